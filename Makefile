@@ -1,0 +1,50 @@
+# Headrace. `make demo` and `make test` do all their own set-up in .venv.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test lint format bench torture lock clean
+
+help: ## list the commands
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# Installed from pinned, hashed requirements; nothing is done while those are unchanged.
+$(STAMP): requirements/dev.txt pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV) (once, and again when requirements change)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $(STAMP)
+
+env: $(STAMP) ## create or update .venv
+
+demo: $(STAMP) ## the tour: real flights through an embedded log
+	@$(BIN)/python -m headrace demo
+
+test: $(STAMP) ## every test (under 15 minutes on two cores)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP) ## ruff check, ruff format, mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## fix what ruff can fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## benchmarks as ratios; table on screen, JSON in bench/results
+	$(BIN)/python -m bench
+
+torture: $(STAMP) ## writers killed at random on SQLite and PostgreSQL; every event accounted for
+	$(BIN)/python -m tests.torture
+
+lock: ## recompile requirements/dev.txt (needs uv)
+	uv pip compile pyproject.toml --extra postgres --extra demo --group dev \
+	  --universal --python-version 3.11 --generate-hashes --upgrade \
+	  --no-emit-index-url --no-emit-find-links --no-header -q -o requirements/dev.txt
+
+clean: ## remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
