@@ -28,3 +28,207 @@ class InvalidFilterError(InvalidInputError):
 
 class InvalidNameError(InvalidInputError):
     """A stream, group, member or producer name is malformed."""
+
+
+# --- progress: acked ranges ------------------------------------------------------------------
+
+
+class InvalidRangeError(InvalidInputError):
+    """A range of offsets is backwards, out of bounds, or overlaps another."""
+
+
+class ProgressDecodeError(HeadraceError, ValueError):
+    """A stored progress record cannot have been written by this code."""
+
+
+class InvalidEventError(InvalidInputError):
+    """An event breaks a rule; ``row`` is its place in the input."""
+
+    def __init__(self, message: str, *, row: int | None = None) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+class EventTooLargeError(InvalidEventError):
+    """A value, key or header is larger than the limits allow."""
+
+
+class AppendTooLargeError(InvalidInputError):
+    """One append holds more rows or bytes than fit in one transaction."""
+
+
+class InvalidConfigError(InvalidInputError):
+    """A stream's configuration breaks a rule."""
+
+
+class InvalidPositionError(InvalidInputError):
+    """A start or an end of a read is not a place in the stream."""
+
+
+# --- catalog -------------------------------------------------------------------------------
+
+
+class CatalogError(HeadraceError):
+    """The catalog cannot be used as asked."""
+
+
+class UnknownSchemeError(CatalogError, ValueError):
+    """A catalog or store URL has a scheme that Headrace does not know."""
+
+
+class NotACatalogError(CatalogError):
+    """The place given exists and is not a Headrace catalog; it was left alone."""
+
+
+class CatalogTooNewError(CatalogError):
+    """The catalog was written by a newer Headrace."""
+
+    def __init__(self, where: str, found: int, known: int) -> None:
+        super().__init__(
+            f"{where} has schema version {found}, and this Headrace knows versions up to {known}: "
+            "upgrade Headrace to open it"
+        )
+        self.found = found
+        self.known = known
+
+
+class CatalogUnavailableError(CatalogError):
+    """The catalog cannot be reached or did not answer."""
+
+
+class CatalogClosedError(CatalogError):
+    """The catalog was closed; open it again."""
+
+
+class DiskFullError(HeadraceError):
+    """There is no room to write; nothing of the operation was kept."""
+
+
+class ConflictError(HeadraceError):
+    """A conditional change found another revision than it expected."""
+
+    def __init__(self, bucket: str, key: str, expected: int, found: int) -> None:
+        wanted = "no entry" if expected == 0 else f"revision {expected}"
+        actual = "there is none" if found == 0 else f"it is at revision {found}"
+        super().__init__(
+            f"entry {key!r} in {bucket!r}: expected {wanted}, but {actual}; read it again and retry"
+        )
+        self.bucket = bucket
+        self.key = key
+        self.expected = expected
+        self.found = found
+
+
+class LeaseLost(HeadraceError):
+    """A lease is no longer held under the token given."""
+
+    def __init__(self, name: str, token: int) -> None:
+        super().__init__(
+            f"lease {name!r} is no longer held under token {token}: it expired, was released or "
+            "was taken over; acquire it again"
+        )
+        self.name = name
+        self.token = token
+
+
+class Fenced(HeadraceError):
+    """The caller's token is stale: somebody else owns the unit now, and the work does not count."""
+
+    def __init__(self, group: str, unit: str, token: int, current: int) -> None:
+        super().__init__(
+            f"group {group!r}, unit {unit!r}: token {token} is stale, the current one is "
+            f"{current}; stop working on this unit"
+        )
+        self.group = group
+        self.unit = unit
+        self.token = token
+        self.current = current
+
+
+# --- log -----------------------------------------------------------------------------------
+
+
+class UnknownStreamError(HeadraceError, LookupError):
+    """There is no stream of that name."""
+
+
+class StreamExistsError(HeadraceError):
+    """A stream of that name exists already, with another configuration."""
+
+
+class SubjectOverlapError(HeadraceError):
+    """A new stream's filters would capture subjects of an existing stream."""
+
+
+class NoStreamError(HeadraceError, LookupError):
+    """No stream captures the subject."""
+
+
+class UnknownSegmentError(HeadraceError, LookupError):
+    """The stream has no segment of that number."""
+
+
+class SegmentSealedError(HeadraceError):
+    """The segment is sealed: it takes no more events and cannot be scaled again."""
+
+
+class TilingError(InvalidInputError):
+    """New key ranges do not cover exactly the ranges of the sealed segments."""
+
+
+class HeadMoved(HeadraceError):
+    """A conditional append found another head than it expected; nothing was written."""
+
+    def __init__(self, stream: str, segment: int, expected: int, head: int) -> None:
+        super().__init__(
+            f"stream {stream!r} segment {segment}: expected head {expected}, but it is at {head}; "
+            "read what came since and decide again"
+        )
+        self.stream = stream
+        self.segment = segment
+        self.expected = expected
+        self.head = head
+
+
+class SequenceError(HeadraceError):
+    """A producer sent a sequence too far back for its positions to be known still."""
+
+
+class TrimmedError(HeadraceError):
+    """A read starts below what is retained; ``first`` is the first offset that is."""
+
+    def __init__(self, stream: str, segment: int, offset: int, first: int) -> None:
+        super().__init__(
+            f"stream {stream!r} segment {segment}: offset {offset} was trimmed; "
+            f"the first retained offset is {first}"
+        )
+        self.stream = stream
+        self.segment = segment
+        self.offset = offset
+        self.first = first
+
+
+class DamagedBatchError(HeadraceError):
+    """A stored batch is damaged or missing; it covers offsets ``start`` to ``end`` - 1."""
+
+    def __init__(self, stream: str, segment: int, start: int, end: int, reason: str) -> None:
+        super().__init__(
+            f"stream {stream!r} segment {segment}: the batch with offsets {start} to {end - 1} is "
+            f"damaged ({reason}); restore it, or read on with skip_damaged"
+        )
+        self.stream = stream
+        self.segment = segment
+        self.start = start
+        self.end = end
+        self.reason = reason
+
+
+# --- store ---------------------------------------------------------------------------------
+
+
+class StoreError(HeadraceError):
+    """The store of batch files cannot be used as asked."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store cannot be reached or refused the request."""
