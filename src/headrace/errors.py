@@ -232,3 +232,19 @@ class StoreError(HeadraceError):
 
 class StoreUnavailableError(StoreError):
     """The store cannot be reached or refused the request."""
+
+
+# --- subjects ------------------------------------------------------------------------------
+
+
+class InvalidPartitioningError(InvalidInputError):
+    """A number of partitions or a wildcard number is out of range."""
+
+
+class SubjectMismatchError(InvalidInputError):
+    """A subject was to be partitioned by a filter that it does not pass."""
+
+    def __init__(self, message: str, *, subject: str, filter: str) -> None:
+        super().__init__(message)
+        self.subject = subject
+        self.filter = filter

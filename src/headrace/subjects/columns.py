@@ -1,0 +1,126 @@
+"""An Arrow column of strings as the raw bytes and offsets that numpy can work on.
+
+Theory of operation.  A string column is one buffer of bytes and one of offsets: row ``r`` is
+``data[offsets[r]:offsets[r + 1]]``.  Everything here works on those two buffers in place, for
+all rows at once; no row becomes a Python object.  Work is done in blocks of ``BLOCK_ROWS`` rows,
+so that the scratch arrays of a block stay in the processor's cache.
+
+Tokens are found through the positions of the dots.  The dots of a block, in order, fall into
+runs that belong to one row each; two binary searches of the row offsets give every row's run,
+and from there any token of any row is two lookups away (:class:`Tokens`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import InvalidInputError
+
+BLOCK_ROWS = 32_768
+DOT = 0x2E
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Index: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+StringColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
+
+_TEXT = frozenset({pa.string().id, pa.large_string().id})
+_BINARY = frozenset({pa.binary().id, pa.large_binary().id})
+_LARGE = frozenset({pa.large_string().id, pa.large_binary().id})
+_NO_BYTES: Bytes = np.empty(0, np.uint8)
+
+
+class Block(NamedTuple):
+    """Some consecutive rows: ``data`` holds exactly their bytes, ``offsets`` has one more."""
+
+    data: Bytes
+    offsets: Index
+
+    @property
+    def starts(self) -> Index:
+        return self.offsets[:-1]
+
+    @property
+    def lengths(self) -> Index:
+        return self.offsets[1:] - self.offsets[:-1]
+
+
+def text_chunks(column: StringColumn, what: str) -> list[pa.Array]:
+    """The chunks of a column of strings; dictionaries and string views are decoded."""
+    return [_plain(chunk, what, "strings", _TEXT) for chunk in _chunks(column)]
+
+
+def byte_chunks(column: StringColumn, what: str) -> list[pa.Array]:
+    """The chunks of a column of strings or bytes; dictionaries and views are decoded."""
+    return [_plain(chunk, what, "strings or bytes", _TEXT | _BINARY) for chunk in _chunks(column)]
+
+
+def _chunks(column: StringColumn) -> list[pa.Array]:
+    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+
+
+def _plain(array: pa.Array, what: str, wanted: str, kinds: frozenset[int]) -> pa.Array:
+    kind = array.type
+    if kind.id in kinds:
+        return array
+    if pa.types.is_dictionary(kind):
+        return _plain(array.dictionary_decode(), what, wanted, kinds)
+    if pa.types.is_string_view(kind):
+        return array.cast(pa.large_string())
+    if pa.types.is_binary_view(kind) and kinds >= _BINARY:
+        return array.cast(pa.large_binary())
+    raise InvalidInputError(f"{what} must be a column of {wanted}, not of {kind}")
+
+
+def blocks(array: pa.Array) -> Iterator[tuple[int, Block]]:
+    """Cut a plain array into blocks, each with the number of its first row."""
+    rows = len(array)
+    if rows == 0:
+        return
+    _, offset_buffer, data_buffer = array.buffers()
+    offsets = np.frombuffer(offset_buffer, np.int64 if array.type.id in _LARGE else np.int32)
+    data = _NO_BYTES if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
+    first = array.offset
+    for low in range(0, rows, BLOCK_ROWS):
+        high = min(rows, low + BLOCK_ROWS)
+        own = offsets[first + low : first + high + 1].astype(np.int64)
+        base = int(own[0])
+        end = int(own[-1])
+        own -= base
+        yield low, Block(data[base:end], own)
+
+
+class Tokens:
+    """Where the tokens of every row of a block begin and end."""
+
+    def __init__(self, block: Block) -> None:
+        self._starts = block.offsets[:-1]
+        self._ends = block.offsets[1:]
+        dots = np.flatnonzero(block.data == DOT)
+        runs = np.searchsorted(dots, block.offsets)
+        self._run = runs[:-1]
+        # One more element, so that the run of a last row without dots can be looked up too.
+        self._dots = np.append(dots, len(block.data))
+        self.counts: Index = runs[1:] - runs[:-1] + 1
+
+    def bounds(self, number: int) -> tuple[Index, Index]:
+        """Start and length of the token with this 0-based number; length -1 where there is none.
+
+        (An empty token has length 0, and a row always has at least one token.)
+        """
+        at = self._run + number
+        after = self._dots.take(at, mode="clip")
+        if number == 0:
+            starts = self._starts
+        else:
+            starts = self._dots.take(at - 1, mode="clip") + 1
+        ends = np.where(self.counts > number + 1, after, self._ends)
+        lengths = ends - starts
+        if number > 0:
+            lengths[self.counts <= number] = -1
+        return starts, lengths

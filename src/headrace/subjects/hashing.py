@@ -1,0 +1,319 @@
+"""Partition numbers and key hashes, one at a time and for whole Arrow columns.
+
+Theory of operation.  Both start from FNV-1a with 32 bits over UTF-8 bytes.
+
+* A **partition number** is that hash over the chosen wildcard tokens, joined without a separator,
+  modulo the number of partitions.  It is what a NATS server computes, so data that was
+  partitioned there keeps its place.
+* A **key hash** places an event in a segment's range of hashes.  The high bits of FNV-1a are
+  poor on short keys, and ranges are cut by the high bits; so a finaliser (the last step of
+  MurmurHash3 for 32 bits) follows, which spreads every bit over all others.
+
+FNV-1a is a chain over the bytes of one text, so a column is hashed a byte *position* at a time:
+the first byte of all rows, then the second, and so on.  Rows are ordered by length first (a
+radix sort of 16-bit numbers, next to free), so the rows that still have a byte at some position
+are a suffix of the arrays, and no masks are needed.  When only a few rows are left (very long
+ones, or a small column) plain Python is quicker and finishes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import InvalidInputError, InvalidPartitioningError, SubjectMismatchError
+from headrace.subjects.columns import (
+    DOT,
+    Block,
+    Bytes,
+    Index,
+    StringColumn,
+    Tokens,
+    blocks,
+    byte_chunks,
+    text_chunks,
+)
+from headrace.subjects.filters import match_block, matches
+from headrace.subjects.rules import shown
+
+KEY_HASH_BITS = 32
+PARTITIONS_MAX = 2**31 - 1
+
+Hashes: TypeAlias = npt.NDArray[np.uint32]
+
+_FNV_BASIS = 0x811C9DC5
+_FNV_PRIME = 0x01000193
+_MIX_1 = 0x85EBCA6B
+_MIX_2 = 0xC2B2AE35
+_LOW_32 = 0xFFFFFFFF
+
+_PRIME = np.uint32(_FNV_PRIME)
+_FACTOR_1 = np.uint32(_MIX_1)
+_FACTOR_2 = np.uint32(_MIX_2)
+_SHIFT_13 = np.uint32(13)
+_SHIFT_16 = np.uint32(16)
+
+# Below so many rows a numpy pass per byte position costs more than a Python loop per byte.
+_FEW_ROWS = 32
+_RADIX_LENGTH_MAX = 2**16 - 1
+
+
+# --- one at a time -------------------------------------------------------------------------
+
+
+def _fnv1a(data: bytes, state: int = _FNV_BASIS) -> int:
+    for byte in data:
+        state = (state ^ byte) * _FNV_PRIME & _LOW_32
+    return state
+
+
+def _mix(state: int) -> int:
+    state ^= state >> 16
+    state = state * _MIX_1 & _LOW_32
+    state ^= state >> 13
+    state = state * _MIX_2 & _LOW_32
+    return state ^ state >> 16
+
+
+def key_hash(data: str | bytes) -> int:
+    """The 32-bit hash that places a key in a segment's range."""
+    return _mix(_fnv1a(data.encode() if isinstance(data, str) else data))
+
+
+def route_hash(key: str | bytes | None, subject: str, key_tokens: Sequence[int] = ()) -> int:
+    """The key hash of an event: of its key, else of the chosen subject tokens.
+
+    ``key_tokens`` are 1-based token numbers, joined with ``.`` in the order given.  A subject
+    uses those it has; with none of them, or none chosen, the whole subject counts.
+    """
+    if key is not None:
+        return key_hash(key)
+    if not key_tokens:
+        return key_hash(subject)
+    _check_key_tokens(key_tokens)
+    tokens = subject.split(".")
+    chosen = [tokens[number - 1] for number in key_tokens if number <= len(tokens)]
+    return key_hash(".".join(chosen) if chosen else subject)
+
+
+def partition(subject: str, filter: str, wildcards: Sequence[int], partitions: int) -> int:
+    """The partition number, 0 to ``partitions - 1``, of a subject that passes the filter.
+
+    ``wildcards`` are the 1-based numbers of the filter's ``*`` whose tokens make the key, in
+    the order in which they are hashed; with none, the whole subject is hashed.
+    """
+    places = _wildcard_places(filter, wildcards, partitions)
+    if not matches(filter, subject):
+        raise _mismatch(subject, filter)
+    tokens = subject.split(".")
+    text = "".join(tokens[place] for place in places) if places else subject
+    return _fnv1a(text.encode()) % partitions
+
+
+def _wildcard_places(filter: str, wildcards: Sequence[int], partitions: int) -> list[int]:
+    """The 0-based token numbers that the wildcard numbers stand for."""
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise InvalidPartitioningError(
+            f"invalid number of partitions {partitions}: use 1 to {PARTITIONS_MAX}"
+        )
+    stars = [place for place, token in enumerate(filter.split(".")) if token == "*"]
+    for number in wildcards:
+        if not 1 <= number <= len(stars):
+            raise InvalidPartitioningError(
+                f"invalid wildcard number {number} for filter {shown(filter)}: "
+                f"it has {len(stars)} '*', numbered from 1"
+            )
+    return [stars[number - 1] for number in wildcards]
+
+
+def _check_key_tokens(key_tokens: Sequence[int]) -> None:
+    for number in key_tokens:
+        if number < 1:
+            raise InvalidInputError(f"invalid key token {number}: tokens are numbered from 1")
+
+
+def _mismatch(subject: str, filter: str, row: int | None = None) -> SubjectMismatchError:
+    at = "" if row is None else f" of row {row}"
+    return SubjectMismatchError(
+        f"subject {shown(subject)}{at} does not pass filter {shown(filter)}, "
+        "so it has no partition",
+        subject=subject,
+        filter=filter,
+    )
+
+
+# --- columns -------------------------------------------------------------------------------
+
+
+def key_hash_array(array: StringColumn) -> Hashes:
+    """The key hash of every row of a column of strings or bytes that has no nulls."""
+    out = np.empty(len(array), np.uint32)
+    base = 0
+    for chunk in byte_chunks(array, "keys"):
+        _refuse_nulls(chunk, "key", base)
+        if len(chunk) <= _FEW_ROWS:
+            out[base : base + len(chunk)] = [key_hash(_raw(row)) for row in chunk]
+        else:
+            for low, block in blocks(chunk):
+                state = out[base + low : base + low + len(block.starts)]
+                state[:] = _FNV_BASIS
+                _fnv1a_rows(state, block.data, block.starts, block.lengths)
+                _mix_rows(state)
+        base += len(chunk)
+    return out
+
+
+def route_hash_array(
+    keys: StringColumn | None, subjects: StringColumn, key_tokens: Sequence[int] = ()
+) -> Hashes:
+    """The key hash of every event: of its key where there is one, else as :func:`route_hash`."""
+    _check_key_tokens(key_tokens)
+    if keys is None or keys.null_count == len(keys):
+        return _subject_hash_array(subjects, key_tokens)
+    if len(keys) != len(subjects):
+        raise InvalidInputError(
+            f"{len(keys)} keys for {len(subjects)} subjects: one for each is needed"
+        )
+    if keys.null_count == 0:
+        return key_hash_array(keys)
+    out = np.empty(len(keys), np.uint32)
+    absent = keys.is_null()
+    without = np.asarray(absent)
+    out[~without] = key_hash_array(keys.drop_null())
+    out[without] = _subject_hash_array(subjects.filter(absent), key_tokens)
+    return out
+
+
+def _subject_hash_array(subjects: StringColumn, key_tokens: Sequence[int]) -> Hashes:
+    if not key_tokens:
+        return key_hash_array(subjects)
+    out = np.empty(len(subjects), np.uint32)
+    base = 0
+    for chunk in text_chunks(subjects, "subjects"):
+        _refuse_nulls(chunk, "subject", base)
+        if len(chunk) <= _FEW_ROWS:
+            hashes = [route_hash(None, row.as_py(), key_tokens) for row in chunk]
+            out[base : base + len(chunk)] = hashes
+        else:
+            for low, block in blocks(chunk):
+                state = out[base + low : base + low + len(block.starts)]
+                _hash_joined_tokens(state, block, key_tokens)
+                _mix_rows(state)
+        base += len(chunk)
+    return out
+
+
+def _hash_joined_tokens(state: Hashes, block: Block, key_tokens: Sequence[int]) -> None:
+    tokens = Tokens(block)
+    state[:] = _FNV_BASIS
+    begun = np.zeros(len(state), np.bool_)
+    for number in key_tokens:
+        starts, lengths = tokens.bounds(number - 1)
+        present = lengths >= 0
+        joined = begun & present
+        if joined.any():
+            separated = (state ^ np.uint32(DOT)) * _PRIME
+            np.copyto(state, separated, where=joined)
+        _fnv1a_rows(state, block.data, starts, np.maximum(lengths, 0))
+        begun |= present
+    if not begun.all():
+        whole = np.where(begun, 0, block.lengths)
+        _fnv1a_rows(state, block.data, block.starts, whole)
+
+
+def partition_array(
+    subjects: StringColumn, filter: str, wildcards: Sequence[int], partitions: int
+) -> npt.NDArray[np.int64]:
+    """The partition number of every row; all must pass the filter, as for :func:`partition`."""
+    places = _wildcard_places(filter, wildcards, partitions)
+    wanted = filter.split(".")
+    out = np.empty(len(subjects), np.int64)
+    base = 0
+    for chunk in text_chunks(subjects, "subjects"):
+        _refuse_nulls(chunk, "subject", base)
+        for low, block in blocks(chunk):
+            tokens = Tokens(block)
+            passed = match_block(wanted, block, tokens)
+            if not passed.all():
+                row = low + int(passed.argmin())
+                raise _mismatch(chunk[row].as_py(), filter, base + row)
+            state = np.full(len(block.starts), _FNV_BASIS, np.uint32)
+            for place in places:
+                _fnv1a_rows(state, block.data, *tokens.bounds(place))
+            if not places:
+                _fnv1a_rows(state, block.data, block.starts, block.lengths)
+            # Division by one number is vectorised, the remainder is not.
+            divisor = np.uint32(partitions)
+            state -= state // divisor * divisor
+            out[base + low : base + low + len(state)] = state
+        base += len(chunk)
+    return out
+
+
+def _fnv1a_rows(state: Hashes, data: Bytes, starts: Index, lengths: Index) -> None:
+    """Carry every row's state over ``data[start : start + length]`` of that row, in place."""
+    rows = len(state)
+    if rows <= _FEW_ROWS:
+        _fnv1a_few(state, data, starts, lengths, 0)
+        return
+    longest = int(lengths.max())
+    if longest == int(lengths.min()):
+        _fnv1a_equal(state, data, starts, longest)
+        return
+    narrow = lengths.astype(np.uint16) if longest <= _RADIX_LENGTH_MAX else lengths
+    order = narrow.argsort(kind="stable")
+    lengths = lengths.take(order)
+    starts = starts.take(order)
+    ordered = state.take(order)
+    # All positions at which more than a few rows still have a byte.
+    common = int(lengths[rows - _FEW_ROWS - 1])
+    byte = np.empty(rows, np.uint8)
+    for place, first in enumerate(lengths.searchsorted(np.arange(common), "right").tolist()):
+        at = starts[first:]
+        taken = byte[first:]
+        live = ordered[first:]
+        # The window slides so that the starts need not be raised at every position.
+        data[place:].take(at, mode="clip", out=taken)
+        np.bitwise_xor(live, taken, out=live)
+        np.multiply(live, _PRIME, out=live)
+    if common < longest:
+        few = rows - _FEW_ROWS
+        _fnv1a_few(ordered[few:], data, starts[few:], lengths[few:], common)
+    state[order] = ordered
+
+
+def _fnv1a_equal(state: Hashes, data: Bytes, starts: Index, length: int) -> None:
+    byte = np.empty(len(state), np.uint8)
+    for place in range(length):
+        data[place:].take(starts, mode="clip", out=byte)
+        np.bitwise_xor(state, byte, out=state)
+        np.multiply(state, _PRIME, out=state)
+
+
+def _fnv1a_few(state: Hashes, data: Bytes, starts: Index, lengths: Index, done: int) -> None:
+    for row, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+        if length > done:
+            state[row] = _fnv1a(data[start + done : start + length].tobytes(), int(state[row]))
+
+
+def _mix_rows(state: Hashes) -> None:
+    state ^= state >> _SHIFT_16
+    state *= _FACTOR_1
+    state ^= state >> _SHIFT_13
+    state *= _FACTOR_2
+    state ^= state >> _SHIFT_16
+
+
+def _raw(row: pa.Scalar) -> bytes:
+    raw: bytes = row.as_buffer().to_pybytes()
+    return raw
+
+
+def _refuse_nulls(array: pa.Array, what: str, base: int) -> None:
+    if array.null_count:
+        row = base + array.is_null().index(True).as_py()
+        raise InvalidInputError(f"row {row} has no {what}: null cannot be hashed")
