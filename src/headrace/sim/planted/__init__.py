@@ -1,0 +1,90 @@
+"""Planted bugs: deliberate rule changes that prove the checks can see.
+
+A module here holds ``PLANTED``, a tuple of :class:`PlantedBug`.  Each bug changes one rule of a
+core while its context is open, and names the hunt that must find it: seeds of the simulator, the
+exhaustive check, or golden cases.  A bug that nobody finds means that a check is blind, and
+``headrace sim --planted`` then exits with an error.
+
+The cores know nothing of this: a bug patches one function of a core from outside
+(:func:`patched`), and the patch is taken back when the hunt is over.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from unittest import mock
+
+from headrace.sim.faults import ALL_FAULTS, Fault
+from headrace.sim.runner import run_seed
+from headrace.sim.scenarios import scenario_named
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedBug:
+    """One deliberate rule change, and the hunt that must find it."""
+
+    name: str
+    about: str
+    plant: Callable[[], AbstractContextManager[object]]
+    """Opens a context in which the rule is broken."""
+    hunt: Callable[[], str | None]
+    """Looks for it; says how it was found, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hunted:
+    """How a hunt ended."""
+
+    bug: PlantedBug
+    finding: str | None
+
+
+@contextmanager
+def patched(owner: Any, name: str, change: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace ``owner.name`` by ``change(original)`` for a while."""
+    original = getattr(owner, name)
+    with mock.patch.object(owner, name, change(original)):
+        yield
+
+
+def by_seeds(
+    scenario: str,
+    seeds: int = 200,
+    *,
+    steps: int | None = None,
+    faults: frozenset[Fault] = ALL_FAULTS,
+) -> Callable[[], str | None]:
+    """A hunt through the first `seeds` seeds of a scenario."""
+
+    def hunt() -> str | None:
+        for seed in range(seeds):
+            result = run_seed(scenario_named(scenario), seed, steps=steps, faults=faults)
+            if not result.ok:
+                return f"{scenario} seed {seed}: {result.invariant}"
+        return None
+
+    return hunt
+
+
+@cache
+def planted_bugs() -> tuple[PlantedBug, ...]:
+    """Every planted bug there is."""
+    found: list[PlantedBug] = []
+    for module in pkgutil.iter_modules(__path__):
+        bugs = getattr(importlib.import_module(f"{__name__}.{module.name}"), "PLANTED", ())
+        found.extend(bugs)
+    return tuple(found)
+
+
+def hunt_planted(bugs: tuple[PlantedBug, ...]) -> Iterator[Hunted]:
+    """Plant each bug in turn and hunt for it."""
+    for bug in bugs:
+        with bug.plant():
+            finding = bug.hunt()
+        yield Hunted(bug, finding)
