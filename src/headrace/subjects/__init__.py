@@ -8,7 +8,7 @@ Start here::
     >>> matches("orders.*.>", "orders.eu.42")
     True
     >>> partition("orders.eu.42", "orders.*.*", wildcards=[2], partitions=16)
-    7
+    3
 
 ``rules`` says what a well-formed name, subject or filter is; ``filters`` matches and
 translates filters; ``hashing`` turns subjects and keys into partition numbers and key hashes;

@@ -6,8 +6,9 @@ all rows at once; no row becomes a Python object.  Work is done in blocks of ``B
 so that the scratch arrays of a block stay in the processor's cache.
 
 Tokens are found through the positions of the dots.  The dots of a block, in order, fall into
-runs that belong to one row each; two binary searches of the row offsets give every row's run,
-and from there any token of any row is two lookups away (:class:`Tokens`).
+runs that belong to one row each.  If all runs are equally long they are the lines of a grid;
+otherwise a binary search of the row offsets finds every row's run.  From there any token of any
+row is two lookups away (:class:`Tokens`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ StringColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 _TEXT = frozenset({pa.string().id, pa.large_string().id})
 _BINARY = frozenset({pa.binary().id, pa.large_binary().id})
-_LARGE = frozenset({pa.large_string().id, pa.large_binary().id})
+LARGE = frozenset({pa.large_string().id, pa.large_binary().id})
 _NO_BYTES: Bytes = np.empty(0, np.uint8)
 
 
@@ -83,7 +84,7 @@ def blocks(array: pa.Array) -> Iterator[tuple[int, Block]]:
     if rows == 0:
         return
     _, offset_buffer, data_buffer = array.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int64 if array.type.id in _LARGE else np.int32)
+    offsets = np.frombuffer(offset_buffer, np.int64 if array.type.id in LARGE else np.int32)
     data = _NO_BYTES if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
     first = array.offset
     for low in range(0, rows, BLOCK_ROWS):
@@ -102,17 +103,23 @@ class Tokens:
         self._starts = block.offsets[:-1]
         self._ends = block.offsets[1:]
         dots = np.flatnonzero(block.data == DOT)
+        self._grid = _even_grid(dots, self._starts, self._ends)
+        if self._grid is not None:
+            self.counts: Index = np.full(len(self._starts), self._grid.shape[1] + 1, np.int64)
+            return
         runs = np.searchsorted(dots, block.offsets)
         self._run = runs[:-1]
         # One more element, so that the run of a last row without dots can be looked up too.
         self._dots = np.append(dots, len(block.data))
-        self.counts: Index = runs[1:] - runs[:-1] + 1
+        self.counts = runs[1:] - runs[:-1] + 1
 
     def bounds(self, number: int) -> tuple[Index, Index]:
         """Start and length of the token with this 0-based number; length -1 where there is none.
 
-        (An empty token has length 0, and a row always has at least one token.)
+        An empty token has length 0.
         """
+        if self._grid is not None:
+            return self._grid_bounds(self._grid, number)
         at = self._run + number
         after = self._dots.take(at, mode="clip")
         if number == 0:
@@ -121,6 +128,27 @@ class Tokens:
             starts = self._dots.take(at - 1, mode="clip") + 1
         ends = np.where(self.counts > number + 1, after, self._ends)
         lengths = ends - starts
-        if number > 0:
-            lengths[self.counts <= number] = -1
+        lengths[self.counts <= number] = -1
         return starts, lengths
+
+    def _grid_bounds(self, grid: Index, number: int) -> tuple[Index, Index]:
+        last = grid.shape[1]
+        if number > last:
+            return self._starts, np.full(len(self._starts), -1, np.int64)
+        starts = self._starts if number == 0 else grid[:, number - 1] + 1
+        ends = self._ends if number == last else grid[:, number]
+        return starts, ends - starts
+
+
+def _even_grid(dots: Index, starts: Index, ends: Index) -> Index | None:
+    """The dots as one line per row, if all rows have the same number of them.
+
+    Subjects of one stream mostly have, and then the binary searches can be left out.
+    """
+    per_row, rest = divmod(len(dots), len(starts))
+    if rest:
+        return None
+    grid = dots.reshape(len(starts), per_row)
+    if per_row and not ((grid[:, 0] >= starts).all() and (grid[:, -1] < ends).all()):
+        return None
+    return grid

@@ -31,6 +31,8 @@ SUBJECT_TOKENS_MAX = 64
 NAME_PATTERN = r"[A-Za-z0-9_-]{1,64}"
 
 _SHOWN_CHARS_MAX = 60
+# Below so many rows the passes over a column cost more than judging each row.
+_FEW_ROWS = 16
 # So many bytes cannot hold too many tokens, as long as none of them is empty.
 _FEW_TOKENS_BYTES = 2 * SUBJECT_TOKENS_MAX
 
@@ -153,13 +155,32 @@ def _first_invalid(array: pa.Array) -> tuple[int, str] | None:
         row = array.is_null().index(True).as_py()
         earlier = _first_invalid(array.slice(0, row))
         return earlier if earlier is not None else (row, "it is null")
+    if len(array) <= _FEW_ROWS:
+        return _first_invalid_of_few(array)
     for low, block in blocks(array):
         if _is_plainly_valid(block):
             continue
         row = _first_fault_row(array.slice(low, BLOCK_ROWS), block)
         if row is not None:
-            return low + row, _explain(array[low + row])
+            fault = _scalar_fault(array[low + row])
+            assert fault is not None, "a column and a single subject were judged differently"
+            return low + row, fault
     return None
+
+
+def _first_invalid_of_few(array: pa.Array) -> tuple[int, str] | None:
+    for row, scalar in enumerate(array):
+        fault = _scalar_fault(scalar)
+        if fault is not None:
+            return row, fault
+    return None
+
+
+def _scalar_fault(scalar: pa.Scalar) -> str | None:
+    try:
+        return _subject_fault(scalar.as_py())
+    except UnicodeDecodeError:
+        return "it is not valid UTF-8"
 
 
 def _is_plainly_valid(block: Block) -> bool:
@@ -187,13 +208,3 @@ def _first_fault_row(rows: pa.Array, block: Block) -> int | None:
         dots = pc.count_substring(rows, ".").to_numpy(zero_copy_only=False)
         faulty |= dots >= SUBJECT_TOKENS_MAX
     return int(faulty.argmax()) if faulty.any() else None
-
-
-def _explain(row: pa.Scalar) -> str:
-    try:
-        text = row.as_py()
-    except UnicodeDecodeError:
-        return "it is not valid UTF-8"
-    fault = _subject_fault(text)
-    assert fault is not None, f"a column and a single subject disagree about {text!r}"
-    return fault
