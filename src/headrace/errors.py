@@ -248,3 +248,77 @@ class SubjectMismatchError(InvalidInputError):
         super().__init__(message)
         self.subject = subject
         self.filter = filter
+
+
+# --- delivery ------------------------------------------------------------------------------
+
+
+class DeliveryError(HeadraceError):
+    """An event of the delivery core that is not allowed; nothing was changed."""
+
+
+class InvalidDeliveryConfigError(InvalidInputError):
+    """A delivery setting is out of its bounds."""
+
+
+class InvalidDelayError(InvalidInputError):
+    """A nack asks for a delay that is negative or too long."""
+
+
+class FeedError(DeliveryError, ValueError):
+    """Events fed to a dispatcher do not continue where it stands, or exceed what it wants."""
+
+
+class UnknownDeliveryError(DeliveryError, LookupError):
+    """An answer to a delivery that was never made."""
+
+    def __init__(self, verb: str, offset: int, why: str) -> None:
+        super().__init__(f"cannot {verb} offset {offset}: {why}")
+        self.verb = verb
+        self.offset = offset
+
+
+class StaleDeliveryError(DeliveryError):
+    """An answer that comes too late: the delivery it names no longer counts."""
+
+    def __init__(self, verb: str, offset: int, attempt: int, state: str) -> None:
+        super().__init__(f"cannot {verb} attempt {attempt} of offset {offset}: {state}")
+        self.verb = verb
+        self.offset = offset
+        self.attempt = attempt
+
+
+# --- shared groups -------------------------------------------------------------------------
+
+
+class ProtocolError(HeadraceError):
+    """A core was given something its state does not allow; its state is unchanged.
+
+    ``replies`` are messages that the receiver may send back, so that a peer which has lost
+    touch learns of it; sending them changes nothing either.
+    """
+
+    def __init__(self, message: str, *, state: str, replies: tuple[object, ...] = ()) -> None:
+        super().__init__(message)
+        self.state = state
+        self.replies = replies
+
+
+class UnexpectedMessageError(ProtocolError):
+    """A message or call that makes no sense in this state, or from this sender."""
+
+
+class StaleTokenError(ProtocolError):
+    """A message with the token of an ownership or a leadership that has passed on."""
+
+
+class DeposedError(ProtocolError):
+    """The leader has lost its lease; somebody else may lead now."""
+
+
+class UnknownSubscriptionError(InvalidInputError):
+    """A session has no shared subscription of that name."""
+
+
+class SubscriptionExistsError(InvalidInputError):
+    """A session has that shared subscription already."""

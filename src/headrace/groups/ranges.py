@@ -92,6 +92,13 @@ class AckedRanges:
         k = bisect_right(self._lows, offset) - 1
         return k >= 0 and bisect_right(self._blocks[k], offset) & 1 == 1
 
+    def contains_many(self, offsets: _Int64s) -> npt.NDArray[np.bool_]:
+        """Which of many offsets are acked, at once."""
+        boundaries = np.array(self._flat(), dtype=np.int64)
+        inside = np.searchsorted(boundaries, offsets, side="right") & 1 == 1
+        found: npt.NDArray[np.bool_] = (inside | (offsets < self._floor)) & (offsets >= 0)
+        return found
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, AckedRanges):
             return NotImplemented
@@ -134,6 +141,9 @@ class AckedRanges:
 
     def ack(self, offset: int) -> bool:
         """Ack one offset; ``False`` when it was acked already."""
+        if offset == self._floor < OFFSET_MAX and not self._lows:
+            self._floor = offset + 1  # in order with nothing above: the usual case
+            return True
         return self.ack_range(offset, offset + 1) == 1
 
     def ack_range(self, lo: int, hi: int) -> int:
@@ -163,6 +173,14 @@ class AckedRanges:
         breaks = np.flatnonzero(np.diff(ordered) > 1)
         los = ordered[np.concatenate(([0], breaks + 1))]
         his = ordered[np.concatenate((breaks, [ordered.size - 1]))] + 1
+        return self._union(los, his)
+
+    def ack_ranges(self, los: _Int64s, his: _Int64s) -> int:
+        """Ack ascending, disjoint, non-empty ranges; returns how many offsets that added."""
+        if los.size and (los[0] < 0 or his[-1] > OFFSET_MAX or bool((his <= los).any())):
+            raise InvalidRangeError("ranges must be within the offsets and not empty")
+        if bool((los[1:] < his[:-1]).any()):
+            raise InvalidRangeError("ranges must ascend and not overlap")
         return self._union(los, his)
 
     def merge(self, other: AckedRanges) -> int:
@@ -267,6 +285,15 @@ class AckedRanges:
         else:  # the range reaches over blocks: treat them as one, then cut it again
             block = list(chain.from_iterable(self._blocks[first : last + 1]))
         i = bisect_left(block, lo)
+        if first == last and self._insert_simply(block, i, lo, hi):
+            if len(block) > _BLOCK_BOUNDARIES_MAX:
+                pieces = _cut(block)
+                self._blocks[first : first + 1] = pieces
+                lows[first : first + 1] = [piece[0] for piece in pieces]
+            else:
+                lows[first] = block[0]
+            self._above += hi - lo
+            return hi - lo
         j = bisect_right(block, hi)
         covered = block[i - (i & 1) : j + (j & 1)]
         start = covered[0] if i & 1 else lo
@@ -282,9 +309,25 @@ class AckedRanges:
         self._above += gained
         return gained
 
+    @staticmethod
+    def _insert_simply(block: list[int], i: int, lo: int, hi: int) -> bool:
+        """The usual cases, quickly: all of the range is new and touches at most one other."""
+        after = block[i] if i < len(block) else OFFSET_MAX + 1
+        if i & 1:
+            if after != lo or (i + 1 < len(block) and block[i + 1] <= hi):
+                return False
+            block[i] = hi  # grows the range below it
+        elif after > hi:
+            block[i:i] = (lo, hi)
+        elif after == hi:
+            block[i] = lo  # grows the range above it
+        else:
+            return False
+        return True
+
     def _union(self, los: _Int64s, his: _Int64s) -> int:
         """Add ascending, disjoint ranges."""
-        if los.size < _UNION_RANGES_MIN or los.size * 16 < len(self):
+        if los.size < _UNION_RANGES_MIN or los.size * 4 < len(self):
             return sum(map(self.ack_range, los.tolist(), his.tolist()))
         before = self._floor + self._above
         mine = np.array(self._flat(), dtype=np.int64)

@@ -1,0 +1,536 @@
+"""The dispatcher: decides what the owner of a unit may be handed next.
+
+Theory of operation
+-------------------
+An event is an offset and an integer key; payloads stay outside.  It moves through
+
+    buffered ── take ──▶ in flight ── ack ──────────────▶ acked
+       ▲  parked            │ nack, timeout
+       │  behind its key    ▼
+       │                 refused ── due, take ──▶ in flight again
+       │                    │ deliveries used up, or reject
+       │                    ▼
+       └── (next of key)  dying ── dead_lettered ───────▶ acked
+
+*Order per key.*  A key is *held* by its events that are in flight, refused or dying.  ``take``
+walks the buffer once; an event whose key is held is parked behind it, in a queue that exists
+only for such keys, so an uncontended event costs one dictionary look-up.  When the key is freed
+its first parked event becomes the next to be taken.  A refused event keeps holding its key, and
+that is all it takes for it to come again before the next one.
+
+*Dead letters* are two steps: the event is ``dying`` until the owner confirms that the dead
+letter is stored, so a crash in between repeats the step and loses nothing.  ``dying`` is a
+level, not a signal: what it lists is still to be done.
+
+*Time* is an argument and only moves forward.  All deliveries wait equally long for their
+answer, so the order in which they were handed out (which the dictionary keeps) is the order of
+their deadlines, and expiry looks only at the oldest.
+
+*Attempts.*  An answer names the offset and the attempt.  Attempt 1 of an event that timed out
+and was handed out again is stale: its answer raises and changes nothing.
+
+*Bounds.*  ``wanted`` says how many events may be fed; ``max_pending`` bounds the rest.  Refused
+and dying events count towards it, else ``max_pending=1`` would not be one at a time.
+
+The dispatcher knows neither groups nor catalogs.  Whoever loses the unit calls ``fence``;
+whoever gives it up in peace calls ``drain``, waits for ``idle``, and hands over ``progress()``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import repeat
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import (
+    FeedError,
+    Fenced,
+    InvalidDelayError,
+    StaleDeliveryError,
+    UnknownDeliveryError,
+)
+from headrace.groups.delivery.messages import (
+    DeadLetter,
+    DeliveryConfig,
+    Handout,
+    Reason,
+    Retry,
+    Stalled,
+    Statistics,
+)
+from headrace.groups.progress import Progress
+from headrace.groups.ranges import OFFSET_MAX
+
+DELAY_MS_MAX = 7 * 24 * 3600 * 1000
+
+Int64s = npt.NDArray[np.int64]
+
+
+class Dispatcher:
+    """Hands out one unit's events and keeps its progress.
+
+    >>> dispatcher = Dispatcher(DeliveryConfig(max_deliveries=3))
+    >>> dispatcher.feed([0, 1, 2], keys=[7, 7, 8], end=3)
+    >>> dispatcher.take(10, now_ms=0).offsets       # 1 waits for 0, they share a key
+    [0, 2]
+    >>> dispatcher.ack(0, attempt=1, now_ms=5)
+    >>> dispatcher.take(10, now_ms=5).offsets
+    [1]
+    >>> dispatcher.progress().floor
+    1
+    """
+
+    def __init__(self, config: DeliveryConfig, progress: Progress | None = None) -> None:
+        progress = progress or Progress()
+        progress.check()
+        self.config = config
+        self._acked = progress.acked()
+        self._attempts = dict(progress.attempts)  # deliveries in vain, of what was refused
+        self._next_offset = progress.floor
+        self._now_ms = 0
+        # known, not handed out: the buffer from _cursor on, what was freed, what is parked
+        self._offsets: list[int] = []
+        self._keys: list[int] = []
+        self._cursor = 0
+        self._freed: deque[tuple[int, int]] = deque()
+        self._parked: dict[int, deque[int]] = {}
+        self._parked_events = 0
+        # handed out
+        self._held: dict[int, int] = {}
+        self._pending: dict[int, tuple[int, int]] = {}  # offset: key, deadline; oldest first
+        self._refused: dict[int, tuple[int, int]] = {}  # offset: key, due
+        self._refused_of: dict[int, set[int]] = {}
+        self._due: list[tuple[int, int]] = []
+        self._dying: dict[int, DeadLetter] = {}
+        self._key_of_dying: dict[int, int] = {}
+        self._silent_since_ms: int | None = None
+        self._stall_told = False
+        self._draining = False
+        self._fenced: Fenced | None = None
+
+    # --- reading -----------------------------------------------------------------------
+
+    @property
+    def next_offset(self) -> int:
+        """From where the next feed continues."""
+        return self._next_offset
+
+    @property
+    def wanted(self) -> int:
+        """How many more events the buffer takes; nothing once draining or fenced."""
+        if self._draining or self._fenced is not None:
+            return 0
+        return self.config.buffer_events_max - self._buffered()
+
+    @property
+    def in_flight(self) -> int:
+        """Events handed out and not answered."""
+        return len(self._pending)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is in flight and no dead letter is unconfirmed: a drained unit may move."""
+        return not self._pending and not self._dying
+
+    @property
+    def caught_up(self) -> bool:
+        """Everything that was fed is acked."""
+        return self._acked.floor >= self._next_offset
+
+    @property
+    def dying(self) -> Mapping[int, DeadLetter]:
+        """Dead letters to be stored and then confirmed with :meth:`dead_lettered`."""
+        return MappingProxyType(self._dying)
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """When ``tick`` or ``take`` has something to do without news from outside."""
+        times: list[int] = []
+        if self._pending:
+            times.append(next(iter(self._pending.values()))[1])
+        if self._due:
+            times.append(self._due[0][0])
+        since, limit = self._silent_since_ms, self.config.stall_after_ms
+        if limit and since is not None and not self._stall_told:
+            times.append(since + limit)
+        return min(times, default=None)
+
+    def progress(self) -> Progress:
+        """What to store, and what the next owner starts from."""
+        return Progress.of(self._acked, self._attempts)
+
+    def attempt_of(self, offset: int) -> int | None:
+        """The attempt that is in flight for this offset, if one is."""
+        return self._attempts.get(offset, 0) + 1 if offset in self._pending else None
+
+    def statistics(self) -> Statistics:
+        """Counts of what is where."""
+        return Statistics(
+            floor=self._acked.floor,
+            acked_ranges=len(self._acked),
+            buffered=self._buffered(),
+            parked_keys=len(self._parked),
+            in_flight=len(self._pending),
+            refused=len(self._refused),
+            dying=len(self._dying),
+        )
+
+    # --- events in, events out ---------------------------------------------------------
+
+    def feed(self, offsets: Sequence[int] | Int64s, keys: Sequence[int] | Int64s, end: int) -> None:
+        """Add the group's events among ``next_offset`` … ``end``, ascending.
+
+        Offsets in that range that are not given hold nothing for this group (filtered out, or
+        markers) and count as acked.  Those acked under an earlier owner are passed over.
+        """
+        self._check_fence()
+        ours = np.asarray(offsets, dtype=np.int64)
+        start = self._next_offset
+        if not start <= end <= OFFSET_MAX:
+            raise FeedError(f"a feed up to {end} does not continue at {start}")
+        if len(keys) != ours.size:
+            raise FeedError(f"a feed has {ours.size} offsets and {len(keys)} keys")
+        if ours.size and (
+            ours[0] < start or ours[-1] >= end or not bool((ours[1:] > ours[:-1]).all())
+        ):
+            raise FeedError(f"a feed must ascend within {start} to {end}")
+        fresh = ours
+        if self._acked.end > start:
+            keep = ~self._acked.contains_many(ours)
+            fresh, keys = ours[keep], np.asarray(keys)[keep]
+        if fresh.size > self.wanted:
+            raise FeedError(f"a feed of {fresh.size} events, but only {self.wanted} are wanted")
+        if end - start != ours.size:
+            edges = np.concatenate(([start - 1], ours, [end]))
+            holes = np.flatnonzero(np.diff(edges) > 1)
+            self._acked.ack_ranges(edges[holes] + 1, edges[holes + 1])
+        self._next_offset = end
+        del self._offsets[: self._cursor], self._keys[: self._cursor]
+        self._cursor = 0
+        self._offsets.extend(fresh.tolist())
+        self._keys.extend(keys.tolist() if isinstance(keys, np.ndarray) else keys)
+
+    def take(self, max_events: int, now_ms: int) -> Handout:
+        """Hand out up to ``max_events``: first what is due again, then in order."""
+        self._check_fence()
+        now = self._advance(now_ms)
+        deadline = now + self.config.ack_wait_ms
+        if self._draining or max_events <= 0:
+            return Handout([], [], deadline)
+        offsets, keys = self._take_due(max_events, now)
+        while True:
+            room = min(max_events, self.config.max_pending - self._unacked()) - len(offsets)
+            self._take_new(room, offsets, keys)
+            if not self._attempts or not self._set_exhausted_aside(offsets, keys):
+                break
+        if self._attempts:
+            attempts = [self._attempts.get(offset, 0) + 1 for offset in offsets]
+        else:
+            attempts = [1] * len(offsets)
+        self._pending.update(zip(offsets, zip(keys, repeat(deadline)), strict=False))
+        if offsets and self._silent_since_ms is None:
+            self._silent_since_ms = now
+        return Handout(offsets, attempts, deadline)
+
+    # --- answers -----------------------------------------------------------------------
+
+    def ack(self, offset: int, attempt: int, now_ms: int) -> None:
+        """The event is done with."""
+        self._check_answer("ack", offset, attempt)
+        key, _ = self._pending.pop(offset)
+        self._attempts.pop(offset, None)
+        self._acked.ack(offset)
+        self._release(key)
+        self._heard(now_ms)
+
+    def ack_many(
+        self, offsets: Sequence[int], now_ms: int, attempts: int | Sequence[int] = 1
+    ) -> None:
+        """Ack many at once, all or none; ``attempts`` is one for all, or one for each."""
+        pending = self._pending
+        distinct = set(offsets)
+        if (
+            self._fenced is not None
+            or attempts != 1
+            or len(distinct) != len(offsets)
+            or not pending.keys() >= distinct
+            or not self._attempts.keys().isdisjoint(distinct)
+        ):
+            self._check_answers(offsets, attempts)
+        if self._attempts:
+            for offset in distinct:
+                self._attempts.pop(offset, None)
+        if self.config.max_pending_per_key == 1:
+            # The same as _release, spelled out: this loop is the hot path.
+            held, parked, freed = self._held, self._parked, self._freed
+            freed_before = len(freed)
+            for offset in offsets:
+                key, _ = pending.pop(offset)
+                queue = parked.get(key)
+                if queue is None:
+                    del held[key]
+                else:
+                    freed.append((queue.popleft(), key))
+                    if not queue:
+                        del parked[key]
+            self._parked_events -= len(freed) - freed_before
+        else:
+            for offset in offsets:
+                self._release(pending.pop(offset)[0])
+        self._acked.ack_many(offsets)
+        self._heard(now_ms)
+
+    def nack(
+        self, offset: int, attempt: int, now_ms: int, delay_ms: int | None = None, detail: str = ""
+    ) -> Retry | DeadLetter:
+        """The consumer could not do it: it comes again after ``delay_ms`` or the back-off."""
+        self._check_answer("nack", offset, attempt)
+        if delay_ms is not None and not 0 <= delay_ms <= DELAY_MS_MAX:
+            raise InvalidDelayError(
+                f"a nack of offset {offset} asks for a delay of {delay_ms} ms; "
+                f"it must be 0 to {DELAY_MS_MAX}"
+            )
+        outcome = self._refuse(offset, self._advance(now_ms), Reason.NACKED, delay_ms, detail)
+        self._heard(now_ms)
+        return outcome
+
+    def reject(self, offset: int, attempt: int, now_ms: int, detail: str = "") -> DeadLetter:
+        """The event can never be done: a dead letter at once."""
+        self._check_answer("reject", offset, attempt)
+        key, _ = self._pending.pop(offset)
+        attempts = self._attempts[offset] = self._attempts.get(offset, 0) + 1
+        self._heard(now_ms)
+        return self._die(DeadLetter(offset, attempts, Reason.REJECTED, detail), key)
+
+    def extend(self, offset: int, attempt: int, now_ms: int) -> int:
+        """The consumer is still at it: the whole ``ack_wait_ms`` again; gives the deadline."""
+        self._check_answer("extend", offset, attempt)
+        now = self._advance(now_ms)
+        key, _ = self._pending.pop(offset)  # to the end: the oldest deadline stays first
+        self._pending[offset] = (key, now + self.config.ack_wait_ms)
+        self._heard(now_ms)
+        return now + self.config.ack_wait_ms
+
+    def dead_lettered(self, offset: int, now_ms: int) -> None:
+        """The dead letter is stored: the event is done with and its key continues."""
+        self._check_fence()
+        if offset not in self._dying:
+            raise UnknownDeliveryError("confirm the dead letter of", offset, "it is not dying")
+        self._advance(now_ms)
+        del self._dying[offset]
+        self._attempts.pop(offset, None)
+        self._acked.ack(offset)
+        self._release(self._key_of_dying.pop(offset))
+
+    # --- time --------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> list[Retry | DeadLetter | Stalled]:
+        """Expire what was not answered in time; say once when the consumer has stalled."""
+        self._check_fence()
+        now = self._advance(now_ms)
+        expired: list[int] = []
+        for offset, (_, deadline) in self._pending.items():
+            if deadline > now:
+                break
+            expired.append(offset)
+        outcomes: list[Retry | DeadLetter | Stalled] = [
+            self._refuse(offset, now, Reason.TIMED_OUT, None, "") for offset in expired
+        ]
+        since, limit = self._silent_since_ms, self.config.stall_after_ms
+        if limit and since is not None and now - since >= limit and not self._stall_told:
+            self._stall_told = True
+            unanswered = [*self._pending, *self._refused, *self._dying]
+            outcomes.append(Stalled(since, len(unanswered), min(unanswered, default=-1)))
+        return outcomes
+
+    # --- giving up the unit ------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Hand out nothing more; answers to what is in flight still count."""
+        self._draining = True
+
+    def fence(self, fenced: Fenced) -> None:
+        """The unit belongs to someone else: every call that would act now raises this."""
+        self._fenced = fenced
+
+    # --- internals ---------------------------------------------------------------------
+
+    def _buffered(self) -> int:
+        return len(self._offsets) - self._cursor + len(self._freed) + self._parked_events
+
+    def _unacked(self) -> int:
+        return len(self._pending) + len(self._refused) + len(self._dying)
+
+    def _advance(self, now_ms: int) -> int:
+        """Time that runs backwards stands still, so deadlines keep their order."""
+        if now_ms > self._now_ms:
+            self._now_ms = now_ms
+        return self._now_ms
+
+    def _heard(self, now_ms: int) -> int:
+        """The consumer answered: silence begins anew, if it still holds anything."""
+        now = self._advance(now_ms)
+        self._silent_since_ms = now if self._pending else None
+        self._stall_told = False
+        return now
+
+    def _take_due(self, budget: int, now: int) -> tuple[list[int], list[int]]:
+        """Refused events whose rest is over; of one key only the first refused one."""
+        offsets: list[int] = []
+        keys: list[int] = []
+        while self._due and self._due[0][0] <= now and len(offsets) < budget:
+            _, offset = heappop(self._due)
+            key, _ = self._refused[offset]
+            first = min(self._refused_of[key])
+            if offset != first:  # behind an earlier one of its key that still rests
+                due = max(now, self._refused[first][1])
+                self._refused[offset] = (key, due)
+                heappush(self._due, (due, offset))  # sorts behind it, also at the same time
+                continue
+            del self._refused[offset]
+            self._refused_of[key].discard(offset)
+            if not self._refused_of[key]:
+                del self._refused_of[key]
+                self._fill(key)
+            offsets.append(offset)
+            keys.append(key)
+        return offsets, keys
+
+    def _take_new(self, room: int, offsets: list[int], keys: list[int]) -> None:
+        """Freed events, then the buffer; what is behind a held key is parked."""
+        freed = self._freed
+        while room > 0 and freed:
+            offset, key = freed.popleft()
+            offsets.append(offset)
+            keys.append(key)
+            room -= 1
+        if room <= 0:
+            return
+        held, parked, limit = self._held, self._parked, self.config.max_pending_per_key
+        all_offsets, all_keys = self._offsets, self._keys
+        cursor, end = self._cursor, len(all_offsets)
+        while room > 0 and cursor < end:
+            key = all_keys[cursor]
+            count = held.get(key, 0)
+            if count < limit and key not in parked and key not in self._refused_of:
+                held[key] = count + 1
+                offsets.append(all_offsets[cursor])
+                keys.append(key)
+                room -= 1
+            else:
+                queue = parked.get(key)
+                if queue is None:
+                    queue = parked[key] = deque()
+                queue.append(all_offsets[cursor])
+                self._parked_events += 1
+            cursor += 1
+        self._cursor = cursor
+
+    def _set_exhausted_aside(self, offsets: list[int], keys: list[int]) -> bool:
+        """Events whose deliveries an earlier owner used up die instead of being handed out."""
+        limit = self.config.max_deliveries
+        used_up = [
+            index for index, offset in enumerate(offsets) if self._attempts.get(offset, 0) >= limit
+        ]
+        if not limit or not used_up:
+            return False
+        for index in reversed(used_up):
+            offset, key = offsets.pop(index), keys.pop(index)
+            self._die(DeadLetter(offset, self._attempts[offset], Reason.EXHAUSTED), key)
+        return True
+
+    def _refuse(
+        self, offset: int, now: int, reason: Reason, delay_ms: int | None, detail: str
+    ) -> Retry | DeadLetter:
+        key, _ = self._pending.pop(offset)
+        attempts = self._attempts[offset] = self._attempts.get(offset, 0) + 1
+        if self.config.max_deliveries and attempts >= self.config.max_deliveries:
+            return self._die(DeadLetter(offset, attempts, reason, detail), key)
+        due = now + (self.config.backoff_ms(attempts) if delay_ms is None else delay_ms)
+        self._refused[offset] = (key, due)
+        self._refused_of.setdefault(key, set()).add(offset)
+        heappush(self._due, (due, offset))
+        self._take_back_freed(key)
+        return Retry(offset, attempts, due, reason)
+
+    def _take_back_freed(self, key: int) -> None:
+        """Events of this key that were next must now wait for the refused one (again parked)."""
+        if self.config.max_pending_per_key == 1 or not self._freed:
+            return
+        back = [offset for offset, other in self._freed if other == key]
+        if back:
+            self._freed = deque(pair for pair in self._freed if pair[1] != key)
+            self._parked.setdefault(key, deque()).extendleft(reversed(back))
+            self._parked_events += len(back)
+            self._held[key] -= len(back)
+
+    def _die(self, letter: DeadLetter, key: int) -> DeadLetter:
+        self._dying[letter.offset] = letter
+        self._key_of_dying[letter.offset] = key
+        return letter
+
+    def _release(self, key: int) -> None:
+        """One event of this key is done with: the next may come."""
+        count = self._held[key] - 1
+        if count:
+            self._held[key] = count
+        else:
+            del self._held[key]
+        self._fill(key)
+
+    def _fill(self, key: int) -> None:
+        """Free as many parked events of this key as may be in flight."""
+        queue = self._parked.get(key)
+        if queue is None or key in self._refused_of:
+            return
+        held = self._held.get(key, 0)
+        while queue and held < self.config.max_pending_per_key:
+            self._freed.append((queue.popleft(), key))
+            self._parked_events -= 1
+            held += 1
+        if held:
+            self._held[key] = held
+        if not queue:
+            del self._parked[key]
+
+    # --- refusals ----------------------------------------------------------------------
+
+    def _check_fence(self) -> None:
+        if (lost := self._fenced) is not None:
+            raise Fenced(lost.group, lost.unit, lost.token, lost.current)
+
+    def _check_answer(self, verb: str, offset: int, attempt: int) -> None:
+        self._check_fence()
+        if offset in self._pending:
+            current = self._attempts.get(offset, 0) + 1
+            if attempt == current:
+                return
+            if not 1 <= attempt < current:
+                raise UnknownDeliveryError(verb, offset, f"attempt {attempt} was never handed out")
+            state = f"attempt {current} is in flight"
+        elif offset in self._acked:
+            state = "it is acked"
+        elif offset in self._refused:
+            state = "it was refused or timed out, and comes again"
+        elif offset in self._dying:
+            state = "it is a dead letter"
+        else:
+            raise UnknownDeliveryError(verb, offset, "it was never handed out")
+        raise StaleDeliveryError(verb, offset, attempt, state)
+
+    def _check_answers(self, offsets: Sequence[int], attempts: int | Sequence[int]) -> None:
+        each: Iterable[int] = repeat(attempts) if isinstance(attempts, int) else attempts
+        if not isinstance(attempts, int) and len(attempts) != len(offsets):
+            raise FeedError(f"an ack of {len(offsets)} offsets names {len(attempts)} attempts")
+        seen: set[int] = set()
+        for offset, attempt in zip(offsets, each, strict=False):
+            self._check_answer("ack", offset, attempt)
+            if offset in seen:
+                raise StaleDeliveryError("ack", offset, attempt, "the same call acks it twice")
+            seen.add(offset)
+        self._check_fence()
