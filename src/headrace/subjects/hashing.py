@@ -156,10 +156,14 @@ def _mismatch(subject: str, filter: str, row: int | None = None) -> SubjectMisma
 
 def key_hash_array(array: StringColumn) -> Hashes:
     """The key hash of every row of a column of strings or bytes that has no nulls."""
-    out = np.empty(len(array), np.uint32)
+    return _hash_whole_rows(byte_chunks(array, "keys"), "key")
+
+
+def _hash_whole_rows(chunks: list[pa.Array], what: str) -> Hashes:
+    out = np.empty(sum(map(len, chunks)), np.uint32)
     base = 0
-    for chunk in byte_chunks(array, "keys"):
-        _refuse_nulls(chunk, "key", base)
+    for chunk in chunks:
+        _refuse_nulls(chunk, what, base)
         if len(chunk) <= _FEW_ROWS:
             out[base : base + len(chunk)] = [key_hash(row) for row in _raw_rows(chunk)]
         else:
@@ -177,25 +181,28 @@ def route_hash_array(
 ) -> Hashes:
     """The key hash of every event: of its key where there is one, else as :func:`route_hash`."""
     _check_key_tokens(key_tokens)
-    if keys is None or keys.null_count == len(keys):
-        return _subject_hash_array(subjects, key_tokens)
-    if len(keys) != len(subjects):
+    if keys is not None and len(keys) != len(subjects):
         raise InvalidInputError(
             f"{len(keys)} keys for {len(subjects)} subjects: one for each is needed"
         )
-    if keys.null_count == 0:
-        return key_hash_array(keys)
+    if keys is None or keys.null_count == len(keys):
+        return _subject_hash_array(subjects, key_tokens)
+    key_chunks = byte_chunks(keys, "keys")
+    if not any(chunk.null_count for chunk in key_chunks):
+        return _hash_whole_rows(key_chunks, "key")
+    plain_keys = pa.chunked_array(key_chunks)
+    plain_subjects = pa.chunked_array(text_chunks(subjects, "subjects"))
+    absent = plain_keys.is_null()
+    without_key = absent.to_numpy()
     out = np.empty(len(keys), np.uint32)
-    absent = keys.is_null()
-    without = np.asarray(absent)
-    out[~without] = key_hash_array(keys.drop_null())
-    out[without] = _subject_hash_array(subjects.filter(absent), key_tokens)
+    out[~without_key] = key_hash_array(plain_keys.drop_null())
+    out[without_key] = _subject_hash_array(plain_subjects.filter(absent), key_tokens)
     return out
 
 
 def _subject_hash_array(subjects: StringColumn, key_tokens: Sequence[int]) -> Hashes:
     if not key_tokens:
-        return key_hash_array(subjects)
+        return _hash_whole_rows(text_chunks(subjects, "subjects"), "subject")
     out = np.empty(len(subjects), np.uint32)
     base = 0
     for chunk in text_chunks(subjects, "subjects"):

@@ -24,7 +24,7 @@ from headrace.errors import (
     InvalidNameError,
     InvalidSubjectError,
 )
-from headrace.subjects.columns import BLOCK_ROWS, DOT, Block, blocks, text_chunks
+from headrace.subjects.columns import DOT, Block, blocks, text_chunks
 
 SUBJECT_BYTES_MAX = 512
 SUBJECT_TOKENS_MAX = 64
@@ -160,7 +160,7 @@ def _first_invalid(array: pa.Array) -> tuple[int, str] | None:
     for low, block in blocks(array):
         if _is_plainly_valid(block):
             continue
-        row = _first_fault_row(array.slice(low, BLOCK_ROWS), block)
+        row = _first_fault_row(array.slice(low, len(block.starts)), block)
         if row is not None:
             fault = _scalar_fault(array[low + row])
             assert fault is not None, "a column and a single subject were judged differently"
