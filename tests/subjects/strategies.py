@@ -61,11 +61,11 @@ def shaped(draw: st.DrawFn, rows: list[str | None]) -> Any:
 
 
 @contextmanager
-def tiny_blocks(rows: int) -> Iterator[None]:
-    """Cut columns into blocks of so few rows, and use the passes over bytes for all of them."""
+def tiny_blocks(rows: int, few: int = 0) -> Iterator[None]:
+    """Cut columns into blocks of so few rows, and judge and hash only ``few`` one at a time."""
     with (
         mock.patch.object(columns, "BLOCK_ROWS", rows),
-        mock.patch.object(hashing, "_FEW_ROWS", 0),
-        mock.patch.object(rules, "_FEW_ROWS", 0),
+        mock.patch.object(hashing, "_FEW_ROWS", few),
+        mock.patch.object(rules, "_FEW_ROWS", few),
     ):
         yield

@@ -192,7 +192,9 @@ def test_shared_subscriptions_name_a_group_and_a_filter(prefix: str, filter: str
     assert parse_share(f"{prefix}/audit/{filter}") == ("audit", "orders.*.>")
 
 
-@pytest.mark.parametrize("text", ["orders.>", "$share", "$shares/g/a", "$SYS/a", "x$share/g/a", ""])
+@pytest.mark.parametrize(
+    "text", ["orders.>", "$share", "$shares/g/a", "$SYS/a", "x$share/g/a", "", 7]
+)
 def test_other_texts_are_not_shared_subscriptions(text: str) -> None:
     assert parse_share(text) is None
 

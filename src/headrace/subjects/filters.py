@@ -171,7 +171,7 @@ def parse_share(text: str) -> tuple[str, str] | None:
     (('audit', 'orders.>'), None)
     """
     for prefix in _SHARE_PREFIXES:
-        if text.startswith(prefix):
+        if isinstance(text, str) and text.startswith(prefix):
             group, slash, filter = text.removeprefix(prefix).partition("/")
             check_name(group, "group name")
             if not slash or not filter:
