@@ -322,3 +322,59 @@ class UnknownSubscriptionError(InvalidInputError):
 
 class SubscriptionExistsError(InvalidInputError):
     """A session has that shared subscription already."""
+
+
+# --- partitioned groups ----------------------------------------------------------------------
+
+
+class InvalidGroupConfigError(InvalidInputError):
+    """The config of a partitioned group breaks a rule; nothing was changed."""
+
+
+class MaxMembersError(InvalidGroupConfigError):
+    """The number of partitions is out of its bounds."""
+
+
+class GroupFilterError(InvalidGroupConfigError):
+    """The filter is missing, malformed or has no wildcard to partition by."""
+
+
+class PartitioningWildcardsError(InvalidGroupConfigError):
+    """The wildcard indexes do not fit the filter."""
+
+
+class BufferSizeError(InvalidGroupConfigError):
+    """The size of the work queue is out of its bounds."""
+
+
+class GroupMembersError(InvalidGroupConfigError):
+    """The list of members is malformed, too long, or given together with mappings."""
+
+
+class MemberMappingsError(InvalidGroupConfigError):
+    """The mappings do not give every partition to exactly one member."""
+
+
+class GroupAssignmentError(InvalidGroupConfigError):
+    """The kept assignment does not fit the members and partitions."""
+
+
+class GroupConfigDecodeError(InvalidGroupConfigError):
+    """A stored config is not the record that it should be."""
+
+
+class GroupExistsError(HeadraceError):
+    """A group of that name exists with another config; delete it first."""
+
+
+class GroupUpdateError(HeadraceError):
+    """A change that this group does not allow; nothing was changed."""
+
+
+class MembershipEventError(HeadraceError):
+    """An event that cannot happen to an instance in its state; nothing was changed."""
+
+    def __init__(self, event: str, phase: str, why: str) -> None:
+        super().__init__(f"{event} while {phase}: {why}")
+        self.event = event
+        self.phase = phase

@@ -1,0 +1,45 @@
+"""The catalog: all state that is not event data, and the events of small batches, in SQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from headrace.catalog.base import Catalog
+from headrace.catalog.transaction import Tx
+from headrace.errors import CatalogError, UnknownSchemeError
+
+__all__ = ["Catalog", "Tx", "open_catalog"]
+
+
+def open_catalog(url: str | Path, *, create: bool = True) -> Catalog:
+    """Open the catalog at a folder (SQLite) or a ``postgresql://`` address.
+
+    With ``create=False`` a catalog that does not exist yet is an error.
+    """
+    text = str(url)
+    if not text:
+        raise CatalogError("the catalog's address is empty; give a folder or a postgresql:// URL")
+    scheme = urlsplit(text).scheme if "://" in text else ""
+    if scheme in ("postgresql", "postgres"):
+        try:
+            from headrace.catalog.postgres import PostgresCatalog
+        except ImportError as error:
+            raise CatalogError(
+                "a PostgreSQL catalog needs psycopg: pip install 'headrace[postgres]'"
+            ) from error
+        return PostgresCatalog(text, create=create)
+    if scheme in ("", "file", "sqlite"):
+        from headrace.catalog.sqlite import SqliteCatalog
+
+        if scheme:
+            parts = urlsplit(text)
+            if parts.netloc not in ("", "localhost"):
+                raise CatalogError(
+                    f"{text!r} names a host; write {scheme}:///folder for a folder on this machine"
+                )
+            text = unquote(parts.path)
+        return SqliteCatalog(Path(text).expanduser(), create=create)
+    raise UnknownSchemeError(
+        f"unknown catalog scheme {scheme!r}: give a folder, sqlite:///folder or postgresql://…"
+    )

@@ -1,0 +1,113 @@
+"""The catalog: transactions, group commit and waiting, whatever database lies under it.
+
+``read`` runs a function on a connection of the calling thread; ``write`` hands one to the
+committer and returns when it is durable.  Both are thread-safe and synchronous; ``submit`` is
+the form for callers with an event loop.  ``locks`` name what a write depends on: SQLite has one
+write lock and ignores them, PostgreSQL takes them in order before the function runs, so that no
+two writes that share a name ever interleave and none deadlock.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TypeVar
+
+from headrace.catalog.claims import Claims
+from headrace.catalog.committer import Committer, Done, Operation
+from headrace.catalog.entries import Entries
+from headrace.catalog.leases import Leases
+from headrace.catalog.transaction import Tx
+from headrace.catalog.wake import Notifier
+
+T = TypeVar("T")
+
+
+class Catalog(ABC):
+    """A SQL catalog; see the module's text for the rules."""
+
+    where: str
+    """How errors name this catalog; holds no password."""
+
+    shared: bool
+    """Whether other machines can reach it."""
+
+    def __init__(self) -> None:
+        self.notifier = Notifier()
+        self.entries = Entries(self)
+        self.leases = Leases(self)
+        self.claims = Claims(self)
+        self._committer: Committer
+
+    @abstractmethod
+    def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False) -> T:
+        """Run ``fn`` now; with ``snapshot`` all its queries see one moment."""
+
+    def submit(
+        self,
+        fn: Callable[[Tx], object],
+        done: Done,
+        *,
+        locks: Iterable[str] = (),
+        sync: bool = True,
+    ) -> None:
+        """Queue a write; ``done(result, error)`` is called from the committer's thread."""
+        self._committer.submit(Operation(fn, tuple(locks), sync, done))
+
+    def write(self, fn: Callable[[Tx], T], *, locks: Iterable[str] = (), sync: bool = True) -> T:
+        """Run ``fn`` in a write transaction and return its result once it is durable.
+
+        With ``sync=False`` the commit survives the death of every process, and a power failure
+        only once a later commit was synced.
+        """
+        future: Future[T] = Future()
+
+        def done(result: T, error: BaseException | None) -> None:
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        self.submit(fn, done, locks=locks, sync=sync)
+        return future.result()
+
+    def subscribe(self, channel: str, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback`` after every commit that notified ``channel``, in any process.
+
+        It may be called without need, and runs on a thread of the catalog's: set a flag, do not
+        work.  To lose nothing, subscribe first and look second.
+        """
+        self._listen()
+        return self.notifier.subscribe(channel, callback)
+
+    @contextmanager
+    def waiting(self, *channels: str) -> Iterator[Callable[[float | None], bool]]:
+        """For threads: yields ``wait(timeout_s)``, true when there was news since the last call."""
+        event = threading.Event()
+        unsubscribe = [self.subscribe(channel, event.set) for channel in channels]
+
+        def wait(timeout_s: float | None) -> bool:
+            heard = event.wait(timeout_s)
+            event.clear()
+            return heard
+
+        try:
+            yield wait
+        finally:
+            for stop in unsubscribe:
+                stop()
+
+    @abstractmethod
+    def _listen(self) -> None:
+        """Make sure that news of other processes arrives."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finish queued writes and release everything."""
+
+    def statistics(self) -> dict[str, int]:
+        """Counters since this catalog was opened."""
+        return {"commits": self._committer.commits, "operations": self._committer.operations}

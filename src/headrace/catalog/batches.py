@@ -1,0 +1,184 @@
+"""Batches: contiguous runs of events in a segment, as an Arrow blob or a Parquet file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from headrace.catalog import streams
+from headrace.catalog.transaction import Tx
+
+
+class NewBatch(msgspec.Struct, frozen=True):
+    """A batch that has no place yet: a blob in ``data``, or a file at ``path``."""
+
+    segment_id: int
+    rows: int
+    size_bytes: int
+    max_ts_us: int
+    layout: int
+    checksum: int
+    data: bytes | memoryview | None = None
+    path: str | None = None
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """A batch in its place: offsets ``start`` to ``end`` - 1."""
+
+    start: int
+    end: int
+    size_bytes: int
+    layout: int
+    checksum: int
+    path: str | None
+    data: bytes | None
+
+
+def append(tx: Tx, batch: NewBatch) -> int | None:
+    """Place the batch at the head of its segment; None if that is sealed or gone.
+
+    The caller holds the stream's lock, so offsets become visible in their order.
+    """
+    row = tx.row(
+        "UPDATE segments SET head = head + ?, bytes = bytes + ?, "
+        "max_ts_us = CASE WHEN max_ts_us > ? THEN max_ts_us ELSE ? END "
+        "WHERE id = ? AND sealed_us IS NULL RETURNING head, max_ts_us, bytes",
+        (batch.rows, batch.size_bytes, batch.max_ts_us, batch.max_ts_us, batch.segment_id),
+    )
+    if row is None:
+        return None
+    head, max_ts_us, total_bytes = row
+    tx.execute(
+        "INSERT INTO batches (segment_id, start_offset, end_offset, bytes, total_bytes, max_ts_us, "
+        "created_us, layout, checksum, path, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            batch.segment_id,
+            head - batch.rows,
+            head,
+            batch.size_bytes,
+            total_bytes,
+            max_ts_us,
+            tx.now_us(),
+            batch.layout,
+            batch.checksum,
+            batch.path,
+            batch.data,
+        ),
+    )
+    return int(head - batch.rows)
+
+
+def from_offset(tx: Tx, segment_id: int, offset: int, limit: int) -> Iterator[Batch]:
+    """The batch that holds ``offset`` and those after it."""
+    for row in tx.iterate(
+        "SELECT start_offset, end_offset, bytes, layout, checksum, path, data FROM batches "
+        "WHERE segment_id = ? AND start_offset >= coalesce((SELECT max(start_offset) FROM batches "
+        "WHERE segment_id = ? AND start_offset <= ?), 0) ORDER BY start_offset LIMIT ?",
+        (segment_id, segment_id, offset, limit),
+    ):
+        if row[1] > offset:
+            yield Batch(*row)
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A batch's place in its segment, without its events."""
+
+    start: int
+    end: int
+    size_bytes: int
+    total_bytes: int
+    created_us: int
+
+
+_PLACE = "start_offset, end_offset, bytes, total_bytes, created_us"
+
+
+def first_by_event_time(tx: Tx, segment: streams.Segment, ts_us: int) -> Place | None:
+    """The batch with the first event at or after ``ts_us``."""
+    return None if ts_us > segment.max_ts_us else _search(tx, segment, "max_ts_us", ts_us)
+
+
+def first_by_append_time(tx: Tx, segment: streams.Segment, created_us: int) -> Place | None:
+    """The first batch that was appended at or after ``created_us``."""
+    return _search(tx, segment, "created_us", created_us)
+
+
+def _search(tx: Tx, segment: streams.Segment, column: str, least: int) -> Place | None:
+    """The first batch whose ``column``, which never falls along a segment, is at least ``least``.
+
+    A binary search over offsets, so that appends have no index to feed for it.
+    """
+    low, high = segment.tail, segment.head
+    found = None
+    while low < high:
+        row = tx.row(
+            f"SELECT {_PLACE}, {column} FROM batches "
+            "WHERE segment_id = ? AND start_offset <= ? ORDER BY start_offset DESC LIMIT 1",
+            (segment.id, (low + high) // 2),
+        )
+        if row is None:
+            break
+        place = Place(*row[:5])
+        if row[5] >= least:
+            found = place
+            high = place.start
+        else:
+            low = place.end
+    return found
+
+
+def places(tx: Tx, segment_id: int, after: int, limit: int) -> list[Place]:
+    """Batches that start after offset ``after``, oldest first."""
+    rows = tx.rows(
+        f"SELECT {_PLACE} FROM batches WHERE segment_id = ? AND start_offset > ? "
+        "ORDER BY start_offset LIMIT ?",
+        (segment_id, after, limit),
+    )
+    return [Place(*row) for row in rows]
+
+
+TRIM_BATCHES_MAX = 1000
+
+
+def trim(tx: Tx, stream_id: int, segment_id: int, before: int) -> bool:
+    """Remove whole batches below offset ``before``, some at a time; true while there are more."""
+    due = [place for place in places(tx, segment_id, -1, TRIM_BATCHES_MAX) if place.end <= before]
+    if not due:
+        return False
+    last = due[-1]
+    tx.execute(
+        "INSERT INTO graveyard (path, buried_us) SELECT path, ? FROM batches "
+        "WHERE segment_id = ? AND start_offset <= ? AND path IS NOT NULL",
+        (tx.now_us(), segment_id, last.start),
+    )
+    tx.execute(
+        "DELETE FROM batches WHERE segment_id = ? AND start_offset <= ?", (segment_id, last.start)
+    )
+    tx.execute(
+        "UPDATE segments SET tail = ?, trimmed_bytes = ? WHERE id = ?",
+        (last.end, last.total_bytes, segment_id),
+    )
+    tx.notify(streams.channel(stream_id))
+    return len(due) == TRIM_BATCHES_MAX
+
+
+def is_referenced(tx: Tx, path: str) -> bool:
+    return tx.row("SELECT 1 FROM batches WHERE path = ?", (path,)) is not None
+
+
+def buried(tx: Tx, before_us: int, limit: int) -> list[str]:
+    """Files in the graveyard since before the given time."""
+    rows = tx.rows(
+        "SELECT path FROM graveyard WHERE buried_us <= ? ORDER BY buried_us LIMIT ?",
+        (before_us, limit),
+    )
+    return [str(row[0]) for row in rows]
+
+
+def is_buried(tx: Tx, path: str) -> bool:
+    return tx.row("SELECT 1 FROM graveyard WHERE path = ?", (path,)) is not None
+
+
+def forget_buried(tx: Tx, paths: list[str]) -> None:
+    tx.executemany("DELETE FROM graveyard WHERE path = ?", [(path,) for path in paths])

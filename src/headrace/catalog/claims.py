@@ -1,0 +1,100 @@
+"""Claims: which member owns a unit of a group, under which token.
+
+A unit has one owner at most.  Claiming raises the token whoever held it before: the former
+owner's token is stale from that commit on, and every operation that checks it is refused with
+:class:`~headrace.errors.Fenced`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.catalog.transaction import Tx
+from headrace.errors import Fenced
+
+if TYPE_CHECKING:
+    from headrace.catalog.base import Catalog
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A unit and its owner; ``owner`` is None when nobody owns it."""
+
+    group: str
+    unit: str
+    owner: str | None
+    token: int
+
+
+def channel(group: str) -> str:
+    """The channel that is notified when a unit of the group changes hands."""
+    return f"claims:{group}"
+
+
+def lock(group: str, unit: str) -> str:
+    return f"claim:{group}:{unit}"
+
+
+def get(tx: Tx, group: str, unit: str) -> Claim | None:
+    row = tx.row("SELECT owner, token FROM claims WHERE group_name = ? AND unit = ?", (group, unit))
+    return None if row is None else Claim(group, unit, row[0], row[1])
+
+
+def take(tx: Tx, group: str, unit: str, owner: str) -> Claim:
+    """Make ``owner`` the owner under a new token, fencing whoever was before."""
+    row = tx.row(
+        "INSERT INTO claims (group_name, unit, owner, token) VALUES (?, ?, ?, 1) "
+        "ON CONFLICT (group_name, unit) DO UPDATE SET owner = excluded.owner, "
+        "token = claims.token + 1 RETURNING token",
+        (group, unit, owner),
+    )
+    assert row is not None
+    tx.notify(channel(group))
+    return Claim(group, unit, owner, row[0])
+
+
+def check(tx: Tx, group: str, unit: str, token: int) -> None:
+    """Raise :class:`Fenced` unless ``token`` is the current one and has an owner."""
+    claim = get(tx, group, unit)
+    if claim is None or claim.token != token or claim.owner is None:
+        raise Fenced(group, unit, token, 0 if claim is None else claim.token)
+
+
+def release(tx: Tx, group: str, unit: str, token: int) -> None:
+    """Give the unit back; raises :class:`Fenced` when the token is stale."""
+    check(tx, group, unit, token)
+    tx.execute("UPDATE claims SET owner = NULL WHERE group_name = ? AND unit = ?", (group, unit))
+    tx.notify(channel(group))
+
+
+class Claims:
+    """Claim operations, each one transaction."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def get(self, group: str, unit: str) -> Claim | None:
+        return self._catalog.read(lambda tx: get(tx, group, unit))
+
+    def list(self, group: str) -> tuple[Claim, ...]:
+        rows = self._catalog.read(
+            lambda tx: tx.rows(
+                "SELECT unit, owner, token FROM claims WHERE group_name = ? ORDER BY unit", (group,)
+            )
+        )
+        return tuple(Claim(group, unit, owner, token) for unit, owner, token in rows)
+
+    def take(self, group: str, unit: str, owner: str) -> Claim:
+        return self._catalog.write(
+            lambda tx: take(tx, group, unit, owner), locks=(lock(group, unit),)
+        )
+
+    def check(self, claim: Claim) -> None:
+        self._catalog.read(lambda tx: check(tx, claim.group, claim.unit, claim.token))
+
+    def release(self, claim: Claim) -> None:
+        self._catalog.write(
+            lambda tx: release(tx, claim.group, claim.unit, claim.token),
+            locks=(lock(claim.group, claim.unit),),
+        )

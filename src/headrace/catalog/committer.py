@@ -1,0 +1,192 @@
+"""Group commit: one thread per process turns many small writes into few transactions.
+
+Callers queue operations; the thread takes all that have gathered while the last commit was
+under way, runs each inside its own savepoint and commits them together, so that one ``fsync``
+serves them all and nobody waits for company that may not come.  An operation that raises is
+rolled back alone.  Nobody hears of success before the commit has returned.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from headrace.catalog.transaction import Tx
+from headrace.errors import CatalogClosedError
+
+GROUP_MAX = 512
+
+Done = Callable[[Any, BaseException | None], None]
+
+
+class Operation:
+    """A function to run in a write transaction, and whom to tell how it went."""
+
+    __slots__ = ("channels", "done", "error", "fn", "locks", "result", "sync")
+
+    def __init__(
+        self, fn: Callable[[Tx], Any], locks: tuple[str, ...], sync: bool, done: Done
+    ) -> None:
+        self.fn = fn
+        self.locks = locks
+        self.sync = sync
+        self.done = done
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.channels: set[str] = set()
+
+
+class WriteDriver(ABC):
+    """What the committer needs of a database; all calls come from its one thread."""
+
+    @abstractmethod
+    def gate(self) -> AbstractContextManager[None]:
+        """Wait for this process's turn to write (fair between processes)."""
+
+    @abstractmethod
+    def begin(self, locks: Iterable[str], sync: bool) -> Tx: ...
+
+    @abstractmethod
+    def savepoint(self) -> None: ...
+
+    @abstractmethod
+    def rollback_to_savepoint(self) -> bool:
+        """Undo since the savepoint; false when the whole transaction is gone."""
+
+    @abstractmethod
+    def commit(self, channels: set[str]) -> None: ...
+
+    @abstractmethod
+    def rollback(self) -> None: ...
+
+    @abstractmethod
+    def committed(self, channels: set[str]) -> None:
+        """Tell the waiters; the gate is open again."""
+
+    @abstractmethod
+    def chores(self) -> None:
+        """House-keeping between two groups, after everybody has been told."""
+
+    @abstractmethod
+    def translate(self, error: BaseException) -> BaseException: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class Committer:
+    """The thread and its queue."""
+
+    def __init__(self, driver: Callable[[], WriteDriver], name: str) -> None:
+        self._queue: queue.SimpleQueue[Operation | None] = queue.SimpleQueue()
+        self._open_driver = driver
+        self._closed = False
+        self._lock = threading.Lock()
+        self._ready: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self.commits = 0
+        self.operations = 0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+        error = self._ready.get()
+        if error is not None:
+            self._closed = True
+            raise error
+
+    def submit(self, operation: Operation) -> None:
+        if self._closed:
+            raise CatalogClosedError("the catalog is closed; open it again to write")
+        self._queue.put(operation)
+
+    def close(self) -> None:
+        """Finish what is queued, then stop."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            driver = self._open_driver()
+        except BaseException as error:
+            self._ready.put(error)
+            return
+        self._ready.put(None)
+        running = True
+        while running:
+            first = self._queue.get()
+            if first is None:
+                break
+            group = [first]
+            try:
+                with driver.gate():
+                    running = self._gather(group)
+                    channels = self._commit(driver, group)
+            except BaseException as error:
+                failure = driver.translate(error)
+                for operation in group:
+                    operation.error = operation.error or failure
+                channels = set()
+            driver.committed(channels)
+            for operation in group:
+                operation.done(operation.result, operation.error)
+            driver.chores()
+        self._refuse_rest()
+        driver.close()
+
+    def _gather(self, group: list[Operation]) -> bool:
+        while len(group) < GROUP_MAX:
+            try:
+                operation = self._queue.get_nowait()
+            except queue.Empty:
+                return True
+            if operation is None:
+                return False
+            group.append(operation)
+        return True
+
+    def _commit(self, driver: WriteDriver, group: list[Operation]) -> set[str]:
+        locks = {lock for operation in group for lock in operation.locks}
+        tx = driver.begin(sorted(locks), any(operation.sync for operation in group))
+        try:
+            alone = len(group) == 1
+            for operation in group:
+                self._run_one(driver, tx, operation, alone)
+            done = [operation for operation in group if operation.error is None]
+            if not done:
+                driver.rollback()
+                return set()
+            channels = set().union(*(operation.channels for operation in done))
+            driver.commit(channels)
+        except BaseException:
+            driver.rollback()
+            raise
+        self.commits += 1
+        self.operations += len(done)
+        return channels
+
+    def _run_one(self, driver: WriteDriver, tx: Tx, operation: Operation, alone: bool) -> None:
+        tx.channels = operation.channels
+        if not alone:
+            driver.savepoint()
+        try:
+            operation.result = operation.fn(tx)
+        except BaseException as error:
+            operation.error = driver.translate(error)
+            operation.channels.clear()
+            if not alone and not driver.rollback_to_savepoint():
+                raise
+
+    def _refuse_rest(self) -> None:
+        while True:
+            try:
+                operation = self._queue.get_nowait()
+            except queue.Empty:
+                return
+            if operation is not None:
+                operation.done(None, CatalogClosedError("the catalog was closed"))

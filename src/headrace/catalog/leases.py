@@ -1,0 +1,108 @@
+"""Leases: a named claim with a time to live, judged by the catalog's clock.
+
+The token grows with every acquisition, and the row stays when the lease ends, so a token is
+never used twice.  Whoever shows an old token is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.catalog.transaction import Tx
+from headrace.errors import InvalidInputError, LeaseLost
+
+if TYPE_CHECKING:
+    from headrace.catalog.base import Catalog
+
+TTL_MS_MAX = 24 * 3600 * 1000
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A lease as held (or, in ``get``, as it stands): ``expires_us`` is the catalog's time."""
+
+    name: str
+    owner: str
+    token: int
+    expires_us: int
+
+
+def channel(name: str) -> str:
+    """The channel that is notified when the lease changes hands or is released."""
+    return f"lease:{name}"
+
+
+def lock(name: str) -> str:
+    return f"lease:{name}"
+
+
+def get(tx: Tx, name: str) -> Lease | None:
+    """The lease, if somebody holds it now."""
+    row = tx.row("SELECT owner, token, expires_us FROM leases WHERE name = ?", (name,))
+    if row is None or row[0] is None or row[2] <= tx.now_us():
+        return None
+    return Lease(name, row[0], row[1], row[2])
+
+
+def acquire(tx: Tx, name: str, owner: str, ttl_ms: int) -> Lease | None:
+    """Take the lease if it is free, expired or the same owner's; None while another holds it."""
+    if not 0 < ttl_ms <= TTL_MS_MAX:
+        raise InvalidInputError(f"lease {name!r}: ttl_ms is {ttl_ms}; it must be 1 to {TTL_MS_MAX}")
+    held = get(tx, name)
+    if held is not None and held.owner != owner:
+        return None
+    row = tx.row(
+        "INSERT INTO leases (name, owner, token, expires_us) VALUES (?, ?, 1, ?) "
+        "ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, token = leases.token + 1, "
+        "expires_us = excluded.expires_us RETURNING token, expires_us",
+        (name, owner, tx.now_us() + ttl_ms * 1000),
+    )
+    assert row is not None
+    tx.notify(channel(name))
+    return Lease(name, owner, row[0], row[1])
+
+
+def renew(tx: Tx, name: str, token: int, ttl_ms: int) -> Lease:
+    """Prolong the lease; raises :class:`LeaseLost` once it has expired or changed hands."""
+    held = get(tx, name)
+    if held is None or held.token != token:
+        raise LeaseLost(name, token)
+    expires_us = tx.now_us() + ttl_ms * 1000
+    tx.execute("UPDATE leases SET expires_us = ? WHERE name = ?", (expires_us, name))
+    return Lease(name, held.owner, token, expires_us)
+
+
+def release(tx: Tx, name: str, token: int) -> bool:
+    """Give the lease back; false if it was no longer held under this token."""
+    count = tx.execute(
+        "UPDATE leases SET owner = NULL, expires_us = 0 "
+        "WHERE name = ? AND token = ? AND owner IS NOT NULL",
+        (name, token),
+    )
+    if count:
+        tx.notify(channel(name))
+    return count > 0
+
+
+class Leases:
+    """Lease operations, each one transaction."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def get(self, name: str) -> Lease | None:
+        return self._catalog.read(lambda tx: get(tx, name))
+
+    def acquire(self, name: str, owner: str, ttl_ms: int) -> Lease | None:
+        return self._catalog.write(lambda tx: acquire(tx, name, owner, ttl_ms), locks=(lock(name),))
+
+    def renew(self, lease: Lease, ttl_ms: int) -> Lease:
+        return self._catalog.write(
+            lambda tx: renew(tx, lease.name, lease.token, ttl_ms), locks=(lock(lease.name),)
+        )
+
+    def release(self, lease: Lease) -> bool:
+        return self._catalog.write(
+            lambda tx: release(tx, lease.name, lease.token), locks=(lock(lease.name),)
+        )

@@ -1,0 +1,392 @@
+"""The shared catalog: PostgreSQL, for workers on several machines.
+
+The same operations and the same SQL as the embedded one.  Before a group of writes runs, its
+locks are taken in sorted order as transaction-level advisory locks: writes that share a name
+run one after the other, in the order in which they commit, and none can deadlock.  News travels
+by ``NOTIFY`` inside the transaction.
+
+When the connection breaks during a commit, the transaction's fate is looked up by its id on a
+new connection, so that a caller is told the truth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, LiteralString, TypeVar
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg import errors as pg_errors
+
+from headrace.catalog import schema
+from headrace.catalog.base import Catalog
+from headrace.catalog.committer import Committer, WriteDriver
+from headrace.catalog.transaction import Row, Tx
+from headrace.catalog.wake import Notifier
+from headrace.errors import (
+    CatalogClosedError,
+    CatalogUnavailableError,
+    DiskFullError,
+    NotACatalogError,
+)
+
+T = TypeVar("T")
+Connection = psycopg.Connection[Row]
+
+TYPES = {"serial": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "blob": "BYTEA"}
+CONNECT_TIMEOUT_S = 10
+RECONNECT_S = 15.0
+LISTEN_S = 0.5
+CHANNEL = "headrace"
+PAYLOAD_BYTES_MAX = 7000
+EVERYBODY = "*"
+CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
+
+@lru_cache(maxsize=512)
+def _sql(text: str) -> LiteralString:
+    return text.replace("%", "%%").replace("?", "%s")
+
+
+@lru_cache(maxsize=4096)
+def _lock_number(name: str) -> int:
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+class PostgresTx(Tx):
+    """A transaction, or a single read, on one PostgreSQL connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+        self.clock_us: int | None = None
+
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> int:
+        return self._connection.execute(_sql(sql), params, binary=True).rowcount
+
+    def rows(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
+        return self._connection.execute(_sql(sql), params, binary=True).fetchall()
+
+    def row(self, sql: str, params: Sequence[Any] = ()) -> Row | None:
+        return self._connection.execute(_sql(sql), params, binary=True).fetchone()
+
+    def iterate(self, sql: str, params: Sequence[Any] = ()) -> Iterator[Row]:
+        with self._connection.cursor(binary=True) as cursor:
+            cursor.execute(_sql(sql), params)
+            yield from cursor
+
+    def executemany(self, sql: str, params: Sequence[Sequence[Any]]) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.executemany(_sql(sql), params)
+
+    def now_us(self) -> int:
+        if self.clock_us is not None:
+            return self.clock_us
+        row = self.row(f"SELECT {CLOCK}")
+        assert row is not None
+        return int(row[0])
+
+
+class _ReadTx(PostgresTx):
+    """The reading side of one thread."""
+
+    @property
+    def broken(self) -> bool:
+        return bool(self._connection.closed)
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            yield
+        finally:
+            if not self._connection.closed:
+                self._connection.execute("ROLLBACK")
+
+
+def connect(url: str) -> Connection:
+    try:
+        connection = psycopg.connect(
+            url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S, application_name="headrace"
+        )
+        connection.execute("SET search_path TO headrace")
+        return connection
+    except psycopg.Error as error:
+        raise CatalogUnavailableError(
+            f"{_where(url)} cannot be reached: {_first_line(error)}"
+        ) from error
+
+
+def _where(url: str) -> str:
+    """The address without user and password."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or "localhost"
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return "catalog postgresql://…"
+    return f"catalog postgresql://{host}{port}{parts.path}"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0]
+
+
+def translate(error: BaseException, where: str) -> BaseException:
+    """PostgreSQL's errors in Headrace's words."""
+    if isinstance(error, pg_errors.DiskFull):
+        return DiskFullError(f"{where}: no room left to write; free some space and try again")
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return CatalogUnavailableError(f"{where} did not answer: {_first_line(error)}")
+    return error
+
+
+class _Writer(WriteDriver):
+    """The committer's connection."""
+
+    def __init__(self, url: str, where: str, notifier: Notifier, own_pids: set[int]) -> None:
+        self._url = url
+        self._where = where
+        self._notifier = notifier
+        self._own_pids = own_pids
+        self._transaction_id = ""
+        self._use(connect(url))
+
+    def _use(self, connection: Connection) -> None:
+        self._connection = connection
+        self._tx = PostgresTx(connection)
+        self._own_pids.add(connection.info.backend_pid)
+
+    @contextlib.contextmanager
+    def gate(self) -> Iterator[None]:
+        yield
+
+    def begin(self, locks: Iterable[str], sync: bool) -> Tx:
+        for attempt in (1, 2):
+            try:
+                self._begin([_lock_number(name) for name in locks], sync)
+                return self._tx
+            except (psycopg.OperationalError, psycopg.InterfaceError):
+                # Nothing has been written yet, so a connection that broke while idle is replaced.
+                if attempt == 2 or not self._connection.closed:
+                    raise
+                self._reconnect()
+        raise AssertionError("unreachable")
+
+    def _begin(self, locks: list[int], sync: bool) -> None:
+        connection = self._connection
+        with connection.pipeline():
+            connection.execute("BEGIN")
+            if not sync:
+                connection.execute("SET LOCAL synchronous_commit TO off")
+            if locks:
+                # An array is unnested in its order, so all writers lock in the same order.
+                connection.execute(
+                    "SELECT pg_advisory_xact_lock(name) FROM unnest(%s::bigint[]) AS name",
+                    (sorted(locks),),
+                )
+            cursor = connection.execute(f"SELECT {CLOCK}, pg_current_xact_id()::text")
+            row = cursor.fetchone()
+        assert row is not None
+        self._tx.clock_us, self._transaction_id = int(row[0]), str(row[1])
+
+    def savepoint(self) -> None:
+        self._connection.execute("SAVEPOINT operation")
+
+    def rollback_to_savepoint(self) -> bool:
+        if self._connection.closed:
+            return False
+        self._connection.execute("ROLLBACK TO SAVEPOINT operation")
+        return True
+
+    def commit(self, channels: set[str]) -> None:
+        connection = self._connection
+        try:
+            with connection.pipeline():
+                if channels:
+                    payload = "\n".join(channels)
+                    if len(payload.encode()) > PAYLOAD_BYTES_MAX:
+                        payload = EVERYBODY
+                    connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
+                connection.execute("COMMIT")
+        except psycopg.OperationalError as error:
+            if not self._has_committed():
+                raise error
+
+    def _has_committed(self) -> bool:
+        """What became of the transaction whose commit was not answered."""
+        self._reconnect()
+        deadline = time.monotonic() + RECONNECT_S
+        while True:
+            row = self._connection.execute(
+                "SELECT pg_xact_status(%s::text::xid8)", (self._transaction_id,)
+            ).fetchone()
+            status = row[0] if row else None
+            if status != "in progress":
+                return status == "committed"
+            if time.monotonic() > deadline:
+                raise CatalogUnavailableError(
+                    f"{self._where}: the outcome of a commit is unknown; look before you repeat it"
+                )
+            time.sleep(0.05)
+
+    def _reconnect(self) -> None:
+        with contextlib.suppress(psycopg.Error):
+            self._connection.close()
+        deadline = time.monotonic() + RECONNECT_S
+        while True:
+            try:
+                self._use(connect(self._url))
+                return
+            except CatalogUnavailableError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+
+    def rollback(self) -> None:
+        with contextlib.suppress(psycopg.Error):
+            if not self._connection.closed:
+                self._connection.execute("ROLLBACK")
+
+    def committed(self, channels: set[str]) -> None:
+        self._notifier.news(channels)
+
+    def chores(self) -> None:
+        pass
+
+    def translate(self, error: BaseException) -> BaseException:
+        return translate(error, self._where)
+
+    def close(self) -> None:
+        with contextlib.suppress(psycopg.Error):
+            self._connection.close()
+
+
+class PostgresCatalog(Catalog):
+    """A catalog in the schema ``headrace`` of a PostgreSQL database."""
+
+    shared = True
+
+    def __init__(self, url: str, *, create: bool = True) -> None:
+        super().__init__()
+        self._url = url
+        self.where = _where(url)
+        self._local = threading.local()
+        self._connections: list[Connection] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        self._listener: threading.Thread | None = None
+        self._own_pids: set[int] = set()
+        self._migrate(create)
+        self._committer = Committer(
+            lambda: _Writer(url, self.where, self.notifier, self._own_pids), "headrace-commit"
+        )
+
+    def _migrate(self, create: bool) -> None:
+        connection = connect(self._url)
+        try:
+            with connection.transaction():
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", (_lock_number("schema"),))
+                row = connection.execute(
+                    "SELECT count(*) FROM pg_namespace WHERE nspname = 'headrace'"
+                ).fetchone()
+                if row == (0,) and not create:
+                    raise NotACatalogError(
+                        f"there is no Headrace catalog at {self.where}; "
+                        "`headrace stream create` makes one"
+                    )
+                connection.execute("CREATE SCHEMA IF NOT EXISTS headrace")
+                schema.migrate(PostgresTx(connection), TYPES, self.where)
+                connection.execute("ALTER TABLE batches ALTER COLUMN data SET STORAGE EXTERNAL")
+        except psycopg.Error as error:
+            raise translate(error, self.where) from error
+        finally:
+            connection.close()
+
+    # -- reading ------------------------------------------------------------------------
+
+    def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False) -> T:
+        for attempt in (1, 2):
+            tx = self._reader()
+            try:
+                if not snapshot:
+                    return fn(tx)
+                with tx.snapshot():
+                    return fn(tx)
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                if self._closed:
+                    raise CatalogClosedError("the catalog was closed; open it again") from error
+                if attempt == 2 or not tx.broken:
+                    raise translate(error, self.where) from error
+                self._local.tx = None
+        raise AssertionError("unreachable")
+
+    def _reader(self) -> _ReadTx:
+        tx: _ReadTx | None = getattr(self._local, "tx", None)
+        if tx is not None and not tx.broken:
+            return tx
+        if self._closed:
+            raise CatalogClosedError("the catalog was closed; open it again")
+        connection = connect(self._url)
+        with self._lock:
+            self._connections = [known for known in self._connections if not known.closed]
+            self._connections.append(connection)
+        tx = _ReadTx(connection)
+        self._local.tx = tx
+        return tx
+
+    # -- waiting ------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        with self._lock:
+            if self._listener is not None or self._closed:
+                return
+            ready = threading.Event()
+            self._listener = threading.Thread(
+                target=self._receive, args=(ready,), name="headrace-listen", daemon=True
+            )
+            self._listener.start()
+        ready.wait(CONNECT_TIMEOUT_S)
+
+    def _receive(self, ready: threading.Event) -> None:
+        while not self._closed:
+            try:
+                with connect(self._url) as connection:
+                    connection.execute(f"LISTEN {CHANNEL}")
+                    ready.set()
+                    # Whatever came while nobody listened is found by looking again.
+                    self.notifier.everybody()
+                    while not self._closed:
+                        for notice in connection.notifies(timeout=LISTEN_S):
+                            self._heard(notice)
+            except (psycopg.Error, CatalogUnavailableError):
+                ready.set()
+                if not self._closed:
+                    time.sleep(LISTEN_S)
+
+    def _heard(self, notice: psycopg.Notify) -> None:
+        # The committer has told this process itself, and sooner.
+        if notice.pid in self._own_pids:
+            return
+        if notice.payload == EVERYBODY:
+            self.notifier.everybody()
+        else:
+            self.notifier.news(notice.payload.split("\n"))
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._committer.close()
+        self._closed = True
+        if self._listener is not None:
+            self._listener.join()
+        with self._lock:
+            for connection in self._connections:
+                connection.close()
+            self._connections.clear()

@@ -1,0 +1,54 @@
+"""The schema's version and the steps that lead to it.
+
+A step is an SQL file in ``migrations``; step N takes a catalog from version N-1 to N.  Steps
+are never edited once released: a change is a new step.  All steps that are due run in one
+transaction, so a crash leaves the old version or the new one.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+
+from headrace.catalog.transaction import Tx
+from headrace.errors import CatalogTooNewError
+
+MIGRATIONS: tuple[str, ...] = ("001_log.sql", "002_coordination.sql")
+VERSION = len(MIGRATIONS)
+
+
+def statements(step: str, types: dict[str, str]) -> list[str]:
+    """The SQL statements of one step, with the driver's names for its types."""
+    text = (resources.files("headrace.catalog") / "migrations" / step).read_text()
+    for name, sql_type in types.items():
+        text = text.replace("{" + name + "}", sql_type)
+    lines = [line for line in text.splitlines() if not line.startswith("--")]
+    return [part.strip() for part in "\n".join(lines).split(";") if part.strip()]
+
+
+def migrate(tx: Tx, types: dict[str, str], where: str, upto: int = VERSION) -> None:
+    """Bring the catalog forward to version ``upto``; refuse one that is newer than the code."""
+    tx.execute("CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
+    row = tx.row("SELECT value FROM meta WHERE key = 'schema_version'")
+    found = int(row[0]) if row else 0
+    if found > VERSION:
+        raise CatalogTooNewError(where, found, VERSION)
+    if found >= upto:
+        return
+    for step in MIGRATIONS[found:upto]:
+        for statement in statements(step, types):
+            tx.execute(statement)
+    tx.execute("DELETE FROM meta WHERE key = 'schema_version'")
+    tx.execute("INSERT INTO meta (key, value) VALUES ('schema_version', ?)", (str(upto),))
+
+
+def get_setting(tx: Tx, key: str) -> str | None:
+    row = tx.row("SELECT value FROM meta WHERE key = ?", (key,))
+    return None if row is None else str(row[0])
+
+
+def put_setting(tx: Tx, key: str, value: str) -> None:
+    tx.execute(
+        "INSERT INTO meta (key, value) VALUES (?, ?) "
+        "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        (key, value),
+    )

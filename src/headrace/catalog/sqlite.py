@@ -1,0 +1,385 @@
+"""The embedded catalog: one SQLite file in a folder, shared by the processes of one machine.
+
+WAL with ``synchronous=FULL``.  Writers of several processes queue on a lock file around each
+transaction, since SQLite's own busy handler sleeps and retries and lets some starve.  The write
+ahead log is copied back by a thread beside the committer, so that no append waits for it; the
+committer itself only copies the little that came meanwhile, which lets SQLite start the log
+from its beginning again instead of growing it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from headrace.catalog import schema
+from headrace.catalog.base import Catalog
+from headrace.catalog.committer import Committer, WriteDriver
+from headrace.catalog.transaction import Row, Tx
+from headrace.catalog.wake import WakeSockets, wake_folder
+from headrace.errors import (
+    CatalogClosedError,
+    CatalogError,
+    CatalogUnavailableError,
+    DiskFullError,
+    NotACatalogError,
+)
+
+T = TypeVar("T")
+
+FILE = "headrace.db"
+LOCK_FILE = "write.lock"
+APPLICATION_ID = 0x48445243
+SQLITE_MIN = (3, 35, 0)
+TYPES = {"serial": "INTEGER PRIMARY KEY", "blob": "BLOB"}
+BUSY_TIMEOUT_S = 60.0
+CHECKPOINT_FRAMES = 1000
+WAL_BYTES_MAX = 64 * 1024 * 1024
+
+
+class SqliteTx(Tx):
+    """A transaction, or a single read, on one SQLite connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__()
+        self._execute = connection.execute
+        self._connection = connection
+
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> int:
+        return self._execute(sql, params).rowcount
+
+    def rows(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
+        return self._execute(sql, params).fetchall()
+
+    def row(self, sql: str, params: Sequence[Any] = ()) -> Row | None:
+        cursor = self._execute(sql, params)
+        row: Row | None = cursor.fetchone()
+        cursor.close()
+        return row
+
+    def iterate(self, sql: str, params: Sequence[Any] = ()) -> Iterator[Row]:
+        with contextlib.closing(self._execute(sql, params)) as cursor:
+            yield from cursor
+
+    def executemany(self, sql: str, params: Sequence[Sequence[Any]]) -> None:
+        self._connection.executemany(sql, params)
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1000
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_S
+    )
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute("PRAGMA cache_size = -16384")
+    return connection
+
+
+def translate(error: BaseException, where: str) -> BaseException:
+    """SQLite's errors in Headrace's words."""
+    if not isinstance(error, sqlite3.Error):
+        return error
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return DiskFullError(f"{where}: no room left to write; free some space and try again")
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return CatalogUnavailableError(
+            f"{where}: another program held the write lock for {BUSY_TIMEOUT_S:.0f} s; try again"
+        )
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return CatalogError(f"{where} is damaged ({error}); restore it from a copy")
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+        return CatalogUnavailableError(f"{where} cannot be read or written: {error}")
+    return error
+
+
+class _Writer(WriteDriver):
+    """The committer's connection."""
+
+    def __init__(self, folder: Path, where: str, announce: Callable[[set[str]], None]) -> None:
+        self._folder = folder
+        self._where = where
+        self._announce = announce
+        self._connection = connect(folder / FILE)
+        self._connection.execute("PRAGMA wal_autocheckpoint = 0")
+        self._connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX // 2}")
+        self._tx = SqliteTx(self._connection)
+        self._lock_file = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._sync: bool | None = None
+        self._checkpointer = _Checkpointer(folder / FILE)
+
+    @contextlib.contextmanager
+    def gate(self) -> Iterator[None]:
+        fcntl.flock(self._lock_file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._lock_file, fcntl.LOCK_UN)
+
+    def begin(self, locks: Iterable[str], sync: bool) -> Tx:
+        del locks
+        if sync is not self._sync:
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
+            self._sync = sync
+        self._connection.execute("BEGIN IMMEDIATE")
+        return self._tx
+
+    def savepoint(self) -> None:
+        self._connection.execute("SAVEPOINT operation")
+
+    def rollback_to_savepoint(self) -> bool:
+        # A full disk can end the whole transaction; there is no savepoint to go back to then.
+        if not self._connection.in_transaction:
+            return False
+        self._connection.execute("ROLLBACK TO operation")
+        return True
+
+    def commit(self, channels: set[str]) -> None:
+        del channels
+        self._connection.execute("COMMIT")
+
+    def rollback(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def committed(self, channels: set[str]) -> None:
+        if channels:
+            self._announce(channels)
+
+    def chores(self) -> None:
+        self._checkpointer.after_commit(self)
+
+    def finish_checkpoint(self) -> None:
+        """Copy back what came while the thread copied, so that the log starts afresh."""
+        with self.gate(), contextlib.suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def translate(self, error: BaseException) -> BaseException:
+        return translate(error, self._where)
+
+    def close(self) -> None:
+        self._checkpointer.close()
+        with contextlib.suppress(sqlite3.Error), self.gate():
+            self._connection.close()
+        os.close(self._lock_file)
+
+
+class _Checkpointer:
+    """Copies the write-ahead log back into the database on a thread of its own.
+
+    Runs once about ``CHECKPOINT_FRAMES`` have gathered.  SQLite tells how many there are only
+    when it copies, so the number of commits to wait for is learned from the last time; a log
+    file that has grown large is copied without waiting.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._wal = f"{path}-wal"
+        self._wanted = threading.Event()
+        self._copied = threading.Event()
+        self._idle = True
+        self._closing = False
+        self._commits = 0
+        self._commits_wanted = 64
+        self._thread = threading.Thread(target=self._run, name="headrace-checkpoint", daemon=True)
+        self._thread.start()
+
+    def after_commit(self, writer: _Writer) -> None:
+        if self._copied.is_set():
+            self._copied.clear()
+            writer.finish_checkpoint()
+            self._idle = True
+            return
+        self._commits += 1
+        if self._idle and (self._commits >= self._commits_wanted or self._log_is_large()):
+            self._idle = False
+            self._wanted.set()
+
+    def _log_is_large(self) -> bool:
+        if self._commits % 16:
+            return False
+        try:
+            return os.stat(self._wal).st_size > WAL_BYTES_MAX
+        except OSError:
+            return False
+
+    def _run(self) -> None:
+        connection = connect(self._path)
+        try:
+            while True:
+                self._wanted.wait()
+                self._wanted.clear()
+                if self._closing:
+                    return
+                commits, self._commits = self._commits, 0
+                frames = 0
+                with contextlib.suppress(sqlite3.Error):
+                    result = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                    frames = result[1]
+                if frames > 0:
+                    wanted = commits * CHECKPOINT_FRAMES // frames
+                    self._commits_wanted = max(1, min(wanted, CHECKPOINT_FRAMES))
+                self._copied.set()
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        self._closing = True
+        self._wanted.set()
+        self._thread.join()
+
+
+class SqliteCatalog(Catalog):
+    """A catalog in a folder on this machine."""
+
+    shared = False
+
+    def __init__(self, folder: Path, *, create: bool = True) -> None:
+        super().__init__()
+        self.folder = folder
+        self.where = f"catalog {folder}"
+        self._path = folder / FILE
+        self._local = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+        self._connections_lock = threading.Lock()
+        self._closed = False
+        self._prepare(create)
+        self._sockets = WakeSockets(wake_folder(folder), self.notifier, self._change_detector)
+        self._committer = Committer(
+            lambda: _Writer(folder, self.where, self._announce), "headrace-commit"
+        )
+
+    # -- opening ------------------------------------------------------------------------
+
+    def _prepare(self, create: bool) -> None:
+        if sqlite3.sqlite_version_info < SQLITE_MIN:
+            raise CatalogError(
+                f"SQLite {sqlite3.sqlite_version} is too old: "
+                f"{'.'.join(map(str, SQLITE_MIN))} or newer is needed"
+            )
+        if self.folder.exists() and not self.folder.is_dir():
+            raise NotACatalogError(f"{self.folder} is a file; give a folder for the catalog")
+        if not self._path.exists():
+            if not create:
+                raise NotACatalogError(
+                    f"there is no catalog at {self.folder}; `headrace stream create` makes one, "
+                    "or name another with --catalog"
+                )
+            if self.folder.is_dir() and not self._is_ours(self.folder):
+                raise NotACatalogError(
+                    f"{self.folder} holds other files and no Headrace catalog; "
+                    "give an empty or new folder"
+                )
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._migrate()
+        except OSError as error:
+            raise CatalogUnavailableError(f"{self.where} cannot be opened: {error}") from error
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_NOTADB:
+                raise NotACatalogError(f"{self._path} is not a SQLite file") from error
+            raise translate(error, self.where) from error
+
+    @staticmethod
+    def _is_ours(folder: Path) -> bool:
+        """Whether a folder is empty or holds only what another process just began to make."""
+        return all(entry.name in (LOCK_FILE, "wake", "store") for entry in folder.iterdir())
+
+    def _migrate(self) -> None:
+        lock_file = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock_file, fcntl.LOCK_EX)
+            with contextlib.closing(connect(self._path)) as connection:
+                (found,) = connection.execute("PRAGMA application_id").fetchone()
+                (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+                if tables and found != APPLICATION_ID:
+                    raise NotACatalogError(f"{self._path} is a SQLite file of another program")
+                if not tables:
+                    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    schema.migrate(SqliteTx(connection), TYPES, self.where)
+                except BaseException:
+                    connection.execute("ROLLBACK")
+                    raise
+                connection.execute("COMMIT")
+        finally:
+            os.close(lock_file)
+
+    # -- reading ------------------------------------------------------------------------
+
+    def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False) -> T:
+        tx = getattr(self._local, "tx", None)
+        if tx is None:
+            tx = self._new_reader()
+        try:
+            if not snapshot:
+                return fn(tx)
+            tx.execute("BEGIN")
+            try:
+                return fn(tx)
+            finally:
+                tx.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            if self._closed:
+                raise CatalogClosedError("the catalog was closed; open it again") from error
+            raise translate(error, self.where) from error
+
+    def _new_reader(self) -> SqliteTx:
+        if self._closed:
+            raise CatalogClosedError("the catalog was closed; open it again")
+        connection = connect(self._path)
+        connection.execute("PRAGMA query_only = ON")
+        with self._connections_lock:
+            self._connections.append(connection)
+        tx = SqliteTx(connection)
+        self._local.tx = tx
+        return tx
+
+    # -- waiting ------------------------------------------------------------------------
+
+    def _announce(self, channels: set[str]) -> None:
+        self._sockets.send(channels)
+        self.notifier.news(channels)
+
+    def _listen(self) -> None:
+        self._sockets.listen()
+
+    def _change_detector(self) -> Callable[[], bool]:
+        connection = connect(self._path)
+        with self._connections_lock:
+            self._connections.append(connection)
+        last = connection.execute("PRAGMA data_version").fetchone()
+
+        def changed() -> bool:
+            nonlocal last
+            with contextlib.suppress(sqlite3.Error):
+                now = connection.execute("PRAGMA data_version").fetchone()
+                if now != last:
+                    last = now
+                    return True
+            return False
+
+        return changed
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._committer.close()
+        self._closed = True
+        self._sockets.close()
+        with self._connections_lock:
+            for connection in self._connections:
+                connection.close()
+            self._connections.clear()

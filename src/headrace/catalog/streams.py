@@ -1,0 +1,289 @@
+"""Streams, their segments, and the edges between segments.
+
+The key hashes 0 to 2**32 - 1 are tiled by a stream's open segments.  A sealed segment takes no
+more events; its successors cover what it covered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from headrace.catalog.transaction import Row, Tx
+from headrace.errors import UnknownStreamError
+
+KEY_SPACE = 1 << 32
+SEGMENTS_MAX = 4096
+NO_TIME_US = -(1 << 62)
+"""Earlier than any event: the greatest event time of an empty segment."""
+LOCK_ALL = "streams"
+"""Held while the set of streams changes."""
+
+Positive = Annotated[int, Meta(gt=0)]
+
+
+class Limits(msgspec.Struct, frozen=True, tag="limits", omit_defaults=True):
+    """Keep what is within every limit given; with none, keep everything."""
+
+    age_s: Positive | None = None
+    bytes: Positive | None = None
+    events: Positive | None = None
+
+
+class Consumed(msgspec.Struct, frozen=True, tag="consumed"):
+    """A work queue: keep what some subscribed group has not acked yet."""
+
+
+class Groups(msgspec.Struct, frozen=True, tag="groups", omit_defaults=True):
+    """Keep what subscribed groups still need, but at least ``keep`` and at most ``cap``."""
+
+    keep: Limits = Limits()
+    cap: Limits = Limits()
+
+
+Retention = Limits | Consumed | Groups
+
+
+class Fixed(msgspec.Struct, frozen=True, tag="fixed"):
+    """The number of segments changes only on request."""
+
+
+class ByEvents(msgspec.Struct, frozen=True, tag="events", omit_defaults=True):
+    """Scale so that each segment takes about ``target_per_s`` events a second."""
+
+    target_per_s: Positive
+    factor: Annotated[int, Meta(ge=2, le=64)] = 2
+    minimum: Positive = 1
+
+
+class ByBytes(msgspec.Struct, frozen=True, tag="bytes", omit_defaults=True):
+    """Scale so that each segment takes about ``target_per_s`` bytes a second."""
+
+    target_per_s: Positive
+    factor: Annotated[int, Meta(ge=2, le=64)] = 2
+    minimum: Positive = 1
+
+
+Scaling = Fixed | ByEvents | ByBytes
+
+
+class StreamConfig(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a stream captures and how it is kept."""
+
+    subjects: tuple[str, ...]
+    key_tokens: tuple[int, ...] = ()
+    retention: Retention = Limits()
+    scaling: Scaling = Fixed()
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """One segment as the catalog knows it; ``head`` is the offset the next event gets."""
+
+    id: int
+    number: int
+    range_lo: int
+    range_hi: int
+    head: int
+    tail: int
+    bytes: int
+    trimmed_bytes: int
+    max_ts_us: int
+    created_us: int
+    sealed_us: int | None
+    predecessors: tuple[int, ...] = ()
+    successors: tuple[int, ...] = ()
+
+    @property
+    def sealed(self) -> bool:
+        return self.sealed_us is not None
+
+    @property
+    def events(self) -> int:
+        """How many events are retained."""
+        return self.head - self.tail
+
+    @property
+    def retained_bytes(self) -> int:
+        return self.bytes - self.trimmed_bytes
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """A stream with all its segments, in the order of their numbers."""
+
+    id: int
+    name: str
+    config: StreamConfig
+    created_us: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def open_segments(self) -> tuple[Segment, ...]:
+        """Those that take events, in the order of their key ranges."""
+        found = [segment for segment in self.segments if not segment.sealed]
+        return tuple(sorted(found, key=lambda segment: segment.range_lo))
+
+    def segment(self, number: int) -> Segment | None:
+        for segment in self.segments:
+            if segment.number == number:
+                return segment
+        return None
+
+
+def channel(stream_id: int) -> str:
+    """The channel that is notified when events arrive or segments change."""
+    return f"stream:{stream_id}"
+
+
+def lock(stream_id: int) -> str:
+    """Held while a stream takes offsets or changes its segments."""
+    return f"stream:{stream_id}"
+
+
+_SEGMENT = (
+    "id, number, range_lo, range_hi, head, tail, bytes, trimmed_bytes, max_ts_us, created_us, "
+    "sealed_us"
+)
+
+
+def get(tx: Tx, name: str) -> Stream | None:
+    row = tx.row("SELECT id, name, config, created_us FROM streams WHERE name = ?", (name,))
+    return None if row is None else _with_segments(tx, row)
+
+
+def require(tx: Tx, name: str) -> Stream:
+    stream = get(tx, name)
+    if stream is None:
+        known = [row[0] for row in tx.rows("SELECT name FROM streams ORDER BY name LIMIT 20")]
+        listed = f"known streams: {', '.join(known)}" if known else "there are no streams yet"
+        raise UnknownStreamError(f"there is no stream {name!r}; {listed}")
+    return stream
+
+
+def all_streams(tx: Tx) -> tuple[Stream, ...]:
+    rows = tx.rows("SELECT id, name, config, created_us FROM streams ORDER BY name")
+    return tuple(_with_segments(tx, row) for row in rows)
+
+
+def configs(tx: Tx) -> list[tuple[str, StreamConfig]]:
+    """Names and configurations only: enough to tell which stream captures a subject."""
+    rows = tx.rows("SELECT name, config FROM streams ORDER BY name")
+    return [(name, msgspec.json.decode(bytes(data), type=StreamConfig)) for name, data in rows]
+
+
+def heads(tx: Tx, stream_id: int) -> list[tuple[int, int, int, bool]]:
+    """(number, tail, head, sealed) of every segment: the cheap look of a waiting reader."""
+    rows = tx.rows(
+        "SELECT number, tail, head, sealed_us IS NOT NULL FROM segments WHERE stream_id = ? "
+        "ORDER BY number",
+        (stream_id,),
+    )
+    return [(number, tail, head, bool(sealed)) for number, tail, head, sealed in rows]
+
+
+def create(tx: Tx, name: str, config: StreamConfig, ranges: Iterable[tuple[int, int]]) -> Stream:
+    row = tx.row(
+        "INSERT INTO streams (name, config, created_us, next_segment) VALUES (?, ?, ?, 0) "
+        "RETURNING id",
+        (name, msgspec.json.encode(config), tx.now_us()),
+    )
+    assert row is not None
+    open_segments(tx, int(row[0]), ranges, predecessors=())
+    return require(tx, name)
+
+
+def configure(tx: Tx, stream_id: int, config: StreamConfig) -> None:
+    tx.execute(
+        "UPDATE streams SET config = ? WHERE id = ?", (msgspec.json.encode(config), stream_id)
+    )
+    tx.notify(channel(stream_id))
+
+
+def open_segments(
+    tx: Tx,
+    stream_id: int,
+    ranges: Iterable[tuple[int, int]],
+    predecessors: Iterable[tuple[int, int, int]],
+) -> list[int]:
+    """Open a segment for each range, with edges from the (number, lo, hi) that it overlaps."""
+    before = list(predecessors)
+    numbers = []
+    for lo, hi in ranges:
+        row = tx.row(
+            "UPDATE streams SET next_segment = next_segment + 1 WHERE id = ? "
+            "RETURNING next_segment - 1",
+            (stream_id,),
+        )
+        assert row is not None
+        number = int(row[0])
+        numbers.append(number)
+        tx.execute(
+            "INSERT INTO segments (stream_id, number, range_lo, range_hi, head, tail, bytes, "
+            "trimmed_bytes, max_ts_us, created_us) VALUES (?, ?, ?, ?, 0, 0, 0, 0, ?, ?)",
+            (stream_id, number, lo, hi, NO_TIME_US, tx.now_us()),
+        )
+        for predecessor, its_lo, its_hi in before:
+            if its_lo < hi and lo < its_hi:
+                tx.execute(
+                    "INSERT INTO segment_edges (stream_id, predecessor, successor) "
+                    "VALUES (?, ?, ?)",
+                    (stream_id, predecessor, number),
+                )
+    tx.notify(channel(stream_id))
+    return numbers
+
+
+def seal(tx: Tx, segment_id: int) -> bool:
+    """Close the segment for appends; false if it was closed already."""
+    return (
+        tx.execute(
+            "UPDATE segments SET sealed_us = ? WHERE id = ? AND sealed_us IS NULL",
+            (tx.now_us(), segment_id),
+        )
+        > 0
+    )
+
+
+def delete(tx: Tx, stream: Stream) -> None:
+    """Remove the stream and everything recorded about it; its files go to the graveyard."""
+    ids = [segment.id for segment in stream.segments]
+    for segment_id in ids:
+        tx.execute(
+            "INSERT INTO graveyard (path, buried_us) "
+            "SELECT path, ? FROM batches WHERE segment_id = ? AND path IS NOT NULL",
+            (tx.now_us(), segment_id),
+        )
+        tx.execute("DELETE FROM batches WHERE segment_id = ?", (segment_id,))
+        tx.execute("DELETE FROM progress WHERE segment_id = ?", (segment_id,))
+    for table in ("segments", "segment_edges", "subscriptions"):
+        tx.execute(f"DELETE FROM {table} WHERE stream_id = ?", (stream.id,))
+    tx.execute("DELETE FROM producers WHERE scope = ?", (stream.id,))
+    tx.execute("DELETE FROM streams WHERE id = ?", (stream.id,))
+    tx.notify(channel(stream.id))
+
+
+def _with_segments(tx: Tx, row: Row) -> Stream:
+    stream_id, name, config, created_us = row
+    predecessors: dict[int, list[int]] = {}
+    successors: dict[int, list[int]] = {}
+    for before, after in tx.rows(
+        "SELECT predecessor, successor FROM segment_edges WHERE stream_id = ? "
+        "ORDER BY predecessor, successor",
+        (stream_id,),
+    ):
+        predecessors.setdefault(after, []).append(before)
+        successors.setdefault(before, []).append(after)
+    segments = tuple(
+        msgspec.structs.replace(
+            Segment(*found),
+            predecessors=tuple(predecessors.get(found[1], ())),
+            successors=tuple(successors.get(found[1], ())),
+        )
+        for found in tx.rows(
+            f"SELECT {_SEGMENT} FROM segments WHERE stream_id = ? ORDER BY number", (stream_id,)
+        )
+    )
+    decoded = msgspec.json.decode(bytes(config), type=StreamConfig)
+    return Stream(stream_id, name, decoded, created_us, segments)

@@ -1,0 +1,49 @@
+"""What a function that runs inside a catalog transaction may do.
+
+SQL is written once, with ``?`` for parameters, in the dialect that SQLite and PostgreSQL
+share; each driver supplies a ``Tx``.  A function handed to ``Catalog.write`` must be pure but
+for its ``Tx``: it may run again when a commit has to be repeated.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+Row = tuple[Any, ...]
+
+
+class Tx(ABC):
+    """One transaction: reads and writes, the catalog's clock, and who to tell afterwards."""
+
+    def __init__(self) -> None:
+        self.channels: set[str] = set()
+
+    @abstractmethod
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> int:
+        """Run a statement and return how many rows it changed."""
+
+    @abstractmethod
+    def rows(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
+        """Run a statement and return all its rows."""
+
+    @abstractmethod
+    def row(self, sql: str, params: Sequence[Any] = ()) -> Row | None:
+        """Run a statement and return its first row, if any."""
+
+    @abstractmethod
+    def iterate(self, sql: str, params: Sequence[Any] = ()) -> Iterator[Row]:
+        """Run a query and yield its rows one by one, so that large values do not pile up."""
+
+    @abstractmethod
+    def executemany(self, sql: str, params: Sequence[Sequence[Any]]) -> None:
+        """Run a statement once for each parameter row."""
+
+    @abstractmethod
+    def now_us(self) -> int:
+        """The catalog's clock in microseconds since 1970 (never the client's own)."""
+
+    def notify(self, channel: str) -> None:
+        """Wake whoever waits on ``channel``, in any process, once this has committed."""
+        self.channels.add(channel)

@@ -1,0 +1,204 @@
+"""Waking those who wait for news, in this process and in others on the same machine.
+
+``Notifier`` is the part within a process: callbacks by channel.  ``WakeSockets`` carries the
+news between processes that share one SQLite file: every waiting process binds a datagram
+socket in the catalog's ``wake`` folder, and a committer sends the channels it touched to
+each of them.  Nothing is polled for; once a second the waiting process compares SQLite's
+``data_version``, in case a committer died between its commit and its datagrams.
+
+A full socket queue drops datagrams.  The receiver drains its socket until it is empty, and a
+full queue means that at least ``BURST`` datagrams are read in one go; it then wakes everybody,
+so that no channel is missed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import select
+import socket
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+Callback = Callable[[], None]
+
+BURST = 8
+"""Fewer than the smallest queue length of a datagram socket (10 on Linux)."""
+
+POLL_S = 1.0
+SOCKET_PATH_MAX = 100
+DATAGRAM_BYTES_MAX = 4096
+EVERYBODY = b"*"
+
+
+class Notifier:
+    """Callbacks by channel; they run on the thread that brings the news and must not block."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._callbacks: dict[str, dict[object, Callback]] = {}
+
+    def subscribe(self, channel: str, callback: Callback) -> Callback:
+        """Call ``callback`` on news of ``channel`` until the returned function is called."""
+        handle = object()
+        with self._lock:
+            self._callbacks.setdefault(channel, {})[handle] = callback
+
+        def unsubscribe() -> None:
+            with self._lock:
+                entries = self._callbacks.get(channel)
+                if entries is not None:
+                    entries.pop(handle, None)
+                    if not entries:
+                        del self._callbacks[channel]
+
+        return unsubscribe
+
+    def news(self, channels: Iterable[str]) -> None:
+        with self._lock:
+            if not self._callbacks:
+                return
+            due = [
+                callback
+                for channel in channels
+                for callback in self._callbacks.get(channel, {}).values()
+            ]
+        for callback in due:
+            callback()
+
+    def everybody(self) -> None:
+        with self._lock:
+            due = [
+                callback for entries in self._callbacks.values() for callback in entries.values()
+            ]
+        for callback in due:
+            callback()
+
+
+def wake_folder(catalog_folder: Path) -> Path:
+    """Where the sockets live: in the catalog, unless its path is too long for a socket."""
+    folder = catalog_folder.resolve() / "wake"
+    if len(os.fsencode(folder)) + 40 <= SOCKET_PATH_MAX:
+        return folder
+    digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}-{digest}"
+
+
+class WakeSockets:
+    """The datagram sockets of one catalog folder, seen from one process."""
+
+    def __init__(
+        self, folder: Path, notifier: Notifier, changed: Callable[[], Callable[[], bool]]
+    ) -> None:
+        self._folder = folder
+        self._notifier = notifier
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._receiver: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sender.setblocking(False)
+        self._peers: list[str] = []
+        self._peers_mtime_ns = -1
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    # -- sending ------------------------------------------------------------------------
+
+    def send(self, channels: Iterable[str]) -> None:
+        """Tell every waiting process; called by the committer after its commit."""
+        peers = self._current_peers()
+        if not peers:
+            return
+        message = "\n".join(channels).encode()
+        if len(message) > DATAGRAM_BYTES_MAX:
+            message = EVERYBODY
+        for peer in peers:
+            try:
+                self._sender.sendto(message, peer)
+            except BlockingIOError:
+                continue
+            except (ConnectionRefusedError, FileNotFoundError):
+                with contextlib.suppress(OSError):
+                    os.unlink(peer)
+            except OSError:
+                continue
+
+    def _current_peers(self) -> list[str]:
+        try:
+            mtime_ns = os.stat(self._folder).st_mtime_ns
+        except OSError:
+            return []
+        if mtime_ns == self._peers_mtime_ns:
+            return self._peers
+        peers = [
+            entry.path
+            for entry in os.scandir(self._folder)
+            if entry.name != self._name and entry.name[0] != "."
+        ]
+        # A folder's time stamp is coarse: a listing is kept only once it cannot change unseen.
+        if time.time_ns() - mtime_ns > 100_000_000:
+            self._peers, self._peers_mtime_ns = peers, mtime_ns
+        return peers
+
+    # -- receiving ----------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """Start to receive, once somebody in this process waits."""
+        with self._lock:
+            if self._receiver is not None or self._closing:
+                return
+            receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            receiver.setblocking(False)
+            receiver.bind(str(self._folder / self._name))
+            self._receiver = receiver
+            self._thread = threading.Thread(
+                target=self._run, args=(receiver,), name="headrace-wake", daemon=True
+            )
+            self._thread.start()
+
+    def _run(self, receiver: socket.socket) -> None:
+        changed = self._changed()
+        poller = select.poll()
+        poller.register(receiver, select.POLLIN)
+        next_check = time.monotonic() + POLL_S
+        while not self._closing:
+            poller.poll(max(0.0, next_check - time.monotonic()) * 1000)
+            channels: set[str] = set()
+            count = 0
+            while True:
+                try:
+                    message = receiver.recv(DATAGRAM_BYTES_MAX + 1)
+                except BlockingIOError:
+                    break
+                count += BURST if message == EVERYBODY else 1
+                channels.update(message.decode().split("\n"))
+            if count >= BURST:
+                self._notifier.everybody()
+            elif channels:
+                self._notifier.news(channels)
+            if time.monotonic() >= next_check:
+                next_check = time.monotonic() + POLL_S
+                if changed() and not count:
+                    self._notifier.everybody()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closing = True
+            receiver, thread = self._receiver, self._thread
+            self._receiver = None
+        if receiver is not None and thread is not None:
+            path = str(self._folder / self._name)
+            with contextlib.suppress(OSError):
+                self._sender.sendto(b"", path)
+            thread.join(timeout=2 * POLL_S)
+            receiver.close()
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        self._sender.close()

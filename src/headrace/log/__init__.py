@@ -1,0 +1,1 @@
+"""The log: streams of events in segments, on a catalog and a store."""

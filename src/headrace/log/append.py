@@ -1,0 +1,368 @@
+"""Append: events become batches in segments, all of them or none.
+
+A ``Write`` gathers the appends of one commit, to one stream or several.  ``prepare`` does what
+needs no transaction: it routes the events, makes blobs of small shares and files of large ones.
+``run`` is the transaction: it checks that the segments are still open, takes offsets and records
+the batches.  When a segment was sealed in between, ``run`` raises ``Stale``, nothing is written,
+and the write is prepared again with the new segments.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+import zlib
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.catalog import Tx, batches, producers, streams
+from headrace.catalog.batches import NewBatch
+from headrace.catalog.producers import Placed
+from headrace.errors import (
+    HeadMoved,
+    HeadraceError,
+    InvalidInputError,
+    StoreError,
+    UnknownSegmentError,
+)
+from headrace.log import events, limits
+from headrace.log.routing import Route, Routes
+from headrace.store import Store
+from headrace.subjects import check_name
+
+ROW_GROUP_ROWS = 65_536
+ATTEMPTS_MAX = 1000
+
+
+class Stale(HeadraceError):
+    """Internal: the write has to be prepared again."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(f"stream {stream!r} was scaled while events were on their way")
+        self.stream = stream
+
+
+class Share(msgspec.Struct, frozen=True):
+    """What one segment gets of an append; ``rows`` are the input rows in their new order."""
+
+    segment: int
+    segment_id: int
+    rows: npt.NDArray[np.intp] | None
+    batches: tuple[NewBatch, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(batch.rows for batch in self.batches)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """Where the events are; on a ``repeat`` where they have been since the first time."""
+
+    placed: tuple[Placed, ...]
+    repeat: bool
+
+
+class _Pending:
+    """The events of one stream within a write."""
+
+    __slots__ = ("batch", "expected", "pinned", "route", "shares", "stream")
+
+    def __init__(
+        self,
+        stream: str,
+        batch: pa.RecordBatch,
+        expected: Mapping[int, int] | None,
+        pinned: int | None,
+    ) -> None:
+        self.stream = stream
+        self.batch = batch
+        self.expected = expected
+        self.pinned = pinned
+        self.route: Route | None = None
+        self.shares: tuple[Share, ...] = ()
+
+
+class Write:
+    """Appends that commit together; see the module's text."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        store: Store | None,
+        prefix: str,
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> None:
+        self._routes = routes
+        self._store = store
+        self._prefix = prefix
+        self._pending: list[_Pending] = []
+        self._files: list[str] = []
+        self._files_since = 0.0
+        self._producer, self._sequence = _check_producer(producer, sequence)
+        self.transaction = False
+
+    def add(
+        self,
+        stream: str,
+        batch: pa.RecordBatch,
+        *,
+        expected: Mapping[int, int] | None = None,
+        segment: int | None = None,
+    ) -> None:
+        """Append a checked batch; ``segment`` pins it (for markers), else its keys decide."""
+        self._pending.append(_Pending(stream, batch, expected, segment))
+
+    # -- before the transaction ---------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Route and encode what is not prepared yet; writes files, touches no catalog rows."""
+        try:
+            for pending in self._pending:
+                if pending.route is None:
+                    route = self._routes.get(pending.stream)
+                    if pending.pinned is None:
+                        route.check_subjects(pending.batch)
+                    pending.shares = tuple(self._shares(route, pending))
+                    pending.route = route
+        except BaseException:
+            self.discard()
+            raise
+
+    def _shares(self, route: Route, pending: _Pending) -> list[Share]:
+        batch = pending.batch
+        if batch.num_rows == 0:
+            return []
+        if pending.pinned is not None:
+            index = _pinned_index(route, pending.pinned)
+            return [self._share(route, index, batch, None)]
+        if len(route.segments) == 1:
+            return [self._share(route, 0, batch, None)]
+        if batch.num_rows == 1:
+            key = batch.column("key")[0].as_py() if "key" in batch.schema.names else None
+            index = route.segment_of(key, batch.column("subject")[0].as_py())
+            return [self._share(route, index, batch, None)]
+        places = route.segments_of(batch)
+        order = np.argsort(places, kind="stable")
+        counts = np.bincount(places, minlength=len(route.segments))
+        if counts.max() == batch.num_rows:
+            return [self._share(route, int(places[0]), batch, None)]
+        ordered = batch.take(pa.array(order))
+        shares, at = [], 0
+        for index, count in enumerate(counts.tolist()):
+            if count:
+                rows = order[at : at + count]
+                shares.append(self._share(route, index, ordered.slice(at, count), rows))
+                at += count
+        return shares
+
+    def _share(
+        self, route: Route, index: int, batch: pa.RecordBatch, rows: npt.NDArray[np.intp] | None
+    ) -> Share:
+        segment = route.segments[index]
+        made: list[NewBatch] = []
+        if batch.nbytes <= limits.INLINE_BYTES or batch.num_rows == 1 or self._store is None:
+            for part in _cut(batch, limits.INLINE_BYTES):
+                made.append(_inline(segment.id, part))
+        else:
+            for part in _cut(batch, limits.FILE_BYTES):
+                made.append(self._file(route, segment, part))
+        return Share(segment.number, segment.id, rows, tuple(made))
+
+    def _file(self, route: Route, segment: streams.Segment, batch: pa.RecordBatch) -> NewBatch:
+        assert self._store is not None
+        data = encode_file(batch)
+        path = new_path(self._prefix, route.stream.id, segment.number)
+        if not self._files:
+            self._files_since = time.monotonic()
+        self._files.append(path)
+        self._store.put(path, memoryview(data))
+        return NewBatch(
+            segment_id=segment.id,
+            rows=batch.num_rows,
+            size_bytes=len(data),
+            max_ts_us=_max_ts_us(batch),
+            layout=events.layout_of(batch.schema),
+            checksum=0,
+            path=path,
+        )
+
+    # -- the transaction ----------------------------------------------------------------
+
+    @property
+    def locks(self) -> list[str]:
+        found = [streams.lock(p.route.stream.id) for p in self._pending if p.route is not None]
+        if self._producer is not None:
+            found.append(producers.lock(self._scope, self._producer))
+        return found
+
+    def run(self, tx: Tx) -> Outcome:
+        """Take offsets and record the batches; runs in the catalog's write transaction."""
+        if self._files and time.monotonic() - self._files_since > limits.APPEND_DEADLINE_S:
+            raise Stale(self._pending[0].stream)
+        if self._producer is not None and self._sequence is not None:
+            original = producers.seen(tx, self._scope, self._producer, self._sequence)
+            if original is not None:
+                return Outcome(original, repeat=True)
+        placed = tuple(spot for pending in self._pending for spot in _place(tx, pending))
+        if self._producer is not None and self._sequence is not None:
+            producers.record(tx, self._scope, self._producer, self._sequence, placed)
+        return Outcome(placed, repeat=False)
+
+    @property
+    def _scope(self) -> int:
+        if self.transaction:
+            return producers.TRANSACTION
+        route = self._pending[0].route
+        assert route is not None
+        return route.stream.id
+
+    # -- after it -----------------------------------------------------------------------
+
+    def again(self, stale: Stale) -> None:
+        """Forget what was prepared for the streams that changed, and learn their segments."""
+        expired = bool(self._files) and (
+            time.monotonic() - self._files_since > limits.APPEND_DEADLINE_S
+        )
+        self._routes.refresh(stale.stream)
+        for pending in self._pending:
+            if pending.stream == stale.stream or expired:
+                self._discard_files(pending)
+                pending.route = None
+
+    def discard(self) -> None:
+        """Remove the files of a write that did not happen; the sweep finds what this misses."""
+        for pending in self._pending:
+            self._discard_files(pending)
+            pending.route = None
+        self._remove(list(self._files))
+
+    def _discard_files(self, pending: _Pending) -> None:
+        self._remove([b.path for s in pending.shares for b in s.batches if b.path is not None])
+        pending.shares = ()
+
+    def _remove(self, paths: list[str]) -> None:
+        if self._store is None:
+            return
+        for path in paths:
+            if path in self._files:
+                self._files.remove(path)
+            try:
+                self._store.delete(path)
+            except StoreError:
+                continue
+
+    def positions(self, placed: tuple[Placed, ...]) -> list[tuple[str, int, int]]:
+        """(stream, segment, offset) of every input row, in input order."""
+        found: list[tuple[str, int, int]] = []
+        spots = iter(placed)
+        for pending in self._pending:
+            where: list[tuple[str, int, int]] = [("", 0, 0)] * pending.batch.num_rows
+            for share in pending.shares:
+                spot = next(spots)
+                rows = range(spot.count) if share.rows is None else share.rows.tolist()
+                for at, row in enumerate(rows):
+                    where[row] = (spot.stream, spot.segment, spot.start + at)
+            found.extend(where)
+        return found
+
+
+def _place(tx: Tx, pending: _Pending) -> list[Placed]:
+    route = pending.route
+    assert route is not None
+    if pending.expected:
+        _check_heads(tx, route, pending.expected)
+    placed = []
+    for share in pending.shares:
+        first: int | None = None
+        for batch in share.batches:
+            start = batches.append(tx, batch)
+            if start is None:
+                raise Stale(pending.stream)
+            first = start if first is None else first
+        assert first is not None
+        placed.append(Placed(pending.stream, share.segment, first, share.count))
+    tx.notify(streams.channel(route.stream.id))
+    return placed
+
+
+def _check_heads(tx: Tx, route: Route, expected: Mapping[int, int]) -> None:
+    name = route.stream.name
+    heads = {number: head for number, _, head, _ in streams.heads(tx, route.stream.id)}
+    for number, head in expected.items():
+        if number not in heads:
+            raise UnknownSegmentError(f"stream {name!r} has no segment {number}")
+        if heads[number] != head:
+            raise HeadMoved(name, number, head, heads[number])
+
+
+def _pinned_index(route: Route, number: int) -> int:
+    for index, segment in enumerate(route.segments):
+        if segment.number == number:
+            return index
+    raise UnknownSegmentError(
+        f"stream {route.stream.name!r} has no open segment {number}; open are "
+        f"{', '.join(str(segment.number) for segment in route.segments)}"
+    )
+
+
+def _check_producer(producer: str | None, sequence: int | None) -> tuple[str | None, int | None]:
+    if producer is None and sequence is None:
+        return None, None
+    if producer is None or sequence is None:
+        raise InvalidInputError("an idempotent append needs both a producer and a sequence")
+    if not isinstance(sequence, int) or not 0 <= sequence < 1 << 62:
+        raise InvalidInputError(f"sequence {sequence!r} is not a number from 0 to 2**62 - 1")
+    return check_name(producer, "producer"), sequence
+
+
+# --- encoding ------------------------------------------------------------------------------
+
+
+def _inline(segment_id: int, batch: pa.RecordBatch) -> NewBatch:
+    data = events.encode_blob(batch)
+    return NewBatch(
+        segment_id=segment_id,
+        rows=batch.num_rows,
+        size_bytes=len(data),
+        max_ts_us=_max_ts_us(batch),
+        layout=events.layout_of(batch.schema),
+        checksum=zlib.crc32(data),
+        data=data,
+    )
+
+
+def encode_file(batch: pa.RecordBatch) -> pa.Buffer:
+    """A Parquet file: zstd, with a checksum on every page."""
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink, batch.schema, compression="zstd", write_page_checksum=True, version="2.6"
+    ) as writer:
+        writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)
+    return sink.getvalue()
+
+
+def new_path(prefix: str, stream_id: int, segment: int) -> str:
+    """A file name that was never used before."""
+    return f"{prefix}/{stream_id}/{segment}/{uuid.uuid4().hex}.parquet"
+
+
+def _cut(batch: pa.RecordBatch, target_bytes: int) -> list[pa.RecordBatch]:
+    """The batch in parts of about ``target_bytes``."""
+    if batch.nbytes <= target_bytes or batch.num_rows == 1:
+        return [batch]
+    parts = min(batch.num_rows, -(-batch.nbytes // target_bytes))
+    step = -(-batch.num_rows // parts)
+    return [batch.slice(at, step) for at in range(0, batch.num_rows, step)]
+
+
+def _max_ts_us(batch: pa.RecordBatch) -> int:
+    found = pc.max(batch.column("timestamp")).value
+    return int(found) if found is not None else 0

@@ -1,0 +1,383 @@
+"""Events as Arrow: what callers may hand in, what is stored, and how it is read back.
+
+Stored columns are those of ``COLUMNS``.  Offsets are not stored: an event's offset is its
+batch's start plus its row.  A column that is all null is not stored either; the ``layout`` of a
+batch says which are there (bit i for column i), which also spares every small blob its schema.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import AppendTooLargeError, EventTooLargeError, InvalidEventError
+from headrace.log import limits
+from headrace.subjects import check_subject, first_invalid_subject
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+EPOCH = pa.list_(pa.int64())
+ORIGIN = pa.struct([("region", pa.string()), ("sequence", pa.int64())])
+
+COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
+    ("timestamp", TIMESTAMP),
+    ("subject", pa.string()),
+    ("key", pa.string()),
+    ("value", pa.binary()),
+    ("headers", HEADERS),
+    ("epoch", EPOCH),
+    ("origin", ORIGIN),
+    ("marker", pa.binary()),
+)
+TYPES = dict(COLUMNS)
+REQUIRED = ("timestamp", "subject", "value")
+MARKER_SUBJECT = "headrace.marker"
+
+READ_SCHEMA = pa.schema(
+    [("segment", pa.int32()), ("offset", pa.int64())]
+    + [column for column in COLUMNS if column[0] != "marker"]
+)
+"""The columns that a reader is given, in their order."""
+
+Headers = Mapping[str, bytes | str] | Sequence[tuple[str, bytes | str]]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One event to append; ``timestamp`` is now unless given.
+
+    >>> Event(subject="orders.eu.42", value=b"12 apples", key="42").subject
+    'orders.eu.42'
+    """
+
+    subject: str
+    value: bytes
+    key: str | None = None
+    headers: Headers | None = None
+    timestamp: datetime | None = None
+    epoch: tuple[int, ...] | None = None
+
+
+Events = Event | Iterable[Event] | pa.Table | pa.RecordBatch
+
+_schemas: dict[int, pa.Schema] = {}
+
+
+def schema_of(layout: int) -> pa.Schema:
+    """The schema of a batch with this layout."""
+    schema = _schemas.get(layout)
+    if schema is None:
+        if not 0 < layout < 1 << len(COLUMNS):
+            raise ValueError(f"unknown layout {layout}")
+        schema = pa.schema([column for i, column in enumerate(COLUMNS) if layout >> i & 1])
+        _schemas[layout] = schema
+    return schema
+
+
+def layout_of(schema: pa.Schema) -> int:
+    names = set(schema.names)
+    return sum(1 << i for i, (name, _) in enumerate(COLUMNS) if name in names)
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def to_us(moment: datetime) -> int:
+    """Microseconds since 1970; a time without zone is taken as UTC."""
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+
+
+# --- events from Python --------------------------------------------------------------------
+
+
+def check_event(event: Event, row: int | None = None) -> Event:
+    """Refuse an event that breaks a rule."""
+    at = "" if row is None else f"event {row}: "
+    if not isinstance(event, Event):
+        raise InvalidEventError(f"{at}expected an Event, not {type(event).__name__}", row=row)
+    check_subject(event.subject)
+    if not isinstance(event.value, bytes | bytearray | memoryview):
+        raise InvalidEventError(
+            f"{at}value is {type(event.value).__name__}; it must be bytes (encode text first)",
+            row=row,
+        )
+    if len(event.value) > limits.EVENT_BYTES_MAX:
+        raise EventTooLargeError(
+            f"{at}value has {len(event.value)} bytes; at most {limits.EVENT_BYTES_MAX} are allowed",
+            row=row,
+        )
+    if event.key is not None:
+        _check_key(event.key, at, row)
+    if event.headers is not None:
+        _check_headers(event.headers, at, row)
+    if event.timestamp is not None and not isinstance(event.timestamp, datetime):
+        raise InvalidEventError(f"{at}timestamp must be a datetime", row=row)
+    if event.epoch is not None:
+        _check_epoch(event.epoch, at, row)
+    return event
+
+
+def _check_key(key: str, at: str, row: int | None) -> None:
+    if not isinstance(key, str):
+        raise InvalidEventError(f"{at}key is {type(key).__name__}; it must be text", row=row)
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidEventError(f"{at}key is not valid text: {error.reason}", row=row) from None
+    if size > limits.KEY_BYTES_MAX:
+        raise EventTooLargeError(
+            f"{at}key has {size} bytes; at most {limits.KEY_BYTES_MAX} are allowed", row=row
+        )
+
+
+def _check_headers(headers: Headers, at: str, row: int | None) -> None:
+    pairs = _pairs(headers)
+    size = 0
+    for pair in pairs:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise InvalidEventError(f"{at}headers must be pairs of a name and a value", row=row)
+        if not isinstance(pair[1], bytes | str):
+            raise InvalidEventError(f"{at}header {pair[0]!r} must be bytes or text", row=row)
+        try:
+            size += len(pair[0].encode()) + len(pair[1])
+        except UnicodeEncodeError:
+            raise InvalidEventError(f"{at}a header's name is not valid text", row=row) from None
+    if len(pairs) > limits.HEADERS_MAX or size > limits.HEADERS_BYTES_MAX:
+        raise EventTooLargeError(
+            f"{at}{len(pairs)} headers with {size} bytes; at most {limits.HEADERS_MAX} with "
+            f"{limits.HEADERS_BYTES_MAX} bytes are allowed",
+            row=row,
+        )
+
+
+def _check_epoch(epoch: tuple[int, ...], at: str, row: int | None) -> None:
+    whole = isinstance(epoch, tuple) and all(isinstance(part, int) for part in epoch)
+    if not whole or not 0 < len(epoch) <= limits.EPOCH_LENGTH_MAX:
+        raise InvalidEventError(
+            f"{at}epoch must be a tuple of 1 to {limits.EPOCH_LENGTH_MAX} integers", row=row
+        )
+
+
+def _pairs(headers: Headers) -> list[tuple[str, bytes | str]]:
+    return list(headers.items() if isinstance(headers, Mapping) else headers)
+
+
+def batch_of(events: Sequence[Event], now: int) -> pa.RecordBatch:
+    """Checked events as one record batch; ``now`` is for those without a time of their own."""
+    names = ["timestamp", "subject", "key", "value"]
+    stamps = [now if e.timestamp is None else to_us(e.timestamp) for e in events]
+    keys = [e.key for e in events]
+    arrays = [
+        pa.array(stamps, TIMESTAMP),
+        pa.array([e.subject for e in events], pa.string()),
+        pa.array(keys, pa.string()),
+        pa.array([e.value for e in events], pa.binary()),
+    ]
+    if all(key is None for key in keys):
+        del names[2], arrays[2]
+    if any(e.headers for e in events):
+        names.append("headers")
+        arrays.append(pa.array([_header_rows(e.headers) for e in events], HEADERS))
+    if any(e.epoch is not None for e in events):
+        names.append("epoch")
+        arrays.append(pa.array([e.epoch for e in events], EPOCH))
+    return pa.RecordBatch.from_arrays(arrays, names)
+
+
+def _header_rows(headers: Headers | None) -> list[dict[str, Any]] | None:
+    if not headers:
+        return None
+    return [
+        {"key": key, "value": value.encode() if isinstance(value, str) else value}
+        for key, value in _pairs(headers)
+    ]
+
+
+def marker_batch(payload: bytes, now: int) -> pa.RecordBatch:
+    """One internal record, in line with the events and never shown to consumers."""
+    return pa.record_batch(
+        {
+            "timestamp": pa.array([now], TIMESTAMP),
+            "subject": pa.array([MARKER_SUBJECT], pa.string()),
+            "value": pa.array([b""], pa.binary()),
+            "marker": pa.array([payload], pa.binary()),
+        }
+    )
+
+
+# --- events from Arrow ---------------------------------------------------------------------
+
+
+def normalise(data: pa.Table | pa.RecordBatch, now: int) -> pa.RecordBatch:
+    """A caller's columns as stored ones: cast, filled in, checked, in one batch."""
+    if data.num_rows > limits.APPEND_ROWS_MAX or data.nbytes > limits.APPEND_BYTES_MAX:
+        raise AppendTooLargeError(
+            f"{data.num_rows} rows with {data.nbytes} bytes are too many for one append (at most "
+            f"{limits.APPEND_ROWS_MAX} rows and {limits.APPEND_BYTES_MAX} bytes); append in parts"
+        )
+    unknown = [name for name in data.schema.names if name not in TYPES or name == "marker"]
+    if unknown:
+        allowed = ", ".join(name for name in TYPES if name != "marker")
+        raise InvalidEventError(f"unknown columns {', '.join(unknown)}; events have {allowed}")
+    if len(set(data.schema.names)) != len(data.schema.names):
+        raise InvalidEventError("a column appears twice")
+    for name in ("subject", "value"):
+        if name not in data.schema.names:
+            raise InvalidEventError(f"the column {name!r} is missing")
+    arrays, names = [], []
+    for name, wanted in COLUMNS:
+        if name not in data.schema.names:
+            if name == "timestamp":
+                arrays.append(_stamps(data.num_rows, now))
+                names.append(name)
+            continue
+        column = _cast(_one_chunk(data.column(name)), name, wanted)
+        if name == "timestamp" and column.null_count:
+            column = pc.fill_null(column, pa.scalar(now, TIMESTAMP))
+        if name in REQUIRED or column.null_count < len(column):
+            arrays.append(column)
+            names.append(name)
+    batch = pa.RecordBatch.from_arrays(arrays, names)
+    check_batch(batch)
+    return batch
+
+
+def _stamps(count: int, now: int) -> pa.Array:
+    return pa.array(np.full(count, now, dtype="datetime64[us]")).cast(TIMESTAMP)
+
+
+def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    combined = column.combine_chunks()
+    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
+
+
+def _cast(column: pa.Array, name: str, wanted: pa.DataType) -> pa.Array:
+    if column.type == wanted:
+        return column
+    try:
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        if name == "timestamp" and pa.types.is_timestamp(column.type) and column.type.tz is None:
+            column = column.cast(pa.timestamp(column.type.unit, "UTC"))
+        # Times finer than a microsecond are cut, not refused.
+        return column.cast(wanted, safe=name != "timestamp")
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise InvalidEventError(
+            f"column {name!r} of type {column.type} cannot be taken as {wanted}: {reason}"
+        ) from error
+
+
+def check_batch(batch: pa.RecordBatch) -> None:
+    """Refuse a batch in which any event breaks a rule; names the first one's row."""
+    invalid = first_invalid_subject(batch.column("subject"))
+    if invalid is not None:
+        row, reason = invalid
+        raise InvalidEventError(f"row {row}: {reason}", row=row)
+    values = batch.column("value")
+    if values.null_count:
+        row = _first(values.is_null())
+        raise InvalidEventError(f"row {row}: value is null", row=row)
+    _check_lengths(values, "value", limits.EVENT_BYTES_MAX)
+    if "key" in batch.schema.names:
+        _check_lengths(batch.column("key"), "key", limits.KEY_BYTES_MAX)
+    if "headers" in batch.schema.names:
+        _check_header_column(batch.column("headers"))
+    if "epoch" in batch.schema.names:
+        _check_epoch_column(batch.column("epoch"))
+
+
+def _check_lengths(column: pa.Array, name: str, most: int) -> None:
+    if not len(column) or column.nbytes <= most:
+        return
+    lengths = pc.binary_length(column)
+    if (pc.max(lengths).as_py() or 0) > most:
+        row = _first(pc.greater(lengths, most))
+        raise EventTooLargeError(
+            f"row {row}: {name} has {lengths[row].as_py()} bytes; at most {most} are allowed",
+            row=row,
+        )
+
+
+def _check_header_column(column: pa.ListArray) -> None:
+    counts = pc.list_value_length(column)
+    if (pc.max(counts).as_py() or 0) > limits.HEADERS_MAX:
+        row = _first(pc.greater(counts, limits.HEADERS_MAX))
+        raise EventTooLargeError(
+            f"row {row}: more than {limits.HEADERS_MAX} headers in one event", row=row
+        )
+    entries = column.flatten()
+    if entries.null_count or entries.field("key").null_count or entries.field("value").null_count:
+        raise InvalidEventError("a header has no name or no value")
+    if column.nbytes > limits.HEADERS_BYTES_MAX:
+        for row in range(len(column)):
+            if column.slice(row, 1).nbytes > limits.HEADERS_BYTES_MAX:
+                raise EventTooLargeError(
+                    f"row {row}: headers have more than {limits.HEADERS_BYTES_MAX} bytes", row=row
+                )
+
+
+def _check_epoch_column(column: pa.ListArray) -> None:
+    counts = pc.list_value_length(column)
+    bad = pc.fill_null(
+        pc.or_(pc.less(counts, 1), pc.greater(counts, limits.EPOCH_LENGTH_MAX)), False
+    )
+    if pc.any(bad).as_py():
+        row = _first(bad)
+        raise InvalidEventError(
+            f"row {row}: an epoch must have 1 to {limits.EPOCH_LENGTH_MAX} integers", row=row
+        )
+    if column.flatten().null_count:
+        raise InvalidEventError("an epoch holds a null")
+
+
+def _first(mask: pa.Array) -> int:
+    return int(pc.index(mask, True).as_py())
+
+
+# --- blobs ---------------------------------------------------------------------------------
+
+
+def encode_blob(batch: pa.RecordBatch) -> bytes:
+    """The Arrow message of a batch, without its schema (its layout tells that)."""
+    return bytes(batch.serialize().to_pybytes())
+
+
+def decode_blob(data: bytes, layout: int) -> pa.RecordBatch:
+    return pa.ipc.read_record_batch(pa.py_buffer(data), schema_of(layout))
+
+
+def public(batch: pa.RecordBatch, segment: int, offsets: pa.Array) -> pa.RecordBatch:
+    """A stored batch as a reader is given it: with place, without internal columns."""
+    names = batch.schema.names
+    count = batch.num_rows
+    arrays = []
+    for field in READ_SCHEMA:
+        if field.name == "segment":
+            arrays.append(pa.array(np.full(count, segment, np.int32)))
+        elif field.name == "offset":
+            arrays.append(offsets)
+        elif field.name in names:
+            arrays.append(batch.column(field.name))
+        else:
+            arrays.append(pa.nulls(count, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=READ_SCHEMA)
+
+
+def rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """The events of a batch one by one, for people and small tools; not for bulk."""
+    return iter(batch.to_pylist())

@@ -1,0 +1,374 @@
+"""The log's operations, synchronous and thread-safe; Spark workers and scripts use it directly."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+
+import msgspec
+import pyarrow as pa
+
+from headrace.catalog import Catalog, Tx, batches, schema, streams
+from headrace.catalog.producers import Placed
+from headrace.catalog.streams import Retention, Scaling, Segment, Stream, StreamConfig
+from headrace.errors import (
+    AppendTooLargeError,
+    CatalogError,
+    CatalogUnavailableError,
+    HeadraceError,
+    InvalidConfigError,
+    InvalidEventError,
+    StreamExistsError,
+    SubjectOverlapError,
+    UnknownSegmentError,
+)
+from headrace.log import autoscale, events, limits, retain, scale
+from headrace.log.append import ATTEMPTS_MAX, Outcome, Stale, Write
+from headrace.log.cursor import OnDamaged
+from headrace.log.events import Event, Events
+from headrace.log.read import Query, Reader
+from headrace.log.routing import Routes
+from headrace.log.sweep import Swept, sweep
+from headrace.store import Store
+from headrace.subjects import SUBJECT_TOKENS_MAX, check_name, overlaps, parse_filter
+
+SUBJECTS_MAX = 64
+
+
+class Scaled(msgspec.Struct, frozen=True):
+    """A scaling that was done, or that ``autoscale`` would do."""
+
+    sealed: tuple[int, ...]
+    opened: tuple[int, ...]
+    reason: str = ""
+
+
+class Log:
+    """Streams on one catalog and, for large batches, one store."""
+
+    def __init__(self, catalog: Catalog, store: Store | None) -> None:
+        self.catalog = catalog
+        self.store = store
+        self.routes = Routes(catalog)
+        self.prefix = catalog.write(_catalog_id, locks=("settings",))
+
+    # -- streams ------------------------------------------------------------------------
+
+    def create_stream(self, name: str, config: StreamConfig, segments: int = 1) -> Stream:
+        """Create a stream; creating it again with the same configuration changes nothing."""
+        check_name(name, "stream")
+        config = check_config(config)
+        if not 1 <= segments <= streams.SEGMENTS_MAX:
+            raise InvalidConfigError(
+                f"segments={segments}: a stream has 1 to {streams.SEGMENTS_MAX}"
+            )
+
+        def create(tx: Tx) -> Stream:
+            existing = streams.get(tx, name)
+            if existing is not None:
+                if existing.config == config:
+                    return existing
+                raise StreamExistsError(
+                    f"stream {name!r} exists with another configuration; choose another name, or "
+                    "delete it first"
+                )
+            _refuse_overlap(tx, name, config)
+            return streams.create(
+                tx, name, config, scale.even_ranges(0, streams.KEY_SPACE, segments)
+            )
+
+        return self.catalog.write(create, locks=(streams.LOCK_ALL,))
+
+    def configure_stream(
+        self,
+        name: str,
+        *,
+        retention: Retention | None = None,
+        scaling: Scaling | None = None,
+    ) -> Stream:
+        """Change how a stream is kept or scaled; what it captures stays."""
+
+        def change(tx: Tx) -> Stream:
+            stream = streams.require(tx, name)
+            config = msgspec.structs.replace(
+                stream.config,
+                retention=retention or stream.config.retention,
+                scaling=scaling or stream.config.scaling,
+            )
+            streams.configure(tx, stream.id, check_config(config))
+            return streams.require(tx, name)
+
+        return self.catalog.write(change, locks=(streams.LOCK_ALL,))
+
+    def streams(self) -> tuple[Stream, ...]:
+        return self.catalog.read(streams.all_streams, snapshot=True)
+
+    def stream(self, name: str) -> Stream:
+        return self.catalog.read(lambda tx: streams.require(tx, name), snapshot=True)
+
+    def delete_stream(self, name: str) -> None:
+        """Delete a stream with all its events; its files go once running reads are through."""
+        stream = self.stream(name)
+
+        def delete(tx: Tx) -> None:
+            streams.delete(tx, streams.require(tx, name))
+
+        self.catalog.write(delete, locks=(streams.LOCK_ALL, streams.lock(stream.id)))
+        self.routes.forget(name)
+
+    # -- append -------------------------------------------------------------------------
+
+    def write_of(self, *, producer: str | None = None, sequence: int | None = None) -> Write:
+        """An empty write; add appends to it and commit it."""
+        return Write(self.routes, self.store, self.prefix, producer=producer, sequence=sequence)
+
+    def append(
+        self,
+        stream: str,
+        data: Events,
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+        expected_heads: Mapping[int, int] | None = None,
+    ) -> tuple[Placed, ...]:
+        """Append events; they are durable when this returns."""
+        write = self.write_of(producer=producer, sequence=sequence)
+        write.add(stream, to_batch(data), expected=expected_heads)
+        return self.commit(write).placed
+
+    def append_marker(self, stream: str, segment: int, payload: bytes) -> Placed:
+        """Append an internal record to an open segment, in line with its events."""
+        write = self.write_of()
+        write.add(stream, events.marker_batch(payload, events.now_us()), segment=segment)
+        return self.commit(write).placed[0]
+
+    def commit(self, write: Write) -> Outcome:
+        """Prepare and commit a write, again if its segments were sealed meanwhile."""
+        for _ in range(ATTEMPTS_MAX):
+            write.prepare()
+            try:
+                outcome = self.catalog.write(write.run, locks=write.locks)
+            except Stale as stale:
+                write.again(stale)
+            except HeadraceError as error:
+                discard(write, error)
+                raise
+            else:
+                if outcome.repeat:
+                    write.discard()
+                return outcome
+        raise CatalogUnavailableError("the stream was scaled again and again; try later")
+
+    # -- read ---------------------------------------------------------------------------
+
+    def reader(self, stream: str, query: Query, on_damaged: OnDamaged | None = None) -> Reader:
+        return Reader(self.catalog, self.store, stream, query, on_damaged)
+
+    def read(
+        self, stream: str, query: Query | None = None, on_damaged: OnDamaged | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Record batches of a stream; with ``follow`` it waits for more and never ends."""
+        reader = self.reader(stream, query or Query(), on_damaged)
+        with self.catalog.waiting(reader.channel) as wait:
+            while not reader.done:
+                batch = reader.next()
+                if batch is not None:
+                    yield batch
+                elif not reader.done:
+                    wait(None)
+
+    # -- scale --------------------------------------------------------------------------
+
+    def split(self, stream: str, segment: int, into: int = 2) -> Scaled:
+        """Seal a segment and open ``into`` equal parts of it."""
+        return self._scale(stream, [segment], lambda found: scale.split_ranges(found[0], into))
+
+    def merge(self, stream: str, segments: Sequence[int]) -> Scaled:
+        """Seal neighbours and open one segment that covers them."""
+        return self._scale(stream, segments, scale.merged_range)
+
+    def retile(
+        self, stream: str, segments: Sequence[int], ranges: Sequence[tuple[int, int]]
+    ) -> Scaled:
+        """Seal segments and open one for each key range; together they must cover the same keys."""
+        return self._scale(stream, segments, lambda _: list(ranges))
+
+    def _scale(
+        self,
+        name: str,
+        numbers: Sequence[int],
+        ranges: Callable[[list[Segment]], list[tuple[int, int]]],
+    ) -> Scaled:
+        stream_id = self.stream(name).id
+
+        def apply(tx: Tx) -> Scaled:
+            stream = streams.require(tx, name)
+            wanted = ranges(scale.pick(stream, numbers))
+            opened = scale.apply(tx, stream, numbers, wanted)
+            return Scaled(tuple(numbers), tuple(opened))
+
+        scaled = self.catalog.write(apply, locks=(streams.lock(stream_id),))
+        self.routes.forget(name)
+        return scaled
+
+    def autoscale(self, name: str, *, dry_run: bool = False) -> list[Scaled]:
+        """Apply the stream's scaling policy once."""
+
+        def look(tx: Tx) -> list[autoscale.Decision]:
+            stream = streams.require(tx, name)
+            return autoscale.decide(stream.config.scaling, autoscale.measure(tx, stream))
+
+        done = []
+        for decision in self.catalog.read(look, snapshot=True):
+            match decision:
+                case autoscale.Split(segment=segment, into=into, reason=reason):
+                    sealed: tuple[int, ...] = (segment,)
+                    opened = () if dry_run else self.split(name, segment, into).opened
+                case autoscale.Merge(segments=segments, reason=reason):
+                    sealed = segments
+                    opened = () if dry_run else self.merge(name, segments).opened
+            done.append(Scaled(sealed, opened, reason))
+        return done
+
+    # -- retention ----------------------------------------------------------------------
+
+    def trim(self, name: str, before: Mapping[int, int] | datetime | None = None) -> dict[int, int]:
+        """Remove old batches; returns {segment: first retained offset}.
+
+        Without ``before`` the stream's policy decides; {segment: offset} or a time overrides it.
+        """
+        stream = self.stream(name)
+        for number, cut in self._cuts(stream, before).items():
+            segment = stream.segment(number)
+            if segment is None:
+                raise UnknownSegmentError(f"stream {name!r} has no segment {number}")
+            self._trim(stream, segment, min(cut, segment.head))
+        return {segment.number: segment.tail for segment in self.stream(name).segments}
+
+    def _cuts(
+        self, stream: Stream, before: Mapping[int, int] | datetime | None
+    ) -> Mapping[int, int]:
+        if isinstance(before, Mapping):
+            for number in before:
+                if stream.segment(number) is None:
+                    raise UnknownSegmentError(f"stream {stream.name!r} has no segment {number}")
+            return before
+        if before is not None:
+            ts_us = events.to_us(before)
+
+            def by_time(tx: Tx) -> dict[int, int]:
+                found = {}
+                for segment in stream.segments:
+                    place = batches.first_by_event_time(tx, segment, ts_us)
+                    found[segment.number] = segment.head if place is None else place.start
+                return found
+
+            return self.catalog.read(by_time, snapshot=True)
+
+        def by_policy(tx: Tx) -> dict[int, int]:
+            return retain.plan(
+                stream, tx.now_us(), retain.read_places(tx), retain.read_floors(tx, stream)
+            )
+
+        return self.catalog.read(by_policy, snapshot=True)
+
+    def _trim(self, stream: Stream, segment: Segment, before: int) -> None:
+        def step(tx: Tx) -> bool:
+            return batches.trim(tx, stream.id, segment.id, before)
+
+        while before > segment.tail and self.catalog.write(step, locks=(streams.lock(stream.id),)):
+            pass
+
+    def sweep(
+        self,
+        *,
+        older_than_s: float = limits.SWEEP_GRACE_S,
+        dry_run: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> Swept:
+        """Remove files that nothing names; see :mod:`headrace.log.sweep`."""
+        if self.store is None:
+            raise CatalogError("this catalog has no store, so there is nothing to sweep")
+        return sweep(
+            self.catalog,
+            self.store,
+            self.prefix,
+            older_than_s=older_than_s,
+            dry_run=dry_run,
+            progress=progress,
+        )
+
+
+def discard(write: Write, error: HeadraceError) -> None:
+    """Remove the files of a write that failed for sure; not when its outcome is unknown."""
+    if not isinstance(error, CatalogUnavailableError):
+        write.discard()
+
+
+def to_batch(data: Events) -> pa.RecordBatch:
+    """Whatever a caller may append, as one checked record batch."""
+    now = events.now_us()
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return events.normalise(data, now)
+    if isinstance(data, Event):
+        return events.batch_of([events.check_event(data)], now)
+    if isinstance(data, str | bytes | Mapping) or not isinstance(data, Iterable):
+        raise InvalidEventError(
+            f"cannot append a {type(data).__name__}: give an Event, an iterable of them or an "
+            "Arrow table"
+        )
+    given = list(islice(data, limits.APPEND_ROWS_MAX + 1))
+    size = 0
+    for row, event in enumerate(given):
+        events.check_event(event, row)
+        size += len(event.value)
+    if len(given) > limits.APPEND_ROWS_MAX or size > limits.APPEND_BYTES_MAX:
+        raise AppendTooLargeError(
+            f"too much for one append (at most {limits.APPEND_ROWS_MAX} events and "
+            f"{limits.APPEND_BYTES_MAX} bytes); append in parts"
+        )
+    return events.batch_of(given, now)
+
+
+def check_config(config: StreamConfig) -> StreamConfig:
+    """The configuration in its plain form, or an error that says what is wrong."""
+    if not config.subjects:
+        raise InvalidConfigError("a stream needs at least one subject filter")
+    if len(config.subjects) > SUBJECTS_MAX:
+        raise InvalidConfigError(
+            f"{len(config.subjects)} subject filters; {SUBJECTS_MAX} is the most"
+        )
+    subjects = tuple(dict.fromkeys(parse_filter(pattern) for pattern in config.subjects))
+    for token in config.key_tokens:
+        if not isinstance(token, int) or not 1 <= token <= SUBJECT_TOKENS_MAX:
+            raise InvalidConfigError(
+                f"key_tokens: {token!r} is not a token's place (1 to {SUBJECT_TOKENS_MAX})"
+            )
+    try:
+        # Through its own encoding, so that every bound declared on a field is checked.
+        checked = msgspec.json.decode(msgspec.json.encode(config), type=StreamConfig)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise InvalidConfigError(f"stream configuration: {error}") from error
+    return msgspec.structs.replace(checked, subjects=subjects)
+
+
+def _refuse_overlap(tx: Tx, name: str, config: StreamConfig) -> None:
+    for other, known in streams.configs(tx):
+        for mine in config.subjects:
+            for theirs in known.subjects:
+                if overlaps(mine, theirs):
+                    raise SubjectOverlapError(
+                        f"stream {name!r}: {mine!r} overlaps {theirs!r} of stream {other!r}; a "
+                        "subject belongs to one stream"
+                    )
+
+
+def _catalog_id(tx: Tx) -> str:
+    """The name under which this catalog's files stand in a store, made once."""
+    found = schema.get_setting(tx, "catalog_id")
+    if found is None:
+        found = uuid.uuid4().hex
+        schema.put_setting(tx, "catalog_id", found)
+    return found

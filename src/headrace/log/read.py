@@ -1,0 +1,311 @@
+"""Read: a stream's events from any retained place, in order per key.
+
+A reader walks the segments as they follow from each other: it takes up a segment only when it
+has finished all of its predecessors, which is what keeps a key's events in order through splits
+and merges.  Segments that are ready take turns.
+
+Without ``follow`` a read ends at the heads that it found at its start; with it, it never ends,
+and ``next`` returns None when there is nothing yet.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.catalog import Catalog, batches, streams
+from headrace.catalog.streams import Segment, Stream
+from headrace.errors import InvalidPositionError, TrimmedError, UnknownSegmentError
+from headrace.log import events
+from headrace.log.cursor import Cursor, OnDamaged
+from headrace.store import Store
+from headrace.subjects import match_array, parse_filter
+
+Place = str | int | datetime | Mapping[int, int]
+"""``"earliest"``, ``"latest"``, a time, an offset (of the only segment), or {segment: offset}."""
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """What to read; ``until`` is not part of what is read."""
+
+    start: Place = "earliest"
+    until: Place | None = None
+    follow: bool = False
+    subject: str | None = None
+    segments: Sequence[int] | None = None
+    limit: int | None = None
+    markers: bool = False
+
+
+class Reader:
+    """A read under way; not thread-safe."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        store: Store | None,
+        stream: str,
+        query: Query,
+        on_damaged: OnDamaged | None = None,
+    ) -> None:
+        self._catalog = catalog
+        self._store = store
+        self._query = query
+        self._on_damaged = on_damaged
+        self._filter = None if query.subject is None else parse_filter(query.subject)
+        _check(query)
+        self._left = query.limit
+        self.stream = catalog.read(lambda tx: streams.require(tx, stream), snapshot=True)
+        chosen = _chosen(self.stream, query)
+        starts = self._places(query.start, chosen, "start")
+        ends = None if query.follow else self._ends(query.until, chosen)
+        self._ends_at = ends
+        self._heads = {segment.number: segment.head for segment in self.stream.segments}
+        self._sealed = {segment.number: segment.sealed for segment in self.stream.segments}
+        self._waiting: dict[int, tuple[Cursor, set[int]]] = {}
+        self._ready: deque[Cursor] = deque()
+        self._finished: set[int] = set()
+        self._join([(s, starts[s.number]) for s in chosen if s.number in starts])
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing more to come."""
+        if self._left is not None and self._left <= 0:
+            return True
+        return not self._query.follow and not self._ready and not self._waiting
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """Where another read could go on: {segment: offset} of what is not finished."""
+        cursors = [*self._ready, *(cursor for cursor, _ in self._waiting.values())]
+        return {cursor.number: cursor.position for cursor in cursors}
+
+    @property
+    def channel(self) -> str:
+        """The catalog's channel to wait on when ``next`` returned None."""
+        return streams.channel(self.stream.id)
+
+    def next(self) -> pa.RecordBatch | None:
+        """The next events, or None when there are none (yet)."""
+        looked = not self._query.follow
+        while not self.done:
+            cursor = self._pick()
+            if cursor is None:
+                if looked:
+                    return None
+                self._look()
+                looked = True
+                continue
+            found = cursor.next(self._end(cursor))
+            self._retire(cursor)
+            if found is not None:
+                shown = self._show(cursor.number, found)
+                if shown.num_rows:
+                    return shown
+        return None
+
+    # -- which segment is next ----------------------------------------------------------
+
+    def _pick(self) -> Cursor | None:
+        for _ in range(len(self._ready)):
+            cursor = self._ready[0]
+            self._ready.rotate(-1)
+            if cursor.position < self._end(cursor):
+                return cursor
+        return None
+
+    def _end(self, cursor: Cursor) -> int:
+        if self._ends_at is not None:
+            return self._ends_at.get(cursor.number, 0)
+        return self._heads[cursor.number]
+
+    def _is_finished(self, cursor: Cursor) -> bool:
+        if cursor.position < self._end(cursor):
+            return False
+        return self._ends_at is not None or self._sealed[cursor.number]
+
+    def _retire(self, cursor: Cursor) -> None:
+        """Drop a cursor that is through, and ready the successors it held back."""
+        due = [cursor] if self._is_finished(cursor) else []
+        while due:
+            through = due.pop()
+            self._ready.remove(through)
+            self._finished.add(through.number)
+            due.extend(self._release(through.number))
+
+    def _release(self, finished: int) -> list[Cursor]:
+        """Ready what waited for this segment last; returns those that are through at once."""
+        through = []
+        for number, (waiting, pending) in list(self._waiting.items()):
+            pending.discard(finished)
+            if not pending:
+                del self._waiting[number]
+                self._ready.append(waiting)
+                if self._is_finished(waiting):
+                    through.append(waiting)
+        return through
+
+    def _join(self, segments: Sequence[tuple[Segment, int]]) -> None:
+        """Take segments in at their offsets; they wait for predecessors that are being read."""
+        taking_part = {segment.number for segment, _ in segments} | self._taking_part()
+        for segment, offset in segments:
+            pending = (set(segment.predecessors) & taking_part) - self._finished
+            cursor = Cursor(
+                self._catalog, self._store, self.stream.name, segment, offset, self._on_damaged
+            )
+            if pending:
+                self._waiting[segment.number] = (cursor, pending)
+            else:
+                self._ready.append(cursor)
+        for cursor in list(self._ready):
+            if cursor in self._ready:
+                self._retire(cursor)
+
+    def _taking_part(self) -> set[int]:
+        return {cursor.number for cursor in self._ready} | set(self._waiting) | self._finished
+
+    def _look(self) -> None:
+        """See how far the segments have come, and which new ones there are."""
+        found = self._catalog.read(lambda tx: streams.heads(tx, self.stream.id))
+        fresh: list[Segment] = []
+        if not found or any(number not in self._heads for number, *_ in found):
+            # A stream that was deleted is an error here, not something to wait for.
+            stream = self._catalog.read(
+                lambda tx: streams.require(tx, self.stream.name), snapshot=True
+            )
+            found = [(s.number, s.tail, s.head, s.sealed) for s in stream.segments]
+            fresh = [s for s in stream.segments if s.number not in self._heads]
+        for number, _, head, sealed in found:
+            self._heads[number] = head
+            self._sealed[number] = sealed
+        known = self._taking_part()
+        followers = []
+        for segment in fresh:
+            if set(segment.predecessors) & known:
+                followers.append((segment, 0))
+                known.add(segment.number)
+        self._join(followers)
+
+    # -- what is shown ------------------------------------------------------------------
+
+    def _show(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._query.markers:
+            return batch
+        if "marker" in batch.schema.names:
+            batch = batch.filter(batch.column("marker").is_null())
+        if self._filter is not None:
+            batch = batch.filter(match_array(self._filter, batch.column("subject")))
+        if self._left is not None:
+            batch = batch.slice(0, self._left)
+            self._left -= batch.num_rows
+        return events.public(batch, number, batch.column("offset"))
+
+    # -- places -------------------------------------------------------------------------
+
+    def _places(self, place: Place, chosen: list[Segment], what: str) -> dict[int, int]:
+        """{segment: offset} for a place; segments before it are left out."""
+        match place:
+            case "earliest":
+                return {segment.number: segment.tail for segment in chosen}
+            case "latest":
+                return {s.number: s.head for s in chosen if not s.sealed}
+            case datetime():
+                ts_us = events.to_us(place)
+                found = {s.number: self._at_time(s, ts_us) for s in chosen}
+                return {s.number: found[s.number] for s in chosen if _is_live(s, found[s.number])}
+            case bool() | str():
+                pass
+            case int():
+                if len(chosen) != 1:
+                    raise InvalidPositionError(
+                        f"{what}={place} needs a single segment, and stream {self.stream.name!r} "
+                        f"has {len(chosen)}: give {{segment: offset}} or choose a segment"
+                    )
+                return self._cut({chosen[0].number: place}, chosen, what)
+            case Mapping():
+                return self._cut(place, chosen, what)
+        raise InvalidPositionError(
+            f"{what}={place!r} is not a place: give 'earliest', 'latest', a datetime, an offset or "
+            "{segment: offset}"
+        )
+
+    def _cut(self, cut: Mapping[int, int], chosen: list[Segment], what: str) -> dict[int, int]:
+        """The listed segments at their offsets, and all that follow from them at their start."""
+        by_number = {segment.number: segment for segment in chosen}
+        found: dict[int, int] = {}
+        for number, offset in cut.items():
+            segment = by_number.get(number)
+            if segment is None:
+                raise UnknownSegmentError(f"stream {self.stream.name!r} has no segment {number}")
+            if not 0 <= offset <= segment.head:
+                raise InvalidPositionError(
+                    f"{what}: offset {offset} is outside segment {number}, "
+                    f"which has {segment.tail} to {segment.head}"
+                )
+            if what == "start" and offset < segment.tail:
+                raise TrimmedError(self.stream.name, number, offset, segment.tail)
+            found[number] = offset
+        for segment in chosen:
+            if segment.number not in found and set(segment.predecessors) & set(found):
+                found[segment.number] = segment.tail
+        return found
+
+    def _ends(self, until: Place | None, chosen: list[Segment]) -> dict[int, int]:
+        heads = {segment.number: segment.head for segment in chosen}
+        if until is None or until == "latest":
+            return heads
+        if isinstance(until, datetime):
+            ts_us = events.to_us(until)
+            return {segment.number: self._at_time(segment, ts_us) for segment in chosen}
+        if isinstance(until, Mapping):
+            listed = self._cut(until, chosen, "until")
+            return heads | {number: listed[number] for number in until}
+        return self._places(until, chosen, "until")
+
+    def _at_time(self, segment: Segment, ts_us: int) -> int:
+        """The first offset whose event is at or after the time; the head when there is none."""
+        place = self._catalog.read(
+            lambda tx: batches.first_by_event_time(tx, segment, ts_us), snapshot=True
+        )
+        if place is None:
+            return segment.head
+        cursor = Cursor(self._catalog, self._store, self.stream.name, segment, place.start)
+        while cursor.position < place.end:
+            batch = cursor.next(place.end)
+            if batch is None:
+                continue
+            stamps = batch.column("timestamp").cast(pa.int64())
+            late = np.asarray(pc.greater_equal(stamps, ts_us))
+            if late.any():
+                return int(batch.column("offset")[int(np.argmax(late))].as_py())
+        return place.end
+
+
+def _is_live(segment: Segment, offset: int) -> bool:
+    """Whether a read from here has anything to expect of the segment."""
+    return not segment.sealed or offset < segment.head
+
+
+def _chosen(stream: Stream, query: Query) -> list[Segment]:
+    if query.segments is None:
+        return list(stream.segments)
+    found = []
+    for number in query.segments:
+        segment = stream.segment(number)
+        if segment is None:
+            raise UnknownSegmentError(f"stream {stream.name!r} has no segment {number}")
+        found.append(segment)
+    return found
+
+
+def _check(query: Query) -> None:
+    if query.follow and query.until is not None:
+        raise InvalidPositionError("a read that follows has no end: give follow or until")
+    if query.limit is not None and query.limit < 1:
+        raise InvalidPositionError(f"limit={query.limit}: read at least one event")

@@ -1,0 +1,122 @@
+"""Which stream captures a subject, and which open segment takes a key.
+
+A ``Route`` is a snapshot of a stream's open segments.  Snapshots are cached and may be stale:
+the append's transaction finds out (the segment is sealed or gone) and the route is read again,
+so nothing here needs to be watched.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.catalog import Catalog, streams
+from headrace.errors import InvalidEventError, NoStreamError
+from headrace.subjects import match_array, matches, route_hash, route_hash_array
+
+SUBJECTS_CACHED_MAX = 10_000
+
+
+class Route:
+    """A stream's open segments, ordered by key range."""
+
+    def __init__(self, stream: streams.Stream) -> None:
+        self.stream = stream
+        self.segments = stream.open_segments
+        self._lows = np.array([segment.range_lo for segment in self.segments], dtype=np.uint64)
+
+    def segment_of(self, key: str | None, subject: str) -> int:
+        """Index of the open segment for one event."""
+        if len(self.segments) == 1:
+            return 0
+        found = route_hash(key, subject, self.stream.config.key_tokens)
+        return int(np.searchsorted(self._lows, found, side="right")) - 1
+
+    def segments_of(self, batch: pa.RecordBatch) -> npt.NDArray[np.intp]:
+        """Index of the open segment for each row."""
+        keys = batch.column("key") if "key" in batch.schema.names else None
+        hashes = route_hash_array(keys, batch.column("subject"), self.stream.config.key_tokens)
+        return np.searchsorted(self._lows, hashes.astype(np.uint64), side="right") - 1
+
+    def check_subjects(self, batch: pa.RecordBatch) -> None:
+        """Refuse a batch with a subject that the stream does not capture."""
+        subjects = batch.column("subject")
+        captured: Any = None
+        for pattern in self.stream.config.subjects:
+            if pattern == ">":
+                return
+            found = np.asarray(match_array(pattern, subjects))
+            captured = found if captured is None else captured | found
+            if captured.all():
+                return
+        row = int(np.argmin(captured))
+        raise InvalidEventError(
+            f"row {row}: stream {self.stream.name!r} captures "
+            f"{', '.join(self.stream.config.subjects)}, not {subjects[row].as_py()!r}",
+            row=row,
+        )
+
+
+class Routes:
+    """Routes by stream name, and stream names by subject."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._lock = threading.Lock()
+        self._routes: dict[str, Route] = {}
+        self._names: dict[str, str] = {}
+        self._filters: list[tuple[str, str]] = []
+
+    def get(self, name: str) -> Route:
+        route = self._routes.get(name)
+        return route if route is not None else self.refresh(name)
+
+    def refresh(self, name: str) -> Route:
+        """Read the route again; raises UnknownStreamError when the stream is gone."""
+        self.forget(name)
+        stream = self._catalog.read(lambda tx: streams.require(tx, name), snapshot=True)
+        route = Route(stream)
+        with self._lock:
+            self._routes[name] = route
+        return route
+
+    def forget(self, name: str) -> None:
+        with self._lock:
+            self._routes.pop(name, None)
+            self._names.clear()
+            self._filters = []
+
+    def stream_for(self, subject: str) -> str:
+        """The name of the stream that captures the subject."""
+        name = self._names.get(subject)
+        if name is not None:
+            return name
+        name = self._find(subject)
+        if name is None:
+            filters = [
+                (stream, pattern)
+                for stream, config in self._catalog.read(streams.configs)
+                for pattern in config.subjects
+            ]
+            with self._lock:
+                self._filters = filters
+            name = self._find(subject)
+        if name is None:
+            raise NoStreamError(
+                f"no stream captures {subject!r}; create one whose subjects match it"
+            )
+        with self._lock:
+            if len(self._names) >= SUBJECTS_CACHED_MAX:
+                self._names.clear()
+            self._names[subject] = name
+        return name
+
+    def _find(self, subject: str) -> str | None:
+        for stream, pattern in self._filters:
+            if matches(pattern, subject):
+                return stream
+        return None

@@ -1,0 +1,204 @@
+"""The store: batch files on a local folder, in memory or on object storage, through ``obstore``.
+
+A file is written whole under a name that was never used before, and never changed; the catalog
+alone says which files count.  Files in a local folder are synced to disk before the catalog
+learns of them.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+import obstore
+import pyarrow as pa
+from obstore import exceptions as obstore_errors
+from obstore.store import LocalStore, MemoryStore, ObjectStore
+
+from headrace.errors import DiskFullError, StoreError, StoreUnavailableError, UnknownSchemeError
+
+SCHEMES = ("file", "memory", "s3", "gs", "az", "abfs", "abfss")
+TIMEOUT_S = 30
+
+
+class StoredFile(msgspec.Struct, frozen=True):
+    """A file as the store lists it."""
+
+    path: str
+    bytes: int
+    modified: datetime
+
+
+class Store:
+    """Files by path; every failure is a :class:`~headrace.errors.StoreError`."""
+
+    def __init__(self, url: str, backend: ObjectStore, folder: Path | None = None) -> None:
+        self.url = url
+        self._backend = backend
+        self._folder = folder
+
+    @property
+    def shared(self) -> bool:
+        """Whether other machines can reach it."""
+        return self._folder is None and not isinstance(self._backend, MemoryStore)
+
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        """Write a new file; when this returns it is durable."""
+        try:
+            view = memoryview(data).cast("B")
+            obstore.put(self._backend, path, view, mode="create", use_multipart=False)
+            if self._folder is not None:
+                self._sync(self._folder / path)
+        except OSError as error:
+            raise self._failure("write", path, error) from error
+        except obstore_errors.BaseError as error:
+            raise self._failure("write", path, error) from error
+
+    def open(self, path: str) -> pa.NativeFile:
+        """A seekable reader of the file; raises FileNotFoundError when there is none."""
+        try:
+            if self._folder is not None:
+                return pa.OSFile(str(self._folder / path))
+            size = obstore.head(self._backend, path)["size"]
+        except FileNotFoundError:
+            raise
+        except (OSError, obstore_errors.BaseError) as error:
+            raise self._failure("read", path, error) from error
+        return pa.PythonFile(_Ranges(self, path, size), mode="r")
+
+    def read_range(self, path: str, start: int, length: int) -> memoryview:
+        try:
+            return memoryview(obstore.get_range(self._backend, path, start=start, length=length))
+        except FileNotFoundError:
+            raise
+        except (OSError, obstore_errors.BaseError) as error:
+            raise self._failure("read", path, error) from error
+
+    def get(self, path: str) -> bytes:
+        """A whole file; raises FileNotFoundError when there is none."""
+        try:
+            return obstore.get(self._backend, path).bytes().to_bytes()
+        except FileNotFoundError:
+            raise
+        except (OSError, obstore_errors.BaseError) as error:
+            raise self._failure("read", path, error) from error
+
+    def delete(self, path: str) -> bool:
+        """Remove a file; false if it was gone already."""
+        try:
+            obstore.delete(self._backend, path)
+        except FileNotFoundError:
+            return False
+        except (OSError, obstore_errors.BaseError) as error:
+            raise self._failure("delete", path, error) from error
+        return True
+
+    def list(self, prefix: str) -> Iterator[StoredFile]:
+        """Every file below ``prefix``."""
+        try:
+            for page in obstore.list(self._backend, prefix, chunk_size=1000):
+                for meta in page:
+                    modified = meta["last_modified"].astimezone(UTC)
+                    yield StoredFile(meta["path"], meta["size"], modified)
+        except (OSError, obstore_errors.BaseError) as error:
+            raise self._failure("list", prefix, error) from error
+
+    def _sync(self, file: Path) -> None:
+        for place in (file, *self._new_folders(file)):
+            handle = os.open(place, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+    def _new_folders(self, file: Path) -> Iterator[Path]:
+        """The folders whose entries may be new: from the file's own up to the store's."""
+        assert self._folder is not None
+        folder = file.parent
+        while folder != self._folder:
+            yield folder
+            folder = folder.parent
+        yield folder
+
+    def _failure(self, verb: str, path: str, error: BaseException) -> Exception:
+        text = str(error)
+        if "No space left" in text or "File too large" in text or "quota" in text.lower():
+            return DiskFullError(
+                f"store {self.url}: no room left to {verb} {path}; free some space and try again"
+            )
+        reason = text.strip().split("\n", 1)[0][:300]
+        return StoreUnavailableError(f"store {self.url}: cannot {verb} {path}: {reason}")
+
+
+class _Ranges(io.RawIOBase):
+    """A file on object storage as a Python file: every read is one ranged request."""
+
+    def __init__(self, store: Store, path: str, size: int) -> None:
+        self._store = store
+        self._path = path
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._size - self._at)
+        length = left if size < 0 else min(size, left)
+        if length == 0:
+            return b""
+        data = self._store.read_range(self._path, self._at, length)
+        self._at += len(data)
+        return bytes(data)
+
+
+def open_store(url: str | Path, options: Mapping[str, str] | None = None) -> Store:
+    """Open the store at a folder, ``memory://``, ``s3://bucket/prefix``, ``gs://…`` or ``az://…``.
+
+    ``options`` go to the storage client (``endpoint``, ``region``, keys …); they are not kept, and
+    credentials are also taken from the usual environment variables.
+    """
+    text = str(url)
+    scheme = urlsplit(text).scheme if "://" in text else ""
+    if scheme in ("", "file"):
+        folder = Path(unquote(urlsplit(text).path) if scheme else text).expanduser().resolve()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return Store(str(folder), LocalStore(folder), folder)
+        except (OSError, obstore_errors.BaseError) as error:
+            raise StoreUnavailableError(f"store {folder} cannot be opened: {error}") from error
+    if scheme == "memory":
+        return Store(text, MemoryStore())
+    if scheme not in SCHEMES:
+        raise UnknownSchemeError(
+            f"unknown store scheme {scheme!r}: give a folder or one of "
+            f"{', '.join(f'{name}://' for name in SCHEMES)}"
+        )
+    try:
+        config = cast(Any, dict(options or {}))
+        backend = obstore.store.from_url(
+            text,
+            config=config,
+            client_options={"timeout": f"{TIMEOUT_S}s", "connect_timeout": "5s"},
+            retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=TIMEOUT_S)},
+        )
+    except (ValueError, OSError, obstore_errors.BaseError) as error:
+        raise StoreError(f"store {text} cannot be opened: {error}") from error
+    return Store(text, backend)
