@@ -1,0 +1,1 @@
+"""Partitioned groups: an administrator decides, key to partition to member."""

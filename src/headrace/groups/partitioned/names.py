@@ -1,0 +1,59 @@
+"""Names that a partitioned group derives from its stream and its own name.
+
+Stream, group and member names are made of letters, digits, ``_`` and ``-``.  Everything derived
+joins them with a character that is in none of them, so two groups never share a derived name
+(``a-b`` with ``c`` and ``a`` with ``b-c`` differ), no derived name is one that a person can
+choose, and each can be taken apart again.  Deletion compares whole names, never beginnings.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.errors import InvalidNameError
+from headrace.subjects import check_name
+
+STATIC_BUCKET = "static-consumer-groups"
+ELASTIC_BUCKET = "elastic-consumer-groups"
+_JOIN = "."
+
+
+class GroupName(msgspec.Struct, frozen=True, order=True):
+    """A group of a stream.
+
+    >>> GroupName("orders", "billing").work_queue
+    'orders.billing'
+    """
+
+    stream: str
+    group: str
+
+    def __post_init__(self) -> None:
+        check_name(self.stream, "stream name")
+        check_name(self.group, "group name")
+
+    @property
+    def key(self) -> str:
+        """The key of the config entry in its bucket."""
+        return f"{self.stream}{_JOIN}{self.group}"
+
+    @property
+    def work_queue(self) -> str:
+        """The work-queue stream of an elastic group."""
+        return self.key
+
+    def pin(self, member: str) -> str:
+        """The lease that the active instance of a member holds."""
+        return _JOIN.join(("pin", self.stream, self.group, check_name(member, "member name")))
+
+    def owns(self, derived: str) -> bool:
+        """Whether a work queue, an entry or a pin belongs to this very group."""
+        return self.key == derived or derived.startswith(f"pin{_JOIN}{self.key}{_JOIN}")
+
+    @classmethod
+    def of_key(cls, key: str) -> GroupName:
+        """The group whose entry or work queue has this name."""
+        parts = key.split(_JOIN)
+        if len(parts) != 2:
+            raise InvalidNameError(f"{key!r} is not a stream and a group joined by {_JOIN!r}")
+        return cls(*parts)
