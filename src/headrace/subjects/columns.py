@@ -114,9 +114,9 @@ class Tokens:
         self.counts = runs[1:] - runs[:-1] + 1
 
     def bounds(self, number: int) -> tuple[Index, Index]:
-        """Start and length of the token with this 0-based number; length -1 where there is none.
+        """Start and length of the token with this 0-based number.
 
-        An empty token has length 0.
+        The length is below 0 where a row has no such token, and 0 only for an empty one.
         """
         if self._grid is not None:
             return self._grid_bounds(self._grid, number)
@@ -126,10 +126,9 @@ class Tokens:
             starts = self._starts
         else:
             starts = self._dots.take(at - 1, mode="clip") + 1
+        # For a missing token the start is past a dot of a later row, so beyond this row's end.
         ends = np.where(self.counts > number + 1, after, self._ends)
-        lengths = ends - starts
-        lengths[self.counts <= number] = -1
-        return starts, lengths
+        return starts, ends - starts
 
     def _grid_bounds(self, grid: Index, number: int) -> tuple[Index, Index]:
         last = grid.shape[1]
