@@ -13,7 +13,7 @@ something to it learns at once that nobody is there, instead of waiting for a ti
 from __future__ import annotations
 
 from headrace.errors import StaleTokenError, UnexpectedMessageError
-from headrace.groups.shared.borrower import Borrower, Effect, Gone, ToLeader
+from headrace.groups.shared.borrower import Borrower, Effect, Gone, ToRegistry
 from headrace.groups.shared.messages import (
     Disconnect,
     Grant,
@@ -100,6 +100,7 @@ class Agent:
         *,
         acked: Ranges = (),
         attempts: Ranges = (),
+        answered: bool = False,
         final: bool = False,
         now_ms: int,
     ) -> list[Effect]:
@@ -111,7 +112,9 @@ class Agent:
                 f"session {self.session} is gone",
                 state="gone",
             )
-        effects = found.on_progress(unit, unit_token, acked=acked, attempts=attempts, final=final)
+        effects = found.on_progress(
+            unit, unit_token, acked=acked, attempts=attempts, answered=answered, final=final
+        )
         return self._handle(effects, now_ms)
 
     def tick(self, now_ms: int) -> list[Effect]:
@@ -137,10 +140,7 @@ class Agent:
     @staticmethod
     def _answer_for_nobody(message: Message) -> list[Effect]:
         match message:
-            case LeaderConnectResponse(leader=leader):
+            case LeaderConnectResponse() | Grant() | Revoke() | Revoked():
                 goodbye = Disconnect(message.group, message.borrower, message.token, 0, ())
-                return [ToLeader(leader, goodbye)]
-            case Grant() | Revoke() | Revoked():
-                goodbye = Disconnect(message.group, message.borrower, message.token, 0, ())
-                return [ToLeader("", goodbye)]
+                return [ToRegistry(goodbye)]
         return []

@@ -92,8 +92,12 @@ class UnitState:
 
     @property
     def consumed(self) -> bool:
-        """Whether it is sealed and everything in it is acked."""
-        return self.end is not None and self.acked.floor >= self.end
+        """Whether it is sealed, everything in it is acked, and so are all its predecessors.
+
+        A segment may be sealed before anything was written to it.  It must not be over before
+        what came before it is, or its own successors would open too early.
+        """
+        return self.end is not None and self.acked.floor >= self.end and not self.missing
 
     @property
     def lagging(self) -> bool:

@@ -393,6 +393,7 @@ class Borrower:
         *,
         acked: Ranges = (),
         attempts: Ranges = (),
+        answered: bool = False,
         final: bool = False,
     ) -> list[Effect]:
         """The session has acked or refused events of a unit, or is done with it (`final`)."""
@@ -417,7 +418,7 @@ class Borrower:
         self._reports += 1
         held.reports[self._reports] = acked
         if not final:
-            report = UnitReport(unit, held.token, acked, attempts)
+            report = UnitReport(unit, held.token, acked, attempts, answered)
             return [self._tell_progress(self._reports, (report,))]
         # The last word on a unit repeats everything, so that its receipt confirms everything.
         if self.status is Status.UNSUBSCRIBING and self._all_final:
@@ -533,9 +534,8 @@ class Borrower:
         for unit in units:
             held = self._held[unit]
             attempts = tuple(held.attempts.items())
-            reports.append(
-                UnitReport(unit, held.token, held.unconfirmed(), attempts, held.final and connected)
-            )
+            acked, final = held.unconfirmed(), held.final and connected
+            reports.append(UnitReport(unit, held.token, acked, attempts, final=final))
             if held.reports or held.final:
                 held.reports[number] = None
         return tuple(reports)

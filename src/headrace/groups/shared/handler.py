@@ -104,6 +104,7 @@ class Handler:
         *,
         acked: Ranges = (),
         attempts: Ranges = (),
+        answered: bool = False,
         final: bool = False,
         now_ms: int,
     ) -> list[Effect]:
@@ -116,7 +117,14 @@ class Handler:
                 state="installed" if found else "absent",
             )
         effects = self._agent.on_progress(
-            borrower, unit, unit_token, acked=acked, attempts=attempts, final=final, now_ms=now_ms
+            borrower,
+            unit,
+            unit_token,
+            acked=acked,
+            attempts=attempts,
+            answered=answered,
+            final=final,
+            now_ms=now_ms,
         )
         return self._note(effects)
 

@@ -168,6 +168,10 @@ class Leader:
         """The borrowers and their units."""
         return {name: tuple(member.units) for name, member in self._members.items()}
 
+    def shares(self) -> dict[str, int]:
+        """How many units each borrower has or is being granted, of those that may have any."""
+        return {name: m.load for name, m in self._members.items() if m.share or m.load}
+
     def progress_of(self, unit: Unit) -> Progress:
         """How far the group has come in a unit, as far as this leader knows."""
         state = self._units[unit]
@@ -322,7 +326,7 @@ class Leader:
         state.final = state.final or report.final
         if gained:
             self._benched.pop(member.session, None)
-        if gained or retried:
+        if gained or report.answered:
             member.waiting.pop(state.unit, None)
         self._watch(member, state, now_ms)
         if gained or retried or finishing:
@@ -411,8 +415,11 @@ class Leader:
 
     def _activate(self, state: UnitState) -> None:
         self._active += 1
-        self._free[state.unit] = state
         self._unbalanced = True
+        if state.consumed:
+            self._dirty[state.unit] = state
+        else:
+            self._free[state.unit] = state
 
     def _lose(self, unit: Unit, now_ms: int) -> list[LeaderEffect]:
         """The log has deleted a segment: it leaves the group, and holds up nobody."""

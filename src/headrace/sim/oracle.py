@@ -1,0 +1,151 @@
+"""An onlooker that knows everything and checks what every kind of group promises.
+
+It watches one group: who is given a unit, what is delivered and acked, what becomes durable and
+what is confirmed.  It judges only what counts: an owner whose token has passed on may not know it
+yet and may still hand out events; nothing it does may count, and that is what is checked.
+
+* one owner per unit and token;
+* a new owner starts from exactly what is durable, and only when all predecessors are finished;
+* what is durably acked is not delivered again by the owner;
+* the events of a key are delivered in order, each after the one before was acked;
+* progress never shrinks, and nothing counts as acked that no consumer has acked;
+* what was confirmed to a consumer is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.groups.progress import Progress
+from headrace.groups.ranges import AckedRanges
+from headrace.sim.log import Event
+from headrace.sim.world import World
+
+UnitNumber = int
+
+
+class GroupOracle:
+    """Watches one group that reads the world's log; units are segment numbers."""
+
+    def __init__(
+        self, world: World, group: str, current_token: Callable[[UnitNumber], int]
+    ) -> None:
+        self.world = world
+        self.group = group
+        self._current_token = current_token
+        self._owners: dict[tuple[UnitNumber, int], str] = {}
+        self._durable: dict[UnitNumber, AckedRanges] = {}
+        self._acked: dict[UnitNumber, set[int]] = {}
+        self._acked_under: dict[tuple[UnitNumber, int], set[int]] = {}
+        self.durable_events = 0
+        """How many events are durably acked."""
+
+    def durable(self, unit: UnitNumber) -> AckedRanges:
+        """What is durably acked of a unit."""
+        return self._durable.setdefault(unit, AckedRanges())
+
+    def finished(self, unit: UnitNumber) -> bool:
+        """Whether a segment is sealed and durably consumed."""
+        segment = self.world.log.segments[unit]
+        return segment.sealed and self.durable(unit).floor >= segment.head
+
+    def given(self, owner: str, unit: UnitNumber, token: int, progress: Progress) -> None:
+        """An owner was told that a unit is its own."""
+        first = self._owners.setdefault((unit, token), owner)
+        self._require(
+            first == owner,
+            "one owner per unit and token",
+            f"unit {unit} token {token} was given to {first} and to {owner}",
+        )
+        for predecessor in self.world.log.segments[unit].predecessors:
+            self._require(
+                self.finished(predecessor),
+                "successors wait for all predecessors",
+                f"unit {unit} was given to {owner} while {predecessor} is not finished",
+            )
+        start = progress.acked()
+        added = start.copy()
+        added.merge(self.durable(unit))
+        if self._is_current(unit, token):
+            self._require(
+                added == start,
+                "a hand-over is exact",
+                f"{owner} starts unit {unit} at {start}, but {self.durable(unit)} is durable",
+            )
+        self._require_acked(unit, start)
+
+    def delivered(self, owner: str, unit: UnitNumber, token: int, event: Event) -> None:
+        """A consumer was handed an event."""
+        if not self._is_current(unit, token):
+            self.world.reach("oracle.stale delivery")
+            return
+        self._require(
+            event.offset not in self.durable(unit),
+            "nothing acked is delivered again",
+            f"{owner} was handed {event}, which is durably acked",
+        )
+        if event.key_sequence == 0:
+            return
+        before = self.world.log.places[event.key, event.key_sequence - 1]
+        done = before[1] in self.durable(before[0]) or (
+            before[0] == unit and before[1] in self._acked_under.get((unit, token), ())
+        )
+        self._require(
+            done,
+            "key order",
+            f"{owner} was handed {event} before {before} of the same key was acked",
+        )
+
+    def acked(self, unit: UnitNumber, token: int, offset: int) -> None:
+        """A consumer has acked an event (whether that counts is another matter)."""
+        self._acked.setdefault(unit, set()).add(offset)
+        self._acked_under.setdefault((unit, token), set()).add(offset)
+
+    def stored(self, unit: UnitNumber, progress: Progress) -> None:
+        """A progress is durable."""
+        before = self.durable(unit)
+        after = progress.acked()
+        self._require(
+            after.floor >= before.floor,
+            "floors never fall",
+            f"unit {unit} fell from {before.floor} to {after.floor}",
+        )
+        joined = after.copy()
+        gained_by_old = joined.merge(before)
+        self._require(
+            gained_by_old == 0,
+            "nothing acked is forgotten",
+            f"unit {unit} went from {before} to {after}",
+        )
+        self._require_acked(unit, after)
+        total = after.floor + after.acked_above_floor
+        self.durable_events += total - (before.floor + before.acked_above_floor)
+        self._durable[unit] = after
+
+    def confirmed(self, owner: str, unit: UnitNumber, low: int, high: int) -> None:
+        """A consumer was told that its acks are durable."""
+        durable = self.durable(unit)
+        self._require(
+            all(offset in durable for offset in range(low, high)),
+            "what is confirmed is durable",
+            f"{owner} was told that [{low}, {high}) of unit {unit} is durable, which is {durable}",
+        )
+
+    def _is_current(self, unit: UnitNumber, token: int) -> bool:
+        return self._current_token(unit) == token
+
+    def _require_acked(self, unit: UnitNumber, progress: AckedRanges) -> None:
+        """Nothing is lost: whatever counts as acked was acked by a consumer."""
+        acked = self._acked.get(unit, set())
+        known = self.durable(unit)
+        ranges = ((0, progress.floor), *progress.to_tuples())
+        for low, high in ranges:
+            for offset in range(max(low, known.floor if low == 0 else low), high):
+                self._require(
+                    offset in acked,
+                    "nothing is lost",
+                    f"offset {offset} of unit {unit} counts as acked, but nobody has acked it",
+                )
+
+    def _require(self, holds: bool, invariant: str, detail: str) -> None:
+        self.world.require(holds, invariant, f"group {self.group}: {detail}")
