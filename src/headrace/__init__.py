@@ -1,0 +1,61 @@
+"""Headrace: consumer groups over a durable log, for Python and Spark teams.
+
+>>> import asyncio, tempfile, headrace
+>>> async def main(folder):
+...     async with headrace.open(folder) as hr:
+...         await hr.create_stream("orders", subjects=["orders.>"], segments=4)
+...         await hr.publish("orders.eu.42", b"12 apples", key="42")
+...         return [batch.column("value").to_pylist() async for batch in hr.read("orders")]
+>>> with tempfile.TemporaryDirectory() as folder:
+...     asyncio.run(main(folder))
+[[b'12 apples']]
+"""
+
+from headrace.catalog.producers import Placed
+from headrace.catalog.streams import (
+    ByBytes,
+    ByEvents,
+    Consumed,
+    Fixed,
+    Groups,
+    Limits,
+    Segment,
+    Stream,
+)
+from headrace.client import Headrace, Position, Transaction, open
+from headrace.errors import (
+    DamagedBatchError,
+    Fenced,
+    HeadMoved,
+    HeadraceError,
+    InvalidInputError,
+    TrimmedError,
+)
+from headrace.log.events import Event
+from headrace.reading import Reading
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ByBytes",
+    "ByEvents",
+    "Consumed",
+    "DamagedBatchError",
+    "Event",
+    "Fenced",
+    "Fixed",
+    "Groups",
+    "HeadMoved",
+    "Headrace",
+    "HeadraceError",
+    "InvalidInputError",
+    "Limits",
+    "Placed",
+    "Position",
+    "Reading",
+    "Segment",
+    "Stream",
+    "Transaction",
+    "TrimmedError",
+    "open",
+]

@@ -122,6 +122,15 @@ class Write:
 
     # -- before the transaction ---------------------------------------------------------
 
+    def is_small(self, size_bytes: int) -> bool:
+        """Whether preparing takes no I/O and next to no time."""
+        left = size_bytes
+        for pending in self._pending:
+            left -= pending.batch.nbytes
+            if left < 0 or (pending.route is None and not self._routes.is_known(pending.stream)):
+                return False
+        return True
+
     def prepare(self) -> None:
         """Route and encode what is not prepared yet; writes files, touches no catalog rows."""
         try:

@@ -75,6 +75,10 @@ class Routes:
         route = self._routes.get(name)
         return route if route is not None else self.refresh(name)
 
+    def is_known(self, name: str) -> bool:
+        """Whether ``get`` answers without asking the catalog."""
+        return name in self._routes
+
     def refresh(self, name: str) -> Route:
         """Read the route again; raises UnknownStreamError when the stream is gone."""
         self.forget(name)

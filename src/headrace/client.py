@@ -1,0 +1,406 @@
+"""The public API, asynchronous: everything a program does with streams.
+
+Start here::
+
+    async with headrace.open("./data") as hr:
+        await hr.create_stream("orders", subjects=["orders.>"], segments=4)
+        await hr.publish("orders.eu.42", b"12 apples", key="42")
+        async for batch in hr.read("orders"):
+            print(batch.to_pylist())
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import ParamSpec, Self, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from headrace.catalog import Tx
+from headrace.catalog.producers import Placed
+from headrace.catalog.streams import Fixed, Limits, Retention, Scaling, Stream, StreamConfig
+from headrace.errors import CatalogClosedError, CatalogUnavailableError, HeadraceError
+from headrace.log import limits
+from headrace.log.append import ATTEMPTS_MAX, Outcome, Stale, Write
+from headrace.log.cursor import OnDamaged
+from headrace.log.events import Event, Events, Headers, batch_of, check_event, now_us
+from headrace.log.log import Log, Scaled, discard, to_batch
+from headrace.log.open import open_log
+from headrace.log.read import Place, Query
+from headrace.log.sweep import Swept
+from headrace.publisher import Publisher
+from headrace.reading import Reading
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+THREADS = 8
+SMALL_BYTES = 256 * 1024
+
+
+class Position(msgspec.Struct, frozen=True):
+    """An event's place."""
+
+    stream: str
+    segment: int
+    offset: int
+
+
+def open(
+    url: str | Path = "./headrace-data",
+    *,
+    store: str | Path | None = None,
+    store_options: Mapping[str, str] | None = None,
+    create: bool = True,
+) -> Headrace:
+    """A log on a folder (``"./data"``) or on PostgreSQL (``"postgresql://…"``).
+
+    Large batches go to ``store``: a folder, ``s3://bucket/prefix`` and the like; by default a
+    folder beside the catalog.  Use the result with ``async with``.
+    """
+    return Headrace(
+        functools.partial(open_log, url, store, store_options=store_options, create=create)
+    )
+
+
+class Headrace:
+    """An open log; made by :func:`headrace.open`."""
+
+    def __init__(self, opener: Callable[[], Log]) -> None:
+        self._opener = opener
+        self._log: Log | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._publisher: Publisher | None = None
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="headrace")
+        try:
+            self._log = await self.in_thread(self._opener)
+        except BaseException:
+            self._pool.shutdown(wait=False)
+            self._pool = None
+            raise
+        self._publisher = Publisher(self)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Finish what was published and release everything."""
+        if self._publisher is not None:
+            await self._publisher.drain()
+            self._publisher = None
+        if self._log is not None and self._pool is not None:
+            log, self._log = self._log, None
+            await self.in_thread(log.catalog.close)
+            self._pool.shutdown(wait=True)
+            self._pool = None
+
+    @property
+    def log(self) -> Log:
+        """The synchronous log underneath, for threads and Spark tasks."""
+        if self._log is None:
+            raise CatalogClosedError("this log is not open; use `async with headrace.open(…)`")
+        return self._log
+
+    # -- streams ------------------------------------------------------------------------
+
+    async def create_stream(
+        self,
+        name: str,
+        subjects: Iterable[str],
+        *,
+        segments: int = 1,
+        key_tokens: Iterable[int] = (),
+        retention: Retention | None = None,
+        scaling: Scaling | None = None,
+    ) -> Stream:
+        """Create a stream that captures ``subjects``.
+
+        ``key_tokens`` are the places (from 1) of the subject tokens that make the key of events
+        that have none of their own; without them it is the whole subject.  Creating a stream that
+        exists with the same configuration changes nothing.
+        """
+        config = StreamConfig(
+            subjects=tuple(subjects),
+            key_tokens=tuple(key_tokens),
+            retention=retention or Limits(),
+            scaling=scaling or Fixed(),
+        )
+        return await self.in_thread(self.log.create_stream, name, config, segments)
+
+    async def configure_stream(
+        self, name: str, *, retention: Retention | None = None, scaling: Scaling | None = None
+    ) -> Stream:
+        """Change how a stream is kept or scaled."""
+        return await self.in_thread(
+            self.log.configure_stream, name, retention=retention, scaling=scaling
+        )
+
+    async def streams(self) -> tuple[Stream, ...]:
+        """All streams, by name."""
+        return await self.in_thread(self.log.streams)
+
+    async def stream(self, name: str) -> Stream:
+        """One stream with its segments."""
+        return await self.in_thread(self.log.stream, name)
+
+    async def delete_stream(self, name: str) -> None:
+        """Delete a stream with all its events."""
+        await self.in_thread(self.log.delete_stream, name)
+
+    # -- writing ------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        subject: str,
+        value: bytes,
+        *,
+        key: str | None = None,
+        headers: Headers | None = None,
+        timestamp: datetime | None = None,
+        epoch: tuple[int, ...] | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> Position:
+        """Publish one event to the stream that captures its subject; durable when this returns.
+
+        Events that are published at the same time share a commit.  With ``producer`` and
+        ``sequence`` a repeat returns the first one's position and writes nothing.
+        """
+        event = check_event(
+            Event(
+                subject=subject,
+                value=value,
+                key=key,
+                headers=headers,
+                timestamp=timestamp,
+                epoch=epoch,
+            )
+        )
+        if producer is None and sequence is None:
+            return Position(*await self._require_publisher().publish(event))
+        stream = self.log.routes.stream_for(subject)
+        placed = await self.append(stream, event, producer=producer, sequence=sequence)
+        return Position(placed[0].stream, placed[0].segment, placed[0].start)
+
+    def _require_publisher(self) -> Publisher:
+        if self._publisher is None:
+            raise CatalogClosedError("this log is not open; use `async with headrace.open(…)`")
+        return self._publisher
+
+    async def append(
+        self,
+        stream: str,
+        data: Events,
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+        expected_heads: Mapping[int, int] | None = None,
+    ) -> tuple[Placed, ...]:
+        """Append an event, an iterable of them or an Arrow table; all or nothing.
+
+        With ``expected_heads`` ({segment: offset}) it raises
+        :class:`~headrace.errors.HeadMoved` if somebody else appended there first.
+        """
+        write = self.log.write_of(producer=producer, sequence=sequence)
+        write.add(stream, await self._to_batch(data), expected=expected_heads)
+        return (await self.commit(write)).placed
+
+    def transaction(
+        self, *, producer: str | None = None, sequence: int | None = None
+    ) -> Transaction:
+        """Appends to any streams that commit together::
+
+        async with hr.transaction() as tx:
+            tx.publish("orders.eu.42", b"…")
+            tx.append("audit", table)
+        """
+        return Transaction(self, self.log.write_of(producer=producer, sequence=sequence))
+
+    async def commit(self, write: Write) -> Outcome:
+        """Prepare and commit a write, again if its segments were sealed meanwhile."""
+        for _ in range(ATTEMPTS_MAX):
+            if write.is_small(SMALL_BYTES):
+                write.prepare()
+            else:
+                await self.in_thread(write.prepare)
+            try:
+                outcome = await self.in_transaction(write.run, write.locks)
+            except Stale as stale:
+                await self.in_thread(write.again, stale)
+            except HeadraceError as error:
+                await self.in_thread(discard, write, error)
+                raise
+            else:
+                if outcome.repeat:
+                    await self.in_thread(write.discard)
+                return outcome
+        raise CatalogUnavailableError("the stream was scaled again and again; try later")
+
+    async def _to_batch(self, data: Events) -> pa.RecordBatch:
+        if isinstance(data, Event) or getattr(data, "nbytes", limits.READ_BYTES) < SMALL_BYTES:
+            return to_batch(data)
+        return await self.in_thread(to_batch, data)
+
+    # -- reading ------------------------------------------------------------------------
+
+    def read(
+        self,
+        stream: str,
+        *,
+        start: Place = "earliest",
+        until: Place | None = None,
+        follow: bool = False,
+        subject: str | None = None,
+        segments: Sequence[int] | None = None,
+        limit: int | None = None,
+        on_damaged: OnDamaged | None = None,
+    ) -> Reading:
+        """Arrow record batches of a stream, in order per key.
+
+        ``start`` and ``until`` are ``"earliest"``, ``"latest"``, a time, or {segment: offset};
+        without ``until`` the read ends where the stream ends now, and with ``follow`` it goes on
+        as events arrive.  A damaged batch raises, or is handed to ``on_damaged`` and skipped.
+        """
+        query = Query(
+            start=start,
+            until=until,
+            follow=follow,
+            subject=subject,
+            segments=segments,
+            limit=limit,
+        )
+        return Reading(self, stream, query, on_damaged)
+
+    def tail(self, stream: str, *, start: Place = "latest", subject: str | None = None) -> Reading:
+        """Events as they arrive."""
+        return self.read(stream, start=start, follow=True, subject=subject)
+
+    # -- scaling and keeping ------------------------------------------------------------
+
+    async def split(self, stream: str, segment: int, into: int = 2) -> Scaled:
+        """Seal a segment and open ``into`` equal parts of it."""
+        return await self.in_thread(self.log.split, stream, segment, into)
+
+    async def merge(self, stream: str, segments: Sequence[int]) -> Scaled:
+        """Seal neighbouring segments and open one that covers them."""
+        return await self.in_thread(self.log.merge, stream, segments)
+
+    async def retile(
+        self, stream: str, segments: Sequence[int], ranges: Sequence[tuple[int, int]]
+    ) -> Scaled:
+        """Seal segments and open one for each key range; both must cover the same keys."""
+        return await self.in_thread(self.log.retile, stream, segments, ranges)
+
+    async def autoscale(self, stream: str, *, dry_run: bool = False) -> list[Scaled]:
+        """Apply the stream's scaling policy once."""
+        return await self.in_thread(self.log.autoscale, stream, dry_run=dry_run)
+
+    async def trim(
+        self, stream: str, before: Mapping[int, int] | datetime | None = None
+    ) -> dict[int, int]:
+        """Remove what the stream's policy lets go, or all below ``before``."""
+        return await self.in_thread(self.log.trim, stream, before)
+
+    async def sweep(
+        self, *, older_than_s: float = limits.SWEEP_GRACE_S, dry_run: bool = False
+    ) -> Swept:
+        """Remove files in the store that nothing names any more."""
+        return await self.in_thread(self.log.sweep, older_than_s=older_than_s, dry_run=dry_run)
+
+    # -- bridges to threads -------------------------------------------------------------
+
+    async def in_thread(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run something that blocks on one of this log's threads."""
+        if self._pool is None or self._loop is None:
+            raise CatalogClosedError("this log is not open; use `async with headrace.open(…)`")
+        return await self._loop.run_in_executor(self._pool, functools.partial(fn, *args, **kwargs))
+
+    def in_transaction(
+        self, fn: Callable[[Tx], T], locks: Iterable[str] = (), *, sync: bool = True
+    ) -> asyncio.Future[T]:
+        """Run ``fn`` in a write transaction, in a group with others."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def finish(result: T, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        def done(result: T, error: BaseException | None) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(finish, result, error)
+
+        self.log.catalog.submit(fn, done, locks=locks, sync=sync)
+        return future
+
+
+class Transaction:
+    """Appends that commit together when the block ends, or not at all."""
+
+    def __init__(self, client: Headrace, write: Write) -> None:
+        self._client = client
+        self._write = write
+        self._write.transaction = True
+        self.placed: tuple[Placed, ...] = ()
+        """Where the events are, once the block has ended."""
+
+    def publish(
+        self,
+        subject: str,
+        value: bytes,
+        *,
+        key: str | None = None,
+        headers: Headers | None = None,
+        timestamp: datetime | None = None,
+        epoch: tuple[int, ...] | None = None,
+    ) -> None:
+        """Add one event, for the stream that captures its subject."""
+        event = Event(
+            subject=subject,
+            value=value,
+            key=key,
+            headers=headers,
+            timestamp=timestamp,
+            epoch=epoch,
+        )
+        batch = batch_of([check_event(event)], now_us())
+        self._write.add(self._client.log.routes.stream_for(subject), batch)
+
+    def append(
+        self, stream: str, data: Events, *, expected_heads: Mapping[int, int] | None = None
+    ) -> None:
+        """Add events for a stream."""
+        self._write.add(stream, to_batch(data), expected=expected_heads)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.placed = (await self._client.commit(self._write)).placed

@@ -1,0 +1,78 @@
+"""Opening a log: a catalog, and the store that belongs to it.
+
+A catalog remembers which store its files are in, so that nobody opens it with another by
+accident.  A folder catalog has one beside it unless told otherwise; a PostgreSQL catalog without
+a store keeps every batch inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from headrace.catalog import Catalog, Tx, open_catalog, schema
+from headrace.catalog.sqlite import SqliteCatalog
+from headrace.errors import StoreError
+from headrace.log.log import Log
+from headrace.store import Store, open_store
+
+SETTING = "store"
+BESIDE = "beside"
+"""The recorded name of the store in the catalog's own folder, wherever that is moved."""
+
+
+def open_log(
+    url: str | Path,
+    store: str | Path | None = None,
+    *,
+    store_options: Mapping[str, str] | None = None,
+    create: bool = True,
+) -> Log:
+    """Open the catalog at ``url`` and its store."""
+    catalog = open_catalog(url, create=create)
+    try:
+        return Log(catalog, _open_store(catalog, store, store_options))
+    except BaseException:
+        catalog.close()
+        raise
+
+
+def _open_store(
+    catalog: Catalog, store: str | Path | None, options: Mapping[str, str] | None
+) -> Store | None:
+    folder = catalog.folder / "store" if isinstance(catalog, SqliteCatalog) else None
+    recorded = catalog.read(lambda tx: schema.get_setting(tx, SETTING))
+    wanted = _name(store, folder)
+    if recorded is None:
+        recorded = wanted or (BESIDE if folder is not None else None)
+        if recorded is None:
+            return None
+        opened = open_store(folder if recorded == BESIDE and folder else recorded, options)
+        _record(catalog, recorded)
+        return opened
+    if wanted is not None and wanted != recorded:
+        shown = folder if recorded == BESIDE else recorded
+        raise StoreError(
+            f"{catalog.where} keeps its files in {shown}, not in {store}; "
+            "open it without a store, or with that one"
+        )
+    return open_store(folder if recorded == BESIDE and folder else recorded, options)
+
+
+def _name(store: str | Path | None, folder: Path | None) -> str | None:
+    if store is None:
+        return None
+    text = str(store)
+    if "://" in text and urlsplit(text).scheme != "file":
+        return text.rstrip("/")
+    path = Path(urlsplit(text).path if "://" in text else text).expanduser().resolve()
+    return BESIDE if folder is not None and path == folder.resolve() else str(path)
+
+
+def _record(catalog: Catalog, name: str) -> None:
+    def record(tx: Tx) -> None:
+        if schema.get_setting(tx, SETTING) is None:
+            schema.put_setting(tx, SETTING, name)
+
+    catalog.write(record, locks=("settings",))

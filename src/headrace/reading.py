@@ -1,0 +1,99 @@
+"""A read under way, for programs with an event loop: batches are fetched ahead on a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+
+from headrace.log.cursor import OnDamaged
+from headrace.log.read import Query, Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.client import Headrace
+
+
+class Reading:
+    """An asynchronous iterator of Arrow record batches; see :meth:`Headrace.read`."""
+
+    def __init__(
+        self, client: Headrace, stream: str, query: Query, on_damaged: OnDamaged | None
+    ) -> None:
+        self._client = client
+        self._stream = stream
+        self._query = query
+        self._on_damaged = on_damaged
+        self._reader: Reader | None = None
+        self._ahead: asyncio.Task[pa.RecordBatch | None] | None = None
+        self._news = asyncio.Event()
+        self._unsubscribe: Callable[[], None] | None = None
+        self._given: dict[int, int] = {}
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """{segment: offset} from which another read goes on after what was returned so far."""
+        return dict(self._given)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        if self._reader is None:
+            await self._open()
+        assert self._reader is not None
+        while True:
+            batch = await self._next()
+            if batch is not None:
+                return batch
+            if self._reader.done:
+                await self.close()
+                raise StopAsyncIteration
+            await self._news.wait()
+
+    async def _open(self) -> None:
+        log = self._client.log
+        self._reader = await self._client.in_thread(
+            log.reader, self._stream, self._query, self._on_damaged
+        )
+        self._given = self._reader.positions
+        if self._query.follow:
+            loop = asyncio.get_running_loop()
+
+            def heard() -> None:
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(self._news.set)
+
+            channel = self._reader.channel
+            self._unsubscribe = await self._client.in_thread(log.catalog.subscribe, channel, heard)
+
+    async def _next(self) -> pa.RecordBatch | None:
+        """The batch that was fetched ahead, or the next one; starts on the one after it."""
+        assert self._reader is not None
+        self._news.clear()
+        if self._ahead is None:
+            batch = await self._client.in_thread(self._reader.next)
+        else:
+            ahead, self._ahead = self._ahead, None
+            batch = await ahead
+        self._given = self._reader.positions
+        if batch is not None and not self._query.follow and not self._reader.done:
+            self._ahead = asyncio.create_task(self._client.in_thread(self._reader.next))
+        return batch
+
+    async def close(self) -> None:
+        """Stop reading; also done at the end."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+        if self._ahead is not None:
+            ahead, self._ahead = self._ahead, None
+            await asyncio.wait([ahead])
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,143 @@
+"""The API for scripts: the same calls, without ``await``.
+
+An event loop runs in a background thread and every call is handed to it::
+
+    import headrace.sync
+
+    with headrace.sync.open("./data") as hr:
+        hr.create_stream("orders", subjects=["orders.>"])
+        hr.publish("orders.eu.42", b"12 apples", key="42")
+        for batch in hr.read("orders"):
+            print(batch.to_pylist())
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+import pyarrow as pa
+
+from headrace import client
+from headrace.client import Transaction
+from headrace.reading import Reading
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def open(
+    url: str | Path = "./headrace-data",
+    *,
+    store: str | Path | None = None,
+    store_options: Mapping[str, str] | None = None,
+    create: bool = True,
+) -> Headrace:
+    """As :func:`headrace.open`, for use with ``with``."""
+    return Headrace(client.open(url, store=store, store_options=store_options, create=create))
+
+
+def _mirror(
+    method: Callable[Concatenate[client.Headrace, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Headrace, P], T]:
+    """The blocking form of an asynchronous method."""
+
+    def call(self: Headrace, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.run(method(self.client, *args, **kwargs))
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+class Headrace:
+    """An open log; made by :func:`headrace.sync.open`."""
+
+    def __init__(self, asynchronous: client.Headrace) -> None:
+        self.client = asynchronous
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="headrace-loop", daemon=True)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the background loop and wait for it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self.run(self.client.__aenter__())
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.run(self.client.close())
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    create_stream = _mirror(client.Headrace.create_stream)
+    configure_stream = _mirror(client.Headrace.configure_stream)
+    streams = _mirror(client.Headrace.streams)
+    stream = _mirror(client.Headrace.stream)
+    delete_stream = _mirror(client.Headrace.delete_stream)
+    publish = _mirror(client.Headrace.publish)
+    append = _mirror(client.Headrace.append)
+    split = _mirror(client.Headrace.split)
+    merge = _mirror(client.Headrace.merge)
+    retile = _mirror(client.Headrace.retile)
+    autoscale = _mirror(client.Headrace.autoscale)
+    trim = _mirror(client.Headrace.trim)
+    sweep = _mirror(client.Headrace.sweep)
+
+    @functools.wraps(client.Headrace.read)
+    def read(self, *args: Any, **kwargs: Any) -> Iterator[pa.RecordBatch]:
+        return self._iterate(self.client.read(*args, **kwargs))
+
+    @functools.wraps(client.Headrace.tail)
+    def tail(self, *args: Any, **kwargs: Any) -> Iterator[pa.RecordBatch]:
+        return self._iterate(self.client.tail(*args, **kwargs))
+
+    def _iterate(self, reading: Reading) -> Iterator[pa.RecordBatch]:
+        async def following() -> pa.RecordBatch | None:
+            return await anext(reading, None)
+
+        try:
+            while (batch := self.run(following())) is not None:
+                yield batch
+        finally:
+            self.run(reading.close())
+
+    @contextmanager
+    def transaction(
+        self, *, producer: str | None = None, sequence: int | None = None
+    ) -> Iterator[Transaction]:
+        """Appends to any streams that commit together when the block ends."""
+        transaction = self.client.transaction(producer=producer, sequence=sequence)
+        yield transaction
+        self.run(transaction.__aexit__(None, None, None))
