@@ -14,7 +14,7 @@ _LABEL_NAMES_MAX = 4
 
 class DistributionCase(msgspec.Struct, frozen=True):
     members: list[str]
-    max_members: Annotated[int, msgspec.Meta(ge=1)]
+    max_members: Annotated[int, msgspec.Meta(ge=0)]
     assignment: dict[str, list[int]]
     note: str = ""
 
