@@ -80,7 +80,8 @@ class Publisher:
         write = self._client.log.write_of()
         now = now_us()
         for stream, members in by_stream.items():
-            write.add(stream, batch_of([waiting.event for waiting in members], now))
+            batch = batch_of([waiting.event for waiting in members], now)
+            write.add(stream, batch, captured=True)
         try:
             outcome = await self._client.commit(write)
         except HeadraceError as error:

@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.catalog import Tx, batches, producers, streams
@@ -71,7 +70,16 @@ class Outcome(msgspec.Struct, frozen=True):
 class _Pending:
     """The events of one stream within a write."""
 
-    __slots__ = ("batch", "expected", "pinned", "route", "shares", "stream")
+    __slots__ = (
+        "batch",
+        "captured",
+        "expected",
+        "pinned",
+        "route",
+        "shares",
+        "size_bytes",
+        "stream",
+    )
 
     def __init__(
         self,
@@ -79,9 +87,14 @@ class _Pending:
         batch: pa.RecordBatch,
         expected: Mapping[int, int] | None,
         pinned: int | None,
+        captured: bool,
     ) -> None:
         self.stream = stream
+        self.captured = captured
         self.batch = batch
+        # Of few events the value tells the size, for less than a fifth of the price.
+        few = batch.num_rows == 1
+        self.size_bytes = len(batch.column("value")[0].as_buffer()) if few else batch.nbytes
         self.expected = expected
         self.pinned = pinned
         self.route: Route | None = None
@@ -116,9 +129,13 @@ class Write:
         *,
         expected: Mapping[int, int] | None = None,
         segment: int | None = None,
+        captured: bool = False,
     ) -> None:
-        """Append a checked batch; ``segment`` pins it (for markers), else its keys decide."""
-        self._pending.append(_Pending(stream, batch, expected, segment))
+        """Append a checked batch; ``segment`` pins it (for markers), else its keys decide.
+
+        ``captured`` says that the stream was found by the events' subjects.
+        """
+        self._pending.append(_Pending(stream, batch, expected, segment, captured))
 
     # -- before the transaction ---------------------------------------------------------
 
@@ -126,7 +143,7 @@ class Write:
         """Whether preparing takes no I/O and next to no time."""
         left = size_bytes
         for pending in self._pending:
-            left -= pending.batch.nbytes
+            left -= pending.size_bytes
             if left < 0 or (pending.route is None and not self._routes.is_known(pending.stream)):
                 return False
         return True
@@ -137,7 +154,7 @@ class Write:
             for pending in self._pending:
                 if pending.route is None:
                     route = self._routes.get(pending.stream)
-                    if pending.pinned is None:
+                    if pending.pinned is None and not pending.captured:
                         route.check_subjects(pending.batch)
                     pending.shares = tuple(self._shares(route, pending))
                     pending.route = route
@@ -149,41 +166,49 @@ class Write:
         batch = pending.batch
         if batch.num_rows == 0:
             return []
+        small = pending.size_bytes <= limits.INLINE_BYTES
         if pending.pinned is not None:
-            index = _pinned_index(route, pending.pinned)
-            return [self._share(route, index, batch, None)]
+            return [self._share(route, _pinned_index(route, pending.pinned), batch, small)]
         if len(route.segments) == 1:
-            return [self._share(route, 0, batch, None)]
+            return [self._share(route, 0, batch, small)]
         if batch.num_rows == 1:
             key = batch.column("key")[0].as_py() if "key" in batch.schema.names else None
             index = route.segment_of(key, batch.column("subject")[0].as_py())
-            return [self._share(route, index, batch, None)]
+            return [self._share(route, index, batch, small)]
         places = route.segments_of(batch)
-        order = np.argsort(places, kind="stable")
-        counts = np.bincount(places, minlength=len(route.segments))
-        if counts.max() == batch.num_rows:
-            return [self._share(route, int(places[0]), batch, None)]
+        counts = np.bincount(places, minlength=len(route.segments)).tolist()
+        if max(counts) == batch.num_rows:
+            return [self._share(route, int(places[0]), batch, small)]
+        # Numbers this short are sorted by radix, several times faster.
+        order = np.argsort(places.astype(np.uint16), kind="stable")
         ordered = batch.take(pa.array(order))
         shares, at = [], 0
-        for index, count in enumerate(counts.tolist()):
+        for index, count in enumerate(counts):
             if count:
                 rows = order[at : at + count]
-                shares.append(self._share(route, index, ordered.slice(at, count), rows))
+                shares.append(self._share(route, index, ordered.slice(at, count), small, rows))
                 at += count
         return shares
 
     def _share(
-        self, route: Route, index: int, batch: pa.RecordBatch, rows: npt.NDArray[np.intp] | None
+        self,
+        route: Route,
+        index: int,
+        batch: pa.RecordBatch,
+        small: bool,
+        rows: npt.NDArray[np.intp] | None = None,
     ) -> Share:
         segment = route.segments[index]
-        made: list[NewBatch] = []
-        if batch.nbytes <= limits.INLINE_BYTES or batch.num_rows == 1 or self._store is None:
-            for part in _cut(batch, limits.INLINE_BYTES):
-                made.append(_inline(segment.id, part))
+        made: tuple[NewBatch, ...]
+        if small or batch.num_rows == 1 or batch.nbytes <= limits.INLINE_BYTES:
+            made = (_inline(segment.id, batch),)
+        elif self._store is None:
+            parts = _cut(batch, limits.INLINE_BYTES)
+            made = tuple(_inline(segment.id, part) for part in parts)
         else:
-            for part in _cut(batch, limits.FILE_BYTES):
-                made.append(self._file(route, segment, part))
-        return Share(segment.number, segment.id, rows, tuple(made))
+            parts = _cut(batch, limits.FILE_BYTES)
+            made = tuple(self._file(route, segment, part) for part in parts)
+        return Share(segment.number, segment.id, rows, made)
 
     def _file(self, route: Route, segment: streams.Segment, batch: pa.RecordBatch) -> NewBatch:
         assert self._store is not None
@@ -336,15 +361,15 @@ def _check_producer(producer: str | None, sequence: int | None) -> tuple[str | N
 
 
 def _inline(segment_id: int, batch: pa.RecordBatch) -> NewBatch:
-    data = events.encode_blob(batch)
+    blob = events.encode_blob(batch)
     return NewBatch(
         segment_id=segment_id,
         rows=batch.num_rows,
-        size_bytes=len(data),
+        size_bytes=len(blob),
         max_ts_us=_max_ts_us(batch),
         layout=events.layout_of(batch.schema),
-        checksum=zlib.crc32(data),
-        data=data,
+        checksum=zlib.crc32(blob),
+        data=blob,
     )
 
 
@@ -373,5 +398,8 @@ def _cut(batch: pa.RecordBatch, target_bytes: int) -> list[pa.RecordBatch]:
 
 
 def _max_ts_us(batch: pa.RecordBatch) -> int:
-    found = pc.max(batch.column("timestamp")).value
-    return int(found) if found is not None else 0
+    stamps = batch.column("timestamp")
+    if len(stamps) == 1:
+        return int(stamps[0].value)
+    buffer = np.frombuffer(stamps.buffers()[1], np.int64)
+    return int(buffer[stamps.offset : stamps.offset + len(stamps)].max())

@@ -21,6 +21,8 @@ from headrace.errors import AppendTooLargeError, EventTooLargeError, InvalidEven
 from headrace.log import limits
 from headrace.subjects import check_subject, first_invalid_subject
 
+STRING = pa.string()
+BINARY = pa.binary()
 TIMESTAMP = pa.timestamp("us", "UTC")
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 EPOCH = pa.list_(pa.int64())
@@ -37,6 +39,9 @@ COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("marker", pa.binary()),
 )
 TYPES = dict(COLUMNS)
+BITS = {name: 1 << i for i, (name, _) in enumerate(COLUMNS)}
+PLAIN = BITS["timestamp"] | BITS["subject"] | BITS["value"]
+KEY_BIT, HEADERS_BIT, EPOCH_BIT = BITS["key"], BITS["headers"], BITS["epoch"]
 REQUIRED = ("timestamp", "subject", "value")
 MARKER_SUBJECT = "headrace.marker"
 
@@ -81,8 +86,7 @@ def schema_of(layout: int) -> pa.Schema:
 
 
 def layout_of(schema: pa.Schema) -> int:
-    names = set(schema.names)
-    return sum(1 << i for i, (name, _) in enumerate(COLUMNS) if name in names)
+    return sum(BITS[name] for name in schema.names)
 
 
 def now_us() -> int:
@@ -174,24 +178,24 @@ def _pairs(headers: Headers) -> list[tuple[str, bytes | str]]:
 
 def batch_of(events: Sequence[Event], now: int) -> pa.RecordBatch:
     """Checked events as one record batch; ``now`` is for those without a time of their own."""
-    names = ["timestamp", "subject", "key", "value"]
+    layout = PLAIN
     stamps = [now if e.timestamp is None else to_us(e.timestamp) for e in events]
-    keys = [e.key for e in events]
     arrays = [
         pa.array(stamps, TIMESTAMP),
-        pa.array([e.subject for e in events], pa.string()),
-        pa.array(keys, pa.string()),
-        pa.array([e.value for e in events], pa.binary()),
+        pa.array([e.subject for e in events], STRING),
+        pa.array([e.value for e in events], BINARY),
     ]
-    if all(key is None for key in keys):
-        del names[2], arrays[2]
+    keys = [e.key for e in events]
+    if any(key is not None for key in keys):
+        layout |= KEY_BIT
+        arrays.insert(2, pa.array(keys, STRING))
     if any(e.headers for e in events):
-        names.append("headers")
+        layout |= HEADERS_BIT
         arrays.append(pa.array([_header_rows(e.headers) for e in events], HEADERS))
     if any(e.epoch is not None for e in events):
-        names.append("epoch")
+        layout |= EPOCH_BIT
         arrays.append(pa.array([e.epoch for e in events], EPOCH))
-    return pa.RecordBatch.from_arrays(arrays, names)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(layout))
 
 
 def _header_rows(headers: Headers | None) -> list[dict[str, Any]] | None:

@@ -8,6 +8,7 @@ so nothing here needs to be watched.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from typing import Any
 
 import numpy as np
@@ -27,20 +28,21 @@ class Route:
     def __init__(self, stream: streams.Stream) -> None:
         self.stream = stream
         self.segments = stream.open_segments
-        self._lows = np.array([segment.range_lo for segment in self.segments], dtype=np.uint64)
+        self._bounds = [segment.range_lo for segment in self.segments]
+        self._lows = np.array(self._bounds, dtype=np.uint32)
 
     def segment_of(self, key: str | None, subject: str) -> int:
         """Index of the open segment for one event."""
         if len(self.segments) == 1:
             return 0
         found = route_hash(key, subject, self.stream.config.key_tokens)
-        return int(np.searchsorted(self._lows, found, side="right")) - 1
+        return bisect_right(self._bounds, found) - 1
 
     def segments_of(self, batch: pa.RecordBatch) -> npt.NDArray[np.intp]:
         """Index of the open segment for each row."""
         keys = batch.column("key") if "key" in batch.schema.names else None
         hashes = route_hash_array(keys, batch.column("subject"), self.stream.config.key_tokens)
-        return np.searchsorted(self._lows, hashes.astype(np.uint64), side="right") - 1
+        return np.searchsorted(self._lows, hashes, side="right") - 1
 
     def check_subjects(self, batch: pa.RecordBatch) -> None:
         """Refuse a batch with a subject that the stream does not capture."""
