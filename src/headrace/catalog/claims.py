@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.catalog.keys import check_key
 from headrace.catalog.transaction import Tx
 from headrace.errors import Fenced
 
@@ -43,6 +44,9 @@ def get(tx: Tx, group: str, unit: str) -> Claim | None:
 
 def take(tx: Tx, group: str, unit: str, owner: str) -> Claim:
     """Make ``owner`` the owner under a new token, fencing whoever was before."""
+    check_key(group, "a group's name")
+    check_key(unit, "a unit's name")
+    check_key(owner, "an owner's name")
     row = tx.row(
         "INSERT INTO claims (group_name, unit, owner, token) VALUES (?, ?, ?, 1) "
         "ON CONFLICT (group_name, unit) DO UPDATE SET owner = excluded.owner, "

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.catalog.keys import check_key
 from headrace.catalog.transaction import Tx
 from headrace.errors import ConflictError, InvalidInputError
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 ABSENT = 0
 """The revision of an entry that is not there: ``put(..., if_revision=ABSENT)`` creates."""
 
-KEY_BYTES_MAX = 512
 VALUE_BYTES_MAX = 8 * 1024 * 1024
 TOMBSTONES_KEPT = 10_000
 
@@ -82,6 +82,8 @@ def update(
     tx: Tx, bucket: str, key: str, fn: Callable[[bytes | None], bytes | None]
 ) -> Entry | None:
     """Replace the value by ``fn(value)``; None means no entry, before and after."""
+    check_key(bucket, "a bucket's name")
+    check_key(key, "an entry's key")
     before = get(tx, bucket, key)
     value = fn(before.value if before else None)
     if value is None:
@@ -152,12 +154,12 @@ def _store(tx: Tx, bucket: str, key: str, value: bytes | None) -> int:
 
 
 def _check(bucket: str, key: str, value: bytes) -> None:
-    for what, text in (("bucket", bucket), ("key", key)):
-        size = len(text.encode())
-        if not 0 < size <= KEY_BYTES_MAX:
-            raise InvalidInputError(
-                f"entry {what} has {size} bytes; it must have 1 to {KEY_BYTES_MAX}"
-            )
+    check_key(bucket, "a bucket's name")
+    check_key(key, "an entry's key")
+    if not isinstance(value, bytes):
+        raise InvalidInputError(
+            f"entry {key!r} in {bucket!r} is {type(value).__name__}; it must be bytes"
+        )
     if len(value) > VALUE_BYTES_MAX:
         raise InvalidInputError(
             f"entry {key!r} in {bucket!r} has {len(value)} bytes; at most {VALUE_BYTES_MAX} fit"

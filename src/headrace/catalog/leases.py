@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.catalog.keys import check_key
 from headrace.catalog.transaction import Tx
 from headrace.errors import InvalidInputError, LeaseLost
 
@@ -47,8 +48,9 @@ def get(tx: Tx, name: str) -> Lease | None:
 
 def acquire(tx: Tx, name: str, owner: str, ttl_ms: int) -> Lease | None:
     """Take the lease if it is free, expired or the same owner's; None while another holds it."""
-    if not 0 < ttl_ms <= TTL_MS_MAX:
-        raise InvalidInputError(f"lease {name!r}: ttl_ms is {ttl_ms}; it must be 1 to {TTL_MS_MAX}")
+    check_key(name, "a lease's name")
+    check_key(owner, "a lease's owner")
+    _check_ttl(name, ttl_ms)
     held = get(tx, name)
     if held is not None and held.owner != owner:
         return None
@@ -65,6 +67,7 @@ def acquire(tx: Tx, name: str, owner: str, ttl_ms: int) -> Lease | None:
 
 def renew(tx: Tx, name: str, token: int, ttl_ms: int) -> Lease:
     """Prolong the lease; raises :class:`LeaseLost` once it has expired or changed hands."""
+    _check_ttl(name, ttl_ms)
     held = get(tx, name)
     if held is None or held.token != token:
         raise LeaseLost(name, token)
@@ -83,6 +86,11 @@ def release(tx: Tx, name: str, token: int) -> bool:
     if count:
         tx.notify(channel(name))
     return count > 0
+
+
+def _check_ttl(name: str, ttl_ms: int) -> None:
+    if not 0 < ttl_ms <= TTL_MS_MAX:
+        raise InvalidInputError(f"lease {name!r}: ttl_ms is {ttl_ms}; it must be 1 to {TTL_MS_MAX}")
 
 
 class Leases:

