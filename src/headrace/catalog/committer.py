@@ -8,6 +8,7 @@ rolled back alone.  Nobody hears of success before the commit has returned.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from abc import ABC, abstractmethod
@@ -19,6 +20,8 @@ from headrace.catalog.transaction import Tx
 from headrace.errors import CatalogClosedError
 
 GROUP_MAX = 512
+
+_log = logging.getLogger(__name__)
 
 Done = Callable[[Any, BaseException | None], None]
 
@@ -97,9 +100,10 @@ class Committer:
             raise error
 
     def submit(self, operation: Operation) -> None:
-        if self._closed:
-            raise CatalogClosedError("the catalog is closed; open it again to write")
-        self._queue.put(operation)
+        with self._lock:
+            if self._closed:
+                raise CatalogClosedError("the catalog is closed; open it again to write")
+            self._queue.put(operation)
 
     def close(self) -> None:
         """Finish what is queued, then stop."""
@@ -107,7 +111,7 @@ class Committer:
             if self._closed:
                 return
             self._closed = True
-        self._queue.put(None)
+            self._queue.put(None)
         self._thread.join()
 
     def _run(self) -> None:
@@ -134,10 +138,17 @@ class Committer:
                 channels = set()
             driver.committed(channels)
             for operation in group:
-                operation.done(operation.result, operation.error)
+                self._answer(operation)
             driver.chores()
-        self._refuse_rest()
         driver.close()
+
+    @staticmethod
+    def _answer(operation: Operation) -> None:
+        try:
+            operation.done(operation.result, operation.error)
+        except Exception:
+            # A caller that is gone must not take the thread of all the others with it.
+            _log.exception("nobody could be told how a write went")
 
     def _gather(self, group: list[Operation]) -> bool:
         while len(group) < GROUP_MAX:
@@ -181,12 +192,3 @@ class Committer:
             operation.channels.clear()
             if not alone and not driver.rollback_to_savepoint():
                 raise
-
-    def _refuse_rest(self) -> None:
-        while True:
-            try:
-                operation = self._queue.get_nowait()
-            except queue.Empty:
-                return
-            if operation is not None:
-                operation.done(None, CatalogClosedError("the catalog was closed"))

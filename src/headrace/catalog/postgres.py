@@ -26,19 +26,21 @@ from psycopg import errors as pg_errors
 from headrace.catalog import schema
 from headrace.catalog.base import Catalog
 from headrace.catalog.committer import Committer, WriteDriver
+from headrace.catalog.pool import Pool
 from headrace.catalog.transaction import Row, Tx
 from headrace.catalog.wake import Notifier
 from headrace.errors import (
-    CatalogClosedError,
     CatalogUnavailableError,
     DiskFullError,
+    InvalidInputError,
     NotACatalogError,
 )
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Row]
 
-TYPES = {"serial": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "blob": "BYTEA"}
+_SERIAL = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
+TYPES = {"identity": _SERIAL, "serial": _SERIAL, "blob": "BYTEA"}
 CONNECT_TIMEOUT_S = 10
 RECONNECT_S = 15.0
 LISTEN_S = 0.5
@@ -94,7 +96,9 @@ class PostgresTx(Tx):
 
 
 class _ReadTx(PostgresTx):
-    """The reading side of one thread."""
+    """A connection for reads; ``fresh`` until its first one."""
+
+    fresh = True
 
     @property
     def broken(self) -> bool:
@@ -108,6 +112,9 @@ class _ReadTx(PostgresTx):
         finally:
             if not self._connection.closed:
                 self._connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 def connect(url: str) -> Connection:
@@ -144,6 +151,8 @@ def translate(error: BaseException, where: str) -> BaseException:
         return DiskFullError(f"{where}: no room left to write; free some space and try again")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return CatalogUnavailableError(f"{where} did not answer: {_first_line(error)}")
+    if isinstance(error, psycopg.DataError | UnicodeEncodeError):
+        return InvalidInputError(f"{where} cannot hold this value: {_first_line(error)}")
     return error
 
 
@@ -161,6 +170,8 @@ class _Writer(WriteDriver):
     def _use(self, connection: Connection) -> None:
         self._connection = connection
         self._tx = PostgresTx(connection)
+        # The number of a connection that is gone may soon be somebody else's.
+        self._own_pids.clear()
         self._own_pids.add(connection.info.backend_pid)
 
     @contextlib.contextmanager
@@ -277,8 +288,7 @@ class PostgresCatalog(Catalog):
         super().__init__()
         self._url = url
         self.where = _where(url)
-        self._local = threading.local()
-        self._connections: list[Connection] = []
+        self._readers: Pool[_ReadTx] = Pool(lambda: _ReadTx(connect(url)), _ReadTx.close)
         self._lock = threading.Lock()
         self._closed = False
         self._listener: threading.Thread | None = None
@@ -301,45 +311,43 @@ class PostgresCatalog(Catalog):
                         f"there is no Headrace catalog at {self.where}; "
                         "`headrace stream create` makes one"
                     )
-                connection.execute("CREATE SCHEMA IF NOT EXISTS headrace")
+                if row == (0,):
+                    connection.execute("CREATE SCHEMA headrace")
                 schema.migrate(PostgresTx(connection), TYPES, self.where)
-                connection.execute("ALTER TABLE batches ALTER COLUMN data SET STORAGE EXTERNAL")
+                self._store_blobs_plain(connection)
         except psycopg.Error as error:
             raise translate(error, self.where) from error
         finally:
             connection.close()
 
+    @staticmethod
+    def _store_blobs_plain(connection: Connection) -> None:
+        """No compression of blobs; looks first, since the change locks out every reader."""
+        row = connection.execute(
+            "SELECT attstorage::text FROM pg_attribute "
+            "WHERE attrelid = 'headrace.batches'::regclass AND attname = 'data'"
+        ).fetchone()
+        if row != ("e",):
+            connection.execute("ALTER TABLE batches ALTER COLUMN data SET STORAGE EXTERNAL")
+
     # -- reading ------------------------------------------------------------------------
 
     def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False) -> T:
-        for attempt in (1, 2):
-            tx = self._reader()
+        while True:
+            tx = self._readers.take()
+            fresh = tx.fresh
+            tx.fresh = False
             try:
                 if not snapshot:
                     return fn(tx)
                 with tx.snapshot():
                     return fn(tx)
-            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                if self._closed:
-                    raise CatalogClosedError("the catalog was closed; open it again") from error
-                if attempt == 2 or not tx.broken:
+            except (psycopg.Error, UnicodeEncodeError) as error:
+                # Connections that broke while idle are replaced; reading again harms nothing.
+                if fresh or not tx.broken:
                     raise translate(error, self.where) from error
-                self._local.tx = None
-        raise AssertionError("unreachable")
-
-    def _reader(self) -> _ReadTx:
-        tx: _ReadTx | None = getattr(self._local, "tx", None)
-        if tx is not None and not tx.broken:
-            return tx
-        if self._closed:
-            raise CatalogClosedError("the catalog was closed; open it again")
-        connection = connect(self._url)
-        with self._lock:
-            self._connections = [known for known in self._connections if not known.closed]
-            self._connections.append(connection)
-        tx = _ReadTx(connection)
-        self._local.tx = tx
-        return tx
+            finally:
+                self._readers.give(tx, broken=tx.broken)
 
     # -- waiting ------------------------------------------------------------------------
 
@@ -365,6 +373,8 @@ class PostgresCatalog(Catalog):
                     while not self._closed:
                         for notice in connection.notifies(timeout=LISTEN_S):
                             self._heard(notice)
+                            if self._closed:
+                                break
             except (psycopg.Error, CatalogUnavailableError):
                 ready.set()
                 if not self._closed:
@@ -385,8 +395,12 @@ class PostgresCatalog(Catalog):
         self._committer.close()
         self._closed = True
         if self._listener is not None:
+            with (
+                contextlib.suppress(psycopg.Error, CatalogUnavailableError),
+                connect(self._url) as connection,
+            ):
+                connection.execute(f"NOTIFY {CHANNEL}")
             self._listener.join()
-        with self._lock:
-            for connection in self._connections:
-                connection.close()
-            self._connections.clear()
+        self._readers.close()
+        # Those who wait look again, and learn that the catalog is closed.
+        self.notifier.everybody()

@@ -22,13 +22,14 @@ from typing import Any, TypeVar
 from headrace.catalog import schema
 from headrace.catalog.base import Catalog
 from headrace.catalog.committer import Committer, WriteDriver
+from headrace.catalog.pool import Pool
 from headrace.catalog.transaction import Row, Tx
 from headrace.catalog.wake import WakeSockets, wake_folder
 from headrace.errors import (
-    CatalogClosedError,
     CatalogError,
     CatalogUnavailableError,
     DiskFullError,
+    InvalidInputError,
     NotACatalogError,
 )
 
@@ -38,9 +39,14 @@ FILE = "headrace.db"
 LOCK_FILE = "write.lock"
 APPLICATION_ID = 0x48445243
 SQLITE_MIN = (3, 35, 0)
-TYPES = {"serial": "INTEGER PRIMARY KEY", "blob": "BLOB"}
+TYPES = {
+    # Streams and segments are known by their numbers in other processes, so none is used twice.
+    "identity": "INTEGER PRIMARY KEY AUTOINCREMENT",
+    "serial": "INTEGER PRIMARY KEY",
+    "blob": "BLOB",
+}
 BUSY_TIMEOUT_S = 60.0
-CHECKPOINT_FRAMES = 1000
+CHECKPOINT_FRAMES = 4000
 WAL_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -74,6 +80,9 @@ class SqliteTx(Tx):
     def now_us(self) -> int:
         return time.time_ns() // 1000
 
+    def close(self) -> None:
+        self._connection.close()
+
 
 def connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
@@ -86,6 +95,8 @@ def connect(path: Path) -> sqlite3.Connection:
 
 def translate(error: BaseException, where: str) -> BaseException:
     """SQLite's errors in Headrace's words."""
+    if isinstance(error, UnicodeEncodeError):
+        return InvalidInputError(f"{error.object!r} is not valid text: {error.reason}")
     if not isinstance(error, sqlite3.Error):
         return error
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -248,9 +259,7 @@ class SqliteCatalog(Catalog):
         self.folder = folder
         self.where = f"catalog {folder}"
         self._path = folder / FILE
-        self._local = threading.local()
-        self._connections: list[sqlite3.Connection] = []
-        self._connections_lock = threading.Lock()
+        self._readers: Pool[SqliteTx] = Pool(self._new_reader, SqliteTx.close)
         self._closed = False
         self._prepare(create)
         self._sockets = WakeSockets(wake_folder(folder), self.notifier, self._change_detector)
@@ -292,7 +301,10 @@ class SqliteCatalog(Catalog):
     @staticmethod
     def _is_ours(folder: Path) -> bool:
         """Whether a folder is empty or holds only what another process just began to make."""
-        return all(entry.name in (LOCK_FILE, "wake", "store") for entry in folder.iterdir())
+        return all(
+            entry.name in (LOCK_FILE, "wake", "store") or entry.name.startswith(FILE)
+            for entry in folder.iterdir()
+        )
 
     def _migrate(self) -> None:
         lock_file = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -320,9 +332,7 @@ class SqliteCatalog(Catalog):
     # -- reading ------------------------------------------------------------------------
 
     def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False) -> T:
-        tx = getattr(self._local, "tx", None)
-        if tx is None:
-            tx = self._new_reader()
+        tx = self._readers.take()
         try:
             if not snapshot:
                 return fn(tx)
@@ -331,21 +341,18 @@ class SqliteCatalog(Catalog):
                 return fn(tx)
             finally:
                 tx.execute("ROLLBACK")
-        except sqlite3.Error as error:
-            if self._closed:
-                raise CatalogClosedError("the catalog was closed; open it again") from error
+        except (sqlite3.Error, UnicodeEncodeError) as error:
             raise translate(error, self.where) from error
+        finally:
+            self._readers.give(tx)
 
     def _new_reader(self) -> SqliteTx:
-        if self._closed:
-            raise CatalogClosedError("the catalog was closed; open it again")
-        connection = connect(self._path)
-        connection.execute("PRAGMA query_only = ON")
-        with self._connections_lock:
-            self._connections.append(connection)
-        tx = SqliteTx(connection)
-        self._local.tx = tx
-        return tx
+        try:
+            connection = connect(self._path)
+            connection.execute("PRAGMA query_only = ON")
+        except sqlite3.Error as error:
+            raise translate(error, self.where) from error
+        return SqliteTx(connection)
 
     # -- waiting ------------------------------------------------------------------------
 
@@ -357,15 +364,13 @@ class SqliteCatalog(Catalog):
         self._sockets.listen()
 
     def _change_detector(self) -> Callable[[], bool]:
-        connection = connect(self._path)
-        with self._connections_lock:
-            self._connections.append(connection)
-        last = connection.execute("PRAGMA data_version").fetchone()
+        detector = connect(self._path)
+        last = detector.execute("PRAGMA data_version").fetchone()
 
         def changed() -> bool:
             nonlocal last
             with contextlib.suppress(sqlite3.Error):
-                now = connection.execute("PRAGMA data_version").fetchone()
+                now = detector.execute("PRAGMA data_version").fetchone()
                 if now != last:
                     last = now
                     return True
@@ -379,7 +384,6 @@ class SqliteCatalog(Catalog):
         self._committer.close()
         self._closed = True
         self._sockets.close()
-        with self._connections_lock:
-            for connection in self._connections:
-                connection.close()
-            self._connections.clear()
+        self._readers.close()
+        # Those who wait look again, and learn that the catalog is closed.
+        self.notifier.everybody()

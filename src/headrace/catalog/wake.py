@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import select
 import socket
@@ -34,6 +35,8 @@ POLL_S = 1.0
 SOCKET_PATH_MAX = 100
 DATAGRAM_BYTES_MAX = 4096
 EVERYBODY = b"*"
+
+_log = logging.getLogger(__name__)
 
 
 class Notifier:
@@ -68,16 +71,23 @@ class Notifier:
                 for channel in channels
                 for callback in self._callbacks.get(channel, {}).values()
             ]
-        for callback in due:
-            callback()
+        self._call(due)
 
     def everybody(self) -> None:
         with self._lock:
             due = [
                 callback for entries in self._callbacks.values() for callback in entries.values()
             ]
+        self._call(due)
+
+    @staticmethod
+    def _call(due: list[Callback]) -> None:
         for callback in due:
-            callback()
+            try:
+                callback()
+            except Exception:
+                # The others are waiting too, and so is the thread that brings the news.
+                _log.exception("a callback failed on news")
 
 
 def wake_folder(catalog_folder: Path) -> Path:
@@ -185,7 +195,7 @@ class WakeSockets:
                 self._notifier.news(channels)
             if time.monotonic() >= next_check:
                 next_check = time.monotonic() + POLL_S
-                if changed() and not count:
+                if changed():
                     self._notifier.everybody()
 
     def close(self) -> None:

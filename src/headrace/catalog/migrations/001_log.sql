@@ -1,6 +1,6 @@
 -- Streams, their segments and the batches of events in them.
 CREATE TABLE streams (
-    id {serial},
+    id {identity},
     name TEXT NOT NULL UNIQUE,
     config {blob} NOT NULL,
     created_us BIGINT NOT NULL,
@@ -10,7 +10,7 @@ CREATE TABLE streams (
 -- range_lo <= key hash < range_hi; head is the next offset, tail the first retained one.
 -- max_ts_us is the greatest event time so far; sealed_us is null while the segment is open.
 CREATE TABLE segments (
-    id {serial},
+    id {identity},
     stream_id BIGINT NOT NULL,
     number BIGINT NOT NULL,
     range_lo BIGINT NOT NULL,
