@@ -47,6 +47,7 @@ TYPES = {
 }
 BUSY_TIMEOUT_S = 60.0
 CHECKPOINT_FRAMES = 4000
+MMAP_BYTES = 16 * 1024 * 1024 * 1024
 WAL_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -350,6 +351,7 @@ class SqliteCatalog(Catalog):
         try:
             connection = connect(self._path)
             connection.execute("PRAGMA query_only = ON")
+            connection.execute(f"PRAGMA mmap_size = {MMAP_BYTES}")
         except sqlite3.Error as error:
             raise translate(error, self.where) from error
         return SqliteTx(connection)

@@ -401,5 +401,5 @@ def _max_ts_us(batch: pa.RecordBatch) -> int:
     stamps = batch.column("timestamp")
     if len(stamps) == 1:
         return int(stamps[0].value)
-    buffer = np.frombuffer(stamps.buffers()[1], np.int64)
-    return int(buffer[stamps.offset : stamps.offset + len(stamps)].max())
+    start = stamps.offset
+    return int(np.frombuffer(stamps.buffers()[1], np.int64)[start : start + len(stamps)].max())

@@ -46,90 +46,69 @@ class Cursor:
         self._on_damaged = on_damaged
         self._fetch = 8
         self._file: Iterator[pa.RecordBatch] | None = None
+        self._file_end = 0
+        self._file_path: str | None = None
 
     def next(self, end: int) -> pa.RecordBatch | None:
         """Stored columns of the next events below ``end``, with an ``offset`` column in front.
 
-        None when all of what was fetched had to be skipped; ``position`` moves on either way.
+        None when what came next had to be skipped; ``position`` moves on either way.
         """
-        if self._file is None:
-            joined = self._next_blobs(end)
-            if joined is not None or self._file is None:
-                return joined
-        return self._next_of_file(end)
+        if self._file is not None:
+            return self._next_of_file(end)
+        start = self.position
+        parts, stop = self._catalog.read(lambda tx: self._read(tx, end))
+        if parts:
+            self.position = start + sum(part.num_rows for part in parts)
+            return _with_offsets(_join(parts), start)
+        if stop is None or stop.start > start:
+            self._lost(stop.start if stop is not None else end)
+            return None
+        if stop.path is not None:
+            self._open_file(stop)
+            return self._next_of_file(end)
+        self._damaged(stop.start, stop.end, _fault(stop))
+        self.position = min(stop.end, end)
+        return None
 
     # -- blobs --------------------------------------------------------------------------
 
-    def _next_blobs(self, end: int) -> pa.RecordBatch | None:
-        fetched = self._catalog.read(self._read)
-        self._expect(fetched[0] if fetched else None, end)
-        start = self.position
-        found: list[pa.RecordBatch] = []
-        for batch in fetched:
-            if self.position >= end or batch.start > self.position:
-                break
-            if batch.path is not None:
-                if not found:
-                    self._open_file(batch)
-                break
-            decoded = self._decode(batch)
-            if decoded is None:
-                if found:
-                    break
-                self.position = start = min(batch.end, end)
-                continue
-            skip = self.position - batch.start
-            take = min(batch.end, end) - self.position
-            found.append(
-                decoded.slice(skip, take) if (skip, take) != (0, len(decoded)) else decoded
-            )
-            self.position += take
-        return _with_offsets(_join(found), start) if found else None
+    def _read(self, tx: Tx, end: int) -> tuple[list[pa.RecordBatch], Batch | None]:
+        """Blobs from ``position`` on, and the batch that they stop at for being no good blob.
 
-    def _read(self, tx: Tx) -> list[Batch]:
-        found: list[Batch] = []
-        size = rows = 0
-        for batch in batches.from_offset(tx, self._segment_id, self.position, self._fetch):
-            found.append(batch)
-            if batch.path is not None:
-                break
+        Each is checked and decoded as it comes, while it is still in the processor's cache.
+        """
+        parts: list[pa.RecordBatch] = []
+        at, size = self.position, 0
+        for batch in batches.from_offset(tx, self._segment_id, at, self._fetch):
+            if batch.start > at or batch.path is not None or _fault(batch):
+                return parts, batch
+            assert batch.data is not None
+            part = events.decode_blob(batch.data, batch.layout)
+            take = min(batch.end, end) - at
+            if take < part.num_rows:
+                part = part.slice(at - batch.start, take)
+            parts.append(part)
+            at += take
             size += batch.size_bytes
-            rows += batch.end - batch.start
-            if size >= limits.READ_BYTES or rows >= limits.READ_ROWS:
+            if at >= end or size >= limits.READ_BYTES or at - self.position >= limits.READ_ROWS:
                 break
         if size:
             # As many as fill a read, from the sizes seen; a wrong guess costs one short read.
-            self._fetch = max(1, min(FETCH_MAX, limits.READ_BYTES * len(found) // size))
-        return found
+            wanted = limits.READ_BYTES * len(parts) // size + 1
+            self._fetch = max(1, min(FETCH_MAX, wanted))
+        return parts, None
 
-    def _expect(self, first: Batch | None, end: int) -> None:
-        """The batch at ``position`` must be there: trimmed and lost are different errors."""
-        if first is not None and first.start <= self.position:
-            return
+    def _lost(self, upto: int) -> None:
+        """There is no batch at ``position``: it was trimmed, or it is missing."""
         row = self._catalog.read(
             lambda tx: tx.row("SELECT tail FROM segments WHERE id = ?", (self._segment_id,))
         )
-        tail = int(row[0]) if row is not None else end
+        tail = int(row[0]) if row is not None else upto
         if self.position < tail:
             raise TrimmedError(self._stream, self.number, self.position, tail)
-        missing_end = first.start if first is not None else end
-        self._damaged(self.position, missing_end, "its record is missing")
-        self.position = missing_end
-
-    def _decode(self, batch: Batch) -> pa.RecordBatch | None:
-        data = batch.data
-        if data is None or len(data) != batch.size_bytes or zlib.crc32(data) != batch.checksum:
-            self._damaged(batch.start, batch.end, "its checksum does not match")
-            return None
-        try:
-            decoded = events.decode_blob(data, batch.layout)
-        except (pa.ArrowInvalid, ValueError, OSError) as error:
-            self._damaged(batch.start, batch.end, f"it cannot be decoded: {error}")
-            return None
-        if decoded.num_rows != batch.end - batch.start:
-            self._damaged(batch.start, batch.end, f"it holds {decoded.num_rows} events")
-            return None
-        return decoded
+        self._damaged(self.position, upto, "its record is missing")
+        self.position = upto
 
     def _damaged(self, start: int, end: int, reason: str) -> None:
         error = DamagedBatchError(self._stream, self.number, start, end, reason)
@@ -141,6 +120,7 @@ class Cursor:
 
     def _open_file(self, batch: Batch) -> None:
         self._file_end = batch.end
+        self._file_path = batch.path
         self._file = self._read_file(batch, self.position - batch.start)
 
     def _next_of_file(self, end: int) -> pa.RecordBatch | None:
@@ -169,16 +149,13 @@ class Cursor:
     def _reopen(self, end: int) -> None:
         """The file is gone: replaced or trimmed since it was looked up, or lost."""
         self._file = None
-        found = self._catalog.read(self._read)
-        self._expect(found[0] if found else None, end)
-        batch = found[0] if found else None
-        if batch is None or batch.path is None or self._store is None:
-            return
-        try:
-            self._store.open(batch.path)
-        except FileNotFoundError:
-            self._file_end = batch.end
-            self._skip_file(batch.start, f"its file {batch.path} is missing")
+        batch = self._catalog.read(
+            lambda tx: next(batches.from_offset(tx, self._segment_id, self.position, 1), None)
+        )
+        if batch is None or batch.start > self.position:
+            self._lost(end if batch is None else batch.start)
+        elif batch.path == self._file_path:
+            self._skip_file(self.position, f"its file {batch.path} is missing")
 
     def _skip_file(self, start: int, reason: str) -> None:
         self._file = None
@@ -208,11 +185,20 @@ class Cursor:
                     skip = max(0, skip - part.num_rows)
 
 
+def _fault(batch: Batch) -> str:
+    """What is wrong with a blob; empty when nothing is."""
+    data = batch.data
+    if data is None or len(data) != batch.size_bytes or zlib.crc32(data) != batch.checksum:
+        return "its checksum does not match"
+    return ""
+
+
 def _join(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     if len(parts) == 1:
         return parts[0]
-    layouts = [events.layout_of(part.schema) for part in parts]
-    if any(layout != layouts[0] for layout in layouts):
+    schema = parts[0].schema
+    if any(part.schema != schema for part in parts):
+        layouts = [events.layout_of(part.schema) for part in parts]
         union = int(np.bitwise_or.reduce(layouts))
         parts = [
             part if layout == union else _widen(part, union)

@@ -1,0 +1,194 @@
+"""Durable publishing against a bare SQLite loop that commits the same bytes.
+
+``python -m bench.publish`` prints the figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import pyarrow as pa
+
+import headrace
+from bench.harness import Result, at_least, at_most, ratio_of_rounds, show
+
+ROWS = 1000
+VALUE_BYTES = 100
+SEGMENTS = 4
+BATCHES = 200
+ROUNDS = 9
+SINGLES = 400
+PUBLISHERS = 32
+
+
+def batch() -> pa.RecordBatch:
+    """1000 events of 100 random bytes with as many keys."""
+    return pa.record_batch(
+        {
+            "subject": pa.array([f"bench.eu.{row}" for row in range(ROWS)]),
+            "key": pa.array([f"key-{row}" for row in range(ROWS)]),
+            "value": pa.array([os.urandom(VALUE_BYTES) for _ in range(ROWS)], pa.binary()),
+        }
+    )
+
+
+def bare(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("CREATE TABLE IF NOT EXISTS blobs (id INTEGER PRIMARY KEY, data BLOB)")
+    return connection
+
+
+def commit_blobs(connection: sqlite3.Connection, blobs: list[bytes]) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    for blob in blobs:
+        connection.execute("INSERT INTO blobs (data) VALUES (?)", (blob,))
+    connection.execute("COMMIT")
+
+
+def stored_blobs(folder: Path, count: int) -> list[bytes]:
+    """The blobs of the last append, as the log stored them."""
+    with sqlite3.connect(folder / "headrace.db") as connection:
+        rows = connection.execute("SELECT data FROM batches ORDER BY id DESC LIMIT ?", (count,))
+        return [row[0] for row in rows]
+
+
+async def _log(folder: Path, work: object) -> float:
+    async with headrace.open(folder) as hr:
+        await hr.create_stream("bench", subjects=["bench.>"], segments=SEGMENTS)
+        return await work(hr)  # type: ignore[operator,no-any-return]
+
+
+def publish_batches(folder: Path) -> list[Result]:
+    data = batch()
+
+    async def in_turn(hr: headrace.Headrace) -> float:
+        started = time.perf_counter()
+        for _ in range(BATCHES):
+            await hr.append("bench", data)
+        return BATCHES * ROWS / (time.perf_counter() - started)
+
+    async def four_at_once(hr: headrace.Headrace) -> float:
+        async def some() -> None:
+            for _ in range(BATCHES // 4):
+                await hr.append("bench", data)
+
+        started = time.perf_counter()
+        await asyncio.gather(*(some() for _ in range(4)))
+        return BATCHES * ROWS / (time.perf_counter() - started)
+
+    asyncio.run(_log(folder / "sample", lambda hr: hr.append("bench", data)))
+    blobs = stored_blobs(folder / "sample", SEGMENTS)
+    found = []
+    for name, way in (("one at a time", in_turn), ("four in flight", four_at_once)):
+        count = iter(range(1000))
+
+        def floor(name: str = name, count: object = count) -> float:
+            connection = bare(folder / f"{name}-{next(count)}.db")  # type: ignore[call-overload]
+            started = time.perf_counter()
+            for _ in range(BATCHES):
+                commit_blobs(connection, blobs)
+            rate = BATCHES * ROWS / (time.perf_counter() - started)
+            connection.close()
+            return rate
+
+        def ours(name: str = name, way: object = way, count: object = count) -> float:
+            place = folder / f"{name}-{next(count)}"  # type: ignore[call-overload]
+            rate = asyncio.run(_log(place, way))
+            shutil.rmtree(place)
+            return rate
+
+        ratio, base, rate = ratio_of_rounds(floor, ours, ROUNDS)
+        found.append(
+            at_least(
+                f"durable publish, 1000 x 100 B, 4 segments, {name}",
+                ratio,
+                0.6,
+                "of bare SQLite",
+                f"{rate:,.0f} against {base:,.0f} events/s",
+            )
+        )
+    return found
+
+
+def publish_singles(folder: Path) -> list[Result]:
+    """One event at a time, and 32 publishers at once, against the bare commit of its blob."""
+    event = {"subject": "bench.eu.1", "value": os.urandom(VALUE_BYTES), "key": "key-1"}
+
+    async def once(hr: headrace.Headrace) -> float:
+        await hr.publish(**event)  # type: ignore[arg-type]
+        return 0.0
+
+    asyncio.run(_log(folder / "single", once))
+    blobs = stored_blobs(folder / "single", 1)
+    connection = bare(folder / "single.db")
+
+    async def rounds(hr: headrace.Headrace) -> float:
+        async def singles(count: int) -> list[float]:
+            times = []
+            for _ in range(count):
+                started = time.perf_counter()
+                await hr.publish(**event)  # type: ignore[arg-type]
+                times.append(time.perf_counter() - started)
+            return times
+
+        for _ in range(ROUNDS):
+            times = []
+            for _ in range(SINGLES):
+                started = time.perf_counter()
+                commit_blobs(connection, blobs)
+                times.append(time.perf_counter() - started)
+            floors.append(statistics.median(times))
+            started = time.perf_counter()
+            times = await singles(SINGLES)
+            lone_rates.append(SINGLES / (time.perf_counter() - started))
+            medians.append(statistics.median(times))
+            started = time.perf_counter()
+            await asyncio.gather(*(singles(SINGLES // 4) for _ in range(PUBLISHERS)))
+            rate = PUBLISHERS * (SINGLES // 4) / (time.perf_counter() - started)
+            group_rates.append(rate)
+        return 0.0
+
+    floors: list[float] = []
+    medians: list[float] = []
+    lone_rates: list[float] = []
+    group_rates: list[float] = []
+    asyncio.run(_log(folder / "single", rounds))
+    connection.close()
+    slower = statistics.median(ours / base for ours, base in zip(medians, floors, strict=True))
+    gain = statistics.median(many / one for many, one in zip(group_rates, lone_rates, strict=True))
+    return [
+        at_most(
+            "single durable publish, p50",
+            slower,
+            2.0,
+            "x bare commit",
+            f"{statistics.median(medians) * 1e3:.3f} against "
+            f"{statistics.median(floors) * 1e3:.3f} ms",
+        ),
+        at_least(
+            "32 concurrent publishers",
+            gain,
+            10.0,
+            "x one publisher",
+            f"{statistics.median(group_rates):,.0f} against "
+            f"{statistics.median(lone_rates):,.0f} events/s",
+        ),
+    ]
+
+
+def run() -> list[Result]:
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
+        return publish_batches(Path(name)) + publish_singles(Path(name))
+
+
+if __name__ == "__main__":
+    show(run())
