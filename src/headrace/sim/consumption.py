@@ -52,6 +52,13 @@ class DeliveryOracle(GroupOracle):
         self._deliveries: Counter[tuple[int, int]] = Counter()
         self.dead: dict[tuple[int, int], DeadLetter] = {}
 
+    def given(self, owner: str, unit: int, token: int, progress: Progress) -> None:
+        """An owner was told that a unit is its own."""
+        super().given(owner, unit, token, progress)
+        if self._is_current(unit, token):
+            # Show what is durable once more: from here on it may grow under the new token only.
+            super().stored(unit, Progress.of(self.durable(unit), {}))
+
     def handed_out(self, owner: str, unit: int, token: int, event: Event, attempt: int) -> None:
         """A consumer was handed an event."""
         self.delivered(owner, unit, token, event)

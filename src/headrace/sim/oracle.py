@@ -8,7 +8,7 @@ yet and may still hand out events; nothing it does may count, and that is what i
 * a new owner starts from exactly what is durable, and only when all predecessors are finished;
 * what is durably acked is not delivered again by the owner;
 * the events of a key are delivered in order, each after the one before was acked;
-* progress never shrinks, and nothing counts as acked that no consumer has acked;
+* progress never shrinks, and nothing counts as acked but what the owner's consumer has acked;
 * what was confirmed to a consumer is durable.
 """
 
@@ -35,7 +35,8 @@ class GroupOracle:
         self._current_token = current_token
         self._owners: dict[tuple[UnitNumber, int], str] = {}
         self._durable: dict[UnitNumber, AckedRanges] = {}
-        self._acked: dict[UnitNumber, set[int]] = {}
+        self._tokens: dict[UnitNumber, int] = {}
+        """The token of each unit when its progress was last looked at."""
         self._acked_under: dict[tuple[UnitNumber, int], set[int]] = {}
         self.durable_events = 0
         """How many events are durably acked."""
@@ -72,7 +73,11 @@ class GroupOracle:
                 "a hand-over is exact",
                 f"{owner} starts unit {unit} at {start}, but {self.durable(unit)} is durable",
             )
-        self._require_acked(unit, start)
+        self._require(
+            len(start) + start.floor == 0 or self._covers(self.durable(unit), start),
+            "nothing is lost",
+            f"{owner} starts unit {unit} at {start}, but only {self.durable(unit)} is durable",
+        )
 
     def delivered(self, owner: str, unit: UnitNumber, token: int, event: Event) -> None:
         """A consumer was handed an event."""
@@ -98,7 +103,6 @@ class GroupOracle:
 
     def acked(self, unit: UnitNumber, token: int, offset: int) -> None:
         """A consumer has acked an event (whether that counts is another matter)."""
-        self._acked.setdefault(unit, set()).add(offset)
         self._acked_under.setdefault((unit, token), set()).add(offset)
 
     def stored(self, unit: UnitNumber, progress: Progress) -> None:
@@ -110,6 +114,8 @@ class GroupOracle:
             "floors never fall",
             f"unit {unit} fell from {before.floor} to {after.floor}",
         )
+        owner_token = self._tokens.get(unit, 0)
+        self._tokens[unit] = self._current_token(unit)
         joined = after.copy()
         gained_by_old = joined.merge(before)
         self._require(
@@ -117,7 +123,7 @@ class GroupOracle:
             "nothing acked is forgotten",
             f"unit {unit} went from {before} to {after}",
         )
-        self._require_acked(unit, after)
+        self._require_acked(unit, after, owner_token)
         total = after.floor + after.acked_above_floor
         self.durable_events += total - (before.floor + before.acked_above_floor)
         self._durable[unit] = after
@@ -134,17 +140,21 @@ class GroupOracle:
     def _is_current(self, unit: UnitNumber, token: int) -> bool:
         return self._current_token(unit) == token
 
-    def _require_acked(self, unit: UnitNumber, progress: AckedRanges) -> None:
-        """Nothing is lost: whatever counts as acked was acked by a consumer."""
-        acked = self._acked.get(unit, set())
+    @staticmethod
+    def _covers(whole: AckedRanges, part: AckedRanges) -> bool:
+        return whole.copy().merge(part) == 0
+
+    def _require_acked(self, unit: UnitNumber, progress: AckedRanges, owner_token: int) -> None:
+        """Nothing is lost: whatever is new was acked by a consumer, and under the right token."""
+        acked = self._acked_under.get((unit, owner_token), set())
         known = self.durable(unit)
-        ranges = ((0, progress.floor), *progress.to_tuples())
-        for low, high in ranges:
-            for offset in range(max(low, known.floor if low == 0 else low), high):
+        for low, high in ((known.floor, progress.floor), *progress.to_tuples()):
+            for offset in range(low, high):
                 self._require(
-                    offset in acked,
-                    "nothing is lost",
-                    f"offset {offset} of unit {unit} counts as acked, but nobody has acked it",
+                    offset in acked or offset in known,
+                    "only what the owner has acked counts",
+                    f"offset {offset} of unit {unit} counts as acked, but the owner under token "
+                    f"{owner_token} has not acked it",
                 )
 
     def _require(self, holds: bool, invariant: str, detail: str) -> None:

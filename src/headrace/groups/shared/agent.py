@@ -50,6 +50,19 @@ class Agent:
         """When ``tick`` has something to do."""
         return min((b.due_ms for b in self._borrowers.values()), default=2**63 - 1)
 
+    @property
+    def subscriptions(self) -> tuple[str, ...]:
+        """The subscriptions that are wanted."""
+        return tuple(self._current)
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Everything that decides what it will do, as comparable values."""
+        return (
+            self._made,
+            tuple(self._current.items()),
+            tuple((name, b.snapshot()) for name, b in self._borrowers.items()),
+        )
+
     def subscription_of(self, borrower: str) -> str | None:
         """The subscription a borrower serves or has served."""
         return self._subscription_of.get(borrower)
@@ -124,6 +137,10 @@ class Agent:
             if now_ms >= borrower.due_ms:
                 effects += self._handle(borrower.tick(now_ms), now_ms)
         return effects
+
+    def lose_leader(self, borrower: str, now_ms: int) -> list[Effect]:
+        """A borrower's leader is known to be gone; what its ping timeout would find out."""
+        return self._handle(self._borrowers[borrower].lose_leader(), now_ms)
 
     def _handle(self, effects: list[Effect], now_ms: int) -> list[Effect]:
         """Look for borrowers that have ended, and replace those that are still wanted."""

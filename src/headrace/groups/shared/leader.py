@@ -194,21 +194,35 @@ class Leader:
             self.deposed,
             tuple(state.snapshot() for state in self._units.values()),
             tuple(
-                (m.borrower, m.proven, m.seen_ms, tuple(m.units), m.load, m.share, dict(m.waiting))
+                (
+                    m.borrower,
+                    m.proven,
+                    m.seen_ms,
+                    tuple(m.units),
+                    m.load,
+                    m.share,
+                    tuple(m.waiting.items()),
+                )
                 for m in self._members.values()
             ),
-            dict(self._benched),
+            tuple(self._benched.items()),
             tuple(self._free),
             tuple(self._short),
             self._active,
             tuple(self._in_transition),
-            dict(self._destined),
+            tuple(self._destined.items()),
             self._unbalanced,
             tuple(self._dirty),
             tuple(self._claims),
             tuple(self._forget),
             tuple(self._confirmations),
-            self._in_flight,
+            self._in_flight
+            and (
+                self._in_flight.commit.progress,
+                self._in_flight.commit.claims,
+                self._in_flight.confirmations,
+                self._in_flight.finals,
+            ),
             self._revision,
             self._list_due_ms,
             self._lease_ok_ms,
@@ -540,6 +554,17 @@ class Leader:
         silent = [m for m in self._members.values() if now_ms - m.seen_ms >= timeout_ms]
         for member in silent:
             self._drop(member, "silent", now_ms)
+
+    def drop_silent(self, borrower: str, now_ms: int) -> list[LeaderEffect]:
+        """A borrower is known to be dead; what its timeout would find out."""
+        self._check_leading()
+        self._drop(self._members[borrower], "silent", now_ms)
+        return self._settle(now_ms)
+
+    def resend(self, unit: Unit, now_ms: int) -> list[LeaderEffect]:
+        """Say again what a unit's assignment has to say, if it is in transition."""
+        self._check_leading()
+        return self._resend(self._units[unit], now_ms)
 
     def _evict_stuck(self, now_ms: int) -> list[LeaderEffect]:
         stuck: dict[str, str] = {}

@@ -42,12 +42,16 @@ from headrace.sim.world import Process
 STREAM = "orders"
 KEYS = 12
 TICK_MS = 100
+TRANSACTION_PROBABILITY = 0.1
 
 LEADER_SETTINGS = LeaderSettings(
     stall_timeout_ms=8000, revoke_timeout_ms=4000, lease_ttl_ms=6000, heartbeat_ms=2000,
     bench_ms_max=60_000,
 )  # fmt: skip
 DELIVERY = DeliveryConfig(max_pending=6, ack_wait_ms=3000, backoff_min_ms=20, backoff_max_ms=500)
+
+
+RANKS = {status: rank for rank, status in enumerate(AssignmentStatus)}
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -102,6 +106,8 @@ class Node(Process):
         self.registry = registry.Registry(self.name)
         self.leaders: dict[str, Leader] = {}
         self.loading: dict[str, registry.StartLeader] = {}
+        self.ranks: dict[tuple[str, int, str, int], int] = {}
+        self.decided: dict[str, records.Decision] = {}
         self.after(LEADER_SETTINGS.tick_ms, "tick")
 
     def receive(self, source: str, message: Any) -> None:  # noqa: ARG002
@@ -224,6 +230,11 @@ class Node(Process):
         except ProtocolError as error:
             self.note("refuses: %s", error)
             self.world.reach(f"leader.refused {type(error).__name__}")
+            self.world.require(
+                not error.replies or message.borrower not in leader.borrowers,
+                "nobody is sent away without a reason",
+                f"{message.borrower} is told to begin again: {error}",
+            )
             for reply in error.replies:
                 self._to_session(reply)
             return
@@ -233,6 +244,7 @@ class Node(Process):
         leader = self.leaders.get(group)
         if leader is not None and not leader.deposed:
             effects = effects + leader.balance(self.now_ms)
+            self._watch(leader)
         for effect in effects:
             match effect:
                 case records.ToBorrower(message=message):
@@ -241,6 +253,30 @@ class Node(Process):
                     self._step_down(group, reason)
                 case _ if leader is not None:
                     self._request(leader, effect)
+
+    def _watch(self, leader: Leader) -> None:
+        """Assignments only move forward; decisions are counted as states reached."""
+        for unit, state in leader.units.items():
+            if state.status is AssignmentStatus.FREE:
+                continue
+            key = (leader.group, leader.token, unit, state.token)
+            before = self.ranks.get(key, 0)
+            rank = self.ranks[key] = RANKS[state.status]
+            if rank != before:
+                self.world.reach(f"assignment.{state.status}")
+            self.world.require(
+                rank >= before,
+                "assignments only move forward",
+                f"{unit} of {leader.group} is {state.status} again",
+            )
+        decided = self.decided.get(leader.group)
+        for decision in reversed(leader.decisions):
+            if decision is decided:
+                break
+            reason = decision.reason.partition(":")[0]
+            self.world.reach(f"decision.{decision.what} ({reason})")
+        if leader.decisions:
+            self.decided[leader.group] = leader.decisions[-1]
 
     def _request(self, leader: Leader, effect: records.LeaderEffect) -> None:
         group = leader.group
@@ -290,6 +326,8 @@ class Held:
         self.unreported: list[int] = []
         self.refused: dict[int, int] = {}
         self.answered = False
+        self.in_store: set[int] = set()
+        """Being acked in a transaction."""
 
 
 class Session(Process):
@@ -319,7 +357,10 @@ class Session(Process):
                     self._report(held)
                 self.after(TICK_MS, "tick")
             case ("answer", held, offset, attempt):
-                self._answer(held, offset, attempt)
+                if self.world.rng.random() < TRANSACTION_PROBABILITY:
+                    self._ack_in_transaction(held, offset, attempt)
+                else:
+                    self._answer(held, offset, attempt)
 
     # --- what the session does ---
 
@@ -388,14 +429,60 @@ class Session(Process):
             dispatcher.feed(list(offsets), keys, end)
         handout = dispatcher.take(self.scenario.DELIVERY_BATCH, now_ms)
         for offset, attempt in zip(handout.offsets, handout.attempts, strict=True):
+            if offset in held.in_store:
+                self._look_up(held, offset, attempt)
+                continue
             held.oracle.delivered(held.borrower, held.number, held.token, events[offset])
             if not self.never_acks:
                 delay_ms = self.world.rng.randint(*self.ack_ms)
                 self.after(delay_ms, ("answer", held, offset, attempt))
 
-    def _answer(self, held: Held, offset: int, attempt: int) -> None:
+    def _ack_in_transaction(self, held: Held, offset: int, attempt: int) -> None:
+        """Ack together with a publish: in the store, under the claim, and told afterwards."""
+        group, unit = held.oracle.group, held.unit
+
+        def ack(tx: Snapshot) -> None:
+            claim = tx.claim_of(group, unit)
+            if claim is None or claim.token != held.token:
+                self.world.reach("session.transaction fenced")
+                raise StoreConflictError(f"{unit} is not at token {held.token}")
+            held.oracle.acked(held.number, held.token, offset)
+            entry = tx.get(group, unit)
+            assert entry is not None
+            acked = entry.value.progress.acked()
+            acked.ack(offset)
+            progress = Progress.of(acked, dict(entry.value.progress.attempts))
+            tx.put(group, unit, msgspec.structs.replace(entry.value, progress=progress))
+            self.world.reach("session.transaction")
+
+        if self.held.get((held.borrower, held.unit)) is held and offset not in held.in_store:
+            held.in_store.add(offset)
+            self.submit(("transaction", held, offset, attempt), ack)
+
+    def _look_up(self, held: Held, offset: int, attempt: int) -> None:
+        """The answer of a transaction was lost: see whether it counted before going on."""
+
+        def look(tx: Snapshot) -> bool:
+            entry = tx.get(held.oracle.group, held.unit)
+            return entry is not None and offset in entry.value.progress.acked()
+
+        self.submit(("looked up", held, offset, attempt), look)
+
+    def stored(self, tag: Any, outcome: Outcome) -> None:
+        match tag, outcome:
+            case ("transaction", held, offset, attempt), Done():
+                self._answer(held, offset, attempt, certain=True)
+            case ("transaction", held, offset, _), _:
+                held.in_store.discard(offset)  # handed out again when its time is over
+            case ("looked up", held, offset, attempt), Done(value=True):
+                self.world.reach("session.transaction looked up")
+                self._answer(held, offset, attempt, certain=True)
+            case ("looked up", held, offset, _), Done(value=False):
+                held.in_store.discard(offset)
+
+    def _answer(self, held: Held, offset: int, attempt: int, *, certain: bool = False) -> None:
         """The consumer is through with an event."""
-        refuses = self.fails and self.world.faults.strikes(Fault.FAIL, 0.2)
+        refuses = not certain and self.fails and self.world.faults.strikes(Fault.FAIL, 0.2)
         if self.held.get((held.borrower, held.unit)) is not held:
             return  # the unit is gone: the work does not count
         try:
