@@ -1,0 +1,210 @@
+"""The audit: a fresh process reads the whole log back and judges it.
+
+    python -m tests.torture.audit URL STORE LEDGER_FOLDER
+
+Prints a :class:`Report` as JSON.  It also checks the catalog's own records (SQLite's integrity,
+batches that tile their segments), and that a sweep removes orphans and nothing that counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from headrace.catalog.sqlite import FILE
+from headrace.log import limits
+from headrace.log.log import Log
+from headrace.log.open import open_log
+from headrace.log.read import Query
+from headrace.subjects import route_hash_array
+from tests.torture.account import Finding, Ledger, SegmentCopy, StreamCopy, Totals, account
+from tests.torture.ledger import (
+    IDENTITY,
+    STREAMS,
+    identities_of,
+    journals,
+    key_of,
+    read_journal,
+    show_uid,
+    subject_of,
+)
+from tests.torture.order import OrderCheck
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What the audit found."""
+
+    findings: list[Finding]
+    totals: Totals
+    batches: int
+    files: int
+    orphans: int
+
+
+def copy_stream(log: Log, name: str) -> StreamCopy:
+    """Read a stream back, segment by segment."""
+    found = []
+    for segment in log.stream(name).segments:
+        offsets, events, hashes = [], [], []
+        for batch in log.read(name, Query(segments=[segment.number])):
+            offsets.append(np.asarray(batch.column("offset")))
+            events.append(identities_of(batch.column("value")))
+            hashes.append(route_hash_array(batch.column("key"), batch.column("subject"), ()))
+        found.append(
+            SegmentCopy(
+                number=segment.number,
+                range_lo=segment.range_lo,
+                range_hi=segment.range_hi,
+                sealed=segment.sealed,
+                head=segment.head,
+                predecessors=segment.predecessors,
+                offsets=np.concatenate(offsets) if offsets else np.zeros(0, np.int64),
+                hashes=np.concatenate(hashes) if hashes else np.zeros(0, np.uint32),
+                events=np.concatenate(events) if events else np.zeros(0, IDENTITY),
+            )
+        )
+    return StreamCopy(name, tuple(found))
+
+
+def check_whole_read(log: Log, copy: StreamCopy) -> Iterator[Finding]:
+    """An ordinary read from the start gives the same events, in order, under their own names."""
+    check = OrderCheck()
+    count = 0
+    for batch in log.read(copy.name):
+        found = identities_of(batch.column("value"))
+        count += len(found)
+        wrong = check.feed(found)
+        if wrong is not None:
+            yield Finding(
+                "reordered", f"{copy.name}, read: {show_uid(wrong[0])} after {show_uid(wrong[1])}"
+            )
+            return
+        stream = STREAMS.index(copy.name)
+        keys = found["key"].tolist()
+        subjects = [subject_of(stream, key) for key in keys]
+        if batch.column("subject").to_pylist() != subjects or batch.column("key").to_pylist() != [
+            key_of(key) for key in keys
+        ]:
+            yield Finding("changed on its way", f"{copy.name}: subjects or keys are not as sent")
+    held = sum(len(segment.events) for segment in copy.segments)
+    if count != held:
+        yield Finding("read", f"{copy.name}: a whole read gave {count} of {held} events")
+
+
+def check_batches(log: Log) -> Iterator[Finding]:
+    """The batches of a segment tile it from 0 to its head, and their sizes add up."""
+    for stream in log.streams():
+        for segment in stream.segments:
+            rows = log.catalog.read(
+                lambda tx, wanted=segment.id: tx.rows(  # type: ignore[misc]
+                    "SELECT start_offset, end_offset, bytes, total_bytes FROM batches "
+                    "WHERE segment_id = ? ORDER BY start_offset",
+                    (wanted,),
+                )
+            )
+            at = total = 0
+            for start, end, size, running in rows:
+                total += size
+                if start != at or end <= start or running != total:
+                    yield Finding("batches", f"{stream.name}/{segment.number} breaks at {start}")
+                    break
+                at = end
+            else:
+                if at != segment.head or total != segment.bytes:
+                    yield Finding(
+                        "batches", f"{stream.name}/{segment.number}: {at} of {segment.head} events"
+                    )
+
+
+def check_integrity(url: str) -> Iterator[Finding]:
+    """SQLite's own opinion of its file."""
+    with contextlib.closing(sqlite3.connect(Path(url) / FILE)) as connection:
+        found = connection.execute("PRAGMA integrity_check").fetchall()
+    if found != [("ok",)]:
+        yield Finding("integrity_check", "; ".join(str(row[0]) for row in found[:5]))
+
+
+def check_sweep(log: Log, store: Path) -> tuple[list[Finding], int, int]:
+    """A sweep over files that look old removes exactly those that no batch names."""
+    referenced = {
+        str(row[0])
+        for row in log.catalog.read(
+            lambda tx: tx.rows("SELECT path FROM batches WHERE path IS NOT NULL")
+        )
+    }
+    before = files_of(store)
+    findings = []
+    if missing := referenced - before:
+        findings.append(Finding("file is gone", ", ".join(sorted(missing)[:3])))
+    long_ago = time.time() - 2 * limits.SWEEP_GRACE_S
+    for path in before:
+        os.utime(store / path, (long_ago, long_ago))
+    orphans = before - referenced
+    tried = log.sweep(dry_run=True)
+    if files_of(store) != before:
+        findings.append(Finding("sweep", "a dry run changed the store"))
+    if tried.orphans != len(orphans):
+        findings.append(
+            Finding(
+                "sweep",
+                f"a dry run counts {tried.orphans} orphans; there are {len(orphans)}: "
+                f"{', '.join(sorted(orphans)[:3])}",
+            )
+        )
+    log.sweep()
+    if left := files_of(store) - referenced:
+        findings.append(Finding("sweep", f"orphans were left: {', '.join(sorted(left)[:3])}"))
+    if removed := referenced - files_of(store):
+        findings.append(Finding("sweep", f"took what counts: {', '.join(sorted(removed)[:3])}"))
+    return findings, len(before), len(orphans)
+
+
+def files_of(store: Path) -> set[str]:
+    return {str(path.relative_to(store)) for path in store.rglob("*") if path.is_file()}
+
+
+def audit(url: str, store: Path, folder: Path) -> Report:
+    ledger = Ledger(record for path in journals(folder) for record in read_journal(path))
+    embedded = "://" not in url
+    findings: list[Finding] = []
+    log = open_log(url, store, create=False)
+    with contextlib.closing(log.catalog):
+        findings += check_batches(log)
+        copies = [copy_stream(log, name) for name in STREAMS]
+        wrong, totals = account(ledger, copies)
+        findings += wrong
+        for copy in copies:
+            findings += check_whole_read(log, copy)
+        swept, files, orphans = check_sweep(log, store)
+        findings += swept
+        for copy in copies:
+            again = copy_stream(log, copy.name)
+            if any(
+                not np.array_equal(one.events, two.events)
+                for one, two in zip(copy.segments, again.segments, strict=True)
+            ):
+                findings.append(Finding("sweep", f"{copy.name} reads differently after it"))
+        (batches,) = log.catalog.read(lambda tx: tx.row("SELECT count(*) FROM batches")) or (0,)
+    if embedded:
+        findings += check_integrity(url)
+    return Report(findings, totals, batches, files, orphans)
+
+
+def main(arguments: list[str]) -> None:
+    url, store, folder = arguments
+    pa.set_cpu_count(2)
+    report = audit(url, Path(store), Path(folder))
+    print(msgspec.json.encode(report).decode())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,95 @@
+"""Places at which a process kills itself, so that the narrow windows are met in every run.
+
+A kill at a random moment seldom falls between a commit and its acknowledgement, or between a
+file and the transaction that names it.  ``arm`` wraps the function around such a place; at its
+n-th pass the process sends itself a real SIGKILL.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+from headrace.catalog import batches, postgres, sqlite, streams
+from headrace.store import Store
+
+Place = Literal[
+    "before-commit",
+    "after-commit",
+    "in-commit",
+    "in-transaction",
+    "in-file",
+    "after-file",
+    "in-checkpoint",
+    "in-scale",
+]
+PLACES: tuple[Place, ...] = get_args(Place)
+WRITER_PLACES: tuple[Place, ...] = PLACES[:-1]
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
+
+
+def die_within(delay_s: float) -> None:
+    """Die from another thread, while this one goes on into the place."""
+
+    def wait() -> None:
+        time.sleep(delay_s)
+        die()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def arm(place: Place, passes: int, delay_s: float) -> None:
+    """Die at the ``passes``-th time the place is reached; ``delay_s`` is for those that last."""
+    match place:
+        case "before-commit":
+            for driver in (sqlite._Writer, postgres._Writer):
+                _wrap(driver, "commit", passes, before=die)
+        case "after-commit":
+            for driver in (sqlite._Writer, postgres._Writer):
+                _wrap(driver, "commit", passes, after=die)
+        case "in-commit":
+            for driver in (sqlite._Writer, postgres._Writer):
+                _wrap(driver, "commit", passes, before=lambda: die_within(delay_s))
+        case "in-transaction":
+            _wrap(batches, "append", passes, after=die)
+        case "in-file":
+            _wrap(Store, "put", passes, before=lambda: die_within(delay_s))
+        case "after-file":
+            _wrap(Store, "put", passes, after=die)
+        case "in-checkpoint":
+            _wrap(sqlite._Writer, "finish_checkpoint", passes, before=lambda: die_within(delay_s))
+        case "in-scale":
+            _wrap(streams, "seal", passes, after=die)
+
+
+def _wrap(
+    owner: Any,
+    name: str,
+    passes: int,
+    *,
+    before: Callable[[], None] | None = None,
+    after: Callable[[], None] | None = None,
+) -> None:
+    original = getattr(owner, name)
+    count = 0
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        nonlocal count
+        count += 1
+        due = count == passes
+        if due and before is not None:
+            before()
+        result = original(*args, **kwargs)
+        if due and after is not None:
+            after()
+        return result
+
+    setattr(owner, name, wrapped)
