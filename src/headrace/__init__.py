@@ -11,18 +11,11 @@
 [[b'12 apples']]
 """
 
-from headrace.catalog.producers import Placed
-from headrace.catalog.streams import (
-    ByBytes,
-    ByEvents,
-    Consumed,
-    Fixed,
-    Groups,
-    Limits,
-    Segment,
-    Stream,
-)
-from headrace.client import Headrace, Position, Transaction, open
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from headrace.errors import (
     DamagedBatchError,
     Fenced,
@@ -31,8 +24,22 @@ from headrace.errors import (
     InvalidInputError,
     TrimmedError,
 )
-from headrace.log.events import Event
-from headrace.reading import Reading
+
+if TYPE_CHECKING:
+    from headrace.catalog.producers import Placed
+    from headrace.catalog.streams import (
+        ByBytes,
+        ByEvents,
+        Consumed,
+        Fixed,
+        Groups,
+        Limits,
+        Segment,
+        Stream,
+    )
+    from headrace.client import Headrace, Position, Transaction, open
+    from headrace.log.events import Event
+    from headrace.reading import Reading
 
 __version__ = "0.1.0"
 
@@ -59,3 +66,26 @@ __all__ = [
     "TrimmedError",
     "open",
 ]
+
+# Loaded when first used: the command line and the pure cores need no Arrow to start.
+_HOMES = {
+    "headrace.catalog.producers": ("Placed",),
+    "headrace.catalog.streams": (
+        "ByBytes", "ByEvents", "Consumed", "Fixed", "Groups", "Limits", "Segment", "Stream",
+    ),
+    "headrace.client": ("Headrace", "Position", "Transaction", "open"),
+    "headrace.log.events": ("Event",),
+    "headrace.reading": ("Reading",),
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            globals()[name] = found = getattr(import_module(home), name)
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,124 @@
+"""The ``headrace`` command.
+
+Commands are named here and loaded when used, so that ``headrace --help`` answers at once.  The
+options ``--catalog``, ``--store`` and ``--json`` may stand before or after a command's name.
+
+Exit status: 0 done; 1 it could not be done, or a check failed; 2 the command or its input makes
+no sense, and nothing was changed; 130 stopped with Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from headrace.cli.failures import EXIT_INTERRUPTED, EXIT_USAGE, report, status_of
+from headrace.errors import HeadraceError
+
+VALUED = ("--catalog", "--store")
+FLAGS = ("--json",)
+INPUT_FLAGS = ("--json-lines", "--json")
+
+EPILOGUE = """\
+Before or after any command:
+
+`--catalog` PLACE: a folder or a postgresql:// address; else $HEADRACE_CATALOG, else ./headrace-data
+
+`--store` PLACE: where large batches go, if not beside the catalog: a folder, s3://bucket/prefix …
+
+`--json`: print JSON, for programs
+
+Exit status: 0 done, 1 failed, 2 wrong usage or bad input, 130 stopped with Ctrl-C.
+
+Example: `headrace --catalog ./data stream create orders --subjects 'orders.>' --segments 4`
+"""
+
+
+def _version() -> str:
+    from headrace import __version__
+
+    return f"headrace {__version__}"
+
+
+app = App(
+    name="headrace",
+    help="A durable, ordered, partitioned log for Python and Spark teams.",
+    help_epilogue=EPILOGUE,
+    help_format="markdown",
+    version=_version,
+    version_flags=["--version"],
+    suppress_keyboard_interrupt=False,
+    result_action="return_value",
+)
+COMMANDS = (
+    ("stream", "Create, look at, scale, trim and remove streams."),
+    ("publish", "Publish events: one, lines, JSON lines, or a Parquet or CSV file."),
+    ("read", "Read events from any place, or as they arrive."),
+    ("store", "Look after the files of large batches."),
+    ("demo", "The tour: a year of real flights through a log."),
+    ("sim", "Run the protocols in a world where everything goes wrong."),
+)
+for _at, (_name, _help) in enumerate(COMMANDS):
+    app.command(f"headrace.cli.{_name}:app", name=_name, help=_help, sort_key=_at)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line and exit."""
+    sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command; returns its exit status."""
+    as_json = "--json" in argv
+    try:
+        code = app(_arranged(list(argv)), exit_on_error=False, print_error=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has seen enough.  The interpreter's own flush at exit must not
+        # complain about it once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except CycloptsError as error:
+        report(error, as_json, hint=_help_of(argv))
+        return EXIT_USAGE
+    except HeadraceError as error:
+        report(error, as_json)
+        return status_of(error)
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return code if isinstance(code, int) else 0
+
+
+def _arranged(tokens: list[str]) -> list[str]:
+    """The words in the order in which the commands take them."""
+    leading: list[str] = []
+    while tokens and tokens[0].partition("=")[0] in (*VALUED, *FLAGS):
+        count = 2 if tokens[0] in VALUED else 1
+        leading, tokens = leading + tokens[:count], tokens[count:]
+    tokens = _dash_last(tokens)
+    if not tokens or not leading:
+        return tokens
+    chain, _, rest = app.parse_commands(tokens)
+    return [*chain, *leading, *rest] if chain else tokens
+
+
+def _dash_last(tokens: list[str]) -> list[str]:
+    """A lone - (the input) is a name, though it looks like an option."""
+    if "--" in tokens or "-" not in tokens[1:]:
+        return tokens
+    at = tokens.index("-", 1)
+    before = tokens[at - 1]
+    if before.startswith("-") and before not in INPUT_FLAGS:
+        return tokens
+    return [*tokens[:at], *tokens[at + 1 :], "--", "-"]
+
+
+def _help_of(argv: Sequence[str]) -> str:
+    """Where to look when a command was misspelt."""
+    chain, _, _ = app.parse_commands(_arranged(list(argv)))
+    return f"(see {' '.join(['headrace', *chain])} --help)"

@@ -1,0 +1,67 @@
+"""How a failed command ends: one line that says what happened and what to do, and a status."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+from headrace.errors import HeadraceError, InvalidInputError, UnknownSchemeError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+_PASSWORD = re.compile(r"(://[^\s/@:]*):[^\s/@]*@")
+
+
+class UsageError(InvalidInputError):
+    """Options that do not go together, or text that is not what an option takes."""
+
+
+class MissingExtraError(HeadraceError):
+    """The command needs a package that is not installed."""
+
+
+class CheckFailedError(HeadraceError):
+    """The command ran, and what it found is not what must hold."""
+
+
+class StoppedError(HeadraceError):
+    """A long command failed on the way; ``published`` events before that are in the log."""
+
+    def __init__(self, cause: HeadraceError, published: int) -> None:
+        before = "1 event" if published == 1 else f"{published:,} events"
+        super().__init__(f"{cause}; {before} before that stayed published")
+        self.cause = cause
+        self.published = published
+
+
+def status_of(error: HeadraceError) -> int:
+    if isinstance(error, StoppedError):
+        error = error.cause
+    bad_input = isinstance(error, InvalidInputError | UnknownSchemeError)
+    return EXIT_USAGE if bad_input else EXIT_FAILED
+
+
+def report(error: Exception, as_json: bool, *, hint: str = "") -> None:
+    """Say on stderr what went wrong; a password in an address is never shown."""
+    message = without_passwords(" ".join(f"{error} {hint}".split()))
+    if as_json:
+        cause = error.cause if isinstance(error, StoppedError) else error
+        told: dict[str, str | int] = {"error": type(cause).__name__, "message": message}
+        if isinstance(error, StoppedError):
+            told["published"] = error.published
+        shown = json.dumps(told, ensure_ascii=False)
+    else:
+        shown = f"headrace: {message}"
+    print(shown, file=sys.stderr, flush=True)
+
+
+def without_passwords(text: str) -> str:
+    """The text with the passwords of its addresses left out.
+
+    >>> without_passwords("cannot reach postgresql://ann:secret@db/app")
+    'cannot reach postgresql://ann:***@db/app'
+    """
+    return _PASSWORD.sub(r"\1:***@", text)

@@ -1,0 +1,80 @@
+"""What every command shares: which log, how to open it, and how to speak."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from cyclopts import Group, Parameter
+from rich.console import Console
+from rich.progress import Progress
+
+if TYPE_CHECKING:
+    from headrace.log.log import Log
+
+CATALOG_VARIABLE = "HEADRACE_CATALOG"
+CATALOG_DEFAULT = "./headrace-data"
+
+PIPE_WIDTH = 200
+"""Room for a table's lines where there is no screen to fit them on."""
+
+SHARED = Group("Everywhere", sort_key=100)
+
+
+@Parameter(name="*", group=SHARED)
+@dataclass(frozen=True)
+class Options:
+    """The options that every command takes."""
+
+    catalog: Annotated[
+        str | None,
+        Parameter(
+            help=f"Folder or postgresql:// address; else ${CATALOG_VARIABLE}, else "
+            f"{CATALOG_DEFAULT}."
+        ),
+    ] = None
+    store: Annotated[
+        str | None, Parameter(help="Where large batches go, if not beside the catalog.")
+    ] = None
+    json: Annotated[bool, Parameter(negative="", help="Print JSON, for programs.")] = False
+
+    @property
+    def place(self) -> str:
+        """The catalog's address."""
+        return self.catalog or os.environ.get(CATALOG_VARIABLE) or CATALOG_DEFAULT
+
+    @contextmanager
+    def open(self, *, create: bool = False) -> Iterator[Log]:
+        """The log; without ``create`` it must exist, so that a typo never makes a new one."""
+        from headrace.log.open import open_log
+
+        log = open_log(self.place, self.store, create=create)
+        try:
+            yield log
+        finally:
+            log.catalog.close()
+
+
+NONE = Options()
+
+
+def console() -> Console:
+    """Where people read results."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
+
+
+def print_json(value: Any) -> None:
+    """One line of JSON on stdout."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def progress(*columns: Any, quiet: bool = False) -> Progress:
+    """A progress display on stderr; silent for programs and where nobody looks."""
+    shown = Console(stderr=True)
+    return Progress(*columns, console=shown, transient=True, disable=quiet or not shown.is_terminal)

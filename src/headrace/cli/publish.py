@@ -1,0 +1,300 @@
+"""``headrace publish``: events from arguments, from lines, or from files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated
+
+import msgspec
+from cyclopts import App, Group, Parameter
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from headrace.cli import records, values
+from headrace.cli.failures import StoppedError, UsageError
+from headrace.cli.options import NONE, Options, console, print_json, progress
+from headrace.errors import HeadraceError, InvalidEventError
+from headrace.log import limits
+from headrace.log.events import Event, batch_of, check_event, now_us
+
+if TYPE_CHECKING:
+    from headrace.log.log import Log
+
+app = App(name="publish", help_epilogue="")
+
+READ_BYTES = 1024 * 1024
+LINE_BYTES_MAX = 2 * limits.EVENT_BYTES_MAX
+FILES = Group("With --file", sort_key=10)
+
+
+@app.default
+def publish(
+    subject: str | None = None,
+    value: str | None = None,
+    /,
+    *,
+    key: Annotated[str | None, Parameter(alias="-k")] = None,
+    header: Annotated[list[str] | None, Parameter(alias="-H", negative="")] = None,
+    lines: Annotated[bool, Parameter(negative="")] = False,
+    json_lines: Annotated[bool, Parameter(negative="")] = False,
+    file: Path | None = None,
+    stream: Annotated[str | None, Parameter(group=FILES)] = None,
+    subject_from: Annotated[str | None, Parameter(name="--subject", group=FILES)] = None,
+    value_from: Annotated[str | None, Parameter(name="--value", group=FILES)] = None,
+    timestamp: Annotated[str | None, Parameter(group=FILES)] = None,
+    text: Annotated[bool, Parameter(group=FILES, negative="")] = False,
+    options: Options = NONE,
+) -> None:
+    """Publish events; they are durable when this returns.
+
+    One event: `headrace publish orders.eu.42 '{"total": 12}' --key 42`
+
+    One from each line of the input: `tail -f app.log | headrace publish logs.app --lines`
+
+    JSON objects with subject, value (text, or any JSON), and if wanted key, headers, timestamp,
+    value_base64: `headrace read orders --json | headrace --catalog ./copy publish --json-lines`
+
+    A Parquet or CSV file: `headrace publish --file flights.parquet
+    --subject 'flights.{origin}.{dest}' --key tailnum --timestamp time_hour`
+
+    Parameters
+    ----------
+    subject
+        The event's subject; with --json-lines, a file to read instead of the input.
+    value
+        The event's value; without one, or with -, all of the input.
+    key
+        Events of one key stay in order; with --file, a column or a template with {column}.
+    header
+        name=value; may be given again.
+    lines
+        One event for each line of the input.
+    json_lines
+        One event for each JSON line of the input or of the file named.
+    file
+        A .parquet, .csv or .tsv file (.gz too); one event for each row.
+    stream
+        The stream; if not given, the one that captures the first row's subject.
+    subject_from
+        A column, or a template such as flights.{origin}.{dest}; without it the file's columns
+        must be an event's own (subject, value, key, timestamp, headers).
+    value_from
+        A column; without it the value is the whole row as JSON.
+    timestamp
+        A column of times; without it the time is now.
+    text
+        Take every CSV column as text instead of guessing its kind.
+    """
+    if sum((lines, json_lines, file is not None)) > 1:
+        raise UsageError("choose one of --lines, --json-lines and --file")
+    if file is None and (stream or subject_from or value_from or timestamp or text):
+        raise UsageError("--stream, --subject, --value, --timestamp and --text go with --file")
+    headers = [_header(each) for each in header or ()]
+    if file is not None:
+        if subject is not None or headers:
+            raise UsageError("with --file, give --subject instead of a SUBJECT, and no --header")
+        _publish_file(file, stream, (subject_from, key, value_from, timestamp), text, options)
+    elif json_lines:
+        if value is not None or key is not None or headers:
+            raise UsageError("with --json-lines each line has its own key, value and headers")
+        _publish_json_lines(subject, options)
+    elif subject is None:
+        raise UsageError("give a SUBJECT, or --json-lines, or --file (see headrace publish --help)")
+    elif lines:
+        if value is not None:
+            raise UsageError("with --lines the values come from the input; leave VALUE out")
+        _publish_lines(subject, key, headers, options)
+    else:
+        event = Event(subject=subject, value=_value(value), key=key, headers=headers or None)
+        _publish_one(event, options)
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, value = values.header(text)
+    return name, _raw(value)
+
+
+def _raw(argument: str) -> bytes:
+    """An argument's own bytes, also when they are not UTF-8."""
+    return argument.encode(errors="surrogateescape")
+
+
+def _value(argument: str | None) -> bytes:
+    if argument is not None and argument != "-":
+        return _raw(argument)
+    if argument is None and sys.stdin.isatty():
+        raise UsageError("give a VALUE, or - to type it (end with Ctrl-D), or --lines")
+    return sys.stdin.buffer.read(limits.EVENT_BYTES_MAX + 1)
+
+
+def _publish_one(event: Event, options: Options) -> None:
+    check_event(event)
+    with options.open() as log:
+        placed = log.append(log.routes.stream_for(event.subject), event)[0]
+    if options.json:
+        print_json({"stream": placed.stream, "segment": placed.segment, "offset": placed.start})
+    else:
+        console().print(f"{placed.stream} {placed.segment}:{placed.start}", markup=False)
+
+
+# --- lines ---------------------------------------------------------------------------------
+
+
+@dataclass
+class _Tally:
+    """What has been published so far."""
+
+    by_stream: dict[str, int] = field(default_factory=dict)
+
+    def add(self, stream: str, count: int) -> None:
+        self.by_stream[stream] = self.by_stream.get(stream, 0) + count
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_stream.values())
+
+    @contextmanager
+    def told(self, options: Options) -> Iterator[None]:
+        """Say at the end how much was published, also when it ended early."""
+        try:
+            yield
+        except HeadraceError as error:
+            if self.total:
+                raise StoppedError(error, self.total) from error
+            raise
+        if options.json:
+            print_json({"published": self.total, "streams": self.by_stream})
+        else:
+            where = ", ".join(f"{count:,} to {name}" for name, count in self.by_stream.items())
+            console().print(f"published {where or 'nothing'}", markup=False)
+
+
+def _publish_lines(
+    subject: str, key: str | None, headers: list[tuple[str, bytes]], options: Options
+) -> None:
+    template = Event(subject=subject, value=b"", key=key, headers=headers or None)
+    check_event(template)
+    tally = _Tally()
+    with options.open() as log, tally.told(options):
+        stream = log.routes.stream_for(subject)
+        number = 0
+        for chunk in _chunks(sys.stdin.buffer):
+            chosen: list[Event] = []
+            for line in chunk:
+                number += 1
+                if len(line) > limits.EVENT_BYTES_MAX:
+                    _append(log, {stream: chosen}, tally)
+                    raise InvalidEventError(f"line {number} is longer than an event may be")
+                chosen.append(msgspec.structs.replace(template, value=line))
+            _append(log, {stream: chosen}, tally)
+
+
+def _publish_json_lines(name: str | None, options: Options) -> None:
+    tally = _Tally()
+    with options.open() as log, _input(name) as source, tally.told(options):
+        number = 0
+        for chunk in _chunks(source):
+            by_stream: dict[str, list[Event]] = {}
+            try:
+                for line in chunk:
+                    number += 1
+                    if not line.strip():
+                        continue
+                    event = check_event(records.parsed(line, number))
+                    by_stream.setdefault(log.routes.stream_for(event.subject), []).append(event)
+            except HeadraceError as error:
+                # What came before the bad line is good; what comes after it is not looked at.
+                _append(log, by_stream, tally)
+                at = f"line {number}"
+                text = str(error) if str(error).startswith(at) else f"{at}: {error}"
+                raise InvalidEventError(text) from error
+            _append(log, by_stream, tally)
+
+
+@contextmanager
+def _input(name: str | None) -> Iterator[IO[bytes]]:
+    if name is None or name == "-":
+        yield sys.stdin.buffer
+        return
+    if not Path(name).exists():
+        raise UsageError(f"there is no file {name}; give a file of JSON lines, or - for the input")
+    with Path(name).open("rb") as opened:
+        yield opened
+
+
+def _append(log: Log, by_stream: dict[str, list[Event]], tally: _Tally) -> None:
+    """Append what was read at once; events of all streams commit together."""
+    write = log.write_of()
+    now = now_us()
+    for stream, events in by_stream.items():
+        if events:
+            write.add(stream, batch_of(events, now))
+    if not any(by_stream.values()):
+        return
+    log.commit(write)
+    for stream, events in by_stream.items():
+        tally.add(stream, len(events))
+
+
+def _chunks(source: IO[bytes]) -> Iterator[list[bytes]]:
+    """Whole lines, as many as are there now: what waits while a commit runs shares the next."""
+    descriptor = source.fileno()
+    rest = b""
+    while data := os.read(descriptor, READ_BYTES):
+        lines = data.split(b"\n")
+        lines[0] = rest + lines[0]
+        rest = lines.pop()
+        if len(rest) > LINE_BYTES_MAX:
+            raise InvalidEventError("a line is longer than an event may be")
+        if lines:
+            yield [line.removesuffix(b"\r") for line in lines]
+    if rest:
+        yield [rest]
+
+
+# --- files ---------------------------------------------------------------------------------
+
+
+def _publish_file(
+    path: Path,
+    stream: str | None,
+    columns: tuple[str | None, str | None, str | None, str | None],
+    as_text: bool,
+    options: Options,
+) -> None:
+    from headrace.cli.files import Mapping, open_file
+
+    tally = _Tally()
+    mapping = Mapping(*columns)
+    bar = progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[events]:,} events"),
+        TimeRemainingColumn(),
+        quiet=options.json,
+    )
+    with (
+        options.open() as log,
+        tally.told(options),
+        open_file(path, mapping, as_text=as_text) as source,
+        bar,
+    ):
+        task = bar.add_task(path.name, total=source.size, events=0)
+        for part in source.parts:
+            if stream is None:
+                stream = log.routes.stream_for(part.events.column("subject")[0].as_py())
+            try:
+                log.append(stream, part.events)
+            except InvalidEventError as error:
+                if error.row is None:
+                    raise
+                told = str(error).removeprefix(f"row {error.row}: ")
+                row = part.first_row + error.row
+                raise InvalidEventError(f"row {row} of {path.name}: {told}", row=row) from error
+            tally.add(stream, part.events.num_rows)
+            bar.update(task, completed=part.done, events=tally.total)

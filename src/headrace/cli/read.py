@@ -1,0 +1,203 @@
+"""``headrace read``: events on the screen, or as JSON lines."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+import pyarrow as pa
+from cyclopts import App, Parameter
+
+from headrace.cli import records, values
+from headrace.cli.failures import UsageError
+from headrace.cli.options import NONE, Options
+from headrace.cli.screens import time_text
+from headrace.errors import DamagedBatchError
+from headrace.log.read import Query
+
+app = App(name="read", help_epilogue="")
+
+PIPE_VALUE_CHARS = 200
+SUBJECT_CHARS_MAX = 48
+KEY_CHARS_MAX = 24
+
+
+@app.default
+def read(
+    stream: str,
+    /,
+    *,
+    start: Annotated[str, Parameter(name="--from")] = "earliest",
+    until: str | None = None,
+    follow: Annotated[bool, Parameter(negative="", alias="-f")] = False,
+    subject: str | None = None,
+    segments: str | None = None,
+    limit: int | None = None,
+    skip_damaged: Annotated[bool, Parameter(negative="")] = False,
+    options: Options = NONE,
+) -> None:
+    """Read a stream's events, in order per key.
+
+    A place is earliest, latest, a time (2013-07-04, 2013-07-04T10:30Z), a time ago (15m), or
+    positions (0:120,1:98, and the segments that follow from them).
+
+    Examples: `headrace read orders --from 15m --subject 'orders.eu.>'`,
+    `headrace read orders --follow --from latest --json | jq .value`
+
+    Parameters
+    ----------
+    stream
+        The stream's name.
+    start
+        Where to begin.
+    until
+        Where to end, if not at the end of what is there now.
+    follow
+        Go on as events arrive, until Ctrl-C.
+    subject
+        Only events whose subject passes this filter.
+    segments
+        Only these segments, comma-separated.
+    limit
+        At most this many events.
+    skip_damaged
+        Go on after a damaged batch; what was skipped is said on stderr.
+    """
+    query = Query(
+        start=values.place(start, "--from"),
+        until=None if until is None else values.place(until, "--until"),
+        follow=follow,
+        subject=subject,
+        segments=None if segments is None else values.numbers(segments, "--segments"),
+        limit=limit,
+    )
+    if limit is not None and limit < 1:
+        raise UsageError(f"--limit {limit}: read at least one event")
+    if follow and until is not None:
+        raise UsageError("a read that follows has no end: choose --follow or --until")
+    skipped = _Skipped(options.json)
+    show: Callable[[pa.RecordBatch], None] = _show_json if options.json else _Screen().show
+    with options.open() as log:
+        for batch in log.read(stream, query, skipped if skip_damaged else None):
+            show(batch)
+            sys.stdout.flush()
+    skipped.sum_up()
+
+
+class _Skipped:
+    """Says what was damaged, as it is met and once more at the end."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._batches = 0
+        self._events = 0
+
+    def __call__(self, error: DamagedBatchError) -> None:
+        self._batches += 1
+        self._events += error.end - error.start
+        if self._as_json:
+            skipped = {
+                "skipped": {
+                    "stream": error.stream,
+                    "segment": error.segment,
+                    "start": error.start,
+                    "end": error.end,
+                    "reason": error.reason,
+                }
+            }
+            print(msgspec.json.encode(skipped).decode(), file=sys.stderr)
+        else:
+            print(
+                f"headrace: skipped segment {error.segment} offsets {error.start} to "
+                f"{error.end - 1}: {error.reason}",
+                file=sys.stderr,
+            )
+
+    def sum_up(self) -> None:
+        if self._batches and not self._as_json:
+            print(
+                f"headrace: skipped {self._events:,} events in {self._batches:,} damaged "
+                f"batch{'es' if self._batches > 1 else ''}",
+                file=sys.stderr,
+            )
+
+
+def _show_json(batch: pa.RecordBatch) -> None:
+    encode = msgspec.json.encode
+    lines = [encode(records.shown(row)) for row in _rows(batch)]
+    sys.stdout.write(b"\n".join(lines).decode() + "\n")
+
+
+def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows with the time in microseconds, which Python's own type makes slow to print."""
+    at = batch.schema.get_field_index("timestamp")
+    stamps = batch.column("timestamp").cast(pa.int64())
+    rows: list[dict[str, Any]] = batch.set_column(at, "timestamp", stamps).to_pylist()
+    return rows
+
+
+class _Screen:
+    """Lines for people: columns grow as longer texts come, the value takes what is left."""
+
+    def __init__(self) -> None:
+        terminal = sys.stdout.isatty()
+        self._room = shutil.get_terminal_size().columns if terminal else None
+        self._subject = len("subject")
+        self._key = len("key")
+        self._place = len("seg:offset")
+        self._begun = False
+
+    def show(self, batch: pa.RecordBatch) -> None:
+        rows = [
+            (
+                time_text(row["timestamp"] // 1000 * 1000).replace("T", " ").removesuffix("Z"),
+                _cut(printable(row["subject"]), SUBJECT_CHARS_MAX),
+                _cut(printable(row["key"] or ""), KEY_CHARS_MAX),
+                f"{row['segment']}:{row['offset']}",
+                row["value"],
+            )
+            for row in _rows(batch)
+        ]
+        self._subject = max(self._subject, *(len(row[1]) for row in rows))
+        self._key = max(self._key, *(len(row[2]) for row in rows))
+        self._place = max(self._place, *(len(row[3]) for row in rows))
+        lines = []
+        if not self._begun:
+            self._begun = True
+            lines.append(self._line("time (UTC)", "subject", "key", "seg:offset", b"value"))
+        lines.extend(self._line(*row) for row in rows)
+        sys.stdout.write("\n".join(lines) + "\n")
+
+    def _line(self, time: str, subject: str, key: str, place: str, value: bytes) -> str:
+        line = (
+            f"{_whole(time):23}  {subject:{self._subject}}  {key:{self._key}}  "
+            f"{place:>{self._place}}  "
+        )
+        room = PIPE_VALUE_CHARS if self._room is None else max(8, self._room - len(line))
+        # More bytes than characters fit are not worth decoding.
+        text = printable(value[: 4 * room].decode(errors="backslashreplace"))
+        return (line + _cut(text, room, more=len(value) > 4 * room)).rstrip()
+
+
+def _whole(time: str) -> str:
+    return time if "." not in time else time[:23]
+
+
+def _cut(text: str, room: int, *, more: bool = False) -> str:
+    if len(text) <= room and not more:
+        return text
+    return text[: room - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """Text that cannot play tricks on a terminal.
+
+    >>> printable("a\\x1b[31mb\\n")
+    'a\\\\x1b[31mb\\\\n'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

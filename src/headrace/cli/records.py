@@ -1,0 +1,143 @@
+"""Events as JSON objects: what ``read --json`` prints is what ``publish --json-lines`` takes.
+
+Bytes that are UTF-8 stand as text, others in base64: ``value`` or ``value_base64``.  ``headers``
+is an object; a header that is not text is ``{"base64": …}``, and a repeated name has a list.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from headrace.cli.screens import time_text
+from headrace.errors import InvalidEventError
+from headrace.log.events import Event
+
+FIELDS = {"subject", "key", "value", "value_base64", "headers", "timestamp", "epoch"}
+IGNORED = {"stream", "segment", "offset", "origin"}
+"""Where an event was, as ``read`` prints it; it gets a new place."""
+
+
+def shown(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of a read, with its time in microseconds, as a JSON object."""
+    found: dict[str, Any] = {
+        "segment": row["segment"],
+        "offset": row["offset"],
+        "timestamp": time_text(row["timestamp"]),
+        "subject": row["subject"],
+    }
+    if row["key"] is not None:
+        found["key"] = row["key"]
+    try:
+        found["value"] = row["value"].decode()
+    except UnicodeDecodeError:
+        found["value_base64"] = base64.b64encode(row["value"]).decode()
+    if row["headers"]:
+        found["headers"] = _headers_shown(row["headers"])
+    if row["epoch"] is not None:
+        found["epoch"] = row["epoch"]
+    if row["origin"] is not None:
+        found["origin"] = row["origin"]
+    return found
+
+
+def _headers_shown(headers: list[dict[str, Any]]) -> dict[str, Any]:
+    found: dict[str, list[Any]] = {}
+    for header in headers:
+        try:
+            value = header["value"].decode()
+        except UnicodeDecodeError:
+            value = {"base64": base64.b64encode(header["value"]).decode()}
+        found.setdefault(header["key"], []).append(value)
+    return {key: values[0] if len(values) == 1 else values for key, values in found.items()}
+
+
+def parsed(line: bytes, number: int) -> Event:
+    """The event of one JSON line."""
+    at = f"line {number}"
+    try:
+        data = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidEventError(f"{at} is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise InvalidEventError(f'{at} is not an object like {{"subject": …, "value": …}}')
+    unknown = sorted(set(data) - FIELDS - IGNORED)
+    if unknown:
+        raise InvalidEventError(
+            f"{at} has unknown fields {', '.join(unknown)}; an event has "
+            f"{', '.join(sorted(FIELDS))}"
+        )
+    subject = data.get("subject")
+    if not isinstance(subject, str):
+        raise InvalidEventError(f"{at} has no subject")
+    key = data.get("key")
+    if key is not None and not isinstance(key, str):
+        raise InvalidEventError(f"{at}: the key must be text")
+    return Event(
+        subject=subject,
+        value=_value(data, at),
+        key=key,
+        headers=_headers(data.get("headers"), at),
+        timestamp=_timestamp(data.get("timestamp"), at),
+        epoch=_epoch(data.get("epoch"), at),
+    )
+
+
+def _value(data: dict[str, Any], at: str) -> bytes:
+    if ("value" in data) == ("value_base64" in data):
+        raise InvalidEventError(f"{at} must have either a value or a value_base64")
+    if "value_base64" in data:
+        return _from_base64(data["value_base64"], f"{at}: value_base64")
+    value = data["value"]
+    return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+
+
+def _from_base64(text: Any, what: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        raise InvalidEventError(f"{what} is not base64") from None
+
+
+def _headers(data: Any, at: str) -> list[tuple[str, bytes | str]] | None:
+    if data is None:
+        return None
+    if not isinstance(data, dict):
+        raise InvalidEventError(f"{at}: headers must be an object of names and values")
+    found: list[tuple[str, bytes | str]] = []
+    for name, given in data.items():
+        for value in given if isinstance(given, list) else [given]:
+            match value:
+                case str():
+                    found.append((name, value))
+                case {"base64": text, **rest} if not rest:
+                    found.append((name, _from_base64(text, f"{at}: header {name!r}")))
+                case _:
+                    raise InvalidEventError(
+                        f'{at}: header {name!r} must be text, or {{"base64": …}}'
+                    )
+    return found
+
+
+def _timestamp(data: Any, at: str) -> datetime | None:
+    if data is None:
+        return None
+    try:
+        found = datetime.fromisoformat(data)
+    except (TypeError, ValueError):
+        raise InvalidEventError(
+            f"{at}: the timestamp must be a time like 2013-07-04T10:30:00Z"
+        ) from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _epoch(data: Any, at: str) -> tuple[int, ...] | None:
+    if data is None:
+        return None
+    if not isinstance(data, list) or not all(type(part) is int for part in data):
+        raise InvalidEventError(f"{at}: the epoch must be a list of integers")
+    return tuple(data)

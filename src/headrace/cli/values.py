@@ -1,0 +1,152 @@
+"""Text from a command line, as values; each refuses what it cannot take, and says what it takes."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from headrace.cli.failures import UsageError
+
+if TYPE_CHECKING:
+    from headrace.log.read import Place
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_BYTES = {
+    "": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
+    "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40,
+}  # fmt: skip
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
+_POSITION = re.compile(r"(\d+):(\d+)")
+
+
+def duration_s(text: str, option: str) -> float:
+    """Seconds.
+
+    >>> duration_s("90m", "--older-than"), duration_s("7d", "--retention-age")
+    (5400.0, 604800.0)
+    """
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None:
+        raise UsageError(f"{option}: {text!r} is not a duration; write 30s, 15m, 2h, 7d or 4w")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def size_bytes(text: str, option: str) -> int:
+    """Bytes.
+
+    >>> size_bytes("10GB", "--retention-bytes"), size_bytes("1KiB", "--scale-bytes")
+    (10000000000, 1024)
+    """
+    found = _SIZE.fullmatch(text.strip())
+    unit = None if found is None else _BYTES.get(found[2].lower())
+    if found is None or unit is None:
+        raise UsageError(f"{option}: {text!r} is not a size; write 500000, 10MB, 2GiB or 1TB")
+    return int(float(found[1]) * unit)
+
+
+def numbers(text: str, option: str) -> list[int]:
+    """Whole numbers between commas.
+
+    >>> numbers("0, 3", "--merge")
+    [0, 3]
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        raise UsageError(f"{option}: {text!r} is not a list of whole numbers like 0,1")
+    return [int(part) for part in parts]
+
+
+def key_ranges(text: str, option: str) -> list[tuple[int, int]]:
+    """Ranges of key hashes, low-high, the high end not included.
+
+    >>> key_ranges("0-1000,0x3e8-4294967296", "--ranges")
+    [(0, 1000), (1000, 4294967296)]
+    """
+    found = []
+    for part in text.split(","):
+        low, _, high = part.strip().partition("-")
+        try:
+            found.append((int(low, 0), int(high, 0)))
+        except ValueError:
+            raise UsageError(
+                f"{option}: {part.strip()!r} is not a range of key hashes like 0-2147483648 (the "
+                "high end is not included)"
+            ) from None
+    return found
+
+
+def words(text: str) -> list[str]:
+    """What stands between commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def moment(text: str, option: str) -> datetime:
+    """A time, or how long ago; a time without a zone is UTC.
+
+    >>> moment("2013-07-04", "--from").isoformat()
+    '2013-07-04T00:00:00+00:00'
+    """
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is not None:
+        return datetime.now(UTC) - timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+    try:
+        parsed = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise UsageError(
+            f"{option}: {text!r} is not a time; write 2013-07-04, 2013-07-04T10:30Z, or 15m for "
+            "15 minutes ago"
+        ) from None
+    return parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
+
+
+def positions(text: str, option: str) -> dict[int, int]:
+    """Offsets by segment.
+
+    >>> positions("0:120,3:7", "--from")
+    {0: 120, 3: 7}
+    """
+    found: dict[int, int] = {}
+    for part in text.split(","):
+        position = _POSITION.fullmatch(part.strip())
+        if position is None:
+            raise UsageError(f"{option}: {part.strip()!r} is not a position like 0:120")
+        if int(position[1]) in found:
+            raise UsageError(f"{option}: segment {position[1]} is given twice")
+        found[int(position[1])] = int(position[2])
+    return found
+
+
+def place(text: str, option: str) -> Place:
+    """Anywhere in a stream: earliest, latest, a time, an offset or positions.
+
+    >>> place("latest", "--from"), place("0:7", "--from"), place("12", "--from")
+    ('latest', {0: 7}, 12)
+    """
+    text = text.strip()
+    if text in ("earliest", "latest"):
+        return text
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    if _POSITION.fullmatch(text.split(",")[0].strip()):
+        return positions(text, option)
+    try:
+        return moment(text, option)
+    except UsageError:
+        raise UsageError(
+            f"{option}: {text!r} is not a place; write earliest, latest, a time (2013-07-04, "
+            "2013-07-04T10:30Z), 15m for 15 minutes ago, or positions (0:120,1:98)"
+        ) from None
+
+
+def header(text: str) -> tuple[str, str]:
+    """A header's name and value.
+
+    >>> header("source=till 7")
+    ('source', 'till 7')
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"--header: {text!r} is not name=value")
+    return name, value
