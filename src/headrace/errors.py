@@ -378,3 +378,224 @@ class MembershipEventError(HeadraceError):
         super().__init__(f"{event} while {phase}: {why}")
         self.event = event
         self.phase = phase
+
+
+# --- epochs --------------------------------------------------------------------------------
+
+
+class TimeShapeError(InvalidInputError):
+    """A time is not of the shape that its stream uses; nothing was changed."""
+
+
+class EpochError(HeadraceError):
+    """Something that an epoch publisher or subscriber must refuse; nothing was changed.
+
+    ``update`` is what was refused and ``state`` what it met, both as text.
+    """
+
+    def __init__(self, why: str, *, update: object, state: object) -> None:
+        super().__init__(f"{update} refused: {why} (state: {state})")
+        self.update = str(update)
+        self.state = str(state)
+
+
+class IllegalTimeError(EpochError):
+    """Data or a new capability at a time that no held time allows any more."""
+
+
+class FrontierError(EpochError):
+    """A frontier that would go back, or lose what it does not have."""
+
+
+class EpochMessageError(EpochError):
+    """A message or call that makes no sense in this state."""
+
+
+class UnknownPartitionError(EpochError, LookupError):
+    """A partition that is not part of the subscription."""
+
+
+class UnknownSubscriberError(EpochError, LookupError):
+    """A publisher has no subscriber of that name."""
+
+
+class SubscriberExistsError(EpochError):
+    """A publisher has a subscriber of that name already."""
+
+
+class EpochCountError(EpochError):
+    """An epoch is complete and not all of its rows have arrived; resume from the frontier."""
+
+
+class EpochBufferFullError(EpochError):
+    """A subscriber would have to hold more than its limit allows."""
+
+
+class PublisherBlockedError(EpochError):
+    """A subscriber that must not miss anything has no room; publish again when it has."""
+
+    def __init__(self, subscribers: tuple[str, ...], *, update: object, state: object) -> None:
+        super().__init__(f"no room for {', '.join(subscribers)}", update=update, state=state)
+        self.subscribers = subscribers
+
+
+class HistoryGoneError(EpochError):
+    """Epochs at or after the wanted frontier are no longer there; ``since`` is what still is."""
+
+    def __init__(self, frontier: object, since: object, *, what: str) -> None:
+        super().__init__(
+            f"{what}; start from {since} or later, or from now", update=f"start from {frontier}",
+            state=f"complete since {since}",
+        )  # fmt: skip
+        self.frontier = frontier
+        self.since = since
+
+
+class InvalidTokenError(InvalidInputError):
+    """A resume token is damaged, of another stream, or of another version."""
+
+
+# --- regions ---------------------------------------------------------------------------------
+
+
+class RegionError(HeadraceError):
+    """Something that a region's cores do not allow; ``update`` and ``state`` name both sides.
+
+    Nothing was changed.
+    """
+
+    def __init__(self, update: str, state: str, why: str) -> None:
+        super().__init__(f"{update} while {state}: {why}")
+        self.update = update
+        self.state = state
+
+
+class UnknownRegionError(RegionError, LookupError):
+    """A marker or a command names a region that takes no part."""
+
+
+class StaleResponseError(RegionError):
+    """A response that came late, twice, or from an earlier round; it was not counted."""
+
+
+class UnexpectedResponseError(RegionError):
+    """A response to a round that was never asked for, or that was asked by another region."""
+
+
+class SnapshotRefusedError(RegionError):
+    """A snapshot cannot be started or forced now."""
+
+
+class SnapshotOrderError(RegionError):
+    """A snapshot does not follow those that are known."""
+
+
+class UpdateAheadError(RegionError):
+    """An update or an ack names a position that the log does not have."""
+
+
+class OriginOrderError(RegionError):
+    """Events of one origin came with a gap, again, or at another place than the log's end."""
+
+
+class CursorDeletedError(RegionError):
+    """The replicated group was deleted; create it again to use it."""
+
+
+class InvalidCursorDeltaError(RegionError, ValueError):
+    """A record of a replicated cursor breaks its own rules."""
+
+
+class InvalidMarkerError(InvalidInputError):
+    """The bytes of a marker cannot be read."""
+
+
+# --- reader groups ---------------------------------------------------------------------------
+
+
+class ReaderGroupError(HeadraceError):
+    """An update that the state of a reader group does not allow; nothing was changed.
+
+    ``reason`` is a short word for programs; ``update`` and ``state`` say what met what.
+    """
+
+    reason = "refused"
+
+    def __init__(self, update: str, state: str, why: str) -> None:
+        super().__init__(f"{update}: {why} ({state})")
+        self.update = update
+        self.state = state
+        self.why = why
+
+
+class AlreadyMemberError(ReaderGroupError):
+    """A reader of that name is online; put it offline first or choose another name."""
+
+    reason = "already_member"
+
+
+class NotMemberError(ReaderGroupError):
+    """The reader is not online, or was put offline and must start again."""
+
+    reason = "not_member"
+
+
+class NotOwnerError(ReaderGroupError):
+    """The reader does not own the segment."""
+
+    reason = "not_owner"
+
+
+class NotUnassignedError(ReaderGroupError):
+    """The segment cannot be claimed: it is owned, waits for others, is over, or is unknown."""
+
+    reason = "not_unassigned"
+
+
+class CheckpointPendingError(ReaderGroupError):
+    """The reader owes a checkpoint and must acknowledge it first."""
+
+    reason = "checkpoint_pending"
+
+
+class NotOverloadedError(ReaderGroupError):
+    """The reader has no more than its share, so it keeps its segments."""
+
+    reason = "not_overloaded"
+
+
+class TooManyCheckpointsError(ReaderGroupError):
+    """As many checkpoints as are allowed wait for readers already."""
+
+    reason = "too_many_checkpoints"
+
+
+class UnknownCheckpointError(ReaderGroupError, LookupError):
+    """There is no complete checkpoint of that name."""
+
+    reason = "unknown_checkpoint"
+
+
+class PositionFellError(ReaderGroupError):
+    """A position lies before the one recorded; only a reset moves a group back."""
+
+    reason = "position_fell"
+
+
+class InvalidReaderUpdateError(InvalidInputError):
+    """An update, a cut or a setting of a reader group is malformed."""
+
+
+class ReaderRevisionError(HeadraceError):
+    """An update was decided on, or a log continues from, another revision than this one."""
+
+    def __init__(self, found: int, expected: int) -> None:
+        super().__init__(
+            f"the reader group is at revision {found}, not {expected}; catch up and decide again"
+        )
+        self.found = found
+        self.expected = expected
+
+
+class ReaderStateDecodeError(HeadraceError, ValueError):
+    """A stored state or update of a reader group cannot have been written by this code."""

@@ -1,0 +1,73 @@
+"""Epochs: a subscriber sees all of an epoch or nothing of it, and knows which are complete.
+
+Pure cores, without I/O or clocks: :class:`Publisher` for one partition, :class:`Subscriber` for
+many, and between them the messages and bounded queues of a link.
+"""
+
+from headrace.epochs.antichains import Antichain, CountedAntichain, Frontier, counted
+from headrace.epochs.history import EpochHistory, Start
+from headrace.epochs.messages import (
+    Aborted,
+    Data,
+    FrontierUpdate,
+    Heartbeat,
+    Message,
+    Skip,
+    Snapshot,
+)
+from headrace.epochs.publisher import Cut, Published, Publisher
+from headrace.epochs.queues import QueuePolicy, QueueSettings
+from headrace.epochs.subscriber import (
+    Advanced,
+    Deliver,
+    Drop,
+    Dropped,
+    Effect,
+    End,
+    Ended,
+    Epoch,
+    Mode,
+    Ready,
+    Skipped,
+    Subscriber,
+)
+from headrace.epochs.times import INTEGERS, PAIRS, Time, TimeShape
+from headrace.epochs.token import ResumeToken
+
+__all__ = [
+    "INTEGERS",
+    "PAIRS",
+    "Aborted",
+    "Advanced",
+    "Antichain",
+    "CountedAntichain",
+    "Cut",
+    "Data",
+    "Deliver",
+    "Drop",
+    "Dropped",
+    "Effect",
+    "End",
+    "Ended",
+    "Epoch",
+    "EpochHistory",
+    "Frontier",
+    "FrontierUpdate",
+    "Heartbeat",
+    "Message",
+    "Mode",
+    "Published",
+    "Publisher",
+    "QueuePolicy",
+    "QueueSettings",
+    "Ready",
+    "ResumeToken",
+    "Skip",
+    "Skipped",
+    "Snapshot",
+    "Start",
+    "Subscriber",
+    "Time",
+    "TimeShape",
+    "counted",
+]

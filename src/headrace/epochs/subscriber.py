@@ -1,0 +1,492 @@
+"""The subscriber of an epoch stream: what of many partitions is delivered, and what is complete.
+
+Theory of operation
+-------------------
+An epoch that was latent in every partition when its snapshot was taken can be seen whole; one that
+had begun anywhere cannot.  So nothing is judged before the snapshots of all partitions are in
+hand.  What early partitions send meanwhile is checked and held back.  Then the upper frontiers
+make one maximal antichain, the *filter*, and data at or before one of its times is dropped.  Times
+that are incomparable to all of them pass: had they begun, they would be in an upper frontier.
+
+The lower frontiers are added up as counts, and the minimal times of the sum are the frontier of the
+subscription.  A time of the filter is of use as long as that merged frontier covers it, since some
+partition may still publish at or before it.  It leaves the filter when no partition can: not at
+equality, and never by the frontier of one partition alone.
+
+Whether a batch is delivered depends on its time only; its payload is handed on or dropped unread.
+
+Modes.  ``streaming``: batches as they come, of epochs that will be whole.  ``unfiltered``: all
+batches as they come.  ``whole``: an epoch at once, when the frontier has left it behind.
+
+A subscription may start at a frontier in the past, given a publisher or a log that still has all
+from there on (a snapshot that says otherwise is refused), and may stop at one.  Its resume token is
+its frontier: what lies before it was delivered, what lies at or after it is to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from headrace.epochs.active import ActiveEpochs
+from headrace.epochs.antichains import (
+    Antichain,
+    Change,
+    Frontier,
+    check_frontier,
+    counted,
+    join,
+    leave_out,
+    not_before,
+)
+from headrace.epochs.link import Link, Times, at_or_after, at_or_before
+from headrace.epochs.messages import Data, Message, Skip, Snapshot
+from headrace.epochs.times import INTEGERS, Time, TimeShape
+from headrace.epochs.token import ResumeToken
+from headrace.errors import (
+    EpochBufferFullError,
+    EpochMessageError,
+    FrontierError,
+    HistoryGoneError,
+    InvalidConfigError,
+    UnknownPartitionError,
+)
+
+
+class Mode(StrEnum):
+    """What a subscriber is given, and when."""
+
+    STREAMING = "streaming"
+    UNFILTERED = "unfiltered"
+    WHOLE = "whole"
+
+
+class End(StrEnum):
+    """How a subscription stands with its stream."""
+
+    OPEN = "open"
+    CLOSED = "closed"  # every partition is complete
+    REACHED = "reached"  # everything before `until` is complete
+    ABORTED = "aborted"  # a partition ended with times still held
+
+
+class Drop(StrEnum):
+    """Why a batch is not delivered."""
+
+    FILTERED = "filtered"  # its epoch had begun, or part of it was skipped
+    BEFORE_START = "before start"
+    AFTER_END = "after end"
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """All snapshots are there: the merged frontiers as they were taken."""
+
+    lower: Frontier
+    upper: Frontier
+
+
+class Deliver(msgspec.Struct, frozen=True):
+    """Hand a batch to the consumer."""
+
+    partition: str
+    data: Data
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """Let go of a batch without looking into it."""
+
+    partition: str
+    data: Data
+    why: Drop
+
+
+class Epoch(msgspec.Struct, frozen=True):
+    """A whole epoch; `resume` is the frontier to resume from once it is dealt with."""
+
+    time: Time
+    batches: tuple[Deliver, ...]
+    resume: Frontier
+
+
+class Advanced(msgspec.Struct, frozen=True):
+    """The frontier of the subscription has moved."""
+
+    frontier: Frontier
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """Epochs at or before `upper` that were not complete have lost data: they are void."""
+
+    partition: str
+    upper: Frontier
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """The subscription has ended, and why."""
+
+    end: End
+    reason: str
+
+
+Effect = Ready | Deliver | Dropped | Epoch | Advanced | Skipped | Ended
+
+_Step = tuple[str, Message, tuple[Change, ...]]
+
+
+class Subscriber:
+    """One subscription to all partitions of a stream.
+
+    >>> subscriber = Subscriber(["p0"], mode=Mode.WHOLE)
+    >>> _ = subscriber.receive("p0", Snapshot((3,), (5,)))
+    >>> subscriber.receive("p0", Data(5, b"late"))[0].why, subscriber.frontier
+    (<Drop.FILTERED: 'filtered'>, (3,))
+    """
+
+    def __init__(
+        self,
+        partitions: Iterable[str],
+        shape: TimeShape = INTEGERS,
+        *,
+        mode: Mode = Mode.STREAMING,
+        start: Iterable[Time] | None = None,
+        until: Iterable[Time] | None = None,
+        batches_max: int | None = None,
+    ) -> None:
+        """`batches_max` bounds what is held back and, in mode ``whole``, what is incomplete."""
+        self.shape = shape
+        self.mode = mode
+        self.end = End.OPEN
+        self.resumed = start is not None
+        bottom: Frontier = (shape.bottom,)
+        self._start = Antichain.minimal(
+            shape, check_frontier(shape, bottom if start is None else start)
+        )
+        self._until = Antichain.minimal(shape, check_frontier(shape, until or ()))
+        self._batches_max = batches_max
+        self._links = {name: self._link(name, bottom) for name in partitions}
+        if not self._links:
+            raise InvalidConfigError("a subscription needs at least one partition")
+        self._filter = Antichain.maximal(shape)
+        self._lower = counted(shape)
+        self._seen = Antichain.maximal(shape)
+        self._pending: ActiveEpochs[list[Deliver]] = ActiveEpochs(shape)
+        self._pending_batches = 0
+        self._ready = False
+        self._snapshots: dict[str, Snapshot] = {}
+        self._held: list[_Step] = []
+        self._joining = Antichain.minimal(shape)
+        """Where partitions that were added later may have begun; empty when all have spoken."""
+        self._frontier: Frontier = self._start.frontier
+        self.delivered = 0
+        self.dropped = 0
+
+    def _link(self, name: str, at: Frontier) -> Link:
+        return Link(name, self.shape, self._start.frontier, at)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Subscriber {self.mode} {self.end}, frontier {list(self._frontier)}, "
+            f"filter {self._filter}>"
+        )
+
+    # --- reading ---
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The partitions, in the order of coming."""
+        return tuple(self._links)
+
+    @property
+    def ready(self) -> bool:
+        """Whether all first snapshots are there, so that messages are judged."""
+        return self._ready
+
+    @property
+    def frontier(self) -> Frontier:
+        """What is still to come; empty when everything is complete."""
+        return self._frontier
+
+    @property
+    def filter(self) -> Frontier:
+        """The times at or before which data is dropped."""
+        return self._filter.frontier
+
+    @property
+    def held_back(self) -> int:
+        """How many messages wait for a snapshot of another partition."""
+        return len(self._held)
+
+    @property
+    def pending_batches(self) -> int:
+        """How many batches of incomplete epochs are kept for mode ``whole``."""
+        return self._pending_batches
+
+    def completed(self, time: Time) -> bool:
+        """Whether an epoch will get no more data."""
+        self.shape.check(time)
+        return self._ready and not (self._start.covers(time) and self._lower.covers(time))
+
+    def lower_of(self, partition: str) -> Frontier:
+        """The lower frontier of one partition."""
+        return self._known(partition, "lower frontier").lower
+
+    def waiting_for(self) -> tuple[str, ...]:
+        """The partitions whose snapshot is missing."""
+        return tuple(name for name, link in self._links.items() if not link.begun)
+
+    def token(self, stream: str) -> ResumeToken:
+        """What to keep in order to go on from here."""
+        return ResumeToken(stream, self.shape, self._frontier)
+
+    # --- messages ---
+
+    def receive(self, partition: str, message: Message) -> list[Effect]:
+        """Take in a message of a partition; raises, and changes nothing, if it is not legal."""
+        link = self._known(partition, message)
+        if self.end in (End.CLOSED, End.REACHED):
+            return []  # what was under way when the end came
+        self._check_room(link, message)
+        if self.resumed and isinstance(message, Snapshot):
+            self._check_history(message)
+        step = (partition, message, link.accept(message))
+        if not self._ready:
+            return self._hold(link, step)
+        effects: list[Effect] = []
+        if isinstance(message, Snapshot):
+            self._join(message, step[2], effects)
+        else:
+            self._judge(step, effects)
+        self._settle(effects)
+        return effects
+
+    def judge_many(
+        self, partition: str, times: Times, rows: Times | None = None
+    ) -> npt.NDArray[np.bool_]:
+        """Which of many batches of a partition to deliver, at once.
+
+        For the two streaming modes, when all partitions have sent their snapshots.  `times` has
+        one integer per batch, or one row of integers per batch for tuples.
+        """
+        link = self._known(partition, f"{len(times)} batches")
+        if self.mode is Mode.WHOLE or not self._ready or len(self._joining):
+            raise EpochMessageError(
+                "only a streaming subscription with all snapshots judges many at once",
+                update=f"{len(times)} batches of {partition}",
+                state=self,
+            )
+        if self.end in (End.CLOSED, End.REACHED):
+            return np.zeros(len(times), dtype=np.bool_)
+        link.accept_many(times, rows)
+        passed = np.ones(len(times), dtype=np.bool_)
+        if self.mode is not Mode.UNFILTERED and len(self._filter):
+            passed &= ~at_or_before(times, self._filter.frontier)
+        if self.resumed:
+            passed &= at_or_after(times, self._start.frontier)
+        if len(self._until):
+            passed &= ~at_or_after(times, self._until.frontier)
+        delivered = int(np.count_nonzero(passed))
+        self.delivered += delivered
+        self.dropped += len(times) - delivered
+        if delivered:
+            self._see(times[passed])
+        return passed
+
+    def _see(self, times: Times) -> None:
+        if times.ndim == 1:
+            self._seen.insert(int(times.max()))
+        else:
+            self._seen.insert_all(map(tuple, np.unique(times, axis=0).tolist()))
+
+    def lost(self, partition: str, reason: str) -> list[Effect]:
+        """The link of a partition has ended, cleanly or not."""
+        link = self._known(partition, "end of the link")
+        effects: list[Effect] = []
+        if link.lost(reason) and self.end is End.OPEN:
+            self._finish(End.ABORTED, f"partition {partition}: {reason}", effects)
+        return effects
+
+    def add_partition(self, partition: str, at: Iterable[Time]) -> list[Effect]:
+        """A partition is new, and publishes only at or after `at`.
+
+        `at` must lie in the future: not before the frontier, and nothing at or after it delivered.
+        Data at or after it is held back until the partition's snapshot tells what has begun.
+        """
+        future = check_frontier(self.shape, at)
+        what = f"partition {partition} added at {list(future)}"
+        if partition in self._links or self.end is not End.OPEN or not self._ready:
+            raise EpochMessageError("it is known, or it is not the time", update=what, state=self)
+        covered = Antichain.minimal(self.shape, future)
+        if not all(self._lower.covers(time) for time in future):
+            raise FrontierError("it is completed", update=what, state=self)
+        if any(covered.covers(time) for time in self._seen):
+            raise FrontierError(f"data up to {self._seen} was seen", update=what, state=self)
+        self._links[partition] = self._link(partition, future)
+        self._joining.insert_all(future)
+        self._lower.update([(time, 1) for time in future])
+        return []
+
+    # --- steps ---
+
+    def _known(self, partition: str, update: object) -> Link:
+        link = self._links.get(partition)
+        if link is None:
+            raise UnknownPartitionError(
+                f"partition {partition!r} is not one of {list(self._links)}",
+                update=update,
+                state=self,
+            )
+        return link
+
+    def _check_room(self, link: Link, message: Message) -> None:
+        if self._batches_max is None or not isinstance(message, Data):
+            return
+        if self._pending_batches + len(self._held) >= self._batches_max:
+            raise EpochBufferFullError(
+                f"{self._batches_max} batches are held already", update=f"data at {message.time}",
+                state=f"{self!r}, {link!r}",
+            )  # fmt: skip
+
+    def _check_history(self, message: Snapshot) -> None:
+        """A start in the past needs all that came since: a snapshot may not show otherwise."""
+        missed = [time for time in message.upper if self._start.covers(self.shape.check(time))]
+        if missed:
+            since = leave_out(self.shape, (self.shape.bottom,), missed)
+            raise HistoryGoneError(
+                self._start.frontier, since, what=f"data up to {missed} was published before"
+            )
+
+    def _hold(self, link: Link, step: _Step) -> list[Effect]:
+        """Before all snapshots are there: keep everything, in the order of coming."""
+        partition, message, _ = step
+        effects: list[Effect] = []
+        if isinstance(message, Snapshot):
+            self._snapshots[partition] = message
+        else:
+            self._held.append(step)
+        if link.aborted is not None and self.end is End.OPEN:
+            self._finish(End.ABORTED, f"partition {partition}: {link.aborted}", effects)
+        if not self.waiting_for():
+            self._begin(effects)
+        return effects
+
+    def _begin(self, effects: list[Effect]) -> None:
+        for snapshot in self._snapshots.values():
+            self._filter.insert_all(snapshot.upper)
+            self._lower.update([(time, 1) for time in snapshot.lower])
+        self._snapshots.clear()
+        self._ready = True
+        effects.append(Ready(self._lower.frontier, self._filter.frontier))
+        self._settle(effects)
+        self._release(effects)
+
+    def _join(self, snapshot: Snapshot, changes: tuple[Change, ...], effects: list[Effect]) -> None:
+        """A partition that was added has sent its snapshot."""
+        self._filter.insert_all(snapshot.upper)
+        self._lower.update(changes)
+        ahead = [link.at for link in self._links.values() if not link.begun]
+        self._joining = Antichain.minimal(self.shape, (time for at in ahead for time in at))
+        self._release(effects)
+
+    def _release(self, effects: list[Effect]) -> None:
+        held, self._held = self._held, []
+        for step in held:
+            self._judge(step, effects)
+
+    def _judge(self, step: _Step, effects: list[Effect]) -> None:
+        partition, message, changes = step
+        match message:
+            case Data(time=time) if self._joining.covers(time):
+                self._held.append(step)
+            case Data():
+                self._judge_data(partition, message, effects)
+            case Skip(upper=upper):
+                self._void(upper)
+                effects.append(Skipped(partition, upper))
+            case _:
+                pass
+        if changes:
+            self._lower.update(changes)
+            self._settle(effects)
+        link = self._links[partition]
+        if link.aborted is not None and self.end is End.OPEN:
+            self._finish(End.ABORTED, f"partition {partition}: {link.aborted}", effects)
+
+    def _judge_data(self, partition: str, data: Data, effects: list[Effect]) -> None:
+        why = self._verdict(data.time)
+        if why is not None:
+            self.dropped += 1
+            effects.append(Dropped(partition, data, why))
+            return
+        self.delivered += 1
+        self._seen.insert(data.time)
+        deliver = Deliver(partition, data)
+        if self.mode is not Mode.WHOLE:
+            effects.append(deliver)
+            return
+        batches = self._pending.get(data.time)
+        if batches is None:
+            batches = []
+            self._pending.put(data.time, batches)
+        batches.append(deliver)
+        self._pending_batches += 1
+
+    def _verdict(self, time: Time) -> Drop | None:
+        """Why data at `time` is not delivered, or None."""
+        if self.mode is not Mode.UNFILTERED and self._filter.covers(time):
+            return Drop.FILTERED
+        if self.resumed and not self._start.covers(time):
+            return Drop.BEFORE_START
+        if self._until.covers(time):
+            return Drop.AFTER_END
+        return None
+
+    def _void(self, upper: Frontier) -> None:
+        """Part of what is at or before `upper` is lost: none of it is to be seen."""
+        self._filter.insert_all(upper)
+        lost = Antichain.maximal(self.shape, upper)
+        for time in [time for time in self._pending if lost.covers(time)]:
+            self._pending_batches -= len(self._pending.drop(time))
+
+    def _settle(self, effects: list[Effect]) -> None:
+        """After the merged frontier has moved: prune, release, tell."""
+        self._filter.prune(self._lower.covers)
+        frontier = (
+            join(self.shape, self._start, self._lower.frontier)
+            if self.resumed
+            else self._lower.frontier
+        )
+        complete = self._pending.take_completed(self._lower.covers)
+        if complete:
+            self._give(complete, frontier, effects)
+        if frontier != self._frontier:
+            self._frontier = frontier
+            effects.append(Advanced(frontier))
+        if self.end is not End.OPEN:
+            return
+        if not self._lower.counts:
+            self._finish(End.CLOSED, "every partition is complete", effects)
+        elif len(self._until) and not_before(self.shape, frontier, self._until):
+            self._finish(End.REACHED, f"everything before {self._until} is complete", effects)
+
+    def _give(
+        self,
+        complete: list[tuple[Time, list[Deliver]]],
+        frontier: Frontier,
+        effects: list[Effect],
+    ) -> None:
+        """Give out whole epochs; after each, what is still to come includes the rest of them."""
+        rest = Antichain.minimal(self.shape, frontier)
+        epochs = []
+        for time, batches in reversed(complete):
+            epochs.append(Epoch(time, tuple(batches), rest.frontier))
+            rest.insert(time)
+            self._pending_batches -= len(batches)
+        effects.extend(reversed(epochs))
+
+    def _finish(self, end: End, reason: str, effects: list[Effect]) -> None:
+        self.end = end
+        effects.append(Ended(end, reason))
