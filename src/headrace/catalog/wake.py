@@ -8,7 +8,9 @@ each of them.  Nothing is polled for; once a second the waiting process compares
 
 A full socket queue drops datagrams.  The receiver drains its socket until it is empty, and a
 full queue means that at least ``BURST`` datagrams are read in one go; it then wakes everybody,
-so that no channel is missed.
+so that no channel is missed.  A committer has a socket for each receiver: what lies unread in
+the queue of one that is paused counts against the sending socket, and would silence a shared one
+for all.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 Callback = Callable[[], None]
@@ -103,7 +106,10 @@ class WakeSockets:
     """The datagram sockets of one catalog folder, seen from one process."""
 
     def __init__(
-        self, folder: Path, notifier: Notifier, changed: Callable[[], Callable[[], bool]]
+        self,
+        folder: Path,
+        notifier: Notifier,
+        changed: Callable[[], AbstractContextManager[Callable[[], bool]]],
     ) -> None:
         self._folder = folder
         self._notifier = notifier
@@ -113,8 +119,7 @@ class WakeSockets:
         self._receiver: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
-        self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._sender.setblocking(False)
+        self._senders: dict[str, socket.socket] = {}
         self._peers: list[str] = []
         self._peers_mtime_ns = -1
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -131,27 +136,37 @@ class WakeSockets:
             message = EVERYBODY
         for peer in peers:
             try:
-                self._sender.sendto(message, peer)
-            except BlockingIOError:
-                continue
+                self._sender(peer).sendto(message, peer)
             except (ConnectionRefusedError, FileNotFoundError):
+                self._senders.pop(peer).close()
                 with contextlib.suppress(OSError):
                     os.unlink(peer)
             except OSError:
+                # A full queue, most of all; its reader will notice how full it was.
                 continue
+
+    def _sender(self, peer: str) -> socket.socket:
+        sender = self._senders.get(peer)
+        if sender is None:
+            sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            sender.setblocking(False)
+            self._senders[peer] = sender
+        return sender
 
     def _current_peers(self) -> list[str]:
         try:
             mtime_ns = os.stat(self._folder).st_mtime_ns
+            if mtime_ns == self._peers_mtime_ns:
+                return self._peers
+            peers = [
+                entry.path
+                for entry in os.scandir(self._folder)
+                if entry.name != self._name and entry.name[0] != "."
+            ]
         except OSError:
             return []
-        if mtime_ns == self._peers_mtime_ns:
-            return self._peers
-        peers = [
-            entry.path
-            for entry in os.scandir(self._folder)
-            if entry.name != self._name and entry.name[0] != "."
-        ]
+        for gone in self._senders.keys() - set(peers):
+            self._senders.pop(gone).close()
         # A folder's time stamp is coarse: a listing is kept only once it cannot change unseen.
         if time.time_ns() - mtime_ns > 100_000_000:
             self._peers, self._peers_mtime_ns = peers, mtime_ns
@@ -174,29 +189,33 @@ class WakeSockets:
             self._thread.start()
 
     def _run(self, receiver: socket.socket) -> None:
-        changed = self._changed()
         poller = select.poll()
         poller.register(receiver, select.POLLIN)
-        next_check = time.monotonic() + POLL_S
-        while not self._closing:
-            poller.poll(max(0.0, next_check - time.monotonic()) * 1000)
-            channels: set[str] = set()
-            count = 0
-            while True:
-                try:
-                    message = receiver.recv(DATAGRAM_BYTES_MAX + 1)
-                except BlockingIOError:
-                    break
-                count += BURST if message == EVERYBODY else 1
-                channels.update(message.decode().split("\n"))
-            if count >= BURST:
-                self._notifier.everybody()
-            elif channels:
-                self._notifier.news(channels)
-            if time.monotonic() >= next_check:
-                next_check = time.monotonic() + POLL_S
-                if changed():
-                    self._notifier.everybody()
+        with self._changed() as changed:
+            next_check = time.monotonic() + POLL_S
+            while not self._closing:
+                poller.poll(max(0.0, next_check - time.monotonic()) * 1000)
+                self._drain(receiver)
+                if time.monotonic() >= next_check:
+                    next_check = time.monotonic() + POLL_S
+                    if changed():
+                        self._notifier.everybody()
+
+    def _drain(self, receiver: socket.socket) -> None:
+        """Read all that has come, then pass it on."""
+        channels: set[str] = set()
+        count = 0
+        while True:
+            try:
+                message = receiver.recv(DATAGRAM_BYTES_MAX + 1)
+            except BlockingIOError:
+                break
+            count += BURST if message == EVERYBODY else 1
+            channels.update(message.decode().split("\n"))
+        if count >= BURST:
+            self._notifier.everybody()
+        elif channels:
+            self._notifier.news(channels)
 
     def close(self) -> None:
         with self._lock:
@@ -205,10 +224,15 @@ class WakeSockets:
             self._receiver = None
         if receiver is not None and thread is not None:
             path = str(self._folder / self._name)
-            with contextlib.suppress(OSError):
-                self._sender.sendto(b"", path)
+            with (
+                contextlib.suppress(OSError),
+                socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as waker,
+            ):
+                waker.sendto(b"", path)
             thread.join(timeout=2 * POLL_S)
             receiver.close()
             with contextlib.suppress(OSError):
                 os.unlink(path)
-        self._sender.close()
+        for sender in self._senders.values():
+            sender.close()
+        self._senders.clear()

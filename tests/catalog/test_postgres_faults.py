@@ -1,0 +1,266 @@
+"""PostgreSQL when connections are cut: told the truth, nothing twice, and soon well again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+
+from headrace.catalog import Catalog, Tx, open_catalog, postgres
+from headrace.catalog.postgres import PostgresCatalog
+from headrace.catalog.streams import StreamConfig
+from headrace.errors import CatalogUnavailableError
+from headrace.log.events import Event
+from headrace.log.log import Log
+from tests.support import wait_until
+
+
+@pytest.fixture
+def catalog(postgres_url: str) -> Iterator[PostgresCatalog]:
+    with closing(open_catalog(postgres_url)) as opened:
+        assert isinstance(opened, PostgresCatalog)
+        yield opened
+
+
+@pytest.fixture
+def cut(postgres_url: str) -> Iterator[Callable[[str], int]]:
+    """Ends the server's side of the connections whose last statement matches a pattern."""
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+
+        def end(pattern: str = "%") -> int:
+            rows = admin.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+                "WHERE application_name = 'headrace' AND query LIKE %s",
+                (pattern,),
+            ).fetchall()
+            return len(rows)
+
+        yield end
+
+
+def put(key: str) -> Callable[[Tx], int]:
+    return lambda tx: tx.execute("INSERT INTO meta (key, value) VALUES (?, '')", (f"test:{key}",))
+
+
+def stored(catalog: Catalog) -> list[str]:
+    rows = catalog.read(
+        lambda tx: tx.rows("SELECT key FROM meta WHERE key LIKE 'test:%' ORDER BY key")
+    )
+    return [row[0].removeprefix("test:") for row in rows]
+
+
+def test_connections_cut_while_idle_are_replaced_unseen(
+    catalog: PostgresCatalog, cut: Callable[..., int]
+) -> None:
+    catalog.write(put("before"))
+    assert stored(catalog) == ["before"]
+    assert cut() >= 2
+    catalog.write(put("after"))
+    assert stored(catalog) == ["after", "before"]
+
+
+def test_several_idle_readers_cut_at_once_are_replaced(
+    catalog: PostgresCatalog, cut: Callable[..., int]
+) -> None:
+    together = threading.Barrier(4)
+
+    def look(tx: Tx) -> None:
+        tx.row("SELECT 1")
+        together.wait(10)
+
+    threads = [threading.Thread(target=lambda: catalog.read(look)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert cut("SELECT 1%") >= 4
+    assert stored(catalog) == []
+    assert catalog.entries.changes("b", 0).entries == ()
+
+
+def test_a_write_cut_in_the_middle_fails_and_leaves_nothing(
+    catalog: PostgresCatalog, cut: Callable[..., int]
+) -> None:
+    def write(tx: Tx) -> None:
+        put("half")(tx)
+        tx.row("SELECT 'in the middle'")
+        assert cut("%in the middle%") == 1
+        put("other half")(tx)
+
+    with pytest.raises(CatalogUnavailableError):
+        catalog.write(write)
+    assert stored(catalog) == []
+    catalog.write(put("again"))
+    assert stored(catalog) == ["again"]
+
+
+def test_a_group_cut_in_the_middle_fails_as_a_whole(
+    catalog: PostgresCatalog, cut: Callable[..., int]
+) -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def hold(tx: Tx) -> None:
+        entered.set()
+        assert release.wait(20)
+
+    def middle(tx: Tx) -> None:
+        tx.row("SELECT 'in the middle'")
+        assert cut("%in the middle%") == 1
+        tx.row("SELECT 1")
+
+    answers: list[BaseException | None] = []
+    done = threading.Semaphore(0)
+
+    def answer(result: Any, error: BaseException | None) -> None:
+        answers.append(error)
+        done.release()
+
+    holder = threading.Thread(target=lambda: catalog.write(hold))
+    holder.start()
+    assert entered.wait(20)
+    for write in (put("a"), middle, put("b")):
+        catalog.submit(write, answer)
+    release.set()
+    holder.join()
+    for _ in range(3):
+        assert done.acquire(timeout=20)
+    assert all(isinstance(error, CatalogUnavailableError) for error in answers)
+    assert stored(catalog) == []
+    catalog.write(put("again"))
+    assert stored(catalog) == ["again"]
+
+
+def test_a_read_cut_in_the_middle_is_repeated(
+    catalog: PostgresCatalog, cut: Callable[..., int]
+) -> None:
+    catalog.write(put("x"))
+    assert stored(catalog) == ["x"]
+    runs = []
+
+    def look(tx: Tx) -> Any:
+        runs.append(1)
+        tx.row("SELECT 'in the middle'")
+        if len(runs) == 1:
+            assert cut("%in the middle%") == 1
+        return tx.row("SELECT 7")
+
+    assert catalog.read(look, snapshot=True) == (7,)
+    assert len(runs) == 2
+
+
+def test_a_listener_that_was_cut_listens_again_and_misses_nothing(
+    catalog: PostgresCatalog, postgres_url: str, cut: Callable[..., int]
+) -> None:
+    heard = threading.Event()
+    catalog.subscribe("c", heard.set)
+    wait_until(lambda: cut("LISTEN%"), "a listener to cut")
+    with closing(open_catalog(postgres_url)) as other:
+        heard.clear()
+        # Said while nobody listens: found by looking again once somebody does.
+        other.write(lambda tx: tx.notify("c"))
+        assert heard.wait(10)
+        heard.clear()
+        wait_until(
+            lambda: other.write(lambda tx: tx.notify("c")) or heard.wait(0.2), "news once more"
+        )
+
+
+class CutAtCommit:
+    """Cuts the writer's connection around its COMMIT, as a failing network would."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cut: Callable[..., int]) -> None:
+        self._real = postgres._Writer.commit
+        self._cut = cut
+        self.when = "never"
+        monkeypatch.setattr(postgres._Writer, "commit", lambda w, c: self.commit(w, c))
+
+    def commit(self, writer: postgres._Writer, channels: set[str]) -> None:
+        when, self.when = self.when, "never"
+        if when == "before":
+            writer._connection.execute("SELECT 'about to commit'")
+            assert self._cut("%about to commit%") == 1
+        elif when == "after":
+            # The server commits, and its answer is lost on the way.
+            real = writer._connection.pipeline
+
+            def lost(*_: Any) -> Any:
+                writer._connection.execute("COMMIT")
+                assert self._cut("COMMIT") >= 1
+                return real()
+
+            writer._connection.pipeline = lost  # type: ignore[method-assign]
+        self._real(writer, channels)
+
+
+def test_a_commit_whose_answer_was_lost_counts_if_it_happened(
+    catalog: PostgresCatalog, monkeypatch: pytest.MonkeyPatch, cut: Callable[..., int]
+) -> None:
+    faults = CutAtCommit(monkeypatch, cut)
+    faults.when = "after"
+    assert catalog.write(put("kept")) == 1
+    assert stored(catalog) == ["kept"]
+    faults.when = "before"
+    with pytest.raises(CatalogUnavailableError):
+        catalog.write(put("lost"))
+    assert stored(catalog) == ["kept"]
+    catalog.write(put("next"))
+    assert stored(catalog) == ["kept", "next"]
+
+
+def test_appends_through_cuts_are_there_once_or_failed(
+    catalog: PostgresCatalog, monkeypatch: pytest.MonkeyPatch, cut: Callable[..., int]
+) -> None:
+    """A producer repeats what failed, and cuts come before, after and between."""
+    log = Log(catalog, None)
+    log.create_stream("s", StreamConfig(subjects=("s.>",)), segments=2)
+    faults = CutAtCommit(monkeypatch, cut)
+    failed = 0
+    for sequence in range(40):
+        faults.when = ("never", "before", "after", "never")[sequence % 4]
+        if sequence % 4 == 3:
+            cut()
+        event = Event(subject=f"s.{sequence}", value=str(sequence).encode())
+        while True:
+            try:
+                log.append("s", event, producer="p", sequence=sequence)
+                break
+            except CatalogUnavailableError:
+                failed += 1
+    values = [int(v.as_py()) for batch in log.read("s") for v in batch.column("value")]
+    assert sorted(values) == list(range(40))
+    assert failed == 10
+
+
+def test_a_server_that_stays_away_is_an_error_and_not_a_hang(
+    catalog: PostgresCatalog, monkeypatch: pytest.MonkeyPatch, cut: Callable[..., int]
+) -> None:
+    monkeypatch.setattr(postgres, "RECONNECT_S", 0.3)
+    stored(catalog)
+
+    def away(url: str) -> Any:
+        raise CatalogUnavailableError("it is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(postgres, "connect", away)
+        cut()
+        with pytest.raises(CatalogUnavailableError):
+            catalog.write(put("x"))
+        with pytest.raises(CatalogUnavailableError):
+            stored(catalog)
+    catalog.write(put("y"))
+    assert stored(catalog) == ["y"]
+
+
+def test_text_that_postgres_cannot_hold_is_refused_in_our_words(catalog: PostgresCatalog) -> None:
+    from headrace.errors import HeadraceError
+
+    log = Log(catalog, None)
+    for name in ("a\x00b", "\ud800"):
+        with pytest.raises(HeadraceError):
+            log.stream(name)
+        with pytest.raises(HeadraceError):
+            catalog.entries.get("b", name)
