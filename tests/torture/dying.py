@@ -27,8 +27,12 @@ Place = Literal[
     "in-checkpoint",
     "in-scale",
 ]
-PLACES: tuple[Place, ...] = get_args(Place)
-WRITER_PLACES: tuple[Place, ...] = PLACES[:-1]
+
+
+def places(*, embedded: bool) -> tuple[Place, ...]:
+    """Where a writer can die; only the embedded catalog copies its log back itself."""
+    absent = {"in-scale"} if embedded else {"in-scale", "in-checkpoint"}
+    return tuple(place for place in get_args(Place) if place not in absent)
 
 
 def die() -> None:

@@ -14,9 +14,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Generic, TypeVar
 
 import msgspec
 
@@ -34,6 +34,14 @@ WRITERS = 4
 MOVE_TIMEOUT_S = 90.0
 END_TIMEOUT_S = 180.0
 POLL_S = 0.005
+ACKED_MAX = 200
+"""How many appends a writer gets acknowledged at most, before it is due for a misfortune."""
+ACKED_ARMED = 600
+"""How many more one gets that is to die at a place, so that it comes there."""
+SELDOM: tuple[dying.Place, ...] = ("in-file", "after-file", "in-checkpoint")
+
+MISFORTUNES = ("kill",) * 5 + ("kill all", "kill while stopped", "kill scaler", "pause", "pause")
+SERVER_MISFORTUNES = (*MISFORTUNES * 2, *("terminate", "cancel") * 4, "crash")
 
 
 class Server:
@@ -126,6 +134,20 @@ class Child:
         return Finding("process failed", f"{self.name} ended with {status}: " + " | ".join(tail))
 
 
+class Deck(Generic[T]):
+    """Things that come in random order, but each as often as it is in the deck."""
+
+    def __init__(self, things: Sequence[T], rng: random.Random) -> None:
+        self._things = things
+        self._rng = rng
+        self._left: list[T] = []
+
+    def draw(self) -> T:
+        if not self._left:
+            self._left = self._rng.sample(self._things, len(self._things))
+        return self._left.pop()
+
+
 class Writer:
     """A writer through all its incarnations."""
 
@@ -170,6 +192,9 @@ class Ordeal:
         self._pauses = 0
         self._findings: list[Finding] = []
         self._writers = [Writer(number) for number in range(WRITERS)]
+        embedded = server is None
+        self._misfortunes = Deck(MISFORTUNES if embedded else SERVER_MISFORTUNES, rng)
+        self._places = Deck(dying.places(embedded=embedded), rng)
         self._scaler: Child | None = None
         self._scalers = 0
         self._followers: list[Child] = []
@@ -222,12 +247,12 @@ class Ordeal:
     def _spawn(self, writer: Writer, *, plain: bool = False) -> None:
         writer.incarnation += 1
         place, death = None, []
-        if writer.incarnation and not plain and self._rng.random() < 0.4:
-            place = self._rng.choice(dying.WRITER_PLACES)
-            often = "file" in place or place == "in-checkpoint"
-            death = [place, str(self._rng.randint(1, 2 if often else 25))]
+        writer.due = int(self._rng.triangular(1, ACKED_MAX, 1))
+        if writer.incarnation and not plain and self._rng.random() < 0.5:
+            place = self._places.draw()
+            death = [place, str(self._rng.randint(1, 2 if place in SELDOM else 25))]
+            writer.due += ACKED_ARMED
         writer.place = place
-        writer.due = self._rng.randint(1, 40)
         writer.tail = JournalTail(journal_path(self._folder, writer.number, writer.incarnation))
         writer.child = Child(
             self._folder,
@@ -253,26 +278,27 @@ class Ordeal:
     # -- striking -----------------------------------------------------------------------
 
     def _strike(self) -> None:
-        """One random misfortune, once some writer is due for it."""
+        """The next misfortune, once some writer is due for it."""
         writer = self._due_writer()
-        roll = self._rng.random()
-        if roll < 0.50:
-            time.sleep(self._rng.random() * 0.02)
-            self._kill(writer, "one")
-        elif roll < 0.56:
-            self._kill_all()
-        elif roll < 0.64:
-            self._pause(writer)
-        elif roll < 0.70:
-            self._freeze(writer)
-        elif roll < 0.76:
-            self._kill_scaler()
-        elif roll < 0.88:
-            self._fault("terminated", self._server.terminate)
-        elif roll < 0.98:
-            self._fault("cancelled", self._server.cancel)
-        elif self._faults["crashed"] < 2:
-            self._fault("crashed", self._server.crash)
+        match self._misfortunes.draw():
+            case "kill":
+                time.sleep(self._rng.random() * 0.02)
+                self._kill(writer, "one")
+            case "kill all":
+                self._kill_all()
+            case "kill while stopped":
+                self._kill_stopped(writer)
+            case "kill scaler":
+                self._kill_scaler()
+            case "pause":
+                self._pause(writer)
+            case "terminate":
+                self._fault("terminated", self._server.terminate)
+            case "cancel":
+                self._fault("cancelled", self._server.cancel)
+            case "crash":
+                self._fault("crashed", self._server.crash)
+                self._expect_movement()
 
     def _due_writer(self) -> Writer:
         """Wait for a writer that has done enough; looks after those that died on the way."""
@@ -361,7 +387,7 @@ class Ordeal:
         self._pauses += 1
         self._expect_movement()
 
-    def _freeze(self, writer: Writer) -> None:
+    def _kill_stopped(self, writer: Writer) -> None:
         """Stop a writer and kill it as it stands; the others must get past what it held."""
         writer.running.signal(signal.SIGSTOP)
         time.sleep(self._rng.uniform(0.02, 0.2))
@@ -371,8 +397,6 @@ class Ordeal:
     def _fault(self, kind: str, fault: Callable[[random.Random], bool]) -> None:
         if fault(self._rng):
             self._faults[kind] += 1
-            if kind == "crashed":
-                self._expect_movement()
 
     def _expect_movement(self) -> None:
         """Every writer gets something acknowledged from now on, in this life or in its next."""

