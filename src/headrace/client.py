@@ -27,6 +27,7 @@ from headrace.catalog import Tx
 from headrace.catalog.producers import Placed
 from headrace.catalog.streams import Fixed, Limits, Retention, Scaling, Stream, StreamConfig
 from headrace.errors import CatalogClosedError, CatalogUnavailableError, HeadraceError
+from headrace.housekeeping import Housekeeper
 from headrace.log import limits
 from headrace.log.append import ATTEMPTS_MAX, Outcome, Stale, Write
 from headrace.log.cursor import OnDamaged
@@ -59,22 +60,26 @@ def open(
     store: str | Path | None = None,
     store_options: Mapping[str, str] | None = None,
     create: bool = True,
+    housekeeping: bool = True,
 ) -> Headrace:
     """A log on a folder (``"./data"``) or on PostgreSQL (``"postgresql://…"``).
 
     Large batches go to ``store``: a folder, ``s3://bucket/prefix`` and the like; by default a
-    folder beside the catalog.  Use the result with ``async with``.
+    folder beside the catalog.  Use the result with ``async with``.  While it is open, one of the
+    programs on a catalog applies the retention of its streams; ``housekeeping=False`` leaves that
+    to others.
     """
-    return Headrace(
-        functools.partial(open_log, url, store, store_options=store_options, create=create)
-    )
+    opener = functools.partial(open_log, url, store, store_options=store_options, create=create)
+    return Headrace(opener, housekeeping=housekeeping)
 
 
 class Headrace:
     """An open log; made by :func:`headrace.open`."""
 
-    def __init__(self, opener: Callable[[], Log]) -> None:
+    def __init__(self, opener: Callable[[], Log], *, housekeeping: bool = True) -> None:
         self._opener = opener
+        self._housekeeping = housekeeping
+        self._housekeeper: Housekeeper | None = None
         self._log: Log | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -90,6 +95,8 @@ class Headrace:
             self._pool = None
             raise
         self._publisher = Publisher(self)
+        if self._housekeeping:
+            self._housekeeper = Housekeeper(self)
         return self
 
     async def __aexit__(
@@ -102,6 +109,9 @@ class Headrace:
 
     async def close(self) -> None:
         """Finish what was published and release everything."""
+        if self._housekeeper is not None:
+            await self._housekeeper.close()
+            self._housekeeper = None
         if self._publisher is not None:
             await self._publisher.drain()
             self._publisher = None

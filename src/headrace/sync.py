@@ -38,9 +38,18 @@ def open(
     store: str | Path | None = None,
     store_options: Mapping[str, str] | None = None,
     create: bool = True,
+    housekeeping: bool = True,
 ) -> Headrace:
     """As :func:`headrace.open`, for use with ``with``."""
-    return Headrace(client.open(url, store=store, store_options=store_options, create=create))
+    return Headrace(
+        client.open(
+            url,
+            store=store,
+            store_options=store_options,
+            create=create,
+            housekeeping=housekeeping,
+        )
+    )
 
 
 def _mirror(

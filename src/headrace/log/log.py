@@ -30,7 +30,7 @@ from headrace.log.cursor import OnDamaged
 from headrace.log.events import Event, Events
 from headrace.log.read import Query, Reader
 from headrace.log.routing import Routes
-from headrace.log.sweep import Swept, sweep
+from headrace.log.sweep import Swept, empty_graveyard, sweep
 from headrace.store import Store
 from headrace.subjects import SUBJECT_TOKENS_MAX, check_name, overlaps, parse_filter
 
@@ -52,7 +52,9 @@ class Log:
         self.catalog = catalog
         self.store = store
         self.routes = Routes(catalog)
-        self.prefix = catalog.write(_catalog_id, locks=("settings",))
+        self.prefix = catalog.read(_find_catalog_id) or catalog.write(
+            _make_catalog_id, locks=("settings",)
+        )
 
     # -- streams ------------------------------------------------------------------------
 
@@ -281,6 +283,10 @@ class Log:
         while before > segment.tail and self.catalog.write(step, locks=(streams.lock(stream.id),)):
             pass
 
+    def empty_graveyard(self) -> int:
+        """Remove the files that trimming gave up long enough ago; returns how many."""
+        return 0 if self.store is None else empty_graveyard(self.catalog, self.store)
+
     def sweep(
         self,
         *,
@@ -365,9 +371,13 @@ def _refuse_overlap(tx: Tx, name: str, config: StreamConfig) -> None:
                     )
 
 
-def _catalog_id(tx: Tx) -> str:
-    """The name under which this catalog's files stand in a store, made once."""
-    found = schema.get_setting(tx, "catalog_id")
+def _find_catalog_id(tx: Tx) -> str | None:
+    """The name under which this catalog's files stand in a store."""
+    return schema.get_setting(tx, "catalog_id")
+
+
+def _make_catalog_id(tx: Tx) -> str:
+    found = _find_catalog_id(tx)
     if found is None:
         found = uuid.uuid4().hex
         schema.put_setting(tx, "catalog_id", found)

@@ -48,7 +48,7 @@ def sweep(
             f"files younger than {limits.APPEND_DEADLINE_S:.0f} s may belong to an append under "
             "way; give a longer time"
         )
-    buried = _empty_graveyard(catalog, store, dry_run)
+    buried = empty_graveyard(catalog, store, dry_run=dry_run)
     before = datetime.now(UTC) - timedelta(seconds=older_than_s)
     files = orphans = orphan_bytes = 0
     listing = store.list(f"{prefix}/")
@@ -76,7 +76,8 @@ def _unnamed(catalog: Catalog, files: list[StoredFile]) -> Iterator[StoredFile]:
     return (file for file in files if file.path not in known)
 
 
-def _empty_graveyard(catalog: Catalog, store: Store, dry_run: bool) -> int:
+def empty_graveyard(catalog: Catalog, store: Store, *, dry_run: bool = False) -> int:
+    """Remove files that were given up longer ago than a read may take; returns how many."""
     removed = 0
     while True:
         paths = catalog.read(_due)
