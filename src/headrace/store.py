@@ -1,12 +1,15 @@
 """The store: batch files on a local folder, in memory or on object storage, through ``obstore``.
 
 A file is written whole under a name that was never used before, and never changed; the catalog
-alone says which files count.  Files in a local folder are synced to disk before the catalog
-learns of them.
+alone says which files count.  Files in a local folder are written under their final name and
+synced to disk before the catalog learns of them, so that what a crash leaves behind is an orphan
+like any other, and is found by the sweep.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import os
 from collections.abc import Iterator, Mapping
@@ -25,6 +28,18 @@ from headrace.errors import DiskFullError, StoreError, StoreUnavailableError, Un
 
 SCHEMES = ("file", "memory", "s3", "gs", "az", "abfs", "abfss")
 TIMEOUT_S = 30
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+CLIENT_OPTIONS = (
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "pool_idle_timeout",
+    "pool_max_idle_per_host",
+    "proxy_url",
+    "timeout",
+    "user_agent",
+)
+"""Options of the connection; all others are the storage service's."""
 
 
 class StoredFile(msgspec.Struct, frozen=True):
@@ -50,14 +65,15 @@ class Store:
 
     def put(self, path: str, data: bytes | memoryview) -> None:
         """Write a new file; when this returns it is durable."""
+        view = memoryview(data).cast("B")
         try:
-            view = memoryview(data).cast("B")
-            obstore.put(self._backend, path, view, mode="create", use_multipart=False)
             if self._folder is not None:
-                self._sync(self._folder / path)
-        except OSError as error:
-            raise self._failure("write", path, error) from error
-        except obstore_errors.BaseError as error:
+                _write_durably(self._folder, self._folder / path, view)
+            else:
+                # Not as a creation: a request that is sent again after its answer was lost must
+                # not fail on the file of its own first try, and names are never used twice.
+                obstore.put(self._backend, path, view, use_multipart=False)
+        except (OSError, obstore_errors.BaseError) as error:
             raise self._failure("write", path, error) from error
 
     def open(self, path: str) -> pa.NativeFile:
@@ -109,31 +125,43 @@ class Store:
         except (OSError, obstore_errors.BaseError) as error:
             raise self._failure("list", prefix, error) from error
 
-    def _sync(self, file: Path) -> None:
-        for place in (file, *self._new_folders(file)):
-            handle = os.open(place, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
-
-    def _new_folders(self, file: Path) -> Iterator[Path]:
-        """The folders whose entries may be new: from the file's own up to the store's."""
-        assert self._folder is not None
-        folder = file.parent
-        while folder != self._folder:
-            yield folder
-            folder = folder.parent
-        yield folder
-
     def _failure(self, verb: str, path: str, error: BaseException) -> Exception:
-        text = str(error)
-        if "No space left" in text or "File too large" in text or "quota" in text.lower():
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
             return DiskFullError(
                 f"store {self.url}: no room left to {verb} {path}; free some space and try again"
             )
-        reason = text.strip().split("\n", 1)[0][:300]
-        return StoreUnavailableError(f"store {self.url}: cannot {verb} {path}: {reason}")
+        return StoreUnavailableError(
+            f"store {self.url}: cannot {verb} {path}: {_first_line(error)}"
+        )
+
+
+def _write_durably(root: Path, file: Path, data: memoryview) -> None:
+    """Write a new file and sync it, with every folder that got a new entry."""
+    changed = [file.parent]
+    while changed[-1] != root and not changed[-1].exists():
+        changed.append(changed[-1].parent)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        while data:
+            data = data[os.write(handle, data) :]
+        os.fsync(handle)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(file)
+        raise
+    finally:
+        os.close(handle)
+    for folder in changed:
+        _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 class _Ranges(io.RawIOBase):
@@ -176,7 +204,7 @@ def open_store(url: str | Path, options: Mapping[str, str] | None = None) -> Sto
     credentials are also taken from the usual environment variables.
     """
     text = str(url)
-    scheme = urlsplit(text).scheme if "://" in text else ""
+    scheme = text.partition("://")[0] if "://" in text else ""
     if scheme in ("", "file"):
         folder = Path(unquote(urlsplit(text).path) if scheme else text).expanduser().resolve()
         try:
@@ -191,14 +219,21 @@ def open_store(url: str | Path, options: Mapping[str, str] | None = None) -> Sto
             f"unknown store scheme {scheme!r}: give a folder or one of "
             f"{', '.join(f'{name}://' for name in SCHEMES)}"
         )
+    config = dict(options or {})
+    client = {"timeout": f"{TIMEOUT_S}s", "connect_timeout": "5s"}
+    client |= {name: config.pop(name) for name in CLIENT_OPTIONS if name in config}
     try:
-        config = cast(Any, dict(options or {}))
         backend = obstore.store.from_url(
             text,
-            config=config,
-            client_options={"timeout": f"{TIMEOUT_S}s", "connect_timeout": "5s"},
+            config=cast(Any, config),
+            client_options=cast(Any, client),
             retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=TIMEOUT_S)},
         )
     except (ValueError, OSError, obstore_errors.BaseError) as error:
-        raise StoreError(f"store {text} cannot be opened: {error}") from error
+        reason = _first_line(error)
+        raise StoreError(f"store {text} cannot be opened: {reason}") from error
     return Store(text, backend)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0][:300]
