@@ -153,9 +153,10 @@ def _check_headers(headers: Headers, at: str, row: int | None) -> None:
         if not isinstance(pair[1], bytes | str):
             raise InvalidEventError(f"{at}header {pair[0]!r} must be bytes or text", row=row)
         try:
-            size += len(pair[0].encode()) + len(pair[1])
+            value = pair[1].encode() if isinstance(pair[1], str) else pair[1]
+            size += len(pair[0].encode()) + len(value)
         except UnicodeEncodeError:
-            raise InvalidEventError(f"{at}a header's name is not valid text", row=row) from None
+            raise InvalidEventError(f"{at}a header is not valid text", row=row) from None
     if len(pairs) > limits.HEADERS_MAX or size > limits.HEADERS_BYTES_MAX:
         raise EventTooLargeError(
             f"{at}{len(pairs)} headers with {size} bytes; at most {limits.HEADERS_MAX} with "
@@ -165,10 +166,13 @@ def _check_headers(headers: Headers, at: str, row: int | None) -> None:
 
 
 def _check_epoch(epoch: tuple[int, ...], at: str, row: int | None) -> None:
-    whole = isinstance(epoch, tuple) and all(isinstance(part, int) for part in epoch)
+    whole = isinstance(epoch, tuple) and all(
+        type(part) is int and -(1 << 63) <= part < 1 << 63 for part in epoch
+    )
     if not whole or not 0 < len(epoch) <= limits.EPOCH_LENGTH_MAX:
         raise InvalidEventError(
-            f"{at}epoch must be a tuple of 1 to {limits.EPOCH_LENGTH_MAX} integers", row=row
+            f"{at}epoch must be a tuple of 1 to {limits.EPOCH_LENGTH_MAX} integers of 64 bits",
+            row=row,
         )
 
 
