@@ -183,15 +183,19 @@ class WakeSockets:
             receiver.setblocking(False)
             receiver.bind(str(self._folder / self._name))
             self._receiver = receiver
+            watching = threading.Event()
             self._thread = threading.Thread(
-                target=self._run, args=(receiver,), name="headrace-wake", daemon=True
+                target=self._run, args=(receiver, watching), name="headrace-wake", daemon=True
             )
             self._thread.start()
+        # Whoever looks after this misses no change, even of a committer that dies untold.
+        watching.wait(POLL_S)
 
-    def _run(self, receiver: socket.socket) -> None:
+    def _run(self, receiver: socket.socket, watching: threading.Event) -> None:
         poller = select.poll()
         poller.register(receiver, select.POLLIN)
         with self._changed() as changed:
+            watching.set()
             next_check = time.monotonic() + POLL_S
             while not self._closing:
                 poller.poll(max(0.0, next_check - time.monotonic()) * 1000)

@@ -1,0 +1,82 @@
+"""A commit whose answer was lost: the caller hears of it, and nothing is written twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace.catalog import Tx
+from headrace.catalog.base import Catalog
+from headrace.catalog.committer import Done
+from headrace.errors import CatalogUnavailableError
+
+
+def lose_the_next_answer(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> None:
+    """The next write is committed, but whoever sent it is told that the catalog went away."""
+    submit = catalog.submit
+    lost: list[object] = []
+
+    def losing(fn: Any, done: Done, *, locks: Iterable[str] = (), sync: bool = True) -> None:
+        def answer(result: Any, error: BaseException | None) -> None:
+            if not lost:
+                lost.append(result)
+                error = CatalogUnavailableError("the connection broke")
+            done(result, error)
+
+        submit(fn, answer, locks=locks, sync=sync)
+
+    monkeypatch.setattr(catalog, "submit", losing)
+
+
+def test_events_of_an_unknown_commit_to_two_streams_are_not_published_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> list[int]:
+        async with headrace.open(tmp_path / "data") as hr:
+            for name in ("left", "right"):
+                await hr.create_stream(name, [f"{name}.>"])
+            lose_the_next_answer(monkeypatch, hr.log.catalog)
+            outcomes = await asyncio.gather(
+                hr.publish("left.a", b"1"), hr.publish("right.a", b"1"), return_exceptions=True
+            )
+            assert [type(outcome) for outcome in outcomes] == [CatalogUnavailableError] * 2
+            return [(await hr.stream(name)).segments[0].head for name in ("left", "right")]
+
+    assert asyncio.run(main()) == [1, 1]
+
+
+def test_publishing_goes_on_after_an_error_of_an_unexpected_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> list[object]:
+        async with headrace.open(tmp_path / "data") as hr:
+            await hr.create_stream("left", ["left.>"])
+            submit = hr.log.catalog.submit
+            first: list[object] = []
+
+            def failing(fn: Any, done: Done, **options: Any) -> None:
+                def broken(tx: Tx) -> object:
+                    raise RuntimeError("a driver's own error")
+
+                if not first:
+                    first.append(fn)
+                    submit(broken, done, **options)
+                else:
+                    submit(fn, done, **options)
+
+            monkeypatch.setattr(hr.log.catalog, "submit", failing)
+            one = asyncio.create_task(hr.publish("left.a", b"1"))
+            while not first:
+                await asyncio.sleep(0)
+            two = asyncio.create_task(hr.publish("left.a", b"2"))
+            return list(await asyncio.gather(one, two, return_exceptions=True))
+
+    failed, published = asyncio.run(asyncio.wait_for(main(), 30))
+    assert isinstance(failed, RuntimeError)
+    assert isinstance(published, headrace.Position)
+    assert published.offset == 0
