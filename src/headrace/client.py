@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -84,6 +85,7 @@ class Headrace:
         self._pool: ThreadPoolExecutor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._publisher: Publisher | None = None
+        self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -118,6 +120,8 @@ class Headrace:
         if self._log is not None and self._pool is not None:
             log, self._log = self._log, None
             await self.in_thread(log.catalog.close)
+            for reading in list(self._readings):
+                reading.wake()
             self._pool.shutdown(wait=True)
             self._pool = None
 
@@ -296,7 +300,9 @@ class Headrace:
             segments=segments,
             limit=limit,
         )
-        return Reading(self, stream, query, on_damaged)
+        reading = Reading(self, stream, query, on_damaged)
+        self._readings.add(reading)
+        return reading
 
     def tail(self, stream: str, *, start: Place = "latest", subject: str | None = None) -> Reading:
         """Events as they arrive."""

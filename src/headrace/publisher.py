@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from headrace.errors import HeadraceError
+from headrace.errors import CatalogUnavailableError, HeadraceError
 from headrace.log.events import Event, batch_of, now_us
 
 if TYPE_CHECKING:
@@ -77,19 +77,20 @@ class Publisher:
         by_stream: dict[str, list[_Waiting]] = {}
         for waiting in group:
             by_stream.setdefault(waiting.stream, []).append(waiting)
-        write = self._client.log.write_of()
-        now = now_us()
-        for stream, members in by_stream.items():
-            batch = batch_of([waiting.event for waiting in members], now)
-            write.add(stream, batch, captured=True)
         try:
+            write = self._client.log.write_of()
+            now = now_us()
+            for stream, members in by_stream.items():
+                batch = batch_of([waiting.event for waiting in members], now)
+                write.add(stream, batch, captured=True)
             outcome = await self._client.commit(write)
         except HeadraceError as error:
             await self._failed(group, error)
         except BaseException as error:
             for waiting in group:
                 _fail(waiting, error)
-            raise
+            if not isinstance(error, Exception):
+                raise
         else:
             ordered = (waiting for members in by_stream.values() for waiting in members)
             for waiting, spot in zip(ordered, write.positions(outcome.placed), strict=True):
@@ -97,9 +98,12 @@ class Publisher:
                     waiting.future.set_result(spot)
 
     async def _failed(self, group: list[_Waiting], error: HeadraceError) -> None:
-        """One stream's trouble is not another's: try them apart, if there are several."""
+        """One stream's trouble is not another's: try them apart, if there are several.
+
+        Not when the outcome is unknown, since what did commit would be written twice.
+        """
         streams = {waiting.stream for waiting in group}
-        if len(streams) == 1:
+        if len(streams) == 1 or isinstance(error, CatalogUnavailableError):
             for waiting in group:
                 _fail(waiting, error)
             return

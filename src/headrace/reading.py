@@ -28,6 +28,7 @@ class Reading:
         self._on_damaged = on_damaged
         self._reader: Reader | None = None
         self._ahead: asyncio.Task[pa.RecordBatch | None] | None = None
+        self._opening: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._unsubscribe: Callable[[], None] | None = None
         self._given: dict[int, int] = {}
@@ -41,8 +42,13 @@ class Reading:
         return self
 
     async def __anext__(self) -> pa.RecordBatch:
-        if self._reader is None:
-            await self._open()
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+        try:
+            await asyncio.shield(self._opening)
+        except Exception:
+            self._opening = None
+            raise
         assert self._reader is not None
         while True:
             batch = await self._next()
@@ -72,19 +78,36 @@ class Reading:
     async def _next(self) -> pa.RecordBatch | None:
         """The batch that was fetched ahead, or the next one; starts on the one after it."""
         assert self._reader is not None
-        self._news.clear()
         if self._ahead is None:
-            batch = await self._client.in_thread(self._reader.next)
-        else:
-            ahead, self._ahead = self._ahead, None
-            batch = await ahead
+            self._news.clear()
+            self._ahead = self._fetch()
+        # Shielded: a caller that stops waiting (a timeout) finds the batch at its next try.
+        try:
+            batch = await asyncio.shield(self._ahead)
+        except Exception:
+            self._ahead = None
+            raise
+        self._ahead = None
         self._given = self._reader.positions
         if batch is not None and not self._query.follow and not self._reader.done:
-            self._ahead = asyncio.create_task(self._client.in_thread(self._reader.next))
+            self._ahead = self._fetch()
         return batch
+
+    def _fetch(self) -> asyncio.Task[pa.RecordBatch | None]:
+        assert self._reader is not None
+        task = asyncio.create_task(self._client.in_thread(self._reader.next))
+        # An error that nobody is left to hear of is not worth a warning.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
+
+    def wake(self) -> None:
+        """Look again; the client does this when it closes, so that nobody waits for ever."""
+        self._news.set()
 
     async def close(self) -> None:
         """Stop reading; also done at the end."""
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None

@@ -1,0 +1,69 @@
+"""``headrace demo``: a tour in acts, on real data, that checks what it shows."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+import headrace
+from headrace.cli.demo.acts import ACTS, STREAM, Act, Stage
+from headrace.cli.demo.data import load_flights
+from headrace.cli.failures import CheckFailedError, UsageError
+from headrace.cli.options import NONE, Options, console, print_json
+
+app = App(name="demo", help_epilogue="")
+
+
+@app.default
+def demo(
+    *,
+    flights: Annotated[int | None, Parameter(help="Only the first so many flights.")] = None,
+    options: Options = NONE,
+) -> None:
+    """The tour: a year of flights out of New York through a log, with a split on the way.
+
+    Every act checks what it shows; the exit status is 1 if a check fails.  Without --catalog it
+    runs in a temporary folder and leaves nothing behind.
+
+    Example: `headrace demo`, or `headrace demo --catalog ./demo` to look around afterwards
+    """
+    if flights is not None and flights < 1:
+        raise UsageError(f"--flights {flights}: the tour needs one flight at least")
+    began = time.perf_counter()
+    out = console()
+    if not options.json:
+        out.print("[dim]loading a year of flights out of New York (2013) …[/dim]")
+    table = load_flights(flights)
+    with tempfile.TemporaryDirectory(prefix="headrace-demo-") as folder:
+        place = options.catalog or str(Path(folder) / "data")
+        stage = Stage(table, out, quiet=options.json)
+        asyncio.run(_perform(stage, place, options, ACTS))
+    took_s = time.perf_counter() - began
+    if options.json:
+        print_json({"took_s": round(took_s, 3), "facts": stage.facts, "failed": stage.failed})
+    else:
+        stage.say(
+            f"\n{stage.checks - len(stage.failed)} of {stage.checks} checks held, "
+            f"{took_s:.1f} s in all"
+        )
+        if options.catalog:
+            stage.say(f"look around: headrace --catalog {options.catalog} stream info flights")
+    if stage.failed:
+        raise CheckFailedError(f"the tour found: {'; '.join(stage.failed)}")
+
+
+async def _perform(stage: Stage, place: str, options: Options, acts: tuple[Act, ...]) -> None:
+    async with headrace.open(place, store=options.store) as hr:
+        if any(stream.name == STREAM for stream in await hr.streams()):
+            raise UsageError(
+                f"{place} has a stream {STREAM!r} already; give the tour another place"
+            )
+        stage.hr = hr
+        for number, (title, act) in enumerate(acts, 1):
+            stage.say(f"\n[bold]{number}. {title}[/bold]")
+            await act(stage)
