@@ -492,7 +492,10 @@ class Explorer:
     ) -> Explored:
         """Visit every state up to a depth, or the first that breaks a promise."""
         limit = self._setup.depth if depth is None else depth
-        model = Model(self._setup)
+        try:
+            model = Model(self._setup)
+        except InvariantViolation as violation:
+            return self._result(0, str(violation), None)
         self._parents[model.key()] = None
         frontier = [(model.key(), pickle.dumps(model))]
         level = 0
@@ -502,9 +505,9 @@ class Explorer:
             for key, saved in frontier:
                 events = list(pickle.loads(saved).events())
                 for event in events:
-                    violation = self._visit(key, saved, event, following)
-                    if violation is not None:
-                        return self._result(level, violation, (key, event))
+                    broken = self._visit(key, saved, event, following)
+                    if broken is not None:
+                        return self._result(level, broken, (key, event))
             frontier = following
             if progress is not None:
                 progress(level, len(self._parents))

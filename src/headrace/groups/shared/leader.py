@@ -34,8 +34,8 @@ import msgspec
 from headrace.errors import DeposedError, StaleTokenError, UnexpectedMessageError
 from headrace.groups.progress import Progress
 from headrace.groups.ranges import AckedRanges
+from headrace.groups.shared import balance as planning
 from headrace.groups.shared.assignment import AssignmentStatus, UnitState
-from headrace.groups.shared.balance import plan_by_lag, shares_by_count
 from headrace.groups.shared.messages import (
     NO_TOKEN,
     Disconnect,
@@ -532,9 +532,7 @@ class Leader:
         if now_ms >= self._list_due_ms:
             self._list_due_ms = now_ms + self.settings.renew_segments_ms
             effects.append(ListSegments(self._revision))
-        in_flight = self._in_flight
-        if in_flight and now_ms - in_flight.sent_ms >= self.settings.commit_timeout_ms:
-            effects.append(self._send_again(in_flight, now_ms))
+        effects += self._retry_commit(now_ms)
         self._drop_silent(now_ms)
         effects += self._evict_stuck(now_ms)
         for state in list(self._in_transition.values()):
@@ -545,9 +543,13 @@ class Leader:
             self._unbalanced = True
         return effects + self.balance(now_ms)
 
-    def _send_again(self, in_flight: _InFlight, now_ms: int) -> Commit:
-        self._in_flight = msgspec.structs.replace(in_flight, sent_ms=now_ms)
-        return in_flight.commit
+    def _retry_commit(self, now_ms: int) -> list[LeaderEffect]:
+        """Send a commit again that was refused, or not answered in time."""
+        late = self._in_flight
+        if late is None or now_ms - late.sent_ms < self.settings.commit_timeout_ms:
+            return []
+        self._in_flight = msgspec.structs.replace(late, sent_ms=now_ms)
+        return [late.commit]
 
     def _drop_silent(self, now_ms: int) -> None:
         timeout_ms = self.settings.borrower_timeout_ms
@@ -623,7 +625,7 @@ class Leader:
         return member.proven and (bench is None or now_ms >= bench.until_ms)
 
     def _balance_by_count(self, eligible: list[_Member], now_ms: int) -> list[LeaderEffect]:
-        shares = shares_by_count(self._active, {m.borrower: m.load for m in eligible})
+        shares = planning.shares_by_count(self._active, {m.borrower: m.load for m in eligible})
         effects: list[LeaderEffect] = []
         self._short.clear()
         for member in self._members.values():
@@ -649,7 +651,7 @@ class Leader:
             for m in eligible
         }
         free = [(unit, state.lag) for unit, state in self._free.items()]
-        plan = plan_by_lag(owned, free, slack_percent=self.settings.lag_slack_percent)
+        plan = planning.plan_by_lag(owned, free, slack_percent=self.settings.lag_slack_percent)
         for unit, borrower in plan.grants:
             self._assign(self._free.pop(unit), self._members[borrower], now_ms)
         effects: list[LeaderEffect] = []

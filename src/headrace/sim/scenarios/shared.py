@@ -535,7 +535,7 @@ class SharedScenario(Scenario):
 
     name: ClassVar[str] = "shared"
     about: ClassVar[str] = "shared groups: leaders, borrowers, and everything that can go wrong"
-    steps: ClassVar[int] = 3000
+    steps: ClassVar[int] = 2200
     down_ms: ClassVar[tuple[int, int]] = (50, 9000)
     action_ms: ClassVar[int] = 60
     DELIVERY_BATCH: ClassVar[int] = 4
@@ -703,7 +703,25 @@ class SharedScenario(Scenario):
         events = self.world.log.event_count
         if any(oracle.durable_events < events for oracle in self.oracles.values()):
             return False
-        return all(self._assigned(oracle) for oracle in self.oracles.values())
+        return all(self._assigned(oracle) for oracle in self.oracles.values()) and (
+            self._held_by_sessions() == self._assigned_by_leaders()
+        )
+
+    def _held_by_sessions(self) -> set[tuple[str, str, str, int]]:
+        return {
+            (held.oracle.group, held.unit, held.borrower, held.token)
+            for session in self.sessions
+            for held in session.held.values()
+        }
+
+    def _assigned_by_leaders(self) -> set[tuple[str, str, str, int]]:
+        return {
+            (oracle.group, unit, state.borrower, state.token)
+            for oracle in self.oracles.values()
+            for leader in self._leaders(oracle.group)
+            for unit, state in leader.units.items()
+            if state.status is not AssignmentStatus.FREE
+        }
 
     def _leaders(self, group: str) -> list[Leader]:
         return [node.leaders[group] for node in self.nodes if group in node.leaders]
@@ -711,7 +729,7 @@ class SharedScenario(Scenario):
     def _assigned(self, oracle: GroupOracle) -> bool:
         """Whether every open segment is granted, in fair shares where shares are counts."""
         leaders = self._leaders(oracle.group)
-        if len(leaders) != 1:
+        if len(leaders) != 1 or not leaders[0].units:
             return False
         leader = leaders[0]
         loads = dict.fromkeys(leader.borrowers, 0)
@@ -744,6 +762,7 @@ class SharedScenario(Scenario):
                 if not (state.finished and state.status is AssignmentStatus.FREE)
             }
             parts.append(f"{oracle.group}: {left} events left, {len(leaders)} leaders, {states}")
+        parts.append(f"held {sorted(self._held_by_sessions())}")
         return "; ".join(parts)
 
     def final(self) -> None:
