@@ -252,7 +252,7 @@ class Write:
 
     @property
     def _scope(self) -> int:
-        if self.transaction:
+        if self.transaction or not self._pending:
             return producers.TRANSACTION
         route = self._pending[0].route
         assert route is not None
@@ -294,7 +294,7 @@ class Write:
                 continue
 
     def positions(self, placed: tuple[Placed, ...]) -> list[tuple[str, int, int]]:
-        """(stream, segment, offset) of every input row, in input order."""
+        """(stream, segment, offset) of every input row, in input order; not for a repeat."""
         found: list[tuple[str, int, int]] = []
         spots = iter(placed)
         for pending in self._pending:
