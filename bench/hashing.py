@@ -10,11 +10,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from bench.harness import Result, at_least, show
 from headrace.subjects import (
     first_invalid_subject,
     match_array,
@@ -25,15 +25,6 @@ from headrace.subjects import (
 SUBJECTS = 1_000_000
 TARGET_M_PER_S = 10.0
 _REPEATS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One operation over all subjects; only hashing has a target."""
-
-    name: str
-    m_subjects_per_s: float
-    target_m_per_s: float | None = None
 
 
 def make_subjects(count: int = SUBJECTS, seed: int = 1) -> pa.Array:
@@ -70,9 +61,14 @@ def run(count: int = SUBJECTS) -> list[Result]:
         ("key hash of tokens 2 and 3", lambda: route_hash_array(None, subjects, (2, 3)), None),
     ]
     return [
-        Result(name, count / _best_s(operation) / 1e6, target)
+        _result(name, count / _best_s(operation) / 1e6, target)
         for name, operation, target in operations
     ]
+
+
+def _result(name: str, rate: float, target: float | None) -> Result:
+    unit = "M subjects/s"
+    return Result(name, rate, unit) if target is None else at_least(name, rate, target, unit)
 
 
 def _best_s(operation: Callable[[], object]) -> float:
@@ -84,11 +80,5 @@ def _best_s(operation: Callable[[], object]) -> float:
     return best
 
 
-def main() -> None:
-    for result in run():
-        target = "" if result.target_m_per_s is None else f"  target {result.target_m_per_s:.0f}"
-        print(f"{result.name:32} {result.m_subjects_per_s:8.1f} M subjects/s{target}")
-
-
 if __name__ == "__main__":
-    main()
+    show(run())
