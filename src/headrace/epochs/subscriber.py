@@ -89,6 +89,13 @@ class Ready(msgspec.Struct, frozen=True):
     upper: Frontier
 
 
+class Joined(msgspec.Struct, frozen=True):
+    """A partition that was added has spoken; what had begun there is filtered from now on."""
+
+    partition: str
+    upper: Frontier
+
+
 class Deliver(msgspec.Struct, frozen=True):
     """Hand a batch to the consumer."""
 
@@ -132,7 +139,7 @@ class Ended(msgspec.Struct, frozen=True):
     reason: str
 
 
-Effect = Ready | Deliver | Dropped | Epoch | Advanced | Skipped | Ended
+Effect = Ready | Joined | Deliver | Dropped | Epoch | Advanced | Skipped | Ended
 
 _Step = tuple[str, Message, tuple[Change, ...]]
 
@@ -257,7 +264,7 @@ class Subscriber:
             return self._hold(link, step)
         effects: list[Effect] = []
         if isinstance(message, Snapshot):
-            self._join(message, step[2], effects)
+            self._join(partition, message, step[2], effects)
         else:
             self._judge(step, effects)
         self._settle(effects)
@@ -383,8 +390,15 @@ class Subscriber:
         self._settle(effects)
         self._release(effects)
 
-    def _join(self, snapshot: Snapshot, changes: tuple[Change, ...], effects: list[Effect]) -> None:
+    def _join(
+        self,
+        partition: str,
+        snapshot: Snapshot,
+        changes: tuple[Change, ...],
+        effects: list[Effect],
+    ) -> None:
         """A partition that was added has sent its snapshot."""
+        effects.append(Joined(partition, snapshot.upper))
         self._filter.insert_all(snapshot.upper)
         self._lower.update(changes)
         ahead = [link.at for link in self._links.values() if not link.begun]

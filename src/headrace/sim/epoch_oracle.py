@@ -1,0 +1,197 @@
+"""An onlooker that knows every batch ever published and checks what epoch subscribers are given.
+
+It compares times with its own few lines, never with those of the cores.
+
+A *chain* is what one consumer sees from a fresh start on, through every resumption: the first
+subscription and all that went on from its tokens.  For a chain it is checked that
+
+* an epoch that had begun somewhere at a fresh start, or lost data to a skip, gives nothing more;
+* every other epoch that is complete was given whole, once, and nothing is given after that;
+* the frontier never goes back, and never passes what the partitions can still publish;
+* nothing before the start or after `until` is given;
+* the end is called closed only when every partition is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.epochs import End, Frontier, Mode, Time
+from headrace.sim.world import World
+
+Item = tuple[str, int]
+"""A batch: its partition and its number there."""
+
+
+def at_or_before(first: Time, second: Time) -> bool:
+    """The product order, spelled out."""
+    if isinstance(first, int) and isinstance(second, int):
+        return first <= second
+    assert isinstance(first, tuple)
+    assert isinstance(second, tuple)
+    return all(a <= b for a, b in zip(first, second, strict=True))
+
+
+def covered_from_below(frontier: Iterable[Time], time: Time) -> bool:
+    """Whether a time is at or after one of a frontier."""
+    return any(at_or_before(held, time) for held in frontier)
+
+
+def covered_from_above(frontier: Iterable[Time], time: Time) -> bool:
+    """Whether a time is at or before one of a frontier."""
+    return any(at_or_before(time, held) for held in frontier)
+
+
+class EpochOracle:
+    """Everything that was published, and how far every partition is."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.published: dict[Time, set[Item]] = {}
+        self.lowers: dict[str, Frontier] = {}
+        self._uppers: dict[str, list[Time]] = {}
+
+    def publishes(self, item: Item, time: Time) -> None:
+        """A publisher has taken a batch."""
+        partition = item[0]
+        self.world.require(
+            covered_from_below(self.lowers[partition], time),
+            "completed epochs get no more data",
+            f"{partition} publishes at {time} with lower frontier {self.lowers[partition]}",
+        )
+        self.published.setdefault(time, set()).add(item)
+        self._uppers.setdefault(partition, []).append(time)
+
+    def advances(self, partition: str, lower: Frontier) -> None:
+        """The lower frontier of a partition is now `lower`."""
+        before = self.lowers.get(partition)
+        if before is not None:
+            self.world.require(
+                all(covered_from_below(before, time) for time in lower),
+                "frontiers never go back",
+                f"{partition}: {before} to {lower}",
+            )
+        self.lowers[partition] = lower
+
+    def remembers(self, partition: str, upper: Frontier) -> None:
+        """The upper frontier that a publisher shows covers everything published by it."""
+        missing = [t for t in self._uppers.get(partition, ()) if not covered_from_above(upper, t)]
+        self.world.require(
+            not missing, "an upper frontier never shrinks", f"{partition}: {upper} misses {missing}"
+        )
+
+    @property
+    def closed(self) -> bool:
+        """Whether every partition is complete."""
+        return not any(self.lowers.values())
+
+
+class Chain:
+    """What one consumer sees from a fresh start on."""
+
+    def __init__(self, oracle: EpochOracle, who: str, mode: Mode, until: Frontier) -> None:
+        self._oracle = oracle
+        self._world = oracle.world
+        self.who = who
+        self.mode = mode
+        self.until = until
+        self.frontier: Frontier | None = None
+        self._excluded: list[Time] = []
+        self._got: dict[Time, set[Item]] = {}
+        self._judged: set[Time] = set()
+        self.whole = 0
+        """How many epochs were given whole."""
+
+    def _require(self, holds: bool, invariant: str, detail: str) -> None:
+        self._world.require(holds, invariant, f"{self.who} ({self.mode}): {detail}")
+
+    def begins(self, lower: Frontier, upper: Frontier) -> None:
+        """All snapshots of a fresh subscription are there."""
+        strange = [time for time in upper if time not in self._oracle.published]
+        self._require(not strange, "a filter holds only what has begun", f"{strange}")
+        self._exclude(upper)
+        self.advances(lower)
+
+    def joins(self, upper: Frontier) -> None:
+        """A new partition has told what had begun there."""
+        self._exclude(upper)
+
+    def skips(self, upper: Frontier) -> None:
+        """Data at or before `upper` was left out, and the consumer told."""
+        self._exclude(upper)
+
+    def resumes(self) -> None:
+        """A new subscription goes on from the frontier: what was incomplete comes again.
+
+        All of it: what had begun at the first start, or was skipped, is to be whole now.
+        """
+        self._excluded.clear()
+        for time in [time for time in self._got if time not in self._judged]:
+            del self._got[time]
+
+    def _exclude(self, upper: Frontier) -> None:
+        self._excluded.extend(upper)
+
+    def given(self, time: Time, item: Item) -> None:
+        """A batch is handed to the consumer (mode ``whole``: as part of its epoch)."""
+        self._require(
+            self.frontier is not None and covered_from_below(self.frontier, time),
+            "completed epochs get no more data",
+            f"{item} at {time}, frontier {self.frontier}",
+        )
+        self._require(
+            self.mode is Mode.UNFILTERED or not covered_from_above(self._excluded, time),
+            "an epoch is seen whole or not at all",
+            f"{item} of {time}, which had begun or was skipped",
+        )
+        self._require(
+            not covered_from_below(self.until, time), "nothing after the end", f"{item} at {time}"
+        )
+        got = self._got.setdefault(time, set())
+        self._require(item not in got, "nothing comes twice", f"{item} at {time}")
+        got.add(item)
+
+    def dropped(self, time: Time) -> None:
+        """A batch was filtered."""
+        self._require(
+            self.mode is not Mode.UNFILTERED and covered_from_above(self._excluded, time),
+            "only what cannot be whole is filtered",
+            f"a batch at {time}, begun or skipped: {self._excluded}",
+        )
+
+    def advances(self, frontier: Frontier) -> None:
+        """The consumer is told a new frontier."""
+        if self.frontier is not None:
+            back = [time for time in frontier if not covered_from_below(self.frontier, time)]
+            self._require(not back, "frontiers never go back", f"{self.frontier} to {frontier}")
+        self.frontier = frontier
+        for lower in self._oracle.lowers.values():
+            ahead = [time for time in lower if not covered_from_below(frontier, time)]
+            self._require(
+                not ahead, "a frontier is never ahead of a partition", f"{frontier} but {ahead}"
+            )
+        for time, items in self._oracle.published.items():
+            if time not in self._judged and not covered_from_below(frontier, time):
+                self._judge(time, items)
+
+    def _judge(self, time: Time, items: set[Item]) -> None:
+        self._judged.add(time)
+        if covered_from_above(self._excluded, time) or covered_from_below(self.until, time):
+            return
+        got = self._got.get(time, set())
+        self._require(
+            got == items,
+            "a complete epoch is whole",
+            f"{time} lacks {sorted(items - got)} and has {sorted(got - items)} too many",
+        )
+        self.whole += 1
+
+    def ends(self, end: End) -> None:
+        """The subscription says how it ended."""
+        if end is End.CLOSED:
+            self._require(
+                self._oracle.closed, "closed means complete", f"partitions: {self._oracle.lowers}"
+            )
+        if end is End.REACHED:
+            early = [t for t in self.frontier or () if not covered_from_below(self.until, t)]
+            self._require(not early, "reached means all before it is complete", f"{early}")
