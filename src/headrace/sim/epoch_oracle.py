@@ -49,7 +49,8 @@ class EpochOracle:
         self.world = world
         self.published: dict[Time, set[Item]] = {}
         self.lowers: dict[str, Frontier] = {}
-        self._uppers: dict[str, list[Time]] = {}
+        self._remembered: dict[str, set[Time]] = {}
+        """Per partition, times that its upper frontier must cover; the rest lie before them."""
 
     def publishes(self, item: Item, time: Time) -> None:
         """A publisher has taken a batch."""
@@ -60,7 +61,7 @@ class EpochOracle:
             f"{partition} publishes at {time} with lower frontier {self.lowers[partition]}",
         )
         self.published.setdefault(time, set()).add(item)
-        self._uppers.setdefault(partition, []).append(time)
+        self._remembered.setdefault(partition, set()).add(time)
 
     def advances(self, partition: str, lower: Frontier) -> None:
         """The lower frontier of a partition is now `lower`."""
@@ -75,10 +76,12 @@ class EpochOracle:
 
     def remembers(self, partition: str, upper: Frontier) -> None:
         """The upper frontier that a publisher shows covers everything published by it."""
-        missing = [t for t in self._uppers.get(partition, ()) if not covered_from_above(upper, t)]
+        remembered = self._remembered.setdefault(partition, set())
+        missing = [time for time in remembered if not covered_from_above(upper, time)]
         self.world.require(
             not missing, "an upper frontier never shrinks", f"{partition}: {upper} misses {missing}"
         )
+        self._remembered[partition] = set(upper)
 
     @property
     def closed(self) -> bool:
