@@ -64,6 +64,18 @@ def _mirror(
     return call
 
 
+def _mirror_reading(
+    method: Callable[Concatenate[client.Headrace, P], Reading],
+) -> Callable[Concatenate[Headrace, P], Iterator[pa.RecordBatch]]:
+    """The blocking form of a method that reads."""
+
+    def call(self: Headrace, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[pa.RecordBatch]:
+        return self.iterate(method(self.client, *args, **kwargs))
+
+    functools.update_wrapper(call, method)
+    return call
+
+
 class Headrace:
     """An open log; made by :func:`headrace.sync.open`."""
 
@@ -124,15 +136,12 @@ class Headrace:
     trim = _mirror(client.Headrace.trim)
     sweep = _mirror(client.Headrace.sweep)
 
-    @functools.wraps(client.Headrace.read)
-    def read(self, *args: Any, **kwargs: Any) -> Iterator[pa.RecordBatch]:
-        return self._iterate(self.client.read(*args, **kwargs))
+    read = _mirror_reading(client.Headrace.read)
+    tail = _mirror_reading(client.Headrace.tail)
 
-    @functools.wraps(client.Headrace.tail)
-    def tail(self, *args: Any, **kwargs: Any) -> Iterator[pa.RecordBatch]:
-        return self._iterate(self.client.tail(*args, **kwargs))
+    def iterate(self, reading: Reading) -> Iterator[pa.RecordBatch]:
+        """The batches of a reading, waited for one by one."""
 
-    def _iterate(self, reading: Reading) -> Iterator[pa.RecordBatch]:
         async def following() -> pa.RecordBatch | None:
             return await anext(reading, None)
 

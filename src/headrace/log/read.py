@@ -73,6 +73,7 @@ class Reader:
         self._waiting: dict[int, tuple[Cursor, set[int]]] = {}
         self._ready: deque[Cursor] = deque()
         self._finished: set[int] = set()
+        self._ended: dict[int, int] = {}
         self._join([(s, starts[s.number]) for s in chosen if s.number in starts])
 
     @property
@@ -84,9 +85,9 @@ class Reader:
 
     @property
     def positions(self) -> dict[int, int]:
-        """Where another read could go on: {segment: offset} of what is not finished."""
+        """Where another read could go on: {segment: offset} of all that may hold more."""
         cursors = [*self._ready, *(cursor for cursor, _ in self._waiting.values())]
-        return {cursor.number: cursor.position for cursor in cursors}
+        return self._ended | {cursor.number: cursor.position for cursor in cursors}
 
     @property
     def channel(self) -> str:
@@ -105,11 +106,10 @@ class Reader:
                 looked = True
                 continue
             found = cursor.next(self._end(cursor), self._prefetch)
+            shown = None if found is None else self._show(cursor, found)
             self._retire(cursor)
-            if found is not None:
-                shown = self._show(cursor.number, found)
-                if shown.num_rows:
-                    return shown
+            if shown is not None and shown.num_rows:
+                return shown
         return None
 
     # -- which segment is next ----------------------------------------------------------
@@ -148,6 +148,8 @@ class Reader:
             through = due.pop()
             self._ready.remove(through)
             self._finished.add(through.number)
+            if not self._sealed[through.number] or through.position < self._heads[through.number]:
+                self._ended[through.number] = through.position
             due.extend(self._release(through.number))
 
     def _release(self, finished: int) -> list[Cursor]:
@@ -205,7 +207,7 @@ class Reader:
 
     # -- what is shown ------------------------------------------------------------------
 
-    def _show(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _show(self, cursor: Cursor, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._query.markers:
             return batch
         if "marker" in batch.schema.names:
@@ -213,9 +215,11 @@ class Reader:
         if self._filter is not None:
             batch = batch.filter(match_array(self._filter, batch.column("subject")))
         if self._left is not None:
-            batch = batch.slice(0, self._left)
+            if batch.num_rows > self._left:
+                batch = batch.slice(0, self._left)
+                cursor.position = batch.column("offset")[-1].as_py() + 1
             self._left -= batch.num_rows
-        return events.public(batch, number, batch.column("offset"))
+        return events.public(batch, cursor.number, batch.column("offset"))
 
     # -- places -------------------------------------------------------------------------
 
