@@ -159,6 +159,11 @@ class Instance:
         return self._wanted
 
     @property
+    def involved(self) -> frozenset[int]:
+        """Partitions that it owns, claims or is giving back."""
+        return frozenset(self._parts)
+
+    @property
     def settled(self) -> bool:
         """Pinned with exactly what the config says, or standing by, waiting or closed."""
         if self.phase is Phase.STEPPING_DOWN:

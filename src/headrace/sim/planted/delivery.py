@@ -59,16 +59,10 @@ def _floor_jumps(original: Original) -> Original:
 
 
 def _deliveries_without_end(original: Original) -> Original:
-    def refuse(self: Dispatcher, *args: Any) -> Retry | DeadLetter:
-        config = self.config
-        self.config = msgspec.structs.replace(config, max_deliveries=0)
-        try:
-            outcome: Retry | DeadLetter = original(self, *args)
-        finally:
-            self.config = config
-        return outcome
+    def init(self: Dispatcher, config: Any, progress: Progress | None = None) -> None:
+        original(self, msgspec.structs.replace(config, max_deliveries=0), progress)
 
-    return refuse
+    return init
 
 
 def _attempts_from_zero(original: Original) -> Original:
@@ -124,91 +118,91 @@ def _bug(
 
 PLANTED = (
     _bug(
-        "delivery: next of key first",
+        "delivery/next-of-key-first",
         "the next event of a key is freed while a refused one rests",
         Dispatcher,
         "_refuse",
         _next_of_key_first,
     ),
     _bug(
-        "delivery: timeout ignored",
+        "delivery/timeout-ignored",
         "an event that is never answered stays in flight",
         Dispatcher,
         "tick",
         _no_timeouts,
     ),
     _bug(
-        "delivery: dead letter blocks key",
+        "delivery/dead-letter-blocks-key",
         "the key of a dead letter is not freed",
         Dispatcher,
         "dead_lettered",
         _key_stays_held,
     ),
     _bug(
-        "delivery: acked before it is buried",
+        "delivery/acked-before-it-is-buried",
         "a dying event counts as acked before its dead letter is stored",
         Dispatcher,
         "_die",
         _acked_at_death,
     ),
     _bug(
-        "delivery: floor jumps over a hole",
+        "delivery/floor-jumps-over-a-hole",
         "an ack moves the floor past events that are not acked",
         AckedRanges,
         "ack",
         _floor_jumps,
     ),
     _bug(
-        "delivery: deliveries without end",
+        "delivery/deliveries-without-end",
         "max_deliveries is not looked at",
         Dispatcher,
-        "_refuse",
+        "__init__",
         _deliveries_without_end,
     ),
     _bug(
-        "delivery: attempts from zero",
+        "delivery/attempts-from-zero",
         "a new owner does not take the attempts over",
         Dispatcher,
         "__init__",
         _attempts_from_zero,
     ),
     _bug(
-        "delivery: attempts not recorded",
+        "delivery/attempts-not-recorded",
         "progress is stored without the attempts",
         Progress,
         "of",
         _attempts_not_recorded,
     ),
     _bug(
-        "delivery: acked is fed again",
+        "delivery/acked-is-fed-again",
         "a new owner hands out what was acked above the floor",
         AckedRanges,
         "contains_many",
         _acked_is_fed_again,
     ),
     _bug(
-        "delivery: stale attempt counts",
+        "delivery/stale-attempt-counts",
         "an answer to an earlier attempt is taken for the newest",
         Dispatcher,
         "_check_answer",
         _any_attempt_counts,
     ),
     _bug(
-        "delivery: feed skips an event",
+        "delivery/feed-skips-an-event",
         "an offset that was not read yet counts as holding nothing",
         Dispatcher,
         "feed",
         _feed_skips_one,
     ),
     _bug(
-        "delivery: fence forgotten",
+        "delivery/fence-forgotten",
         "answers still count after the unit was lost",
         Dispatcher,
         "fence",
         _fence_forgotten,
     ),
     _bug(
-        "delivery: half a batch counts",
+        "delivery/half-a-batch-counts",
         "a batch of acks with a stale one in it is applied in part",
         Dispatcher,
         "ack_many",

@@ -22,6 +22,7 @@ from headrace.groups.partitioned.distribution import blocks, moved
 from headrace.groups.partitioned.membership import Instance
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.pins import ClaimGranted
+from headrace.sim.faults import Fault
 from headrace.sim.planted import PlantedBug, by_seeds, patched
 from headrace.sim.scenarios import partitioned as scenario_module
 
@@ -191,100 +192,99 @@ def _by_sim(
 
 PLANTED = (
     _by_sim(
-        "partitioned: double ack does not fence",
+        "partitioned/double-ack-does-not-fence",
         "acks of an instance that has lost the partition still count",
         scenario_module,
         "check_claim",
         _always(None),
     ),
     _by_sim(
-        "partitioned: claimed before release",
+        "partitioned/claimed-before-release",
         "a partition is claimed while its owner has neither finished nor lost its pin",
         pins,
         "is_free",
         _always(True),
     ),
     _by_sim(
-        "partitioned: token does not grow",
+        "partitioned/token-does-not-grow",
         "a new owner gets the token of the one before",
         scenario_module,
         "judge_claim",
         _same_token,
     ),
     _by_sim(
-        "partitioned: claims what is not its own",
+        "partitioned/claims-what-is-not-its-own",
         "a claim is granted whatever the config says",
         scenario_module,
         "judge_claim",
         _any_partition,
     ),
     _by_sim(
-        "partitioned: active instance flaps",
+        "partitioned/active-instance-flaps",
         "the pinned instance gives up the pin whenever the config changes",
         Instance,
         "_on_config",
         _flaps,
     ),
     _by_sim(
-        "partitioned: standby gives up",
+        "partitioned/standby-gives-up",
         "an instance that found the pin taken never asks again",
         Instance,
         "_stand_by",
         _never_asks_again,
     ),
     _by_sim(
-        "partitioned: keeps what moved",
+        "partitioned/keeps-what-moved",
         "a partition that the config gave away is not given back",
         Instance,
         "_reconcile",
         _keeps_what_moved,
     ),
-    _by_sim(
-        "partitioned: forgotten claim",
+    PlantedBug(
+        "partitioned/forgotten-claim",
         "a claim whose answer was lost is kept for ever",
-        Instance,
-        "_give_back_unknown",
-        _always(None),
+        lambda: patched(Instance, "_give_back_unknown", _always(None)),
+        by_seeds("partitioned", 200, faults=frozenset({Fault.LOSE})),
     ),
     _by_sim(
-        "partitioned: stall tolerated",
+        "partitioned/stall-tolerated",
         "a consumer that answers nothing keeps its partitions",
         Instance,
         "_on_stalled",
         _always(None),
     ),
     PlantedBug(
-        "partitioned: sticky is not minimal",
+        "partitioned/sticky-is-not-minimal",
         "sticky moves as much as blocks do",
         lambda: patched(config_module, "sticky", _sticky_as_blocks),
         _hunt_sticky,
     ),
     PlantedBug(
-        "partitioned: sticky is not balanced",
+        "partitioned/sticky-is-not-balanced",
         "sticky leaves everything where it is",
         lambda: patched(config_module, "sticky", _sticky_lopsided),
         _hunt_sticky,
     ),
     PlantedBug(
-        "partitioned: members in natural order",
+        "partitioned/members-in-natural-order",
         "m2 sorts before m10, and upper case like lower case",
         lambda: patched(distribution, "sorted_members", _natural_order),
         _hunt_golden_blocks,
     ),
     PlantedBug(
-        "partitioned: members in UTF-16 order",
+        "partitioned/members-in-utf-16-order",
         "names sort by UTF-16 units, not by bytes",
         lambda: patched(distribution, "sorted_members", _utf16_order),
         _hunt_golden_blocks,
     ),
     PlantedBug(
-        "partitioned: groups share a work queue",
+        "partitioned/groups-share-a-work-queue",
         "stream and group are joined by a character that both may have",
         lambda: patched(GroupName, "key", _hyphen),
         _hunt_names,
     ),
     PlantedBug(
-        "partitioned: mappings unchecked",
+        "partitioned/mappings-unchecked",
         "a mapping may leave partitions out or give one to two members",
         lambda: patched(config_module, "_check_mappings", _always(None)),
         _hunt_rules,

@@ -87,12 +87,13 @@ from headrace.sim.store import Claim, Conflict, Done, Lease, Outcome, Snapshot, 
 
 GROUP = GroupName("orders", "billing")
 BACKLOG_MAX = 100
+UNKNOWN_TICKS_MAX = 25  # longer than it takes for a pin to be renewed or lost
 TIMINGS = PinTimings(
     pin_ttl_ms=2000,
     renew_every_ms=600,
     standby_retry_ms=500,
     claim_retry_ms=150,
-    request_timeout_ms=400,
+    request_timeout_ms=900,
     drain_limit_ms=2500,
     step_down_hold_ms=1200,
 )
@@ -122,6 +123,7 @@ class MemberProcess(ConsumingProcess):
         self.granted: dict[tuple[int, int], Progress] = {}
         self.claimed_as: dict[tuple[int, int], Owner] = {}
         self.evicted = False
+        self.unknown_ticks: dict[int, int] = {}
         self.pinned_since_revision = 0
         self.after(self.world.rng.randint(1, TICK_MS), "tick")
 
@@ -134,6 +136,7 @@ class MemberProcess(ConsumingProcess):
             # A sluggish process hardly looks at the clock: the tokens alone must hold it back.
             if self.world.rng.random() < (0.2 if self.sluggish else 1.0):
                 self.hear(Tick())
+                self._check_claims_are_known()
             self.work()
         else:
             super().timer(tag)
@@ -151,6 +154,24 @@ class MemberProcess(ConsumingProcess):
         asked = self.scenario.step_downs.get(self.member)
         if asked is not None:
             self.hear(StepDownAsked(asked))
+
+    def _check_claims_are_known(self) -> None:
+        """A claim under this very pin that the core does not know of must not last."""
+        if self.core.pin_token is None:
+            return
+        owner = self.owner.encode()
+        for partition in range(self.scenario.partitions):
+            claim = self.world.store.claims.get((GROUP.key, partition))
+            if claim is None or claim.owner != owner or partition in self.core.involved:
+                self.unknown_ticks.pop(partition, None)
+                continue
+            ticks = self.unknown_ticks[partition] = self.unknown_ticks.get(partition, 0) + 1
+            self.world.reach("claim.unheard of")
+            self.world.require(
+                ticks < UNKNOWN_TICKS_MAX,
+                "no claim is forgotten",
+                f"{self.owner_name} has a claim of partition {partition} and does not know it",
+            )
 
     def hear(self, event: Event) -> None:
         """Tell the core, and do what it says."""
@@ -342,6 +363,7 @@ class PartitionedScenario(Scenario):
             members=rng.sample(self.names, rng.randint(1, len(self.names))),
             distribution=rng.choice(list(Distribution)),
         )
+        self.administered = True
         self.step_downs: dict[str, int] = {}
         self.membership: list[tuple[int, frozenset[str]]] = []
         self.revision = 0
@@ -424,6 +446,7 @@ class PartitionedScenario(Scenario):
             Action("publish", 40, self._publish),
             Action("add a member", 3, self._add),
             Action("drop a member", 3, self._drop),
+            Action("change one's mind", 4, self._change_mind),
             Action("map", 1, self._map),
             Action("unmap", 2, self._unmap),
             Action("step down", 2, self._step_down),
@@ -445,6 +468,23 @@ class PartitionedScenario(Scenario):
         name = self.world.rng.choice(self.names)
         if not self.config.member_mappings:
             self._change(drop_members(self.config, [name]))
+
+    def _change_mind(self) -> None:
+        """A change that is taken back while it is being carried out."""
+        rng = self.world.rng
+        name = rng.choice(self.names)
+        back_ms = rng.randint(50, 900)
+        before = self.config
+        if not before.member_mappings:
+            there = name in before.members
+            change, undo = (drop_members, add_members) if there else (add_members, drop_members)
+            self._change(change(before, [name]))
+
+            def take_back() -> None:
+                if self.administered and not self.config.member_mappings:
+                    self._change(undo(self.config, [name]))
+
+            self.world.call_in(back_ms, take_back)
 
     def _map(self) -> None:
         owners = [self.world.rng.choice(self.names) for _ in range(self.partitions)]
@@ -476,8 +516,13 @@ class PartitionedScenario(Scenario):
         self._seen_revision = watch_progress(self.oracle, self._seen_revision)
 
     def check_moving(self, partition: int, claimant: Owner) -> None:
-        """Before a claim is recorded: the owner has finished, or its pin no longer holds."""
+        """Before a claim is recorded: so says the config, and the owner has finished or lost it."""
         store = self.world.store
+        self.world.require(
+            partition in self.config.assignment().get(claimant.member, ()),
+            "a partition is claimed only by the member it is assigned to",
+            f"{claimant} claims partition {partition}",
+        )
         before = store.claims.get((GROUP.key, partition))
         if before is None or not before.owner or before.owner == claimant.encode():
             return
@@ -509,6 +554,7 @@ class PartitionedScenario(Scenario):
         )
 
     def healed(self) -> None:
+        self.administered = False
         for process in self.processes:
             process.ack_ms = (1, 10)
             process.never_acks = False

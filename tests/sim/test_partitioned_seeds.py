@@ -1,0 +1,84 @@
+"""Seeds of the delivery and partitioned scenarios: every invariant holds, and enough is seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.sim import Summary, replay, run_seeds, scenario_named
+from headrace.sim.planted import delivery as delivery_bugs
+from headrace.sim.planted import partitioned as partitioned_bugs
+from headrace.sim.planted.partitioned import GOLDEN_BLOCKS
+
+SEEDS = range(200)
+
+REACHED = {
+    "delivery": [
+        "answer.StaleDeliveryError",
+        "answer.batch refused",
+        "answer.fenced",
+        "application.forgets",
+        "commit.fenced",
+        "dead letter.EXHAUSTED",
+        "dead letter.NACKED",
+        "dead letter.REJECTED",
+        "dead letter.TIMED_OUT",
+        "delivery.Stalled",
+        "oracle.stale delivery",
+        "unit.handed over",
+        "unit.lost by a stall",
+        "unit.taken over with acked ranges",
+        "unit.taken over with attempts",
+    ],
+    "partitioned": [
+        "answer.fenced",
+        "claim.NOT_ASSIGNED",
+        "claim.NOT_PINNED",
+        "claim.STILL_OWNED",
+        "claim.unheard of",
+        "commit.fenced",
+        "decision.assigned",
+        "decision.closed",
+        "decision.evicted",
+        "decision.fenced",
+        "decision.moving",
+        "decision.standing by",
+        "decision.unpinned",
+        "decision.waiting",
+        "decision.waiting for",
+        "instance.closing",
+        "partition.abandoned",
+        "partition.taken from a lost pin",
+        "unit.taken over with acked ranges",
+        "unit.taken over with attempts",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", ["delivery", "partitioned"])
+def test_every_invariant_holds_and_the_interesting_states_are_reached(name: str) -> None:
+    summary = Summary(name)
+    for result in run_seeds(scenario_named(name), SEEDS):
+        summary.add(result)
+        assert result.ok, f"seed {result.seed}: {result.invariant}: {result.detail}"
+    assert summary.seeds == len(SEEDS)
+    missing = [state for state in REACHED[name] if not summary.reached[state]]
+    assert not missing, f"never reached: {missing}"
+
+
+@pytest.mark.parametrize("name", ["delivery", "partitioned"])
+def test_a_seed_is_a_story_told_the_same_twice(name: str) -> None:
+    first = replay(scenario_named(name), 3, steps=400)
+    assert replay(scenario_named(name), 3, steps=400) == first
+    assert len(first[1].splitlines()) > 300
+
+
+def test_hunts_by_golden_cases_find_nothing_when_nothing_is_planted() -> None:
+    golden = [b for b in partitioned_bugs.PLANTED if b.hunt.__name__.startswith("_hunt")]
+    assert len(golden) >= 5
+    assert [bug.hunt() for bug in golden] == [None] * len(golden)
+    assert len(GOLDEN_BLOCKS) >= 4
+
+
+def test_every_planted_bug_has_a_name_of_its_own() -> None:
+    names = [bug.name for bug in (*delivery_bugs.PLANTED, *partitioned_bugs.PLANTED)]
+    assert len(set(names)) == len(names) >= 20
