@@ -45,6 +45,7 @@ class Report(msgspec.Struct, frozen=True):
 
     findings: list[Finding]
     totals: Totals
+    events: int
     batches: int
     files: int
     orphans: int
@@ -196,7 +197,8 @@ def audit(url: str, store: Path, folder: Path) -> Report:
         (batches,) = log.catalog.read(lambda tx: tx.row("SELECT count(*) FROM batches")) or (0,)
     if embedded:
         findings += check_integrity(url)
-    return Report(findings, totals, batches, files, orphans)
+    events = sum(len(segment.events) for copy in copies for segment in copy.segments)
+    return Report(findings, totals, events, batches, files, orphans)
 
 
 def main(arguments: list[str]) -> None:

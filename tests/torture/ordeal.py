@@ -214,6 +214,10 @@ class Ordeal:
         finally:
             self._kill_everything()
         report = self._judged()
+        for each in seen:
+            if each.events != report.events:
+                text = f"a follower saw {each.events} of {report.events} events"
+                self._findings.append(Finding("followed", text))
         return Outcome(
             catalog=self._catalog,
             kills=dict(self._kills),
@@ -465,7 +469,7 @@ class Ordeal:
         try:
             return self._audit()
         except Failed as failed:
-            return Report([failed.finding], Totals(), batches=0, files=0, orphans=0)
+            return Report([failed.finding], Totals(), events=0, batches=0, files=0, orphans=0)
 
     def _audit(self) -> Report:
         child = Child(

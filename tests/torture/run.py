@@ -6,6 +6,9 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -49,27 +52,23 @@ def torture(
     folder: Path,
     progress: Progress = lambda catalog, kills: None,
 ) -> Result:
-    """Share ``kills`` among the catalogs; what is written stays in ``folder``."""
+    """Share ``kills`` among the catalogs, all at the same time; files stay in ``folder``."""
     began = time.monotonic()
-    outcomes = []
-    for number, catalog in enumerate(catalogs):
-        share = kills * (number + 1) // len(catalogs) - kills * number // len(catalogs)
-        rng = random.Random(f"{seed} {catalog}")
-        place = folder / catalog
-        place.mkdir(parents=True)
-
-        def tell(done: int, catalog: Catalog = catalog) -> None:
-            progress(catalog, done)
-
-        if catalog == "sqlite":
-            ordeal = Ordeal(catalog, str(place / "data"), place, share, rng, progress=tell)
-            outcomes.append(ordeal.run())
-        else:
-            with running_postgres(place / "server") as server_url:
+    with ExitStack() as servers, ThreadPoolExecutor(len(catalogs)) as pool:
+        ordeals = []
+        for number, catalog in enumerate(catalogs):
+            share = kills * (number + 1) // len(catalogs) - kills * number // len(catalogs)
+            place = folder / catalog
+            place.mkdir(parents=True)
+            url, faults = str(place / "data"), None
+            if catalog == "postgres":
+                server_url = servers.enter_context(running_postgres(place / "server"))
                 url = create_database(server_url, DATABASE)
                 faults = PostgresFaults(server_url, DATABASE)
-                ordeal = Ordeal(catalog, url, place, share, rng, faults, tell)
-                outcomes.append(ordeal.run())
+            rng = random.Random(f"{seed} {catalog}")
+            tell = partial(progress, catalog)
+            ordeals.append(Ordeal(catalog, url, place, share, rng, faults, tell))
+        outcomes = list(pool.map(Ordeal.run, ordeals))
     return Result(seed, outcomes, time.monotonic() - began)
 
 
