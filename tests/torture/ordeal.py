@@ -403,18 +403,16 @@ class Ordeal:
             self._faults[kind] += 1
 
     def _expect_movement(self) -> None:
-        """Every writer gets something acknowledged from now on, in this life or in its next."""
-        before = {w.number: (w.incarnation, w.tail.refresh()) for w in self._writers}
-        waiting = set(before)
+        """Every writer that was at work gets something acknowledged from now on."""
+        before = {w: (w.incarnation, w.tail.refresh()) for w in self._writers}
+        waiting = {writer for writer, (_, acked) in before.items() if acked}
 
         def look() -> bool | None:
-            for writer in self._writers:
-                if not self._reap(writer):
-                    continue
-                incarnation, acked = before[writer.number]
-                least = acked if incarnation == writer.incarnation else 0
-                if writer.tail.refresh() > least:
-                    waiting.discard(writer.number)
+            for writer in list(waiting):
+                incarnation, acked = before[writer]
+                gone = not self._reap(writer) or writer.incarnation != incarnation
+                if gone or writer.tail.refresh() > acked:
+                    waiting.discard(writer)
             return True if not waiting else None
 
         self._until(look, "after a pause or a kill some writer got nothing acknowledged")
