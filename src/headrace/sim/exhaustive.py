@@ -31,10 +31,12 @@ from headrace.groups.shared.assignment import AssignmentStatus
 from headrace.groups.shared.borrower import Status
 from headrace.groups.shared.leader import Leader
 from headrace.groups.shared.messages import (
+    Grant,
     Invalidate,
     LeaderWanted,
     Message,
     PingResponse,
+    Revoke,
     UpdateProgress,
     unit_of,
 )
@@ -69,6 +71,8 @@ class Setup(msgspec.Struct, frozen=True):
     """How many of the two sessions are connected, and have all units, at the beginning."""
     prologue: int = 0
     """How many messages then arrive in order before the search begins."""
+    overtaking: bool = False
+    """Both sessions connect, but no grant and no revocation has arrived yet."""
     chained: bool = False
     """The second segment is the successor of the first, which is sealed."""
     depth: int = DEPTH
@@ -81,6 +85,7 @@ SETUPS: tuple[Setup, ...] = (
     Setup("hand-over, timeouts", Budget(timeouts=2), connected=1, prologue=3, depth=9),
     Setup("two leaders", Budget(elections=1, timeouts=1), connected=1, prologue=3, depth=9),
     Setup("leader crash", Budget(elections=1, crashes=1, timeouts=1), prologue=3, depth=9),
+    Setup("overtaken grant", Budget(repeats=1), connected=0, overtaking=True, depth=9),
     Setup("unsubscribe", Budget(unsubscribes=2, losses=1), prologue=3, depth=9),
     Setup("successor", Budget(losses=1, resends=1, repeats=1), chained=True, depth=9),
 )
@@ -126,6 +131,8 @@ class Model:
         self.agents = {name: Agent(name, 0, BorrowerSettings()) for name in ("s1", "s2")}
         self.held: dict[tuple[str, str], _Unit] = {}
         self.owners: dict[tuple[str, int], str] = {}
+        self.let_go: set[tuple[str, str, int]] = set()
+        """Which grants were given back, or closed before they came."""
         self.acked: set[str] = set()
         self.seen: set[str] = set()
         """Interesting things that have happened on the way here."""
@@ -137,16 +144,21 @@ class Model:
         for index, agent in enumerate(self.agents.values()):
             if index >= setup.connected:
                 self._agent_does(agent.subscribe("sub", GROUP, 0))
+            if setup.overtaking:
+                self._run_dry(hold=(Grant, Revoke))
         for _ in range(setup.prologue):
             self._deliver(next(iter(self.network)), keep=False)
 
-    def _run_dry(self) -> None:
-        """Deliver everything in order, until nothing is under way."""
-        while self.network or self.commits:
+    def _run_dry(self, hold: tuple[type[Message], ...] = ()) -> None:
+        """Deliver everything in order, except what is to be held back."""
+        while True:
+            ready = [envelope for envelope in self.network if not isinstance(envelope[1], hold)]
             if self.commits:
                 self._commit(next(iter(self.commits)))
+            elif ready:
+                self._deliver(ready[0], keep=False)
             else:
-                self._deliver(next(iter(self.network)), keep=False)
+                return
 
     def key(self) -> int:
         """The hash of everything that decides what can happen from here."""
@@ -162,6 +174,7 @@ class Model:
                 frozenset((key, unit.snapshot()) for key, unit in self.held.items()),
                 frozenset(self.owners.items()),
                 frozenset(self.acked),
+                frozenset(self.let_go),
             )
         )
 
@@ -377,8 +390,12 @@ class Model:
                     if isinstance(message, LeaderWanted) or message.token:
                         self._send(f"L{self.lease_token}", message)
                 case b.ToLeader(leader=leader, message=message):
-                    if isinstance(message, UpdateProgress) and any(r.final for r in message.units):
-                        self.seen.add("final progress")
+                    if isinstance(message, UpdateProgress):
+                        for report in message.units:
+                            if report.final:
+                                self.seen.add("final progress")
+                                letting_go = (message.borrower, report.unit, report.unit_token)
+                                self.let_go.add(letting_go)
                     self._send(leader, message)
                 case b.Install():
                     self._install(effect)
@@ -403,6 +420,11 @@ class Model:
             first == effect.borrower,
             "one owner per unit and token",
             f"{unit} token {token}: {first} and {effect.borrower}",
+        )
+        _require(
+            (effect.borrower, unit, token) not in self.let_go,
+            "what was given back does not come back",
+            f"{effect.borrower} takes {unit} token {token} again",
         )
         row = self.rows[unit]
         acked = effect.progress.floor > 0

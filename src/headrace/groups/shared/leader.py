@@ -674,8 +674,9 @@ class Leader:
             if member is None or member.load >= member.share:
                 self._short.popleft()
                 continue
-            unit = next(iter(self._free))
-            self._assign(self._free.pop(unit), member, now_ms)
+            # From the end: taking from the front of a dict walks over everything taken before.
+            _, state = self._free.popitem()
+            self._assign(state, member, now_ms)
             self._short.rotate(-1)
 
     # --- assignments ---

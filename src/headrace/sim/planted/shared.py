@@ -262,7 +262,7 @@ PLANTED: tuple[PlantedBug, ...] = (
     _bug("stall-tolerated", "a member that answers pings and acks nothing keeps its units",
          Leader, "_evict_stuck", _does_nothing, _SEEDS),
     _bug("late-grant-taken", "a grant that arrives after its own revocation is taken for new",
-         Borrower, "_grant", _forgets_what_is_closed, _SEEDS),
+         Borrower, "_grant", _forgets_what_is_closed, by_search("overtaken grant", 9)),
     _bug("former-leader-writes", "the store takes the writes of a former leader",
          Snapshot, "check_lease", _lets_former_leaders_write, _SEEDS),
     _bug("shares-by-name", "larger shares go by name, so units move for nothing",

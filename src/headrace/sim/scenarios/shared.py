@@ -31,7 +31,7 @@ from headrace.groups.shared.borrower import (
 )
 from headrace.groups.shared.handler import Handler, group_key, parse_subscription
 from headrace.groups.shared.leader import Leader
-from headrace.groups.shared.messages import FromBorrower, Message, unit_of
+from headrace.groups.shared.messages import FromBorrower, Message, UpdateProgress, unit_of
 from headrace.groups.shared.settings import Balance, BorrowerSettings, LeaderSettings
 from headrace.sim.faults import Fault
 from headrace.sim.oracle import GroupOracle
@@ -342,6 +342,8 @@ class Session(Process):
     def start(self) -> None:
         self.handler = Handler(Agent(self.name, self.incarnation, BorrowerSettings()))
         self.held: dict[tuple[str, str], Held] = {}
+        self.let_go: set[tuple[str, str, int]] = set()
+        """Which grants were given back, or closed before they came."""
         self.do(self.handler.restore(self.durable_subscriptions, self.now_ms))
         self.after(TICK_MS, "tick")
 
@@ -379,6 +381,12 @@ class Session(Process):
                 case ToRegistry(message=message):
                     self.send(self.world.rng.choice(self.scenario.nodes).name, Asked(message))
                 case ToLeader(leader=leader, message=message):
+                    if isinstance(message, UpdateProgress):
+                        self.let_go.update(
+                            (message.borrower, r.unit, r.unit_token)
+                            for r in message.units
+                            if r.final
+                        )
                     self.send(leader, message)
                 case Install() as install:
                     self._install(install)
@@ -402,6 +410,11 @@ class Session(Process):
         if effect.progress.ranges:
             self.world.reach("borrower.granted with acked ranges")
         subscription = self.handler.installed[effect.borrower, effect.unit].subscription
+        self.world.require(
+            (effect.borrower, effect.unit, effect.unit_token) not in self.let_go,
+            "what was given back does not come back",
+            f"{effect.borrower} takes {effect.unit} token {effect.unit_token} again",
+        )
         held = Held(self.scenario.oracle_of(subscription), effect)
         held.oracle.given(effect.borrower, held.number, held.token, effect.progress)
         self.held[effect.borrower, effect.unit] = held
@@ -542,7 +555,7 @@ class SharedScenario(Scenario):
 
     def build(self) -> None:
         world, rng = self.world, self.world.rng
-        world.log.create(rng.randint(1, 4))
+        world.log.create(rng.randint(1, 6))
         filters = [f"$share/g{n}/{STREAM}.>" for n in range(rng.randint(1, 2))]
         self.filters = filters
         self.leader_settings = LEADER_SETTINGS
@@ -611,8 +624,8 @@ class SharedScenario(Scenario):
     def actions(self) -> list[Action]:
         return [
             Action("publish", 60, self._publish),
-            Action("subscribe", 2, self._subscribe),
-            Action("unsubscribe", 2, self._unsubscribe),
+            Action("subscribe", 4, self._subscribe),
+            Action("unsubscribe", 4, self._unsubscribe),
             Action("resubscribe", 2, self._resubscribe),
             Action("close a session", 1, self._close),
             Action("split", 1, self._split, Fault.SCALE),

@@ -1,0 +1,121 @@
+"""What the shared-group cores cost: full rebalances and single progress reports.
+
+``python -m bench.cores_shared`` prints the numbers; ``run()`` returns them.  Times are CPU time of
+this process.  The targets at 10,000 segments and 1,000 members: a full rebalance within 1 s, one
+report within 50 µs, and cost that grows no faster than segments + members.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import Any
+
+from headrace.groups.progress import Progress
+from headrace.groups.shared.leader import Leader
+from headrace.groups.shared.messages import LeaderWanted, Ping, UnitReport, UpdateProgress, unit_of
+from headrace.groups.shared.records import Commit, LeaderEffect, Listing, SegmentInfo, ToBorrower
+from headrace.groups.shared.settings import Balance, LeaderSettings
+
+GROUP = "audit:orders.>"
+SIZES = ((1_000, 100), (10_000, 1_000), (100_000, 10_000))
+REPORTS = 20_000
+
+
+def run(sizes: tuple[tuple[int, int], ...] = SIZES) -> list[dict[str, Any]]:
+    """Measure every size; one row each."""
+    return [_measure(segments, members) for segments, members in sizes]
+
+
+def _measure(segments: int, members: int) -> dict[str, Any]:
+    leader = Leader(
+        GROUP, name="n1", token=1, stored=(), settings=LeaderSettings(), now_ms=0
+    )  # fmt: skip
+    listing = Listing(
+        1, tuple(SegmentInfo(unit_of("orders", n), head=1_000_000) for n in range(segments))
+    )
+    _join(leader, 0, members - 1)
+    listed_ms = _timed(lambda: _finish(leader, leader.segments_listed(listing, 0)))
+    granted_ms = _timed(lambda: _finish(leader, leader.balance(0)))
+    for state in leader.units.values():
+        report = UnitReport(state.unit, state.token)
+        _finish(leader, leader.receive(_update(state.borrower, report), 0))
+    # Nobody leaves, one more joins: every member's share has to be looked at again.
+    _join(leader, members - 1, members)
+    rebalance_ms = _timed(lambda: leader.balance(0))
+    by_lag_ms = _timed(lambda: _replan_by_lag(leader))
+    return {
+        "segments": segments,
+        "members": members,
+        "list_ms": round(listed_ms, 1),
+        "first_assignment_ms": round(granted_ms, 1),
+        "rebalance_ms": round(rebalance_ms, 1),
+        "rebalance_by_lag_ms": round(by_lag_ms, 1),
+        "rebalance_us_per_segment_and_member": round(rebalance_ms * 1000 / (segments + members), 2),
+        "report_us": round(_report_us(leader), 1),
+    }
+
+
+def _join(leader: Leader, first: int, last: int) -> None:
+    for n in range(first, last):
+        name = f"s{n}:1:1"
+        leader.receive(LeaderWanted(GROUP, name, 0, f"s{n}"), 0)
+        leader.receive(Ping(GROUP, name, 1, 1), 0)
+
+
+def _finish(leader: Leader, effects: list[LeaderEffect]) -> None:
+    """Let every commit succeed at once."""
+    while commits := [effect for effect in effects if isinstance(effect, Commit)]:
+        effects = []
+        for commit in commits:
+            claimed = [(claim.unit, Progress()) for claim in commit.claims]
+            effects += leader.committed(commit.number, claimed, 0)
+
+
+def _replan_by_lag(leader: Leader) -> None:
+    leader.settings = LeaderSettings(balance=Balance.LAG)
+    leader.tick(1)
+    leader.settings = LeaderSettings()
+
+
+def _update(borrower: str, report: UnitReport, number: int = 1) -> UpdateProgress:
+    return UpdateProgress(GROUP, borrower, 1, number, (report,))
+
+
+def _report_us(leader: Leader) -> float:
+    """One report of one acked event, stored at once and confirmed."""
+    states = [s for s in leader.units.values() if s.status == "granted"]
+    messages = []
+    for n in range(REPORTS):
+        state = states[n % len(states)]
+        offset = n // len(states)
+        report = UnitReport(state.unit, state.token, ((offset, offset + 1),))
+        messages.append(_update(state.borrower, report, n + 2))
+    spent = 0.0
+    for message in messages:
+        began = time.process_time()
+        effects = leader.receive(message, 0)
+        spent += time.process_time() - began
+        commit = next(effect for effect in effects if isinstance(effect, Commit))
+        began = time.process_time()
+        confirmed = leader.committed(commit.number, (), 0)
+        spent += time.process_time() - began
+        assert any(isinstance(effect, ToBorrower) for effect in confirmed)
+    return spent / REPORTS * 1_000_000
+
+
+def _timed(action: Any) -> float:
+    gc.collect()
+    began = time.process_time()
+    action()
+    return (time.process_time() - began) * 1000
+
+
+def main() -> None:
+    """Print one line per size."""
+    for row in run():
+        print("  ".join(f"{name}={value}" for name, value in row.items()))
+
+
+if __name__ == "__main__":
+    main()
