@@ -69,16 +69,36 @@ def append(tx: Tx, batch: NewBatch) -> int | None:
     return int(head - batch.rows)
 
 
-def from_offset(tx: Tx, segment_id: int, offset: int, limit: int) -> Iterator[Batch]:
-    """The batch that holds ``offset`` and those after it."""
-    for row in tx.iterate(
-        "SELECT start_offset, end_offset, bytes, layout, checksum, path, data FROM batches "
-        "WHERE segment_id = ? AND start_offset >= coalesce((SELECT max(start_offset) FROM batches "
-        "WHERE segment_id = ? AND start_offset <= ?), 0) ORDER BY start_offset LIMIT ?",
-        (segment_id, segment_id, offset, limit),
-    ):
-        if row[1] > offset:
-            yield Batch(*row)
+_BATCH = "start_offset, end_offset, bytes, layout, checksum, path, data"
+
+
+def from_offset(
+    tx: Tx, segment_id: int, offset: int, limit: int, size_bytes: int
+) -> Iterator[Batch]:
+    """The batch that holds ``offset`` and those after it, for about ``size_bytes``.
+
+    The bound is in the query because a driver may hold all of an answer at once.
+    """
+    row = tx.row(
+        "SELECT start_offset, end_offset, total_bytes FROM batches "
+        "WHERE segment_id = ? AND start_offset <= ? ORDER BY start_offset DESC LIMIT 1",
+        (segment_id, offset),
+    )
+    if row is None or row[1] <= offset:
+        # What stood here is gone: the first that is left tells how much.
+        found = tx.iterate(
+            f"SELECT {_BATCH} FROM batches WHERE segment_id = ? AND start_offset > ? "
+            "ORDER BY start_offset LIMIT 1",
+            (segment_id, offset),
+        )
+    else:
+        found = tx.iterate(
+            f"SELECT {_BATCH} FROM batches WHERE segment_id = ? AND start_offset >= ? "
+            "AND total_bytes - bytes < ? ORDER BY start_offset LIMIT ?",
+            (segment_id, row[0], row[2] + size_bytes, limit),
+        )
+    for batch in found:
+        yield Batch(*batch)
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from headrace.catalog import Catalog, Tx, batches
 from headrace.catalog.batches import Batch
 from headrace.catalog.streams import Segment
-from headrace.errors import DamagedBatchError, StoreError, TrimmedError
+from headrace.errors import DamagedBatchError, StoreError, TrimmedError, UnknownStreamError
 from headrace.log import events, limits
 from headrace.store import Store
 
@@ -99,7 +99,9 @@ class Cursor:
         def read(tx: Tx) -> list[Batch]:
             load: list[Batch] = []
             size = 0
-            for batch in batches.from_offset(tx, self._segment_id, offset, self._batches_wanted):
+            for batch in batches.from_offset(
+                tx, self._segment_id, offset, self._batches_wanted, limits.READ_BYTES
+            ):
                 load.append(batch)
                 size += batch.size_bytes
                 rows = batch.end - offset
@@ -136,7 +138,9 @@ class Cursor:
         row = self._catalog.read(
             lambda tx: tx.row("SELECT tail FROM segments WHERE id = ?", (self._segment_id,))
         )
-        tail = int(row[0]) if row is not None else upto
+        if row is None:
+            raise UnknownStreamError(f"stream {self._stream!r} was deleted while it was read")
+        tail = int(row[0])
         if self.position < tail:
             raise TrimmedError(self._stream, self.number, self.position, tail)
         self._damaged(self.position, upto, "its record is missing")
@@ -183,7 +187,7 @@ class Cursor:
         """The file is gone: replaced or trimmed since it was looked up, or lost."""
         self._file = None
         batch = self._catalog.read(
-            lambda tx: next(batches.from_offset(tx, self._segment_id, self.position, 1), None)
+            lambda tx: next(batches.from_offset(tx, self._segment_id, self.position, 1, 1), None)
         )
         if batch is None or batch.start > self.position:
             self._lost(end if batch is None else batch.start)

@@ -23,7 +23,12 @@ import pyarrow.compute as pc
 
 from headrace.catalog import Catalog, batches, streams
 from headrace.catalog.streams import Segment, Stream
-from headrace.errors import InvalidPositionError, TrimmedError, UnknownSegmentError
+from headrace.errors import (
+    InvalidPositionError,
+    TrimmedError,
+    UnknownSegmentError,
+    UnknownStreamError,
+)
 from headrace.log import events
 from headrace.log.cursor import Cursor, OnDamaged
 from headrace.store import Store
@@ -34,7 +39,11 @@ Place = str | int | datetime | Mapping[int, int]
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """What to read; ``until`` is not part of what is read."""
+    """What to read; ``until`` is not part of what is read.
+
+    With ``segments`` only those are read, and not what follows from them: once they are sealed
+    and read to their ends, a read that follows is done too.
+    """
 
     start: Place = "earliest"
     until: Place | None = None
@@ -81,7 +90,8 @@ class Reader:
         """Whether there is nothing more to come."""
         if self._left is not None and self._left <= 0:
             return True
-        return not self._query.follow and not self._ready and not self._waiting
+        endless = self._query.follow and self._query.segments is None
+        return not endless and not self._ready and not self._waiting
 
     @property
     def positions(self) -> dict[int, int]:
@@ -192,6 +202,10 @@ class Reader:
             stream = self._catalog.read(
                 lambda tx: streams.require(tx, self.stream.name), snapshot=True
             )
+            if stream.id != self.stream.id:
+                raise UnknownStreamError(
+                    f"stream {self.stream.name!r} was deleted and made anew; read it from its start"
+                )
             found = [(s.number, s.tail, s.head, s.sealed) for s in stream.segments]
             fresh = [s for s in stream.segments if s.number not in self._heads]
         for number, _, head, sealed in found:
@@ -199,7 +213,7 @@ class Reader:
             self._sealed[number] = sealed
         known = self._taking_part()
         followers = []
-        for segment in fresh:
+        for segment in fresh if self._query.segments is None else ():
             if set(segment.predecessors) & known:
                 followers.append((segment, 0))
                 known.add(segment.number)
@@ -208,9 +222,7 @@ class Reader:
     # -- what is shown ------------------------------------------------------------------
 
     def _show(self, cursor: Cursor, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if self._query.markers:
-            return batch
-        if "marker" in batch.schema.names:
+        if "marker" in batch.schema.names and not self._query.markers:
             batch = batch.filter(batch.column("marker").is_null())
         if self._filter is not None:
             batch = batch.filter(match_array(self._filter, batch.column("subject")))
@@ -219,6 +231,8 @@ class Reader:
                 batch = batch.slice(0, self._left)
                 cursor.position = batch.column("offset")[-1].as_py() + 1
             self._left -= batch.num_rows
+        if self._query.markers:
+            return batch
         return events.public(batch, cursor.number, batch.column("offset"))
 
     # -- places -------------------------------------------------------------------------
@@ -258,9 +272,9 @@ class Reader:
             segment = by_number.get(number)
             if segment is None:
                 raise UnknownSegmentError(f"stream {self.stream.name!r} has no segment {number}")
-            if not 0 <= offset <= segment.head:
+            if not isinstance(offset, int) or not 0 <= offset <= segment.head:
                 raise InvalidPositionError(
-                    f"{what}: offset {offset} is outside segment {number}, "
+                    f"{what}: offset {offset!r} is outside segment {number}, "
                     f"which has {segment.tail} to {segment.head}"
                 )
             if what == "start" and offset < segment.tail:
@@ -279,8 +293,7 @@ class Reader:
             ts_us = events.to_us(until)
             return {segment.number: self._at_time(segment, ts_us) for segment in chosen}
         if isinstance(until, Mapping):
-            listed = self._cut(until, chosen, "until")
-            return heads | {number: listed[number] for number in until}
+            return heads | self._cut(until, chosen, "until")
         return self._places(until, chosen, "until")
 
     def _at_time(self, segment: Segment, ts_us: int) -> int:
@@ -290,7 +303,9 @@ class Reader:
         )
         if place is None:
             return segment.head
-        cursor = Cursor(self._catalog, self._store, self.stream.name, segment, place.start)
+        # What a search has to skip is told once the read comes to it, if it does.
+        skip = None if self._on_damaged is None else lambda _: None
+        cursor = Cursor(self._catalog, self._store, self.stream.name, segment, place.start, skip)
         while cursor.position < place.end:
             batch = cursor.next(place.end)
             if batch is None:
@@ -317,7 +332,7 @@ def _chosen(stream: Stream, query: Query) -> list[Segment]:
     if query.segments is None:
         return list(stream.segments)
     found = []
-    for number in query.segments:
+    for number in sorted(set(query.segments)):
         segment = stream.segment(number)
         if segment is None:
             raise UnknownSegmentError(f"stream {stream.name!r} has no segment {number}")
