@@ -75,14 +75,14 @@ def segments_to_release(state: ReaderGroupState, reader: str) -> list[SegmentId]
 
 
 def release_delay_ms(state: ReaderGroupState, reader: str, settings: ReaderSettings) -> int:
-    """How long a reader waits before it may release again."""
-    return settings.balance_ms * (1 + state.rank(reader)) // len(state.members)
+    """How long a reader waits before it releases: not at all if it is the most loaded."""
+    return settings.balance_ms * state.rank(reader) // len(state.members)
 
 
 def acquire_delay_ms(state: ReaderGroupState, reader: str, settings: ReaderSettings) -> int:
-    """How long a reader waits before it may claim again."""
+    """How long a reader waits before it claims: not at all if it is the least loaded."""
     readers = len(state.members)
-    return settings.balance_ms * (readers - state.rank(reader)) // readers
+    return settings.balance_ms * (readers - 1 - state.rank(reader)) // readers
 
 
 def lag_period_ms(state: ReaderGroupState, settings: ReaderSettings) -> int:

@@ -55,8 +55,8 @@ class ReaderSettings(msgspec.Struct, frozen=True):
     balance_ms: int = 1000
     """Ranks are spread over this time, for claims and for releases."""
     join_delay_ms: int = 100
-    """A new reader waits this long before its first claim, so that those who start together
-    share from the beginning and the first does not take everything."""
+    """A new reader waits this long before its first claim, so that readers who start together
+    share from the beginning and the first of them does not take everything."""
     lag_unit_ms: int = 1000
     """A reader writes its lag every (readers + 1) of these."""
     refresh_ms: int = 3000
@@ -67,8 +67,8 @@ class ReaderSettings(msgspec.Struct, frozen=True):
     """An update without an answer is decided anew after this."""
     lease_ttl_ms: int = 10_000
     heartbeat_ms: int = 3000
-    detect_ms: int = 1000
-    """A living reader looks for dead ones this often."""
+    detect_spread_ms: int = 150
+    """Readers look for dead ones when a lease runs out, one after the other within this."""
 
     def __post_init__(self) -> None:
         _check(self, 1, _MS_MAX, self.__struct_fields__)

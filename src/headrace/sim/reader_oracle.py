@@ -1,0 +1,328 @@
+"""An onlooker that knows everything about one reader group and checks what it promises.
+
+It follows the group's log with a replica of its own, keeps its own books (who owns what, where
+each segment stands, what was acked, what a checkpoint must hold) and compares.  As with every
+onlooker, what a reader does under a token that has passed on is not judged, except that it must
+not count.
+
+* one owner per segment and token, and hand-overs are exact;
+* recorded positions never fall, except by a reset, and never pass what is acked;
+* a segment opens once, when all its predecessors are over, and is over when all of it is acked;
+* nothing acked is delivered again, and the events of a key come in order, across segments;
+* a checkpoint is a barrier, and a group that was reset to it has acked exactly what it had then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from headrace.groups.progress import Progress
+from headrace.groups.ranges import AckedRanges
+from headrace.groups.readers.apply import Outcome
+from headrace.groups.readers.checkpoints import CheckpointKind
+from headrace.groups.readers.records import LogEntry
+from headrace.groups.readers.segments import END, Position, SegmentId, falls
+from headrace.groups.readers.synchronizer import Replica
+from headrace.groups.readers.updates import (
+    AckCheckpoint,
+    Awaited,
+    CheckpointAcked,
+    CheckpointCreated,
+    Claimed,
+    Completed,
+    Freed,
+    LagReported,
+    Opened,
+    ReaderAdded,
+    ReaderRemoved,
+    Recorded,
+    ResetToCheckpoint,
+    Update,
+    WasReset,
+)
+from headrace.sim.log import Event, ModelLog, Segment
+from headrace.sim.world import World
+
+
+class ReaderOracle:
+    """Watches a group that reads the logs of several streams."""
+
+    def __init__(
+        self,
+        world: World,
+        logs: dict[str, ModelLog],
+        replica: Replica,
+        in_flight: Callable[[str, int], int],
+    ) -> None:
+        self.world = world
+        self.logs = logs
+        self.replica = replica
+        self._in_flight = in_flight
+        self.end_cut = dict(replica.state.end_cut)
+        self.owner: dict[SegmentId, tuple[str, int]] = {}
+        self.position = dict(replica.state.unassigned)
+        self._opened = set(self.position)
+        self._over: set[SegmentId] = set()
+        self._members: dict[str, int] = {}
+        self._owners: dict[tuple[SegmentId, int], str] = {}
+        self._durable: dict[SegmentId, AckedRanges] = {}
+        self._acked: dict[SegmentId, set[int]] = {}
+        self._acked_under: dict[tuple[SegmentId, int], set[int]] = {}
+        self._at_checkpoint: dict[str, dict[SegmentId, AckedRanges]] = {}
+        self._owned_at_checkpoint: dict[tuple[str, str], list[SegmentId]] = {}
+        self._kinds: dict[str, CheckpointKind] = {}
+
+    # --- the log -----------------------------------------------------------------------
+
+    def segment(self, segment: SegmentId) -> Segment:
+        """A segment of a stream."""
+        return self.logs[segment.stream].segments[segment.number]
+
+    def segments(self) -> list[SegmentId]:
+        """Every segment of every stream."""
+        return [SegmentId(stream, n) for stream, log in self.logs.items() for n in log.segments]
+
+    def limit(self, segment: SegmentId) -> int:
+        """How many events of a segment the group reads, as far as is known."""
+        head = self.segment(segment).head
+        return min(head, self.end_cut.get(segment, head))
+
+    def at_end(self, segment: SegmentId, floor: int) -> bool:
+        """Whether a floor is the end of a segment for this group."""
+        found = self.segment(segment)
+        if floor >= self.end_cut.get(segment, found.head + 1):
+            return True
+        return found.sealed and floor >= self.limit(segment)
+
+    def durable(self, segment: SegmentId) -> AckedRanges:
+        """What is durably acked of a segment."""
+        return self._durable.setdefault(segment, AckedRanges())
+
+    def all_acked(self, segment: SegmentId) -> bool:
+        """Whether all of a segment is durably acked."""
+        return self.at_end(segment, self.durable(segment).floor)
+
+    def is_over(self, segment: SegmentId) -> bool:
+        """Whether the group has completed a segment, or began behind it."""
+        return segment in self._over
+
+    # --- what readers do ---------------------------------------------------------------
+
+    def begun(self, reader: str, segment: SegmentId, token: int, progress: Progress) -> None:
+        """A reader begins to hand out a segment."""
+        if self._current(segment, token):
+            self._require(
+                progress.acked() == self.durable(segment),
+                "a hand-over is exact",
+                f"{reader} begins {segment} at {progress}, durable is {self.durable(segment)}",
+            )
+
+    def delivered(self, reader: str, segment: SegmentId, token: int, event: Event) -> None:
+        """A consumer was handed an event."""
+        if not self._current(segment, token):
+            self.world.reach("oracle.stale delivery")
+            return
+        what = f"{reader} was handed {event.offset} of {segment} under token {token}"
+        fresh = event.offset not in self.durable(segment)
+        self._require(fresh, "nothing acked is delivered again", what)
+        end = self.end_cut.get(segment)
+        self._require(end is None or event.offset < end, "nothing beyond the end cut", what)
+        if event.key_sequence:
+            number, offset = self.logs[segment.stream].places[event.key, event.key_sequence - 1]
+            before = SegmentId(segment.stream, number)
+            done = offset in self.durable(before) or (
+                before == segment and offset in self._acked_under.get((segment, token), ())
+            )
+            self._require(done, "key order", f"{what} before {offset} of {before}, its key's last")
+
+    def acked(self, segment: SegmentId, token: int, offset: int) -> None:
+        """A consumer has acked an event; whether that counts is another matter."""
+        self._acked.setdefault(segment, set()).add(offset)
+        self._acked_under.setdefault((segment, token), set()).add(offset)
+
+    def stored(self, segment: SegmentId, progress: Progress) -> None:
+        """A progress is durable."""
+        before, after = self.durable(segment), progress.acked()
+        joined = after.copy()
+        self._require(
+            joined.merge(before) == 0,
+            "nothing acked is forgotten",
+            f"{segment} went from {before} to {after}",
+        )
+        known = self._acked.get(segment, set())
+        for low, high in ((before.floor, after.floor), *after.to_tuples()):
+            for offset in range(low, high):
+                if offset not in before:
+                    what = f"{offset} of {segment} counts as acked, but nobody has acked it"
+                    self._require(offset in known, "nothing is lost", what)
+        self._durable[segment] = after
+
+    # --- what the group does -----------------------------------------------------------
+
+    def followed(self, entries: Iterable[LogEntry]) -> None:
+        """The log of the group has grown."""
+        for entry in entries:
+            for outcome in self.replica.follow([entry]):
+                self._changed(entry, outcome)
+            self._compare()
+
+    def _changed(self, entry: LogEntry, outcome: Outcome) -> None:
+        for change in outcome.changes:
+            match change:
+                case Claimed():
+                    self._claimed(change)
+                case Freed(reader=reader, segment=segment, offset=offset):
+                    self._moved(segment, offset, "is freed")
+                    held = self.owner.pop(segment, None)
+                    self._require(
+                        held is not None and held[0] == reader,
+                        "one owner per segment and token",
+                        f"{reader} frees {segment}, which {held} owns",
+                    )
+                case Recorded(segment=segment, offset=offset):
+                    self._moved(segment, offset, "is recorded")
+                case Completed(segment=segment):
+                    self.owner.pop(segment, None)
+                    self.position.pop(segment, None)
+                    self._over.add(segment)
+                    self._require(
+                        self.all_acked(segment),
+                        "only what is read is over",
+                        f"{segment} is completed at {self.durable(segment)}",
+                    )
+                    self.world.reach("segment.over")
+                case Opened(segment=segment):
+                    self._open(segment)
+                case Awaited():
+                    self.world.reach("segment.waits")
+                case ReaderAdded(reader=reader):
+                    self._members[reader] = outcome.revision
+                case ReaderRemoved(reader=reader):
+                    del self._members[reader]
+                case LagReported():
+                    self.world.reach("reader.lag")
+                case CheckpointCreated(name=name, kind=kind):
+                    self._checkpoint(name, kind)
+                case CheckpointAcked():
+                    self._checkpoint_acked(change, entry.update)
+                case WasReset(cut=cut):
+                    self._reset(entry, cut)
+
+    def _claimed(self, change: Claimed) -> None:
+        segment, token = change.segment, change.token
+        what = f"{change.reader} claims {segment} at {change.offset} under token {token}"
+        first = self._owners.setdefault((segment, token), change.reader)
+        free = first == change.reader and segment not in self.owner
+        self._require(free, "one owner per segment and token", what)
+        at = self.position.get(segment)
+        self._require(change.offset == at, "a hand-over is exact", f"{what}; it stood at {at}")
+        self.owner[segment] = (change.reader, token)
+
+    def _moved(self, segment: SegmentId, offset: int, how: str) -> None:
+        before = self.position.get(segment)
+        what = f"{segment} {how} at {offset}, it stood at {before}"
+        holds = before is not None and not falls(before, offset)
+        self._require(holds, "positions never fall", what)
+        acked = self.all_acked(segment) if offset == END else self.durable(segment).floor >= offset
+        self._require(acked, "nothing is skipped", f"{what}; acked is {self.durable(segment)}")
+        self.position[segment] = offset
+
+    def _open(self, segment: SegmentId) -> None:
+        first = segment not in self._opened
+        self._require(first, "a segment opens once", f"{segment} is opened again")
+        self._opened.add(segment)
+        self.position[segment] = 0
+        for number in self.segment(segment).predecessors:
+            predecessor = SegmentId(segment.stream, number)
+            self._require(
+                predecessor in self._over,
+                "successors wait for all predecessors",
+                f"{segment} opens while {predecessor} is not over",
+            )
+        self.world.reach("segment.opened")
+
+    def _compare(self) -> None:
+        """The replica agrees with these books."""
+        state = self.replica.state
+        online = {name: member.token for name, member in state.members.items()}
+        self._require(
+            online == self._members, "who left stays away", f"{online} and {self._members}"
+        )
+        owned = {
+            segment: (name, holding.token)
+            for name, member in state.members.items()
+            for segment, holding in member.owned.items()
+        }
+        self._require(owned == self.owner, "the books agree", f"{owned} and {self.owner}")
+        for name, readers in state.blockers().items():
+            known = bool(readers) and all(reader in self._members for reader in readers)
+            self._require(known, "who blocks is online", f"{name} waits for {readers}")
+
+    # --- checkpoints and resets --------------------------------------------------------
+
+    def _checkpoint(self, name: str, kind: CheckpointKind) -> None:
+        self.world.reach(f"checkpoint.{kind}")
+        self._kinds[name] = kind
+        self._at_checkpoint[name] = {s: self.durable(s).copy() for s in self.segments()}
+        for segment, (reader, _) in self.owner.items():
+            self._owned_at_checkpoint.setdefault((name, reader), []).append(segment)
+
+    def _checkpoint_acked(self, change: CheckpointAcked, update: Update) -> None:
+        truth = self._at_checkpoint[change.name]
+        for segment in self._owned_at_checkpoint.pop((change.name, change.reader), []):
+            truth[segment] = self.durable(segment).copy()
+        normal = self._kinds[change.name] is CheckpointKind.NORMAL
+        if normal and isinstance(update, AckCheckpoint):
+            busy = self._in_flight(change.reader, self._members[change.reader])
+            self._require(
+                not busy,
+                "a checkpoint is a barrier",
+                f"{change.reader} acknowledges {change.name} with {busy} events in flight",
+            )
+        if change.complete:
+            self.world.reach(f"checkpoint.{self._kinds[change.name]} complete")
+
+    def _reset(self, entry: LogEntry, cut: tuple[Position, ...]) -> None:
+        """Begin the books again; what is acked is what the store was set to."""
+        self.owner.clear()
+        self._members.clear()
+        self.position = {position.segment: position.offset for position in cut}
+        self._acked_under.clear()
+        restored = self.restored()
+        if isinstance(entry.update, ResetToCheckpoint):
+            truth = self._at_checkpoint[entry.update.name]
+            for segment, acked in restored.items():
+                self._require(
+                    acked == truth.get(segment, AckedRanges()),
+                    "a restored group has acked what it had",
+                    f"{segment} is {acked} after {entry.update.name}, which had {truth[segment]}",
+                )
+            self.world.reach("group.restored")
+        else:
+            self.world.reach("group.reset")
+        self._durable = restored
+        self._acked = {
+            segment: {o for o in range(self.segment(segment).head) if o in acked}
+            for segment, acked in restored.items()
+        }
+        ahead: set[SegmentId] = set()
+        for segment in self.segments():  # predecessors have lower numbers
+            before = (SegmentId(segment.stream, n) for n in self.segment(segment).predecessors)
+            if any(s in ahead or s in self.position for s in before):
+                ahead.add(segment)
+        self._opened = {s for s in self.segments() if s not in ahead}
+        self._over = {s for s in self._opened if s not in self.position}
+        self._at_checkpoint.clear()
+        self._owned_at_checkpoint.clear()
+        self._kinds.clear()
+
+    def restored(self) -> dict[SegmentId, AckedRanges]:
+        """What the store says is acked; set by the scenario."""
+        raise NotImplementedError
+
+    def _current(self, segment: SegmentId, token: int) -> bool:
+        return self.owner.get(segment, ("", 0))[1] == token
+
+    def _require(self, holds: bool, invariant: str, detail: str) -> None:
+        if not holds:
+            self.world.fail(invariant, detail)
