@@ -12,11 +12,10 @@ An event is an offset and an integer key; payloads stay outside.  It moves throu
        │                    ▼
        └── (next of key)  dying ── dead_lettered ───────▶ acked
 
-*Order per key.*  A key is *held* by its events that are in flight, refused or dying.  ``take``
-walks the buffer once; an event whose key is held is parked behind it, in a queue that exists
-only for such keys, so an uncontended event costs one dictionary look-up.  When the key is freed
-its first parked event becomes the next to be taken.  A refused event keeps holding its key, and
-that is all it takes for it to come again before the next one.
+*Order per key* (``key_order``).  A key is *held* by its events that are in flight, refused or
+dying.  ``take`` walks the buffer once; an event whose key is held is parked behind it, so one that
+is alone costs a dictionary look-up.  A refused event (``refused``) keeps holding its key, and that
+is all it takes for it to come again before the next one.
 
 *Dead letters* are two steps: the event is ``dying`` until the owner confirms that the dead
 letter is stored, so a crash in between repeats the step and loses nothing.  ``dying`` is a
@@ -38,9 +37,7 @@ whoever gives it up in peace calls ``drain``, waits for ``idle``, and hands over
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from heapq import heappop, heappush
 from itertools import repeat
 from types import MappingProxyType
 
@@ -54,6 +51,7 @@ from headrace.errors import (
     StaleDeliveryError,
     UnknownDeliveryError,
 )
+from headrace.groups.delivery.key_order import KeyOrder
 from headrace.groups.delivery.messages import (
     DeadLetter,
     DeliveryConfig,
@@ -63,6 +61,7 @@ from headrace.groups.delivery.messages import (
     Stalled,
     Statistics,
 )
+from headrace.groups.delivery.refused import Refused
 from headrace.groups.progress import Progress
 from headrace.groups.ranges import OFFSET_MAX
 
@@ -93,19 +92,14 @@ class Dispatcher:
         self._attempts = dict(progress.attempts)  # deliveries in vain, of what was refused
         self._next_offset = progress.floor
         self._now_ms = 0
-        # known, not handed out: the buffer from _cursor on, what was freed, what is parked
+        # known, not handed out: the buffer from _cursor on, and what waits for its key
         self._offsets: list[int] = []
         self._keys: list[int] = []
         self._cursor = 0
-        self._freed: deque[tuple[int, int]] = deque()
-        self._parked: dict[int, deque[int]] = {}
-        self._parked_events = 0
         # handed out
-        self._held: dict[int, int] = {}
+        self._order = KeyOrder(config.max_pending_per_key)
         self._pending: dict[int, tuple[int, int]] = {}  # offset: key, deadline; oldest first
-        self._refused: dict[int, tuple[int, int]] = {}  # offset: key, due
-        self._refused_of: dict[int, set[int]] = {}
-        self._due: list[tuple[int, int]] = []
+        self._refused = Refused(self._order)
         self._dying: dict[int, DeadLetter] = {}
         self._key_of_dying: dict[int, int] = {}
         self._silent_since_ms: int | None = None
@@ -153,8 +147,8 @@ class Dispatcher:
         times: list[int] = []
         if self._pending:
             times.append(next(iter(self._pending.values()))[1])
-        if self._due:
-            times.append(self._due[0][0])
+        if (due_ms := self._refused.next_due_ms) is not None:
+            times.append(due_ms)
         since, limit = self._silent_since_ms, self.config.stall_after_ms
         if limit and since is not None and not self._stall_told:
             times.append(since + limit)
@@ -174,7 +168,7 @@ class Dispatcher:
             floor=self._acked.floor,
             acked_ranges=len(self._acked),
             buffered=self._buffered(),
-            parked_keys=len(self._parked),
+            parked_keys=len(self._order.parked),
             in_flight=len(self._pending),
             refused=len(self._refused),
             dying=len(self._dying),
@@ -222,10 +216,13 @@ class Dispatcher:
         deadline = now + self.config.ack_wait_ms
         if self._draining or max_events <= 0:
             return Handout([], [], deadline)
-        offsets, keys = self._take_due(max_events, now)
+        offsets, keys = self._refused.take_due(max_events, now)
         while True:
             room = min(max_events, self.config.max_pending - self._unacked()) - len(offsets)
-            self._take_new(room, offsets, keys)
+            room = self._order.take_freed(room, offsets, keys)
+            self._cursor = self._order.walk(
+                self._offsets, self._keys, self._cursor, room, offsets, keys
+            )
             if not self._attempts or not self._set_exhausted_aside(offsets, keys):
                 break
         if self._attempts:
@@ -245,7 +242,7 @@ class Dispatcher:
         key, _ = self._pending.pop(offset)
         self._attempts.pop(offset, None)
         self._acked.ack(offset)
-        self._release(key)
+        self._order.release(key)
         self._heard(now_ms)
 
     def ack_many(
@@ -265,23 +262,7 @@ class Dispatcher:
         if self._attempts:
             for offset in distinct:
                 self._attempts.pop(offset, None)
-        if self.config.max_pending_per_key == 1:
-            # The same as _release, spelled out: this loop is the hot path.
-            held, parked, freed = self._held, self._parked, self._freed
-            freed_before = len(freed)
-            for offset in offsets:
-                key, _ = pending.pop(offset)
-                queue = parked.get(key)
-                if queue is None:
-                    del held[key]
-                else:
-                    freed.append((queue.popleft(), key))
-                    if not queue:
-                        del parked[key]
-            self._parked_events -= len(freed) - freed_before
-        else:
-            for offset in offsets:
-                self._release(pending.pop(offset)[0])
+        self._order.release_all([pending.pop(offset)[0] for offset in offsets])
         self._acked.ack_many(offsets)
         self._heard(now_ms)
 
@@ -325,7 +306,7 @@ class Dispatcher:
         del self._dying[offset]
         self._attempts.pop(offset, None)
         self._acked.ack(offset)
-        self._release(self._key_of_dying.pop(offset))
+        self._order.release(self._key_of_dying.pop(offset))
 
     # --- time --------------------------------------------------------------------------
 
@@ -344,7 +325,7 @@ class Dispatcher:
         since, limit = self._silent_since_ms, self.config.stall_after_ms
         if limit and since is not None and now - since >= limit and not self._stall_told:
             self._stall_told = True
-            unanswered = [*self._pending, *self._refused, *self._dying]
+            unanswered = [*self._pending, *self._refused.events, *self._dying]
             outcomes.append(Stalled(since, len(unanswered), min(unanswered, default=-1)))
         return outcomes
 
@@ -361,7 +342,7 @@ class Dispatcher:
     # --- internals ---------------------------------------------------------------------
 
     def _buffered(self) -> int:
-        return len(self._offsets) - self._cursor + len(self._freed) + self._parked_events
+        return len(self._offsets) - self._cursor + self._order.waiting_events
 
     def _unacked(self) -> int:
         return len(self._pending) + len(self._refused) + len(self._dying)
@@ -378,58 +359,6 @@ class Dispatcher:
         self._silent_since_ms = now if self._pending else None
         self._stall_told = False
         return now
-
-    def _take_due(self, budget: int, now: int) -> tuple[list[int], list[int]]:
-        """Refused events whose rest is over; of one key only the first refused one."""
-        offsets: list[int] = []
-        keys: list[int] = []
-        while self._due and self._due[0][0] <= now and len(offsets) < budget:
-            _, offset = heappop(self._due)
-            key, _ = self._refused[offset]
-            first = min(self._refused_of[key])
-            if offset != first:  # behind an earlier one of its key that still rests
-                due = max(now, self._refused[first][1])
-                self._refused[offset] = (key, due)
-                heappush(self._due, (due, offset))  # sorts behind it, also at the same time
-                continue
-            del self._refused[offset]
-            self._refused_of[key].discard(offset)
-            if not self._refused_of[key]:
-                del self._refused_of[key]
-                self._fill(key)
-            offsets.append(offset)
-            keys.append(key)
-        return offsets, keys
-
-    def _take_new(self, room: int, offsets: list[int], keys: list[int]) -> None:
-        """Freed events, then the buffer; what is behind a held key is parked."""
-        freed = self._freed
-        while room > 0 and freed:
-            offset, key = freed.popleft()
-            offsets.append(offset)
-            keys.append(key)
-            room -= 1
-        if room <= 0:
-            return
-        held, parked, limit = self._held, self._parked, self.config.max_pending_per_key
-        all_offsets, all_keys = self._offsets, self._keys
-        cursor, end = self._cursor, len(all_offsets)
-        while room > 0 and cursor < end:
-            key = all_keys[cursor]
-            count = held.get(key, 0)
-            if count < limit and key not in parked and key not in self._refused_of:
-                held[key] = count + 1
-                offsets.append(all_offsets[cursor])
-                keys.append(key)
-                room -= 1
-            else:
-                queue = parked.get(key)
-                if queue is None:
-                    queue = parked[key] = deque()
-                queue.append(all_offsets[cursor])
-                self._parked_events += 1
-            cursor += 1
-        self._cursor = cursor
 
     def _set_exhausted_aside(self, offsets: list[int], keys: list[int]) -> bool:
         """Events whose deliveries an earlier owner used up die instead of being handed out."""
@@ -452,51 +381,13 @@ class Dispatcher:
         if self.config.max_deliveries and attempts >= self.config.max_deliveries:
             return self._die(DeadLetter(offset, attempts, reason, detail), key)
         due = now + (self.config.backoff_ms(attempts) if delay_ms is None else delay_ms)
-        self._refused[offset] = (key, due)
-        self._refused_of.setdefault(key, set()).add(offset)
-        heappush(self._due, (due, offset))
-        self._take_back_freed(key)
+        self._refused.add(offset, key, due)
         return Retry(offset, attempts, due, reason)
-
-    def _take_back_freed(self, key: int) -> None:
-        """Events of this key that were next must now wait for the refused one (again parked)."""
-        if self.config.max_pending_per_key == 1 or not self._freed:
-            return
-        back = [offset for offset, other in self._freed if other == key]
-        if back:
-            self._freed = deque(pair for pair in self._freed if pair[1] != key)
-            self._parked.setdefault(key, deque()).extendleft(reversed(back))
-            self._parked_events += len(back)
-            self._held[key] -= len(back)
 
     def _die(self, letter: DeadLetter, key: int) -> DeadLetter:
         self._dying[letter.offset] = letter
         self._key_of_dying[letter.offset] = key
         return letter
-
-    def _release(self, key: int) -> None:
-        """One event of this key is done with: the next may come."""
-        count = self._held[key] - 1
-        if count:
-            self._held[key] = count
-        else:
-            del self._held[key]
-        self._fill(key)
-
-    def _fill(self, key: int) -> None:
-        """Free as many parked events of this key as may be in flight."""
-        queue = self._parked.get(key)
-        if queue is None or key in self._refused_of:
-            return
-        held = self._held.get(key, 0)
-        while queue and held < self.config.max_pending_per_key:
-            self._freed.append((queue.popleft(), key))
-            self._parked_events -= 1
-            held += 1
-        if held:
-            self._held[key] = held
-        if not queue:
-            del self._parked[key]
 
     # --- refusals ----------------------------------------------------------------------
 
@@ -515,7 +406,7 @@ class Dispatcher:
             state = f"attempt {current} is in flight"
         elif offset in self._acked:
             state = "it is acked"
-        elif offset in self._refused:
+        elif offset in self._refused.events:
             state = "it was refused or timed out, and comes again"
         elif offset in self._dying:
             state = "it is a dead letter"

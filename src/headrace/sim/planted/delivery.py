@@ -18,15 +18,15 @@ Original = Callable[..., Any]
 
 def _next_of_key_first(original: Original) -> Original:
     def refuse(self: Dispatcher, offset: int, *args: Any) -> Retry | DeadLetter:
-        key = self._pending[offset][0]
+        key, order = self._pending[offset][0], self._order
         outcome: Retry | DeadLetter = original(self, offset, *args)
-        queue = self._parked.get(key)
+        queue = order.parked.get(key)
         if isinstance(outcome, Retry) and queue is not None:
-            self._freed.append((queue.popleft(), key))
-            self._parked_events -= 1
-            self._held[key] += 1
+            order.freed.append((queue.popleft(), key))
+            order.parked_events -= 1
+            order.held[key] += 1
             if not queue:
-                del self._parked[key]
+                del order.parked[key]
         return outcome
 
     return refuse
@@ -39,7 +39,7 @@ def _no_timeouts(original: Original) -> Original:  # noqa: ARG001
 def _key_stays_held(original: Original) -> Original:
     def dead_lettered(self: Dispatcher, offset: int, now_ms: int) -> None:
         key = self._key_of_dying[offset]
-        self._held[key] += 1
+        self._order.held[key] += 1
         original(self, offset, now_ms)
 
     return dead_lettered
