@@ -180,6 +180,7 @@ class _Pending:
         self.positions: dict[str, int] = {}
         self.answered: list[str] = []
         self.last_answer = -1
+        self.seen: tuple[LaneEnd, ...] = ()
         self.missing: tuple[str, ...] = ()
 
     @property
@@ -303,16 +304,16 @@ class SnapshotController:
             return []
         pending = self._accepting(response)
         pending.answered.append(response.region)
-        pending.last_answer = position
+        pending.last_answer, pending.seen = position, seen
         if pending.phase is Phase.FIRST_ROUND:
             pending.positions[response.region] = response.position
         if pending.waiting_for:
             return []
         if pending.phase is Phase.SECOND_ROUND:
-            return self._advance(pending, SnapshotEvent.LAST, seen)
+            return self._advance(pending, SnapshotEvent.LAST)
         many = len(pending.members) > 1
         event = SnapshotEvent.LAST_OF_MANY if many else SnapshotEvent.LAST_OF_ONE
-        return self._advance(pending, event, seen)
+        return self._advance(pending, event)
 
     def _accepting(self, response: Response) -> _Pending:
         """The snapshot that a response counts for; an error if there is none."""
@@ -336,9 +337,7 @@ class SnapshotController:
             raise StaleResponseError(update, state, "the region has answered this round")
         return pending
 
-    def _advance(
-        self, pending: _Pending, event: SnapshotEvent, seen: tuple[LaneEnd, ...]
-    ) -> list[Effect]:
+    def _advance(self, pending: _Pending, event: SnapshotEvent) -> list[Effect]:
         pending.phase = TRANSITIONS[pending.phase, event]
         if pending.phase is Phase.SECOND_ROUND:
             pending.answered = []
@@ -355,7 +354,7 @@ class SnapshotController:
                     snapshot_id=pending.snapshot_id,
                     local=pending.last_answer,
                     positions=positions,
-                    seen=seen,
+                    seen=pending.seen,
                     missing=pending.missing,
                 )
             )
@@ -395,8 +394,11 @@ class SnapshotController:
         self.aborted += 1
         return Aborted(pending.snapshot_id, reason, waited_for)
 
-    def force(self, snapshot_id: str, seen: tuple[LaneEnd, ...]) -> Forced:
+    def force(self, snapshot_id: str) -> Forced:
         """An operator goes on without the regions that have not answered.
+
+        What counts as seen is what was here with the last answer that did come, since that is
+        what a cursor must pass; events that arrived since then are at risk too.
 
         With answers of several regions to the first round the second is still held among
         those, so that only events of the missing regions are at risk.
@@ -412,13 +414,13 @@ class SnapshotController:
         pending.members = tuple(m for m in pending.members if m in pending.answered)
         again = pending.phase is Phase.FIRST_ROUND and len(pending.members) > 1
         event = SnapshotEvent.FORCE_MANY if again else SnapshotEvent.FORCE
-        at_risk = self._at_risk(pending, seen)
-        effects = tuple(self._advance(pending, event, seen))
+        at_risk = self._at_risk(pending)
+        effects = tuple(self._advance(pending, event))
         return Forced(snapshot_id, pending.missing, at_risk, effects)
 
     @staticmethod
-    def _at_risk(pending: _Pending, seen: tuple[LaneEnd, ...]) -> tuple[AtRisk, ...]:
-        have = {end.lane: end.sequence for end in seen}
+    def _at_risk(pending: _Pending) -> tuple[AtRisk, ...]:
+        have = {end.lane: end.sequence for end in pending.seen}
         return tuple(
             AtRisk(region, pending.positions[region], lane, have.get(lane, 0))
             for region in pending.members

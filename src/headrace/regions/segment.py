@@ -161,7 +161,7 @@ class LinkedSegment:
 
     def force(self, snapshot_id: str) -> Forced:
         """An operator does not wait for the regions that have not answered."""
-        return self.controller.force(snapshot_id, self.log.seen())
+        return self.controller.force(snapshot_id)
 
     # --- groups by origin --------------------------------------------------------------
 

@@ -1,0 +1,265 @@
+"""Planted bugs of regions: the known holes of replicated subscriptions, and some of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+import msgspec
+
+from headrace.groups.ranges import AckedRanges
+from headrace.regions import controller as controllers
+from headrace.regions.controller import Effect, Forced, Phase, SnapshotController, SnapshotEvent
+from headrace.regions.cursor import CursorMessage, OriginCursor
+from headrace.regions.markers import LaneEnd, Marker, Response, Snapshot, Update
+from headrace.regions.progress import CursorDelta, Life, Merged, OriginProgress
+from headrace.regions.segment import LinkedSegment
+from headrace.regions.updates import SnapshotCursor
+from headrace.sim.planted import PlantedBug, by_seeds, patched
+
+_hunt = by_seeds("regions", 300)
+
+
+def _bug(
+    name: str, about: str, owner: type[Any], method: str, change: Callable[[Any], Any]
+) -> PlantedBug:
+    return PlantedBug(f"regions: {name}", about, lambda: patched(owner, method, change), _hunt)
+
+
+# --- the snapshot controller ---
+
+
+def _any_round(original: Any) -> Any:
+    def accepting(self: SnapshotController, response: Response) -> Any:
+        pending = self._pending.get(response.snapshot_id)
+        if pending is not None:
+            response = msgspec.structs.replace(response, round=pending.round)
+        return original(self, response)
+
+    return accepting
+
+
+def _live_members(_original: Any) -> Any:
+    def members_changed(self: SnapshotController, members: Iterable[str]) -> list[Effect]:
+        self._members = tuple(sorted(members))
+        for pending in self._pending.values():
+            pending.members = self._members
+            for member in self._members:  # a region that joins late counts from where it is
+                pending.positions.setdefault(member, 0)
+        return []
+
+    return members_changed
+
+
+def _local_of_first_answer(original: Any) -> Any:
+    def responded(
+        self: SnapshotController, response: Response, position: int, seen: tuple[LaneEnd, ...]
+    ) -> list[Effect]:
+        pending = self._pending.get(response.snapshot_id)
+        if pending is not None and pending.last_answer >= 0:
+            position, seen = pending.last_answer, pending.seen
+        effects: list[Effect] = original(self, response, position, seen)
+        return effects
+
+    return responded
+
+
+def _seen_when_forced(original: Any) -> Any:
+    def force(self: LinkedSegment, snapshot_id: str) -> Forced:
+        pending = self.controller._pending.get(snapshot_id)
+        if pending is not None:
+            pending.seen = self.log.seen()
+        forced: Forced = original(self, snapshot_id)
+        return forced
+
+    return force
+
+
+def _one_round() -> AbstractContextManager[object]:
+    once = {(Phase.FIRST_ROUND, SnapshotEvent.LAST_OF_MANY): Phase.COMPLETE}
+    return mock.patch.dict(controllers.TRANSITIONS, once)
+
+
+# --- updates ---
+
+
+def _created_at_latest(original: Any) -> Any:
+    def apply(self: LinkedSegment, update: Update) -> list[Effect]:
+        if update.group not in self.snapshot_groups:
+            self.snapshot_groups[update.group] = SnapshotCursor(
+                self.region, update.group, self.log, acked=AckedRanges(floor=self.log.end)
+            )
+        effects: list[Effect] = original(self, update)
+        return effects
+
+    return apply
+
+
+def _applied_as_seek(_original: Any) -> Any:
+    def apply(self: SnapshotCursor, update: Update) -> int:
+        position = self.check(update)
+        if position is not None:
+            self.seek(position)
+        return 0
+
+    return apply
+
+
+def _no_update_for_a_new_snapshot(original: Any) -> Any:
+    def handle(self: LinkedSegment, offset: int, marker: Marker) -> list[Effect]:
+        effects: list[Effect] = original(self, offset, marker)
+        return [] if isinstance(marker, Snapshot) else effects
+
+    return handle
+
+
+def _no_update_for_an_ack(_original: Any) -> Any:
+    def ack(self: LinkedSegment, name: str, lo: int, hi: int | None = None) -> list[Effect]:
+        self.snapshot_groups[name].ack(lo, hi)
+        return []
+
+    return ack
+
+
+# --- origin cursors ---
+
+
+def _stamps_ignored(original: Any) -> Any:
+    def merge(self: OriginProgress, delta: CursorDelta) -> Merged:
+        lanes = tuple(
+            msgspec.structs.replace(part, stamp=max(part.stamp, self.stamp(part.lane)))
+            for part in delta.lanes
+        )
+        merged: Merged = original(self, msgspec.structs.replace(delta, lanes=lanes))
+        return merged
+
+    return merge
+
+
+def _deleted_comes_back(original: Any) -> Any:
+    def merge(self: OriginProgress, delta: CursorDelta) -> Merged:
+        if self.life.deleted and not delta.life.deleted:
+            life = Life(self.life.stamp)
+            self.life = life
+            delta = msgspec.structs.replace(delta, life=life)
+        merged: Merged = original(self, delta)
+        return merged
+
+    return merge
+
+
+def _early_acks_dropped(_original: Any) -> Any:
+    return lambda *_arguments: None
+
+
+def _journal_alone(original: Any) -> Any:
+    def message_for(self: OriginCursor, region: str) -> CursorMessage | None:
+        if 0 <= self._received.get(region, -1) < self._journal_from:
+            self._received[region] = self._journal_from
+        message: CursorMessage | None = original(self, region)
+        return message
+
+    return message_for
+
+
+PLANTED = (
+    _bug(
+        "round not on the wire",
+        "an answer counts for whatever round is under way",
+        SnapshotController,
+        "_accepting",
+        _any_round,
+    ),
+    _bug(
+        "live member set",
+        "a change of members does not abort a snapshot",
+        SnapshotController,
+        "members_changed",
+        _live_members,
+    ),
+    PlantedBug(
+        "regions: one round for all",
+        "a snapshot of three regions is complete after the first round",
+        _one_round,
+        _hunt,
+    ),
+    _bug(
+        "local position of the first answer",
+        "a cursor need not pass the last answer to use a snapshot",
+        SnapshotController,
+        "responded",
+        _local_of_first_answer,
+    ),
+    _bug(
+        "forced with later events",
+        "a forced snapshot vouches for events that came after its last answer",
+        LinkedSegment,
+        "force",
+        _seen_when_forced,
+    ),
+    _bug(
+        "created at latest",
+        "an update creates a missing group at the end of the log",
+        LinkedSegment,
+        "apply",
+        _created_at_latest,
+    ),
+    _bug(
+        "region-only events skipped",
+        "an update acks by position alone",
+        SnapshotCursor,
+        "_unseen",
+        lambda _original: lambda *_arguments: [],
+    ),
+    _bug(
+        "cursor moves back",
+        "an update sets the cursor instead of acking",
+        SnapshotCursor,
+        "apply",
+        _applied_as_seek,
+    ),
+    _bug(
+        "update only when the cursor moves",
+        "a snapshot that becomes known sends no update",
+        LinkedSegment,
+        "_handle",
+        _no_update_for_a_new_snapshot,
+    ),
+    _bug(
+        "update only when a snapshot is new",
+        "a cursor that moves sends no update",
+        LinkedSegment,
+        "ack",
+        _no_update_for_an_ack,
+    ),
+    _bug(
+        "seek undone by a merge",
+        "acks from before a seek count after it",
+        OriginProgress,
+        "merge",
+        _stamps_ignored,
+    ),
+    _bug(
+        "deleted group comes back",
+        "progress under way brings a deleted group back",
+        OriginProgress,
+        "merge",
+        _deleted_comes_back,
+    ),
+    _bug(
+        "early acks dropped",
+        "acks that come before their event are forgotten",
+        OriginCursor,
+        "events_appended",
+        _early_acks_dropped,
+    ),
+    _bug(
+        "journal alone",
+        "a region further behind than the journal is not sent the whole",
+        OriginCursor,
+        "message_for",
+        _journal_alone,
+    ),
+)

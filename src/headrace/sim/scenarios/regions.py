@@ -1,0 +1,560 @@
+"""Regions: two to four of them, traffic both ways, and consumers that move between them.
+
+Every region has a log and the real cores over it.  Replication pushes what originates in a region
+to the others, over links that lose, repeat and stop, and that now and then send again what had
+arrived.  One group is kept under snapshots and one under origin cursors, side by side; their
+consumers sit in one region, ack out of order, and move: cleanly (after the target has caught up)
+or suddenly, when their region is gone.  Members change in the middle of a snapshot, users seek,
+delete and create, some events stay in their region.  How much was delivered again in either mode
+is counted by kind of switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+import msgspec
+
+from headrace.errors import RegionError
+from headrace.groups.ranges import AckedRanges
+from headrace.regions.controller import (
+    Aborted,
+    Append,
+    Effect,
+    Refused,
+    Skipped,
+    SkipReason,
+    SnapshotSettings,
+)
+from headrace.regions.cursor import CursorMessage, CursorReceipt, OriginCursor
+from headrace.regions.markers import Marker, Snapshot, Update, recipients
+from headrace.regions.origins import lane_of, lane_reaches
+from headrace.regions.segment import LinkedSegment
+from headrace.regions.updates import SnapshotCursor
+from headrace.sim.faults import Fault
+from headrace.sim.scenario import Action, Scenario
+from headrace.sim.scenarios.regions_oracle import RegionsOracle
+from headrace.sim.world import Process, World
+
+GROUP = "billing"
+SETTINGS = SnapshotSettings(interval_ms=150, timeout_ms=2500, pending_max=2)
+REPLICATE_MS = 40
+TICK_MS = 100
+CONNECTED_MS = 600
+BATCH_MAX = 8
+IN_HAND_MAX = 6
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A record of a log: an event by lane and sequence, or a marker."""
+
+    origin: str
+    lane: str = ""
+    sequence: int = 0
+    marker: Marker | None = None
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Records of a channel from ``start`` on; an empty one shows that the link is alive."""
+
+    start: int
+    entries: tuple[Entry, ...]
+
+
+class Got(msgspec.Struct, frozen=True):
+    """The channel has arrived up to here."""
+
+    upto: int
+
+
+class Region(Process):
+    """A region.  Log, cursors and what has arrived are durable; snapshots under way are not."""
+
+    scenario: RegionsScenario
+
+    def __init__(self, world: World, name: str, others: list[str]) -> None:
+        super().__init__(world, name)
+        self.others = others
+        self.members = list(others)
+        self.log: list[Entry] = []
+        self.channels: dict[str, list[Entry]] = {other: [] for other in others}
+        self.arrived: dict[str, int] = dict.fromkeys(others, 0)
+        self.segment = LinkedSegment(name, others, self._snapshots_between, SETTINGS)
+        self.started = 0
+
+    # --- looking -----------------------------------------------------------------------
+
+    @property
+    def by_origin(self) -> OriginCursor:
+        return self.segment.origin_groups[GROUP]
+
+    @property
+    def by_snapshot(self) -> SnapshotCursor | None:
+        return self.segment.snapshot_groups.get(GROUP)
+
+    @property
+    def awake(self) -> bool:
+        return self.alive and not self.paused
+
+    def _snapshots_between(self, lo: int, hi: int) -> list[Snapshot]:
+        return [e.marker for e in self.log[lo:hi] if isinstance(e.marker, Snapshot)]
+
+    def event_at(self, offset: int) -> tuple[str, int]:
+        entry = self.log[offset]
+        return entry.lane, entry.sequence
+
+    def events(self, end: int) -> Iterator[tuple[int, tuple[str, int]]]:
+        """The events below an offset."""
+        for offset, entry in enumerate(self.log[:end]):
+            if entry.marker is None:
+                yield offset, (entry.lane, entry.sequence)
+
+    def unacked(self, acked: AckedRanges, most: int) -> list[int]:
+        """The first offsets that a consumer would be given."""
+        found: list[int] = []
+        for lo, hi in acked.missing(len(self.log)):
+            found.extend(range(lo, min(hi, lo + most - len(found))))
+            if len(found) >= most:
+                break
+        return found
+
+    def synced(self, target: Region) -> bool:
+        """Whether another region has all that this one has written and knows."""
+        drained = self.confirmed.get(target.name) == len(self.channels[target.name])
+        return drained and self.by_origin.behind(target.name) == 0
+
+    # --- living ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        before = self.segment
+        self.segment = LinkedSegment(self.name, self.others, self._snapshots_between, SETTINGS)
+        self.segment.members_changed(self.members)
+        for offset, entry in enumerate(self.log):
+            if entry.marker is None:
+                self.segment.events_restored(offset, entry.lane, entry.sequence)
+            else:
+                self.segment.marker_restored(offset, entry.marker)
+        for group, cursor in before.snapshot_groups.items():
+            self.segment.snapshot_groups[group] = SnapshotCursor(
+                self.name,
+                group,
+                self.segment.log,
+                acked=cursor.acked.copy(),
+                used=cursor.used,
+                applied=cursor.applied,
+            )
+        for group, origin in before.origin_groups.items():
+            restored, revision = origin.progress.whole(), origin.revision
+            self.segment.origin_groups[group] = OriginCursor(
+                self.name,
+                group,
+                self.segment.log,
+                restored=restored,
+                revision=revision,
+                journal_max=self.scenario.journal_max,
+            )
+        self.confirmed: dict[str, int] = {}
+        self.heard_ms: dict[str, int] = {}
+        self.after(REPLICATE_MS, "replicate")
+        self.after(TICK_MS, "tick")
+
+    def timer(self, tag: Any) -> None:
+        match tag:
+            case "replicate":
+                for member in self.members:
+                    self._push(member, idle=False)
+                self.after(REPLICATE_MS, "replicate")
+            case "tick":
+                self._tick()
+                self.after(TICK_MS, "tick")
+
+    def _tick(self) -> None:
+        for member in self.members:
+            self._push(member, idle=True)
+        now_ms = self.now_ms
+        connected = [m for m, at in self.heard_ms.items() if now_ms - at < CONNECTED_MS]
+        self.started += 1
+        self.do(self.segment.tick(f"{self.name}{self.started}", now_ms, connected))
+
+    def _push(self, member: str, *, idle: bool) -> None:
+        channel = self.channels[member]
+        start = self.confirmed.get(member, 0)
+        if start < len(channel) or idle:
+            self.send(member, Batch(start, tuple(channel[start : start + BATCH_MAX])))
+        if not idle:
+            message = self.by_origin.message_for(member)
+            if message is not None:
+                self.send(member, message)
+
+    def receive(self, source: str, message: Any) -> None:
+        self.heard_ms[source] = self.now_ms
+        match message:
+            case Batch(start=start, entries=entries):
+                for entry in entries[max(self.arrived[source] - start, 0) :]:
+                    if start > self.arrived[source]:
+                        break
+                    self.arrived[source] += 1
+                    self.append(entry)
+                self.send(source, Got(self.arrived[source]))
+            case Got(upto=upto):
+                self.confirmed[source] = upto
+            case CursorMessage():
+                merged, receipt = self.segment.receive(message)
+                self.send(source, receipt)
+                self.scenario.origin_changed(self, rewound=merged.rewound)
+            case CursorReceipt():
+                self.by_origin.receipt(message)
+
+    # --- the log -----------------------------------------------------------------------
+
+    def append(self, entry: Entry) -> None:
+        """Append a record, unless it is an event that is here already."""
+        if entry.marker is None and entry.sequence < self.segment.log.next_sequence(entry.lane):
+            self.world.reach("replication.repeat left out")
+            return
+        offset = len(self.log)
+        self.log.append(entry)
+        if entry.origin == self.name:
+            self._to_channels(entry)
+        if entry.marker is None:
+            self.do(self.segment.events_appended(offset, entry.lane, entry.sequence))
+        else:
+            if isinstance(entry.marker, Snapshot):
+                self.world.reach("snapshot.complete")
+                self.scenario.oracle.snapshot_taken(self, offset, entry.marker)
+            self.do(self.segment.marker_appended(offset, entry.marker))
+        self.scenario.touched(self)
+
+    def _to_channels(self, entry: Entry) -> None:
+        for other, channel in self.channels.items():
+            if entry.marker is not None:
+                goes = other in recipients(entry.marker, self.others)
+            else:
+                goes = lane_reaches(entry.lane, other)
+            if goes:
+                channel.append(entry)
+
+    def publish(self, audience: list[str] | None) -> None:
+        lane = lane_of(self.name, audience)
+        self.append(Entry(self.name, lane, self.segment.log.next_sequence(lane)))
+
+    def do(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Append(marker=marker):
+                    self.note("writes %s", marker)
+                    if isinstance(marker, Update):
+                        self.world.reach("update.sent")
+                    self.append(Entry(self.name, marker=marker))
+                case Aborted(reason=reason):
+                    self.note("gives up: %s", effect)
+                    self.world.reach(f"snapshot.aborted, {reason.name.lower()}")
+                case Skipped(reason=reason):
+                    if reason in (SkipReason.DISCONNECTED, SkipReason.NO_TRAFFIC):
+                        self.world.reach(f"snapshot.skipped, {reason.name.lower()}")
+                case Refused(error=error):
+                    self.note("refuses: %s", error)
+                    self.world.reach(f"marker.refused {type(error).__name__}")
+
+    def change_members(self, members: list[str]) -> None:
+        self.members = members
+        self.note("members are %s", members)
+        if self.segment.controller.pending():
+            self.world.reach("members.changed mid-snapshot")
+        self.do(self.segment.members_changed(members))
+
+
+class RegionsScenario(Scenario):
+    """Two to four regions and one consumer per mode."""
+
+    name: ClassVar[str] = "regions"
+    about: ClassVar[str] = "regions, snapshots and origin cursors, fail-over and fail-back"
+    steps: ClassVar[int] = 1000
+    action_ms: ClassVar[int] = 12
+    mishap_ms: ClassVar[int] = 900
+    down_ms: ClassVar[tuple[int, int]] = (50, 1500)
+    pause_ms: ClassVar[tuple[int, int]] = (100, 1500)
+    partition_ms: ClassVar[tuple[int, int]] = (100, 1500)
+    settle_ms: ClassVar[int] = 120_000
+
+    def build(self) -> None:
+        rng = self.world.rng
+        count = rng.randint(2, 4)
+        names = ["a", "b", "c", "d"][:count]
+        self.world.reach(f"regions.{count}")
+        self.seeks = rng.random() < 0.4
+        self.journal_max = rng.choice((2, 16, 4096))
+        missing = rng.choice([None, None, *names[1:]])
+        self.regions = {
+            name: Region(self.world, name, [n for n in names if n != name]) for name in names
+        }
+        self.oracle = RegionsOracle(self.world, self.regions)
+        self._touched: dict[str, Region] = {}
+        self.home = self.regions["a"]
+        self.in_hand: dict[str, list[int]] = {"origin": [], "snapshot": []}
+        self.moving_to: Region | None = None
+        self.tour: list[Region] = []
+        self.done = False
+        for name, region in self.regions.items():
+            region.scenario = self
+            segment = region.segment
+            segment.origin_groups[GROUP] = OriginCursor(name, GROUP, segment.log)
+            if name != missing:
+                segment.snapshot_groups[GROUP] = SnapshotCursor(name, GROUP, segment.log)
+            self.world.spawn(region)
+        self.world.call_in(15, self._consume)
+
+    # --- outside -----------------------------------------------------------------------
+
+    def actions(self) -> list[Action]:
+        chosen = [
+            Action("publish", 40, self._publish),
+            Action("resend", 3, self._resend, Fault.REPEAT),
+            Action("clean switch", 2, self._switch_cleanly),
+            Action("members", 1, self._change_members, Fault.SCALE),
+            Action("force", 1, self._force),
+        ]
+        if not self.home.awake:
+            chosen.append(Action("sudden switch", 12, self._switch_suddenly))
+        if self.seeks:
+            chosen.append(Action("seek", 1, self._seek))
+            chosen.append(Action("delete", 1, self._delete))
+        return chosen
+
+    def _publish(self) -> None:
+        rng = self.world.rng
+        region = rng.choice(list(self.regions.values()))
+        kind = rng.random()
+        count = rng.randint(1, 3)
+        audience: list[str] | None = None
+        if kind < 0.12:
+            audience = []
+        elif kind < 0.2 and len(region.others) > 1:
+            audience = [rng.choice(region.others)]
+        if region.awake:
+            for _ in range(count):
+                region.publish(audience)
+            if audience is not None:
+                self.world.reach("published.for some regions only")
+
+    def _resend(self) -> None:
+        """A link starts again a little before the place that it had reached."""
+        rng = self.world.rng
+        target = rng.choice(list(self.regions.values()))
+        source = self.regions[rng.choice(target.others)]
+        back = rng.randint(1, 6)
+        if target.awake:
+            target.arrived[source.name] = max(target.arrived[source.name] - back, 0)
+            source.confirmed[target.name] = target.arrived[source.name]
+            self.world.reach("replication.resent")
+
+    def _change_members(self) -> None:
+        rng = self.world.rng
+        region = rng.choice(list(self.regions.values()))
+        gone = rng.choice(region.others)
+        for_ms = rng.randint(50, 800)
+        if region.awake and gone in region.members and len(region.members) > 1:
+            region.change_members([m for m in region.members if m != gone])
+            self.world.call_in(for_ms, lambda: self._restore_members(region))
+
+    def _restore_members(self, region: Region) -> None:
+        region.change_members(list(region.others))
+
+    def _force(self) -> None:
+        """An operator loses patience with a snapshot."""
+        region = self.world.rng.choice(list(self.regions.values()))
+        if not region.awake:
+            return
+        for snapshot_id in region.segment.controller.pending():
+            try:
+                forced = region.segment.force(snapshot_id)
+            except RegionError:
+                continue
+            self.world.reach("snapshot.forced")
+            region.note("is forced: %s", forced)
+            region.do(forced.effects)
+            self.touched(region)
+
+    def _seek(self) -> None:
+        if not self.home.awake or self.home.by_origin.deleted:
+            return
+        rng = self.world.rng
+        offset = rng.choice((0, rng.randint(0, len(self.home.log)), len(self.home.log)))
+        self.in_hand = {"origin": [], "snapshot": []}
+        self.home.note("seeks to %s", offset)
+        self.world.reach("seek")
+        self.home.by_origin.seek(offset)
+        self.oracle.origin_commanded(self.home, offset)
+        if self.home.by_snapshot is not None:
+            self.oracle.snapshot_sought(self.home, offset)
+            self.home.do(self.home.segment.seek(GROUP, offset - 1))
+        self.touched(self.home)
+
+    def _delete(self) -> None:
+        if self.home.awake and not self.home.by_origin.deleted:
+            self.home.by_origin.delete()
+            self.in_hand["origin"] = []
+            self.home.note("deletes the group")
+            self.world.reach("delete")
+            self.touched(self.home)
+
+    # --- consumers ---------------------------------------------------------------------
+
+    def _consume(self) -> None:
+        rng = self.world.rng
+        delay_ms, dice = rng.randint(8, 30), rng.random()
+        self.world.call_in(delay_ms, self._consume)
+        home = self.home
+        if self.moving_to is not None:
+            self._move_on()
+        elif home.awake:
+            self._create_again(dice)
+            self._work("origin", None if home.by_origin.deleted else home.by_origin.acked)
+            self._work("snapshot", home.by_snapshot.acked if home.by_snapshot else None)
+            if self.tour or not self.world.faults.active:
+                self._tour()
+
+    def _create_again(self, dice: float) -> None:
+        home = self.home
+        if home.by_snapshot is None:
+            # No update has come: the first consumer in a region creates the group there.
+            home.segment.snapshot_groups[GROUP] = SnapshotCursor(home.name, GROUP, home.segment.log)
+        if home.by_origin.deleted and (dice < 0.2 or not self.world.faults.active):
+            offset = int(dice * 5 * len(home.log)) if self.world.faults.active else 0
+            home.by_origin.create(offset)
+            self.oracle.origin_commanded(home, offset)
+            home.note("creates the group at %s", offset)
+            self.world.reach("create")
+            self.touched(home)
+
+    def _work(self, mode: str, acked: AckedRanges | None) -> None:
+        """Take what comes next, and ack some of what is in hand, in any order."""
+        if acked is None:
+            return
+        rng, home, hand = self.world.rng, self.home, self.in_hand[mode]
+        for offset in home.unacked(acked, IN_HAND_MAX):
+            if offset not in hand and len(hand) < IN_HAND_MAX:
+                hand.append(offset)
+                if mode == "origin":
+                    self.oracle.origin_delivered(home, offset)
+                else:
+                    self.oracle.snapshot_delivered(home, offset)
+        for offset in rng.sample(hand, rng.randint(0, len(hand))):
+            hand.remove(offset)
+            if mode == "origin":
+                self.oracle.origin_acked(home, offset)
+                home.by_origin.ack(offset)
+            else:
+                self.oracle.snapshot_acked(home, offset)
+                home.do(home.segment.ack(GROUP, offset))
+        self.touched(home)
+
+    def _switch_cleanly(self) -> None:
+        target = self.regions[self.world.rng.choice(self.home.others)]
+        if self.moving_to is None and target.awake and self.home.awake:
+            self.moving_to = target
+            self.in_hand = {"origin": [], "snapshot": []}
+            self.home.note("hands over to %s", target.name)
+
+    def _move_on(self) -> None:
+        """Wait until the target has everything, then move."""
+        target = self.moving_to
+        assert target is not None
+        if not self.home.awake or not target.awake:
+            self.moving_to = None
+            self.world.reach("switch.given up")
+        elif self.home.synced(target):
+            self._move(target, clean=True)
+
+    def _switch_suddenly(self) -> None:
+        awake = [r for r in self.regions.values() if r.awake and r is not self.home]
+        choice = self.world.rng.random()
+        if awake:
+            self._move(awake[int(choice * len(awake))], clean=False)
+
+    def _move(self, target: Region, *, clean: bool) -> None:
+        source, self.home, self.moving_to = self.home, target, None
+        self.in_hand = {"origin": [], "snapshot": []}
+        target.note("takes the consumers over from %s, clean: %s", source.name, clean)
+        self.oracle.switched(source, target, clean=clean)
+        self.oracle.check_translation(target, target.by_origin)
+
+    # --- invariants --------------------------------------------------------------------
+
+    def touched(self, region: Region) -> None:
+        """Something of a region may have changed in this step."""
+        self._touched[region.name] = region
+
+    def origin_changed(self, region: Region, *, rewound: bool) -> None:
+        """Progress of another region was joined."""
+        if rewound:
+            self.world.reach("cursor.rewound by another region")
+            if region is self.home:
+                self.in_hand["origin"] = []
+        self.touched(region)
+
+    def check(self) -> None:
+        if self._touched:
+            touched, self._touched = self._touched, {}
+            for region in touched.values():
+                self.oracle.check_origin(region)
+                self.oracle.check_snapshots(region)
+
+    # --- the end -----------------------------------------------------------------------
+
+    def healed(self) -> None:
+        """Once everything has come through, the consumers visit every region once more."""
+        self.moving_to = None
+        for region in self.regions.values():
+            if region.members != region.others:
+                region.change_members(list(region.others))
+        self.tour = [r for r in self.regions.values() if r is not self.home]
+        self.tour.append(self.home)
+
+    def _tour(self) -> None:
+        if not self._settled():
+            return
+        if self.tour:
+            self.moving_to = self.tour.pop(0)
+            if self.moving_to is self.home:
+                self.moving_to = None
+            self.in_hand = {"origin": [], "snapshot": []}
+        else:
+            self.done = True
+
+    def _settled(self) -> bool:
+        """Everything is everywhere, and nothing is pending where the consumers are."""
+        home = self.home
+        if home.by_origin.deleted or home.unacked(home.by_origin.acked, 1):
+            return False
+        if home.by_snapshot is None or home.unacked(home.by_snapshot.acked, 1):
+            return False
+        regions = list(self.regions.values())
+        return all(one.synced(other) for one in regions for other in regions if one is not other)
+
+    def quiescent(self) -> bool:
+        return self.done
+
+    def unsettled(self) -> str:
+        home = self.home
+        behind = [
+            f"{one.name} -> {other.name}"
+            for one in self.regions.values()
+            for other in self.regions.values()
+            if one is not other and not one.synced(other)
+        ]
+        return f"consumers are in {home.name} at {home.by_origin}; behind: {', '.join(behind)}"
+
+    def final(self) -> None:
+        whole = [region.by_origin.progress.whole() for region in self.regions.values()]
+        self.world.require(
+            all(one == whole[0] for one in whole), "regions agree in the end", f"{whole}"
+        )
+        for region in self.regions.values():
+            self.oracle.check_translation(region, region.by_origin)
+            left = region.unacked(region.by_origin.acked, 1)
+            self.world.require(not left, "everything is consumed", f"{region.name} has {left}")
+
+
+SCENARIO = RegionsScenario
