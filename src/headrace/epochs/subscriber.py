@@ -90,9 +90,13 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """A partition that was added has spoken; what had begun there is filtered from now on."""
+    """A partition that was added has spoken; what had begun there is filtered from now on.
+
+    That is what lies between `at`, where the partition began, and `upper`.
+    """
 
     partition: str
+    at: Frontier
     upper: Frontier
 
 
@@ -185,6 +189,8 @@ class Subscriber:
         self._ready = False
         self._snapshots: dict[str, Snapshot] = {}
         self._held: list[_Step] = []
+        self._late: list[tuple[Antichain, Antichain]] = []
+        """Per partition that was added: where it began, and what had begun there when it spoke."""
         self._joining = Antichain.minimal(shape)
         """Where partitions that were added later may have begun; empty when all have spoken."""
         self._frontier: Frontier = self._start.frontier
@@ -219,7 +225,7 @@ class Subscriber:
 
     @property
     def filter(self) -> Frontier:
-        """The times at or before which data is dropped."""
+        """The times at or before which data is dropped (beside what late partitions had begun)."""
         return self._filter.frontier
 
     @property
@@ -291,6 +297,9 @@ class Subscriber:
         passed = np.ones(len(times), dtype=np.bool_)
         if self.mode is not Mode.UNFILTERED and len(self._filter):
             passed &= ~at_or_before(times, self._filter.frontier)
+        for at, upper in self._late if self.mode is not Mode.UNFILTERED else ():
+            begun = at_or_before(times, upper.frontier)
+            passed &= ~(begun & at_or_after(times, at.frontier))
         if self.resumed:
             passed &= at_or_after(times, self._start.frontier)
         if len(self._until):
@@ -398,8 +407,11 @@ class Subscriber:
         effects: list[Effect],
     ) -> None:
         """A partition that was added has sent its snapshot."""
-        effects.append(Joined(partition, snapshot.upper))
-        self._filter.insert_all(snapshot.upper)
+        at = self._links[partition].at
+        effects.append(Joined(partition, at, snapshot.upper))
+        # Epochs before `at` never had data there, and may be half delivered: they stay whole.
+        begun = Antichain.maximal(self.shape, snapshot.upper)
+        self._late.append((Antichain.minimal(self.shape, at), begun))
         self._lower.update(changes)
         ahead = [link.at for link in self._links.values() if not link.begun]
         self._joining = Antichain.minimal(self.shape, (time for at in ahead for time in at))
@@ -450,7 +462,10 @@ class Subscriber:
 
     def _verdict(self, time: Time) -> Drop | None:
         """Why data at `time` is not delivered, or None."""
-        if self.mode is not Mode.UNFILTERED and self._filter.covers(time):
+        if self.mode is not Mode.UNFILTERED and (
+            self._filter.covers(time)
+            or any(at.covers(time) and upper.covers(time) for at, upper in self._late)
+        ):
             return Drop.FILTERED
         if self.resumed and not self._start.covers(time):
             return Drop.BEFORE_START
@@ -468,6 +483,9 @@ class Subscriber:
     def _settle(self, effects: list[Effect]) -> None:
         """After the merged frontier has moved: prune, release, tell."""
         self._filter.prune(self._lower.covers)
+        for _, upper in self._late:
+            upper.prune(self._lower.covers)
+        self._late = [late for late in self._late if len(late[1])]
         frontier = (
             join(self.shape, self._start, self._lower.frontier)
             if self.resumed

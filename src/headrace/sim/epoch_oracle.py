@@ -100,6 +100,7 @@ class Chain:
         self.until = until
         self.frontier: Frontier | None = None
         self._excluded: list[Time] = []
+        self._late: list[tuple[Frontier, Frontier]] = []
         self._got: dict[Time, set[Item]] = {}
         self._judged: set[Time] = set()
         self.whole = 0
@@ -115,9 +116,9 @@ class Chain:
         self._exclude(upper)
         self.advances(lower)
 
-    def joins(self, upper: Frontier) -> None:
-        """A new partition has told what had begun there."""
-        self._exclude(upper)
+    def joins(self, at: Frontier, upper: Frontier) -> None:
+        """A new partition that began `at` a frontier has told what had begun there."""
+        self._late.append((at, upper))
 
     def skips(self, upper: Frontier) -> None:
         """Data at or before `upper` was left out, and the consumer told."""
@@ -129,11 +130,18 @@ class Chain:
         All of it: what had begun at the first start, or was skipped, is to be whole now.
         """
         self._excluded.clear()
+        self._late.clear()
         for time in [time for time in self._got if time not in self._judged]:
             del self._got[time]
 
     def _exclude(self, upper: Frontier) -> None:
         self._excluded.extend(upper)
+
+    def _is_excluded(self, time: Time) -> bool:
+        return covered_from_above(self._excluded, time) or any(
+            covered_from_below(at, time) and covered_from_above(upper, time)
+            for at, upper in self._late
+        )
 
     def given(self, time: Time, item: Item) -> None:
         """A batch is handed to the consumer (mode ``whole``: as part of its epoch)."""
@@ -143,7 +151,7 @@ class Chain:
             f"{item} at {time}, frontier {self.frontier}",
         )
         self._require(
-            self.mode is Mode.UNFILTERED or not covered_from_above(self._excluded, time),
+            self.mode is Mode.UNFILTERED or not self._is_excluded(time),
             "an epoch is seen whole or not at all",
             f"{item} of {time}, which had begun or was skipped",
         )
@@ -157,7 +165,7 @@ class Chain:
     def dropped(self, time: Time) -> None:
         """A batch was filtered."""
         self._require(
-            self.mode is not Mode.UNFILTERED and covered_from_above(self._excluded, time),
+            self.mode is not Mode.UNFILTERED and self._is_excluded(time),
             "only what cannot be whole is filtered",
             f"a batch at {time}, begun or skipped: {self._excluded}",
         )
@@ -179,7 +187,7 @@ class Chain:
 
     def _judge(self, time: Time, items: set[Item]) -> None:
         self._judged.add(time)
-        if covered_from_above(self._excluded, time) or covered_from_below(self.until, time):
+        if self._is_excluded(time) or covered_from_below(self.until, time):
             return
         got = self._got.get(time, set())
         self._require(

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable
 
 from headrace.groups.progress import Progress
 from headrace.groups.ranges import AckedRanges
-from headrace.groups.readers.apply import Outcome
 from headrace.groups.readers.checkpoints import CheckpointKind
 from headrace.groups.readers.records import LogEntry
+from headrace.groups.readers.rules import Outcome
 from headrace.groups.readers.segments import END, Position, SegmentId, falls
 from headrace.groups.readers.synchronizer import Replica
 from headrace.groups.readers.updates import (
@@ -71,6 +71,7 @@ class ReaderOracle:
         self._at_checkpoint: dict[str, dict[SegmentId, AckedRanges]] = {}
         self._owned_at_checkpoint: dict[tuple[str, str], list[SegmentId]] = {}
         self._kinds: dict[str, CheckpointKind] = {}
+        self._completed = 0
 
     # --- the log -----------------------------------------------------------------------
 
@@ -281,6 +282,13 @@ class ReaderOracle:
             )
         if change.complete:
             self.world.reach(f"checkpoint.{self._kinds[change.name]} complete")
+            created = list(self._kinds)
+            self._require(
+                created.index(change.name) >= self._completed,
+                "checkpoints complete in the order of creation",
+                f"{change.name} completes after {created[self._completed - 1]}",
+            )
+            self._completed = created.index(change.name) + 1
 
     def _reset(self, entry: LogEntry, cut: tuple[Position, ...]) -> None:
         """Begin the books again; what is acked is what the store was set to."""
@@ -315,6 +323,7 @@ class ReaderOracle:
         self._at_checkpoint.clear()
         self._owned_at_checkpoint.clear()
         self._kinds.clear()
+        self._completed = 0
 
     def restored(self) -> dict[SegmentId, AckedRanges]:
         """What the store says is acked; set by the scenario."""

@@ -21,6 +21,7 @@ from headrace.groups.partitioned.config import (
 from headrace.groups.partitioned.distribution import blocks, moved
 from headrace.groups.partitioned.membership import Instance
 from headrace.groups.partitioned.names import GroupName
+from headrace.groups.partitioned.partitions import Partitions
 from headrace.groups.partitioned.pins import ClaimGranted
 from headrace.sim.faults import Fault
 from headrace.sim.planted import PlantedBug, by_seeds, patched
@@ -77,14 +78,14 @@ def _never_asks_again(original: Original) -> Original:
 
 
 def _keeps_what_moved(original: Original) -> Original:
-    def reconcile(self: Instance) -> None:
-        gone = {p: part for p, part in self._parts.items() if p not in self._wanted}
+    def want(self: Partitions, wanted: frozenset[int]) -> None:
+        gone = {p: part for p, part in self.parts.items() if p not in wanted}
         for partition in gone:
-            del self._parts[partition]
-        original(self)
-        self._parts.update(gone)
+            del self.parts[partition]
+        original(self, wanted)
+        self.parts.update(gone)
 
-    return reconcile
+    return want
 
 
 def _sticky_as_blocks(original: Original) -> Original:  # noqa: ARG001
@@ -236,14 +237,14 @@ PLANTED = (
     _by_sim(
         "partitioned/keeps-what-moved",
         "a partition that the config gave away is not given back",
-        Instance,
-        "_reconcile",
+        Partitions,
+        "want",
         _keeps_what_moved,
     ),
     PlantedBug(
         "partitioned/forgotten-claim",
         "a claim whose answer was lost is kept for ever",
-        lambda: patched(Instance, "_give_back_unknown", _always(None)),
+        lambda: patched(Partitions, "give_back_unknown", _always(None)),
         by_seeds("partitioned", 200, faults=frozenset({Fault.LOSE})),
     ),
     _by_sim(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -44,13 +44,34 @@ def _any_round(original: Any) -> Any:
 def _live_members(_original: Any) -> Any:
     def members_changed(self: SnapshotController, members: Iterable[str]) -> list[Effect]:
         self._members = tuple(sorted(members))
-        for pending in self._pending.values():
+        for pending in list(self._pending.values()):
             pending.members = self._members
-            for member in self._members:  # a region that joins late counts from where it is
-                pending.positions.setdefault(member, 0)
         return []
 
     return members_changed
+
+
+def _late_positions(original: Any) -> Any:
+    def responded(
+        self: SnapshotController, response: Response, position: int, seen: tuple[LaneEnd, ...]
+    ) -> list[Effect]:
+        pending = self._pending.get(response.snapshot_id)
+        if pending is not None and response.round == pending.round:
+            pending.positions.setdefault(response.region, response.position)
+        effects: list[Effect] = original(self, response, position, seen)
+        return effects
+
+    return responded
+
+
+@contextmanager
+def _live_member_set() -> Iterator[None]:
+    """A region that joins between the rounds contributes the position of the second."""
+    with (
+        patched(SnapshotController, "members_changed", _live_members),
+        patched(SnapshotController, "responded", _late_positions),
+    ):
+        yield
 
 
 def _local_of_first_answer(original: Any) -> Any:
@@ -172,12 +193,11 @@ PLANTED = (
         "_accepting",
         _any_round,
     ),
-    _bug(
-        "live member set",
-        "a change of members does not abort a snapshot",
-        SnapshotController,
-        "members_changed",
-        _live_members,
+    PlantedBug(
+        "regions: live member set",
+        "a change of members does not abort a snapshot, and who joins late counts",
+        _live_member_set,
+        _hunt,
     ),
     PlantedBug(
         "regions: one round for all",

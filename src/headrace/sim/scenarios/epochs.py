@@ -72,6 +72,8 @@ class Frame(msgspec.Struct, frozen=True):
     """One message on a link."""
 
     connection: str
+    life: int
+    """A connection that is made again is another one."""
     number: int
     message: Any
 
@@ -80,6 +82,7 @@ class Got(msgspec.Struct, frozen=True):
     """All frames up to a number were dealt with."""
 
     connection: str
+    life: int
     number: int
 
 
@@ -98,8 +101,9 @@ class Reset(msgspec.Struct, frozen=True):
 class Outgoing:
     """A link as its publisher sees it."""
 
-    def __init__(self, target: str, now_ms: int) -> None:
+    def __init__(self, target: str, life: int, now_ms: int) -> None:
         self.target = target
+        self.life = life
         self.number = 0
         self.unconfirmed: dict[int, Message] = {}
         self.heard_ms = now_ms
@@ -115,6 +119,7 @@ class Source(Process):
     last_upper: Frontier = ()
     """What the source remembers of an earlier life."""
     items = 0
+    lives = 0
 
     def start(self) -> None:
         shape = self.scenario.shape
@@ -259,11 +264,13 @@ class Source(Process):
             case Hello(connection=connection, settings=settings):
                 if connection not in self.links:
                     self.publisher.connect(connection, settings)
-                    self.links[connection] = Outgoing(source, self.now_ms)
+                    self.lives += 1
+                    self.links[connection] = Outgoing(source, self.lives, self.now_ms)
                     self._watched()
                 self._pump(connection)
-            case Got(connection=connection, number=number) if connection in self.links:
-                link = self.links[connection]
+            case Got(connection=connection, life=life, number=number) if (
+                link := self.links.get(connection)
+            ) and link.life == life:
                 link.heard_ms = self.now_ms
                 for done in [n for n in link.unconfirmed if n <= number]:
                     del link.unconfirmed[done]
@@ -295,7 +302,7 @@ class Source(Process):
         link.number += 1
         link.unconfirmed[link.number] = message
         self.quiet.heard(connection, self.now_ms)
-        self.send(link.target, Frame(connection, link.number, message))
+        self.send(link.target, Frame(connection, link.life, link.number, message))
 
     def timer(self, tag: Any) -> None:
         if tag == "die":
@@ -308,7 +315,7 @@ class Source(Process):
                 self.send(link.target, Reset(connection))
             else:
                 for number, message in link.unconfirmed.items():
-                    self.send(link.target, Frame(connection, number, message))
+                    self.send(link.target, Frame(connection, link.life, number, message))
         for connection in self.quiet.quiet(self.now_ms):
             beat = self.publisher.heartbeat(connection)
             if beat is not None and not self.links[connection].unconfirmed:
@@ -325,12 +332,22 @@ class Incoming:
     def __init__(self, partition: str, connection: str) -> None:
         self.partition = partition
         self.connection = connection
+        self.life: int | None = None
         self.expected = 1
         self.done = 0
         self.ahead: dict[int, Message] = {}
         self.inbox: deque[Message] = deque()
         self.offset: int | None = None
         """Where a reader of the log stands; None for a link."""
+
+
+class Announced:
+    """A partition that a subscriber knows of and has still to connect to."""
+
+    def __init__(self, subscriber: Subscriber, partition: str, at: Frontier) -> None:
+        self.subscriber = subscriber
+        self.partition = partition
+        self.at = at
 
 
 class Client(Process):
@@ -423,9 +440,7 @@ class Client(Process):
             return
         self.world.reach("subscriber.partition added")
         subscriber.add_partition(partition, at)
-        by_log = any(incoming.offset is not None for incoming in self.incoming.values())
-        # The log of a new partition holds all that it has to say, a link only what is to come.
-        self._connect(partition, at if by_log else None, by_log=by_log)
+        self.after(self.world.rng.randint(1, 2000), Announced(subscriber, partition, at))
 
     # --- links ---
 
@@ -440,9 +455,17 @@ class Client(Process):
             self._lost(source, "reset")
 
     def _framed(self, incoming: Incoming, frame: Frame) -> None:
+        if incoming.life is None:
+            incoming.life = frame.life
+        elif frame.life < incoming.life:
+            return  # left over from an earlier connection
+        elif frame.life > incoming.life:
+            self.send(incoming.partition, Bye(incoming.connection))
+            self._lost(incoming.partition, "another connection")
+            return
         self.quiet.heard(incoming.partition, self.now_ms)
         if frame.number < incoming.expected:
-            self.send(incoming.partition, Got(incoming.connection, incoming.done))
+            self._confirm(incoming)
             return
         incoming.ahead[frame.number] = frame.message
         while incoming.expected in incoming.ahead:
@@ -454,6 +477,11 @@ class Client(Process):
         elif incoming.inbox:
             self.after(self.world.rng.randint(*self.lag_ms), incoming)
 
+    def _confirm(self, incoming: Incoming) -> None:
+        if incoming.life is not None:
+            got = Got(incoming.connection, incoming.life, incoming.done)
+            self.send(incoming.partition, got)
+
     def _lost(self, partition: str, reason: str) -> None:
         subscriber = self.subscriber
         self.incoming.pop(partition, None)
@@ -462,6 +490,12 @@ class Client(Process):
             self._do(subscriber, subscriber.lost(partition, reason))
 
     def timer(self, tag: Any) -> None:
+        if isinstance(tag, Announced):
+            if self.subscriber is tag.subscriber:
+                by_log = any(incoming.offset is not None for incoming in self.incoming.values())
+                # The log of a new partition holds all it has to say, a link only what is to come.
+                self._connect(tag.partition, tag.at if by_log else None, by_log=by_log)
+            return
         if isinstance(tag, Incoming):
             if self.incoming.get(tag.partition) is tag and tag.inbox:
                 self._consume(tag)
@@ -514,8 +548,7 @@ class Client(Process):
         except EpochError as error:
             self.world.fail("legal traffic is accepted", f"{self.name}: {error}")
             return
-        if incoming.offset is None:
-            self.send(incoming.partition, Got(incoming.connection, incoming.done))
+        self._confirm(incoming)
         self._do(subscriber, effects)
 
     # --- what the consumer does ---
@@ -529,8 +562,9 @@ class Client(Process):
                 case Ready(lower=lower, upper=upper):
                     if not subscriber.resumed:
                         chain.begins(lower, upper)
-                case Joined(upper=upper):
-                    chain.joins(upper)
+                case Joined(at=at, upper=upper):
+                    reach("subscriber.joined")
+                    chain.joins(at, upper)
                 case Deliver(data=data):
                     chain.given(data.time, data.payload)
                 case Dropped(data=data, why=why):

@@ -18,7 +18,6 @@ from headrace.groups.delivery import DeliveryConfig, Dispatcher
 from headrace.groups.progress import Progress
 from headrace.groups.ranges import AckedRanges
 from headrace.groups.readers import cuts, failure
-from headrace.groups.readers.apply import Outcome as Applied
 from headrace.groups.readers.balance import wants_release
 from headrace.groups.readers.checkpoints import CheckpointKind
 from headrace.groups.readers.reader import (
@@ -35,7 +34,8 @@ from headrace.groups.readers.reader import (
     StartAgain,
     Stop,
 )
-from headrace.groups.readers.records import decode_entry, encode_entry, encode_state
+from headrace.groups.readers.records import LogEntry, decode_entry, encode_entry, encode_state
+from headrace.groups.readers.rules import Outcome as Applied
 from headrace.groups.readers.segments import END, Cut, SegmentId, positions
 from headrace.groups.readers.settings import GroupConfig, ReaderSettings
 from headrace.groups.readers.state import ReaderGroupState
@@ -213,6 +213,8 @@ class ReaderProcess(Process):
     ack_ms: tuple[int, int] = (1, 40)
     lag_per_event_ms = 10
     fails = False
+    gone = False
+    """It has died for good."""
 
     def start(self) -> None:
         self.core: Reader | None = None
@@ -220,7 +222,8 @@ class ReaderProcess(Process):
         self.held: dict[SegmentId, Held] = {}
         self.loading: dict[SegmentId, tuple[Begin, int]] = {}
         self.joining_since_ms: int | None = None
-        self.after(TICK_MS, "tick")
+        if not self.gone:
+            self.after(TICK_MS, "tick")
 
     @property
     def lease_owner(self) -> str:
@@ -412,10 +415,14 @@ class ReaderProcess(Process):
 
     def _proposed(self, update: Update, outcome: Outcome) -> None:
         assert self.core is not None
-        if isinstance(outcome, Done) and isinstance(outcome.value, Refused):
-            self.note("is refused %s: %s", update, outcome.value.why)
+        assert self.replica is not None
+        match outcome:
+            case Done(value=Refused(why=why)):
+                self.note("is refused %s: %s", update, why)
+            case Done(value=Applied(revision=revision, changes=changes)) if changes:
+                self.replica.follow([LogEntry(revision, update)])
         self.core.answered(self.now_ms)
-        self._refresh()
+        self._step()
 
     # --- reading ---
 
@@ -616,12 +623,13 @@ class ReadersScenario(Scenario):
 
     def actions(self) -> list[Action]:
         return [
-            Action("publish", 40, self._publish),
+            Action("publish", 60, self._publish),
             Action("checkpoint", 2, lambda: self._start_checkpoint(CheckpointKind.NORMAL)),
             Action("cut", 1, lambda: self._start_checkpoint(CheckpointKind.SILENT)),
             Action("restore", 1, self._restore),
             Action("reset", 1, self._reset),
             Action("close", 1, self._close, Fault.CRASH),
+            Action("die", 1, self._die, Fault.CRASH),
             Action("offline", 1, self._offline, Fault.CRASH),
             Action("split", 1, self._split, Fault.SCALE),
             Action("merge", 1, self._merge, Fault.SCALE),
@@ -686,6 +694,15 @@ class ReadersScenario(Scenario):
             self.world.reach("reader.closed")
             self.world.crash(reader, self.world.rng.randint(10, 4000))
 
+    def _die(self) -> None:
+        """A reader is lost for good, but never the last one."""
+        living = [reader for reader in self.readers if not reader.gone]
+        if len(living) > 1 and self.world.rng.random() < 0.15:
+            reader = self.world.rng.choice(living)
+            reader.gone = True
+            self.world.crash(reader, 1000)
+            self.world.reach("reader.died for good")
+
     def _offline(self) -> None:
         """An operator puts a reader offline and knows no position."""
         reader = self.world.rng.choice(self.readers)
@@ -721,7 +738,8 @@ class ReadersScenario(Scenario):
         state = self.oracle.replica.state
         if state.unassigned or state.future or state.blockers():
             return False
-        if len(state.members) != len(self.readers) or not all(r.at_work for r in self.readers):
+        living = [reader for reader in self.readers if not reader.gone]
+        if len(state.members) != len(living) or not all(r.at_work for r in living):
             return False
         assumed_ms = state.config.lag_assumed_ms
         for name, member in state.members.items():

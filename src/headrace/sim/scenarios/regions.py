@@ -155,6 +155,8 @@ class Region(Process):
                 journal_max=self.scenario.journal_max,
             )
         self.confirmed: dict[str, int] = {}
+        self.halted: set[str] = set()
+        """Links to these regions stand still; the other direction may go on."""
         self.heard_ms: dict[str, int] = {}
         self.after(REPLICATE_MS, "replicate")
         self.after(TICK_MS, "tick")
@@ -180,7 +182,7 @@ class Region(Process):
     def _push(self, member: str, *, idle: bool) -> None:
         channel = self.channels[member]
         start = self.confirmed.get(member, 0)
-        if start < len(channel) or idle:
+        if member not in self.halted and (start < len(channel) or idle):
             self.send(member, Batch(start, tuple(channel[start : start + BATCH_MAX])))
         if not idle:
             message = self.by_origin.message_for(member)
@@ -310,10 +312,11 @@ class RegionsScenario(Scenario):
     def actions(self) -> list[Action]:
         chosen = [
             Action("publish", 40, self._publish),
-            Action("resend", 3, self._resend, Fault.REPEAT),
+            Action("stop a link", 4, self._stop_link, Fault.PARTITION),
+            Action("resend", 2, self._resend, Fault.REPEAT),
             Action("clean switch", 2, self._switch_cleanly),
-            Action("members", 1, self._change_members, Fault.SCALE),
-            Action("force", 1, self._force),
+            Action("members", 2, self._change_members, Fault.SCALE),
+            Action("force", 2, self._force),
         ]
         if not self.home.awake:
             chosen.append(Action("sudden switch", 12, self._switch_suddenly))
@@ -343,8 +346,21 @@ class RegionsScenario(Scenario):
         rng = self.world.rng
         target = rng.choice(list(self.regions.values()))
         source = self.regions[rng.choice(target.others)]
-        back = rng.randint(1, 6)
-        if target.awake:
+        self._restart_link(source, target, rng.randint(1, 6))
+
+    def _stop_link(self) -> None:
+        """One direction between two regions stops for a while, then sends its last again."""
+        rng = self.world.rng
+        target = rng.choice(list(self.regions.values()))
+        source = self.regions[rng.choice(target.others)]
+        back, for_ms = rng.randint(0, 3), rng.randint(50, 900)
+        source.halted.add(target.name)
+        self.world.reach("replication.link stopped")
+        self.world.call_in(for_ms, lambda: self._restart_link(source, target, back))
+
+    def _restart_link(self, source: Region, target: Region, back: int) -> None:
+        source.halted.discard(target.name)
+        if target.awake and back:
             target.arrived[source.name] = max(target.arrived[source.name] - back, 0)
             source.confirmed[target.name] = target.arrived[source.name]
             self.world.reach("replication.resent")
@@ -507,6 +523,7 @@ class RegionsScenario(Scenario):
         """Once everything has come through, the consumers visit every region once more."""
         self.moving_to = None
         for region in self.regions.values():
+            region.halted.clear()
             if region.members != region.others:
                 region.change_members(list(region.others))
         self.tour = [r for r in self.regions.values() if r is not self.home]
