@@ -132,10 +132,11 @@ def _search(tx: Tx, segment: streams.Segment, column: str, least: int) -> Place 
     low, high = segment.tail, segment.head
     found = None
     while low < high:
+        middle = (low + high) // 2
         row = tx.row(
             f"SELECT {_PLACE}, {column} FROM batches "
             "WHERE segment_id = ? AND start_offset <= ? ORDER BY start_offset DESC LIMIT 1",
-            (segment.id, (low + high) // 2),
+            (segment.id, middle),
         )
         if row is None:
             break
@@ -144,7 +145,8 @@ def _search(tx: Tx, segment: streams.Segment, column: str, least: int) -> Place 
             found = place
             high = place.start
         else:
-            low = place.end
+            # Past the middle too, which a missing record leaves beyond the batch's end.
+            low = max(place.end, middle + 1)
     return found
 
 

@@ -76,7 +76,7 @@ class Cursor:
             self._open_file(stop)
             return self._next_of_file(end)
         else:
-            self._damaged(stop.start, stop.end, _fault(stop))
+            self._damaged(stop.start, stop.end, _open_blob(stop)[1])
             self.position = self._fetched = min(stop.end, end)
         return None
 
@@ -122,12 +122,13 @@ class Cursor:
         parts: list[pa.RecordBatch] = []
         at = self.position
         for batch in load:
-            if batch.start > at or batch.path is not None or _fault(batch):
+            part = None
+            if batch.start <= at and batch.path is None:
+                part, _ = _open_blob(batch)
+            if part is None:
                 # What was fetched beyond is fetched again, once this has been dealt with.
                 self._fetched, self._coming = at, None
                 return parts, batch
-            assert batch.data is not None
-            part = events.decode_blob(batch.data, batch.layout)
             take = min(batch.end, end) - at
             parts.append(part if take == part.num_rows else part.slice(at - batch.start, take))
             at += take
@@ -222,12 +223,18 @@ class Cursor:
                     skip = max(0, skip - part.num_rows)
 
 
-def _fault(batch: Batch) -> str:
-    """What is wrong with a blob; empty when nothing is."""
+def _open_blob(batch: Batch) -> tuple[pa.RecordBatch | None, str]:
+    """The events of a blob, or what is wrong with it."""
     data = batch.data
     if data is None or len(data) != batch.size_bytes or zlib.crc32(data) != batch.checksum:
-        return "its checksum does not match"
-    return ""
+        return None, "its checksum does not match"
+    try:
+        part = events.decode_blob(data, batch.layout)
+    except (pa.ArrowException, ValueError, OSError, EOFError) as error:
+        return None, f"it cannot be decoded: {error}"
+    if part.num_rows != batch.end - batch.start:
+        return None, f"it holds {part.num_rows} events"
+    return part, ""
 
 
 def _join(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
