@@ -25,6 +25,7 @@ from headrace.groups.readers.segments import END, Position, SegmentId, falls
 from headrace.groups.readers.synchronizer import Replica
 from headrace.groups.readers.updates import (
     AckCheckpoint,
+    AddReader,
     Awaited,
     CheckpointAcked,
     CheckpointCreated,
@@ -198,6 +199,8 @@ class ReaderOracle:
                     self.world.reach("segment.waits")
                 case ReaderAdded(reader=reader):
                     self._members[reader] = outcome.revision
+                    asked = isinstance(entry.update, AddReader)
+                    self._require(asked, "only who joins is online", f"{reader} by {entry.update}")
                 case ReaderRemoved(reader=reader):
                     del self._members[reader]
                 case LagReported():

@@ -8,8 +8,8 @@
 4
 """
 
-from headrace.groups.readers.apply import Outcome, apply, decide
 from headrace.groups.readers.checkpoints import CheckpointKind
+from headrace.groups.readers.rules import Outcome, apply, decide
 from headrace.groups.readers.segments import END, Position, SegmentId, positions
 from headrace.groups.readers.settings import GroupConfig, ReaderSettings
 from headrace.groups.readers.state import ReaderGroupState

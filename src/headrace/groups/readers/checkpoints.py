@@ -102,14 +102,13 @@ class Checkpoints:
         """How many of a kind wait for readers."""
         return sum(1 for c in self._by_name.values() if c.pending and c.kind is kind)
 
-    def owed_by(self, reader: str) -> list[str]:
+    def owed_by(self, reader: str) -> tuple[str, ...]:
         """What a reader has to acknowledge, oldest first."""
-        return list(self._owed.get(reader, ()))
+        return tuple(self._owed.get(reader, ()))
 
     def next_for(self, reader: str) -> str | None:
         """The oldest checkpoint that a reader has to acknowledge."""
-        owed = self._owed.get(reader)
-        return next(iter(owed)) if owed else None
+        return next(iter(self.owed_by(reader)), None)
 
     def add(self, checkpoint: Checkpoint) -> None:
         """Begin a checkpoint, or restore one."""

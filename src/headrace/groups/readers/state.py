@@ -15,7 +15,7 @@ Tokens are revisions.  A reader's token is the revision at which it joined, a se
 which it was claimed, so tokens grow with every change of hands, across resets too, without
 anything being remembered of segments that are over.
 
-:func:`headrace.groups.readers.apply.decide` is the only judge of what may happen;
+:func:`headrace.groups.readers.rules.decide` is the only judge of what may happen;
 :meth:`ReaderGroupState.evolve` carries out what it decided and asks no questions.
 """
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from headrace.errors import ReaderRevisionError
-from headrace.groups.readers.apply import Outcome, apply, decide
 from headrace.groups.readers.records import LogEntry, decode_state, encode_state
+from headrace.groups.readers.rules import Outcome, apply, decide
 from headrace.groups.readers.state import ReaderGroupState
 from headrace.groups.readers.updates import Update
 

@@ -35,7 +35,7 @@ from headrace.errors import (
     TooManyCheckpointsError,
     UnknownCheckpointError,
 )
-from headrace.groups.readers.balance import acquire_count, is_overloaded
+from headrace.groups.readers import balance
 from headrace.groups.readers.checkpoints import CheckpointKind, CheckpointStatus
 from headrace.groups.readers.segments import (
     Position,
@@ -231,7 +231,7 @@ def _lag(state: ReaderGroupState, update: ReportLag) -> Iterator[Change]:
 
 def _acquire(state: ReaderGroupState, update: AcquireShare) -> Iterator[Change]:
     member = _member(state, update, update.reader, update.token)
-    for segment in state.first_unassigned(acquire_count(state, member.name)):
+    for segment in state.first_unassigned(balance.acquire_count(state, member.name)):
         yield _claimed(state, member, segment)
 
 
@@ -258,7 +258,7 @@ def _release(state: ReaderGroupState, update: ReleaseSegments) -> Iterator[Chang
         _check_owned(state, update, member, segment)
     _check_nothing_owed(state, update, member.name)
     # The rule is judged segment by segment; each that goes is one more on offer.
-    if not is_overloaded(state, member.name, len(update.segments) - 1):
+    if not balance.is_overloaded(state, member.name, len(update.segments) - 1):
         why = f"reader {member.name!r} owns {len(member.owned)} segments, within its share"
         raise _refuse(NotOverloadedError, state, update, why)
     recorded = list(_record(state, update, member, given))

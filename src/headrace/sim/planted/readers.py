@@ -1,0 +1,334 @@
+"""Planted bugs of reader groups; the first ones are known from the field.
+
+Most are hunted by seeds of the simulator.  Where a rule decides only who gets how much, and any
+outcome would be safe, a short golden script knows the right number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from headrace.groups.readers import balance, failure, rules
+from headrace.groups.readers import reader as reader_module
+from headrace.groups.readers.checkpoints import Checkpoint, CheckpointKind, Checkpoints
+from headrace.groups.readers.reader import Reader, Standing
+from headrace.groups.readers.rules import apply
+from headrace.groups.readers.segments import END, Position, SegmentId
+from headrace.groups.readers.settings import GroupConfig
+from headrace.groups.readers.state import ReaderGroupState
+from headrace.groups.readers.updates import (
+    AckCheckpoint,
+    AcquireShare,
+    AddReader,
+    Awaited,
+    Change,
+    CheckpointAcked,
+    CreateCheckpoint,
+    Freed,
+    LagReported,
+    Opened,
+    ReaderAdded,
+    ReportLag,
+    WasReset,
+)
+from headrace.sim.planted import PlantedBug, by_seeds, patched
+from headrace.sim.scenarios.readers import ReaderProcess
+
+Original = Callable[..., Any]
+
+
+# --- golden scripts ------------------------------------------------------------------------
+
+
+def _group(segments: int, *readers: str) -> tuple[ReaderGroupState, dict[str, int]]:
+    start = {SegmentId("a", number): 0 for number in range(segments)}
+    state = ReaderGroupState(GroupConfig(), start)
+    return state, {reader: apply(state, AddReader(reader)).revision for reader in readers}
+
+
+def shares() -> str | None:
+    """Five segments over two readers: three and two, halves rounded up."""
+    state, tokens = _group(5, "r1", "r2")
+    first = len(apply(state, AcquireShare("r1", tokens["r1"])).claimed)
+    return None if first == 3 else f"golden script: the first of two takes {first} of five"
+
+
+def releases() -> str | None:
+    """Six against none: three are given up, and not one more while nobody has claimed."""
+    state, tokens = _group(6, "r1")
+    apply(state, AcquireShare("r1", tokens["r1"]))
+    apply(state, AddReader("r2"))
+    count = balance.release_count(state, "r1")
+    return None if count == 3 else f"golden script: {count} of six are given up"
+
+
+def silence() -> str | None:
+    """A silent checkpoint is no place to begin again."""
+    state, tokens = _group(1, "r1")
+    apply(state, AcquireShare("r1", tokens["r1"]))
+    apply(state, CreateCheckpoint("s", CheckpointKind.SILENT))
+    at = (Position(SegmentId("a", 0), 70),)
+    apply(state, AckCheckpoint("r1", tokens["r1"], "s", at))
+    moved = state.position(SegmentId("a", 0)) != 0 or state.checkpoints.last is not None
+    return "golden script: a silent checkpoint moves the group" if moved else None
+
+
+# --- rule changes --------------------------------------------------------------------------
+
+
+def _strikes_bare_numbers(original: Original) -> Original:
+    """A completed segment is struck wherever its number is waited for, in any stream."""
+
+    def complete(state: ReaderGroupState, update: Any) -> Iterator[Change]:
+        yield from original(state, update)
+        number = update.segment.number
+        for segment, waiting in state.future.items():
+            left = frozenset(s for s in waiting if s.number != number)
+            if segment.stream != update.segment.stream and left != waiting:
+                yield Awaited(segment, left) if left else Opened(segment)
+
+    return complete
+
+
+def _newest_first(original: Original) -> Original:
+    def owed_by(self: Checkpoints, reader: str) -> tuple[str, ...]:
+        return tuple(reversed(original(self, reader)))
+
+    return owed_by
+
+
+def _lag_brings_back(original: Original) -> Original:
+    def lag(state: ReaderGroupState, update: ReportLag) -> Iterator[Change]:
+        if update.reader in state.members:
+            return original(state, update)  # type: ignore[no-any-return]
+        return iter((ReaderAdded(update.reader, 0), LagReported(update.reader, update.lag_ms)))
+
+    return lag
+
+
+def _idle_stay_silent(original: Original) -> Original:
+    def checkpoint(self: Reader, state: Any, name: str, standings: Any) -> Any:
+        return original(self, state, name, standings) if standings else None
+
+    return checkpoint
+
+
+def _claims_after_checkpoints_only(original: Original) -> Original:
+    def count(state: ReaderGroupState, reader: str) -> int:
+        begun = state.checkpoints.last is not None or not state.segment_count
+        return int(original(state, reader)) if begun else 0
+
+    return count
+
+
+def _read_is_acked(original: Original) -> Original:
+    """What was handed out counts as done, the event that failed included."""
+
+    def standing(self: ReaderProcess, held: Any) -> Standing:
+        found: Standing = original(self, held)
+        if found.offset == END:
+            return found
+        return Standing(held.dispatcher.next_offset, found.idle)
+
+    return standing
+
+
+def _never(original: Original) -> Original:  # noqa: ARG001
+    return lambda *args, **kwargs: False  # noqa: ARG005
+
+
+def _nobody(original: Original) -> Original:  # noqa: ARG001
+    return lambda *args: []  # noqa: ARG005
+
+
+def _no_barrier(original: Original) -> Original:  # noqa: ARG001
+    def checkpoint(self: Reader, state: Any, name: str, standings: Any) -> Any:  # noqa: ARG001
+        if len(standings) < len(self.held):
+            return None
+        offsets = reader_module._offsets(standings)
+        return AckCheckpoint(self.name, self.token, name, offsets)
+
+    return checkpoint
+
+
+def _without(kind: type[Any]) -> Callable[[Original], Original]:
+    def change(original: Original) -> Original:
+        def changes(state: ReaderGroupState, update: Any) -> Iterator[Change]:
+            return (c for c in original(state, update) if not isinstance(c, kind))
+
+        return changes
+
+    return change
+
+
+def _frees_from_the_start(original: Original) -> Original:
+    def remove(state: ReaderGroupState, update: Any) -> Iterator[Change]:
+        for change in original(state, update):
+            forgets = isinstance(change, Freed)
+            yield Freed(change.reader, change.segment, 0) if forgets else change
+
+    return remove
+
+
+def _forgets_waits(original: Original) -> Original:
+    def init(self: Checkpoint, name: Any, kind: Any, pending: Any, at: Any, waits: Any) -> None:
+        original(self, name, kind, pending, at, waits)
+        self.waits = {}
+
+    return init
+
+
+def _drops_ends(original: Original) -> Original:
+    """A reset leaves out the segments that were read to their end."""
+
+    def restore(state: ReaderGroupState, update: Any) -> Iterator[Change]:
+        for change in original(state, update):
+            kept = tuple(position for position in change.cut if position.offset != END)
+            yield WasReset(kept, change.waits, change.end_cut)
+
+    return restore
+
+
+def _anything_goes(original: Original) -> Original:  # noqa: ARG001
+    return lambda *args: None  # noqa: ARG005
+
+
+def _opens_early(original: Original) -> Original:
+    """The first predecessor that is over opens a merged segment."""
+
+    def struck(state: ReaderGroupState, successor: Any, completed: SegmentId) -> Iterator[Change]:
+        for change in original(state, successor, completed):
+            yield Opened(change.segment) if isinstance(change, Awaited) else change
+
+    return struck
+
+
+def _half_to_even(original: Original) -> Original:  # noqa: ARG001
+    return lambda segments, readers: round(segments / readers)
+
+
+def _ignores_the_offer(original: Original) -> Original:  # noqa: ARG001
+    def overloaded(state: ReaderGroupState, reader: str, released: int = 0) -> bool:
+        owned = len(state.owned(reader)) - released
+        return owned > 1 and state.exceeds(reader, released, 1)
+
+    return overloaded
+
+
+def _silent_counts(original: Original) -> Original:
+    def completed(self: Checkpoints, checkpoint: Checkpoint) -> None:
+        original(self, checkpoint)
+        self.last = checkpoint
+
+    return completed
+
+
+def _bug(
+    name: str,
+    about: str,
+    owner: Any,
+    rule: str,
+    change: Callable[[Original], Original],
+    hunt: Callable[[], str | None] | None = None,
+) -> PlantedBug:
+    return PlantedBug(
+        name=f"readers: {name}",
+        about=about,
+        plant=lambda: patched(owner, rule, change),
+        hunt=hunt or by_seeds("readers", 200),
+    )
+
+
+PLANTED = (
+    _bug(
+        "segments by bare number",
+        "a completed segment is struck from the waits of all streams",
+        rules, "_complete", _strikes_bare_numbers,
+    ),
+    _bug(
+        "newest checkpoint first",
+        "the next checkpoint of a reader does not follow the order of creation",
+        Checkpoints, "owed_by", _newest_first,
+    ),
+    _bug(
+        "late lag brings a reader back",
+        "a lag written by a reader that was put offline makes it a member again",
+        rules, "_lag", _lag_brings_back,
+    ),
+    _bug(
+        "idle readers owe nothing",
+        "a reader without segments never answers a checkpoint",
+        Reader, "_checkpoint", _idle_stay_silent,
+    ),
+    _bug(
+        "hidden without checkpoints",
+        "segments are claimed only once the application has made a checkpoint",
+        balance, "acquire_count", _claims_after_checkpoints_only, shares,
+    ),
+    _bug(
+        "close counts what failed",
+        "a reader tells the offset it has read to, not the one it has acked",
+        ReaderProcess, "_standing", _read_is_acked,
+    ),
+    _bug(
+        "first reader keeps everything",
+        "no reader ever finds that it has too much",
+        balance, "is_overloaded", _never,
+    ),
+    _bug(
+        "no failure detector",
+        "nobody is ever found dead, so what a dead reader owned is read by nobody",
+        failure, "dead_readers", _nobody,
+    ),
+    _bug(
+        "checkpoint without barrier",
+        "a reader answers a checkpoint with events in flight",
+        Reader, "_checkpoint", _no_barrier,
+    ),
+    _bug(
+        "offline owes on",
+        "a reader that goes offline does not answer the checkpoints it owes",
+        rules, "_remove", _without(CheckpointAcked),
+    ),
+    _bug(
+        "offline forgets positions",
+        "what a reader leaves behind is read again from its beginning",
+        rules, "_remove", _frees_from_the_start,
+    ),
+    _bug(
+        "checkpoints without waits",
+        "a checkpoint forgets which segments wait for which",
+        Checkpoint, "__init__", _forgets_waits,
+    ),
+    _bug(
+        "finished segments left out",
+        "a reset drops what was read to its end, and with it what follows",
+        rules, "_restore", _drops_ends,
+    ),
+    _bug(
+        "busy under a checkpoint",
+        "a reader that owes a checkpoint may claim, release and complete",
+        rules, "_check_nothing_owed", _anything_goes,
+    ),
+    _bug(
+        "merged segment opens early",
+        "a segment opens with the first of its predecessors",
+        rules, "_struck", _opens_early,
+    ),
+    _bug(
+        "halves to even",
+        "the fair share of five over two readers is two",
+        balance, "fair_share", _half_to_even, shares,
+    ),
+    _bug(
+        "offer not counted",
+        "a reader gives up segments without counting those on offer",
+        balance, "is_overloaded", _ignores_the_offer, releases,
+    ),
+    _bug(
+        "silent checkpoint counts",
+        "a silent checkpoint becomes the last checkpoint",
+        Checkpoints, "_completed", _silent_counts, silence,
+    ),
+)  # fmt: skip
