@@ -178,6 +178,7 @@ class Ordeal:
         rng: random.Random,
         server: Server | None = None,
         progress: Callable[[int], None] = lambda kills: None,
+        writers: int = WRITERS,
     ) -> None:
         self._catalog = catalog
         self._url = url
@@ -191,7 +192,7 @@ class Ordeal:
         self._faults: Counter[str] = Counter()
         self._pauses = 0
         self._findings: list[Finding] = []
-        self._writers = [Writer(number) for number in range(WRITERS)]
+        self._writers = [Writer(number) for number in range(writers)]
         embedded = server is None
         self._misfortunes = Deck(MISFORTUNES if embedded else SERVER_MISFORTUNES, rng)
         self._places = Deck(dying.places(embedded=embedded), rng)

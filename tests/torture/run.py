@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from tests.torture.account import Finding
-from tests.torture.ordeal import Ordeal, Outcome
+from tests.torture.ordeal import WRITERS, Ordeal, Outcome
 from tests.torture.server import PostgresFaults, create_database, running_postgres
 
 Catalog = Literal["sqlite", "postgres"]
@@ -51,6 +51,7 @@ def torture(
     seed: int,
     folder: Path,
     progress: Progress = lambda catalog, kills: None,
+    writers: int = WRITERS,
 ) -> Result:
     """Share ``kills`` among the catalogs, all at the same time; files stay in ``folder``."""
     began = time.monotonic()
@@ -67,7 +68,7 @@ def torture(
                 faults = PostgresFaults(server_url, DATABASE)
             rng = random.Random(f"{seed} {catalog}")
             tell = partial(progress, catalog)
-            ordeals.append(Ordeal(catalog, url, place, share, rng, faults, tell))
+            ordeals.append(Ordeal(catalog, url, place, share, rng, faults, tell, writers))
         outcomes = list(pool.map(Ordeal.run, ordeals))
     return Result(seed, outcomes, time.monotonic() - began)
 

@@ -20,7 +20,7 @@ def folder() -> Path:
 
 def test_every_event_of_killed_writers_is_accounted_for(folder: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
-    result = torture(("sqlite", "postgres"), KILLS, seed, folder)
+    result = torture(("sqlite", "postgres"), KILLS, seed, folder, writers=3)
     where = f"seed {seed}; everything is kept in {folder}"
     assert result.findings == [], where
     assert result.kills >= KILLS, where
