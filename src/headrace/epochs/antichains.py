@@ -21,6 +21,7 @@ tuples a time that leaves the view makes the held times be looked through once p
 from __future__ import annotations
 
 import heapq
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -46,7 +47,7 @@ class Antichain:
 
     __slots__ = ("_leq", "_times", "shape")
 
-    def __init__(self, shape: TimeShape, leq: Callable[[Time, Time], bool]) -> None:
+    def __init__(self, shape: TimeShape, leq: Callable[[Any, Any], bool]) -> None:
         self.shape = shape
         self._leq = leq
         self._times: list[Time] = []
@@ -54,14 +55,15 @@ class Antichain:
     @classmethod
     def minimal(cls, shape: TimeShape, times: Iterable[Time] = ()) -> Antichain:
         """The minimal ones of `times`; covers what is at or after one of them."""
-        antichain = cls(shape, shape.leq)
+        antichain = cls(shape, operator.le if shape.length == 0 else shape.leq)
         antichain.insert_all(times)
         return antichain
 
     @classmethod
     def maximal(cls, shape: TimeShape, times: Iterable[Time] = ()) -> Antichain:
         """The maximal ones of `times`; covers what is at or before one of them."""
-        antichain = cls(shape, lambda first, second: shape.leq(second, first))
+        reverse = operator.ge if shape.length == 0 else _reversed(shape)
+        antichain = cls(shape, reverse)
         antichain.insert_all(times)
         return antichain
 
@@ -120,6 +122,10 @@ class Antichain:
         twin = Antichain(self.shape, self._leq)
         twin._times = list(self._times)
         return twin
+
+
+def _reversed(shape: TimeShape) -> Callable[[Any, Any], bool]:
+    return lambda first, second: shape.leq(second, first)
 
 
 def not_before(shape: TimeShape, frontier: Iterable[Time], bound: Iterable[Time]) -> bool:

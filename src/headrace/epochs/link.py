@@ -13,7 +13,8 @@ right for counting and would be wrong for the filter of a subscriber of several 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +51,8 @@ class Link:
         self.partition = partition
         self.shape = shape
         self.at = at
-        self._start = Antichain.minimal(shape, start)
+        # With a start at the first of all times there is nothing to compare.
+        self._start = None if start == (shape.bottom,) else Antichain.minimal(shape, start)
         self._lower: CountedAntichain | None = None
         self._partial = Antichain.maximal(shape)
         self._rows: ActiveEpochs[int] = ActiveEpochs(shape)
@@ -87,11 +89,8 @@ class Link:
         if lower is None:
             raise EpochMessageError("a snapshot comes first", update=message, state=self)
         match message:
-            case Data(time=time, rows=rows):
-                if not lower.covers(self.shape.check(time)) or rows < 0:
-                    raise IllegalTimeError("its epoch is completed", update=message, state=self)
-                if self._counts(time):
-                    self._rows.put(time, (self._rows.get(time) or 0) + rows)
+            case Data():
+                self.accept_data(message)
                 return ()
             case FrontierUpdate(changes=changes, counts=counts):
                 return self._advance(lower, message, changes, counts)
@@ -104,6 +103,21 @@ class Link:
             case Aborted(reason=reason):
                 self.aborted = reason
                 return ()
+
+    def accept_data(self, data: Data) -> None:
+        """Take in one batch."""
+        lower, time = self._lower, data.time
+        if lower is None or self.aborted is not None:
+            raise EpochMessageError("the link is not live", update=data, state=self)
+        if not lower.covers(self.shape.check(time)) or data.rows < 0:
+            raise IllegalTimeError("its epoch is completed", update=data, state=self)
+        if self._counts(time):
+            self._rows.put(time, (self._rows.get(time) or 0) + data.rows)
+
+    @property
+    def active(self) -> Iterator[Time]:
+        """The epochs of which all was seen so far, and which are not complete."""
+        return iter(self._rows)
 
     def accept_many(self, times: Times, rows: Times | None) -> None:
         """Take in many batches at once: one time per row of `times`."""
@@ -125,12 +139,9 @@ class Link:
         if not legal.all():
             at = times[int(np.argmin(legal))].tolist()
             raise IllegalTimeError("its epoch is completed", update=f"data at {at}", state=self)
-        unique, where = np.unique(times, axis=0 if times.ndim == 2 else None, return_inverse=True)
-        sums = np.bincount(where.reshape(-1), weights=rows)
-        for value, total in zip(unique.tolist(), sums.tolist(), strict=True):
-            time: Time = value if isinstance(value, int) else tuple(value)
+        for time, total in rows_per_time(times, rows):
             if self._counts(time):
-                self._rows.put(time, (self._rows.get(time) or 0) + int(total))
+                self._rows.put(time, (self._rows.get(time) or 0) + total)
 
     def lost(self, reason: str) -> bool:
         """The link has ended; whether anything is missing because of that."""
@@ -140,7 +151,7 @@ class Link:
         return True
 
     def _counts(self, time: Time) -> bool:
-        return not self._partial.covers(time) and self._start.covers(time)
+        return not self._partial.covers(time) and (self._start is None or self._start.covers(time))
 
     def _begin(self, message: Snapshot) -> tuple[Change, ...]:
         if self._lower is not None:
@@ -167,10 +178,11 @@ class Link:
             net = lower.check(changes)
         except (FrontierError, IllegalTimeError) as error:
             raise FrontierError("the frontier goes back", update=message, state=self) from error
-        ahead = counted(self.shape)
-        ahead.apply(lower.counts)
-        ahead.apply(net)
-        self._verify(message, ahead.covers, counts, self._partial)
+        if counts or len(self._rows):
+            after = {time: lower.counts.get(time, 0) + delta for time, delta in net.items()}
+            held = [time for time, count in (lower.counts | after).items() if count]
+            ahead = Antichain.minimal(self.shape, held)
+            self._verify(message, ahead.covers, counts, self._partial)
         shown = lower.apply(net)
         self._complete(lower)
         return shown
@@ -210,7 +222,7 @@ class Link:
         for time in self._rows.completed(covers):
             told.setdefault(time, 0)
         for time, rows in told.items():
-            if partial.covers(time) or not self._start.covers(time):
+            if partial.covers(time) or (self._start is not None and not self._start.covers(time)):
                 continue
             got = self._rows.get(time) or 0
             if got != rows:
@@ -223,6 +235,42 @@ class Link:
     def _complete(self, lower: CountedAntichain) -> None:
         self._rows.take_completed(lower.covers)
         self._partial.prune(lower.covers)
+
+
+def rows_per_time(times: Times, rows: Times | None) -> Iterator[tuple[Time, int]]:
+    """The rows of every time in `times` (one each if `rows` is None).
+
+    Times close to one another are counted in one pass; others are sorted first.
+    """
+    lows = times.min(axis=0)
+    spans = np.atleast_1d(times.max(axis=0) - lows + 1)
+    keys, size = (times - lows), 1
+    for span in spans.tolist():
+        size *= span
+    if times.ndim == 2 and size >= 2**62:
+        # Too far apart for one number per time.
+        found, where = np.unique(times, axis=0, return_inverse=True)
+        totals = np.bincount(where.reshape(-1), weights=rows)
+        yield from zip(map(tuple, found.tolist()), map(int, totals.tolist()), strict=True)
+        return
+    if times.ndim == 2:
+        keys = np.ravel_multi_index(tuple(keys.T), tuple(spans.tolist()))
+    if size <= 4 * len(times):
+        counts = np.bincount(keys, weights=rows)
+        seen = np.bincount(keys) if rows is not None else counts
+        unique = np.flatnonzero(seen)
+        counts = counts[unique]
+    else:
+        unique, where = np.unique(keys, return_inverse=True)
+        counts = np.bincount(where, weights=rows)
+    if times.ndim == 1:
+        values: list[Any] = (unique + lows).tolist()
+    else:
+        parts = np.unravel_index(unique, tuple(spans.tolist()))
+        values = list(
+            zip(*((p + low).tolist() for p, low in zip(parts, lows, strict=True)), strict=True)
+        )
+    yield from zip(values, map(int, counts.tolist()), strict=True)
 
 
 def at_or_after(times: Times, frontier: Frontier) -> npt.NDArray[np.bool_]:

@@ -157,21 +157,23 @@ class Publisher:
 
     def data(self, time: Time, payload: Any, rows: int = 1) -> Published:
         """Publish a batch at a time at or after a held one."""
-        what = f"data at {time}"
-        self._must_live(what)
+        if self.aborted is not None:
+            self._must_live(f"data at {time}")
         self.shape.check(time)
         if rows < 0:
-            raise InvalidInputError(f"{what}: a batch cannot have {rows} rows")
+            raise InvalidInputError(f"data at {time}: a batch cannot have {rows} rows")
         if not self._held.covers(time):
-            raise IllegalTimeError("it is not at or after a held time", update=what, state=self)
+            raise IllegalTimeError(
+                "it is not at or after a held time", update=f"data at {time}", state=self
+            )
         if waiting := self.blocking(time):
-            raise PublisherBlockedError(waiting, update=what, state=self)
+            raise PublisherBlockedError(waiting, update=f"data at {time}", state=self)
         self._upper.insert(time)
         self._rows.put(time, (self._rows.get(time) or 0) + rows)
         message = Data(time, payload, rows)
         cut = []
         for name, queue in list(self._queues.items()):
-            if not queue.offer(message, self.lower, self.upper):
+            if not queue.offer(message, self._snapshot):
                 del self._queues[name]
                 cut.append(Cut(name, f"more than {queue.settings.batches_max} batches waiting"))
         return Published(message, tuple(cut))
@@ -199,9 +201,7 @@ class Publisher:
             raise SubscriberExistsError(
                 "it is connected", update=f"connect {subscriber!r}", state=self.subscribers
             )
-        queue = SubscriberQueue(
-            self.shape, settings or QueueSettings(), Snapshot(self.lower, self.upper)
-        )
+        queue = SubscriberQueue(self.shape, settings or QueueSettings(), self._snapshot())
         if self.aborted is not None:
             queue.push(Aborted(self.aborted))
         self._queues[subscriber] = queue
@@ -221,6 +221,9 @@ class Publisher:
         None while something waits for it: that will do.
         """
         return None if len(self.queue(subscriber)) else Heartbeat(self.lower)
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(self.lower, self.upper)
 
     def _must_live(self, update: str) -> None:
         if self.aborted is not None:

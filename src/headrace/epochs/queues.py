@@ -20,7 +20,7 @@ from enum import StrEnum
 
 import msgspec
 
-from headrace.epochs.antichains import Antichain, Frontier
+from headrace.epochs.antichains import Antichain
 from headrace.epochs.messages import Aborted, Data, FrontierUpdate, Message, Skip, Snapshot
 from headrace.epochs.times import Time, TimeShape
 from headrace.errors import InvalidConfigError
@@ -86,8 +86,8 @@ class SubscriberQueue:
         self._batches -= sum(isinstance(message, Data) for message in taken)
         return taken
 
-    def offer(self, data: Data, lower: Frontier, upper: Frontier) -> bool:
-        """Queue a batch; `lower` and `upper` are the publisher's.  False: cut the subscriber off.
+    def offer(self, data: Data, snapshot: Callable[[], Snapshot]) -> bool:
+        """Queue a batch; `snapshot` is the publisher's.  False: cut the subscriber off.
 
         Under ``block`` the caller asks :meth:`blocks` first.
         """
@@ -101,10 +101,10 @@ class SubscriberQueue:
             self._messages.clear()
             self._batches = 0
             return False
-        self._skip(data, lower, upper)
+        self._skip(data, snapshot())
         return True
 
-    def _skip(self, data: Data, lower: Frontier, upper: Frontier) -> None:
+    def _skip(self, data: Data, now: Snapshot) -> None:
         self.skips += 1
         fresh = isinstance(self._messages[0], Snapshot)
         left_out = Antichain.maximal(self.shape, [data.time])
@@ -124,12 +124,12 @@ class SubscriberQueue:
         self._batches = 0
         if fresh:
             # Nothing has been sent yet: the subscriber simply begins later.
-            self._messages.append(Snapshot(lower, upper))
+            self._messages.append(now)
             if self.settings.filtered:
-                self._pointless.insert_all(upper)
+                self._pointless.insert_all(now.upper)
             return
         whole = tuple(count for count in counts if not left_out.covers(count[0]))
-        self._messages.append(Skip(lower, left_out.frontier, whole))
+        self._messages.append(Skip(now.lower, left_out.frontier, whole))
         self._pointless.insert_all(left_out)
 
     def update(self, update: FrontierUpdate, covers: Callable[[Time], bool]) -> None:

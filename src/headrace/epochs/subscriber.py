@@ -183,7 +183,6 @@ class Subscriber:
             raise InvalidConfigError("a subscription needs at least one partition")
         self._filter = Antichain.maximal(shape)
         self._lower = counted(shape)
-        self._seen = Antichain.maximal(shape)
         self._pending: ActiveEpochs[list[Deliver]] = ActiveEpochs(shape)
         self._pending_batches = 0
         self._ready = False
@@ -259,10 +258,14 @@ class Subscriber:
 
     def receive(self, partition: str, message: Message) -> list[Effect]:
         """Take in a message of a partition; raises, and changes nothing, if it is not legal."""
-        link = self._known(partition, message)
-        if self.end in (End.CLOSED, End.REACHED):
+        link = self._links.get(partition) or self._known(partition, message)
+        if self.end is End.CLOSED or self.end is End.REACHED:
             return []  # what was under way when the end came
-        self._check_room(link, message)
+        if self._batches_max is not None:
+            self._check_room(link, message)
+        if type(message) is Data and self._ready and not len(self._joining):
+            link.accept_data(message)
+            return self._judge_data(partition, message)
         if self.resumed and isinstance(message, Snapshot):
             self._check_history(message)
         step = (partition, message, link.accept(message))
@@ -273,7 +276,6 @@ class Subscriber:
             self._join(partition, message, step[2], effects)
         else:
             self._judge(step, effects)
-        self._settle(effects)
         return effects
 
     def judge_many(
@@ -307,15 +309,7 @@ class Subscriber:
         delivered = int(np.count_nonzero(passed))
         self.delivered += delivered
         self.dropped += len(times) - delivered
-        if delivered:
-            self._see(times[passed])
         return passed
-
-    def _see(self, times: Times) -> None:
-        if times.ndim == 1:
-            self._seen.insert(int(times.max()))
-        else:
-            self._seen.insert_all(map(tuple, np.unique(times, axis=0).tolist()))
 
     def lost(self, partition: str, reason: str) -> list[Effect]:
         """The link of a partition has ended, cleanly or not."""
@@ -328,7 +322,7 @@ class Subscriber:
     def add_partition(self, partition: str, at: Iterable[Time]) -> list[Effect]:
         """A partition is new, and publishes only at or after `at`.
 
-        `at` must lie in the future: not before the frontier, and nothing at or after it delivered.
+        `at` must lie in the future: not completed, and nothing at or after it delivered.
         Data at or after it is held back until the partition's snapshot tells what has begun.
         """
         future = check_frontier(self.shape, at)
@@ -338,8 +332,16 @@ class Subscriber:
         covered = Antichain.minimal(self.shape, future)
         if not all(self._lower.covers(time) for time in future):
             raise FrontierError("it is completed", update=what, state=self)
-        if any(covered.covers(time) for time in self._seen):
-            raise FrontierError(f"data up to {self._seen} was seen", update=what, state=self)
+        for link in self._links.values():
+            for time in link.active:
+                # What is completed cannot be at or after `future`; what was dropped or is held
+                # back has not been seen.
+                if (
+                    covered.covers(time)
+                    and not self._joining.covers(time)
+                    and not self._verdict(time)
+                ):
+                    raise FrontierError(f"data at {time} was seen", update=what, state=self)
         self._links[partition] = self._link(partition, future)
         self._joining.insert_all(future)
         self._lower.update([(time, 1) for time in future])
@@ -358,11 +360,12 @@ class Subscriber:
         return link
 
     def _check_room(self, link: Link, message: Message) -> None:
-        if self._batches_max is None or not isinstance(message, Data):
+        room = self._batches_max
+        if room is None or not isinstance(message, Data):
             return
-        if self._pending_batches + len(self._held) >= self._batches_max:
+        if self._pending_batches + len(self._held) >= room:
             raise EpochBufferFullError(
-                f"{self._batches_max} batches are held already", update=f"data at {message.time}",
+                f"{room} batches are held already", update=f"data at {message.time}",
                 state=f"{self!r}, {link!r}",
             )  # fmt: skip
 
@@ -416,6 +419,7 @@ class Subscriber:
         ahead = [link.at for link in self._links.values() if not link.begun]
         self._joining = Antichain.minimal(self.shape, (time for at in ahead for time in at))
         self._release(effects)
+        self._settle(effects)
 
     def _release(self, effects: list[Effect]) -> None:
         held, self._held = self._held, []
@@ -428,7 +432,7 @@ class Subscriber:
             case Data(time=time) if self._joining.covers(time):
                 self._held.append(step)
             case Data():
-                self._judge_data(partition, message, effects)
+                effects.extend(self._judge_data(partition, message))
             case Skip(upper=upper):
                 self._void(upper)
                 effects.append(Skipped(partition, upper))
@@ -441,24 +445,22 @@ class Subscriber:
         if link.aborted is not None and self.end is End.OPEN:
             self._finish(End.ABORTED, f"partition {partition}: {link.aborted}", effects)
 
-    def _judge_data(self, partition: str, data: Data, effects: list[Effect]) -> None:
+    def _judge_data(self, partition: str, data: Data) -> list[Effect]:
         why = self._verdict(data.time)
         if why is not None:
             self.dropped += 1
-            effects.append(Dropped(partition, data, why))
-            return
+            return [Dropped(partition, data, why)]
         self.delivered += 1
-        self._seen.insert(data.time)
         deliver = Deliver(partition, data)
         if self.mode is not Mode.WHOLE:
-            effects.append(deliver)
-            return
+            return [deliver]
         batches = self._pending.get(data.time)
         if batches is None:
             batches = []
             self._pending.put(data.time, batches)
         batches.append(deliver)
         self._pending_batches += 1
+        return []
 
     def _verdict(self, time: Time) -> Drop | None:
         """Why data at `time` is not delivered, or None."""

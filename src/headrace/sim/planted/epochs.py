@@ -62,11 +62,9 @@ def _judged_at_once(original: Original) -> Original:
         partition, message, _ = step
         if not isinstance(message, Data):
             return original(self, link, step)
-        effects: list[Any] = []
         for snapshot in self._snapshots.values():
             self._filter.insert_all(snapshot.upper)
-        self._judge_data(partition, message, effects)
-        return effects
+        return self._judge_data(partition, message)
 
     return hold
 
@@ -106,7 +104,7 @@ def _never_full(original: Any) -> Any:  # noqa: ARG001
 
 
 def _skips_in_silence(original: Original) -> Original:  # noqa: ARG001
-    def skip(self: SubscriberQueue, data: Data, lower: Any, upper: Any) -> None:  # noqa: ARG001
+    def skip(self: SubscriberQueue, data: Data, now: Snapshot) -> None:  # noqa: ARG001
         kept = [message for message in self._messages if not isinstance(message, Data)]
         self._messages.clear()
         self._messages.extend(kept)
