@@ -61,7 +61,10 @@ class Led:
         self._reports = 0
 
     def do(self, effects: list[LeaderEffect]) -> None:
-        for effect in [*effects, *([] if self.leader.deposed else self.leader.balance(self.now_ms))]:
+        for effect in [
+            *effects,
+            *([] if self.leader.deposed else self.leader.balance(self.now_ms)),
+        ]:
             match effect:
                 case ToBorrower(message=message):
                     self.sent.append(message)
@@ -121,9 +124,7 @@ class Led:
         self._reports += 1
         unit_token = self.leader.units[unit].token if token is None else token
         report = UnitReport(unit, unit_token, acked, (), answered, final)
-        self.say(
-            UpdateProgress(GROUP, borrower, self.leader.token, self._reports, (report,))
-        )
+        self.say(UpdateProgress(GROUP, borrower, self.leader.token, self._reports, (report,)))
         return self._reports
 
     def accept_grants(self) -> None:

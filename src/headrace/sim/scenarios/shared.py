@@ -230,8 +230,9 @@ class Node(Process):
         except ProtocolError as error:
             self.note("refuses: %s", error)
             self.world.reach(f"leader.refused {type(error).__name__}")
+            known = message.token == leader.token and message.borrower in leader.borrowers
             self.world.require(
-                not error.replies or message.borrower not in leader.borrowers,
+                not (known and error.replies),
                 "nobody is sent away without a reason",
                 f"{message.borrower} is told to begin again: {error}",
             )

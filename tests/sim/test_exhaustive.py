@@ -1,0 +1,64 @@
+"""Every reachable state of a small shared group, and proof that the interesting ones are there."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.sim.exhaustive import SETUPS, Explorer, Model, Setup, explore
+
+SHALLOWER = 3
+"""How much less deep than the command goes, to keep the tests short."""
+
+
+def setup_named(name: str) -> Setup:
+    return next(setup for setup in SETUPS if setup.name == name)
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: setup.name)
+def test_every_promise_holds_in_every_state(setup: Setup) -> None:
+    explorer = Explorer(setup)
+    explored = explorer.run(setup.depth - SHALLOWER)
+    assert explored.violation is None, "\n".join(explored.path)
+    assert explored.depth == setup.depth - SHALLOWER
+    assert explored.states > 500
+
+
+FALSE_CLAIMS = [
+    ("hand-over, timeouts", 5, "two believe to own one unit"),
+    ("hand-over, timeouts", 6, "stale owner consumed"),
+    ("hand-over, timeouts", 6, "unconfirmed ack fenced"),
+    ("hand-over, repeats", 10, "acked event handed over"),
+    ("hand-over, repeats", 10, "leader refused StaleTokenError"),
+    ("two leaders", 3, "two leaders at once"),
+    ("two leaders", 5, "leader fenced"),
+    ("leader crash", 3, "leader crashed"),
+    ("leader crash", 6, "borrower recreated"),
+    ("unsubscribe", 6, "borrower gone"),
+    ("successor", 6, "successor granted"),
+]
+
+
+@pytest.mark.parametrize(("name", "depth", "state"), FALSE_CLAIMS)
+def test_false_claim_shows_that_the_state_is_reached(name: str, depth: int, state: str) -> None:
+    def never(model: Model) -> bool:
+        return state not in model.seen
+
+    explored = Explorer(setup_named(name), claim=never).run(depth)
+    assert explored.violation == "the claim does not hold"
+    assert explored.path
+
+
+def test_search_is_the_same_every_time() -> None:
+    first = Explorer(setup_named("two leaders")).run(4)
+    assert first == Explorer(setup_named("two leaders")).run(4)
+
+
+def test_progress_is_told_level_by_level() -> None:
+    levels: list[int] = []
+    results = explore(
+        depth=3,
+        setups=[setup_named("successor")],
+        progress=lambda level, _states: levels.append(level),
+    )
+    assert levels == [1, 2, 3]
+    assert results[0].transitions > results[0].states
