@@ -238,6 +238,22 @@ def test_draining_hands_out_nothing_and_waits_for_what_is_in_flight() -> None:
     assert dispatcher.progress() == Progress(floor=1)
 
 
+def test_what_rests_wakes_nobody_once_the_unit_is_drained_or_lost() -> None:
+    dispatcher = dispatcher_of(A, B)
+    dispatcher.take(2, 0)
+    dispatcher.nack(0, 1, 0, delay_ms=50)
+    assert dispatcher.wake_at_ms == 50
+    dispatcher.drain()
+    assert dispatcher.wake_at_ms == dispatcher.config.ack_wait_ms  # of what is in flight
+    dispatcher.ack(1, 1, 0)
+    assert dispatcher.wake_at_ms is None
+    assert dispatcher.progress() == Progress(floor=0, ranges=((1, 2),), attempts=((0, 1),))
+    lost = dispatcher_of(A)
+    lost.take(1, 0)
+    lost.fence(Fenced("billing", "0", 1, 2))
+    assert lost.wake_at_ms is None
+
+
 # --- bounds --------------------------------------------------------------------------------
 
 

@@ -24,22 +24,24 @@ from headrace.errors import (
     PartitioningWildcardsError,
 )
 from headrace.groups.partitioned import config as module
+from headrace.groups.partitioned.changes import (
+    add_members,
+    check_change,
+    check_same,
+    delete_mappings,
+    drop_members,
+    set_mappings,
+)
 from headrace.groups.partitioned.config import (
     Distribution,
     ElasticGroupConfig,
     MemberMapping,
     StaticGroupConfig,
-    add_members,
-    check_change,
-    check_same,
     decode_elastic,
     decode_static,
-    delete_mappings,
-    drop_members,
     encode,
     make_elastic,
     make_static,
-    set_mappings,
 )
 from headrace.groups.partitioned.distribution import moved
 

@@ -7,13 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import InvalidGroupConfigError, MembershipEventError
-from headrace.groups.partitioned.config import (
-    ElasticGroupConfig,
-    add_members,
-    drop_members,
-    make_elastic,
-    make_static,
-)
+from headrace.groups.partitioned.changes import add_members, drop_members
+from headrace.groups.partitioned.config import ElasticGroupConfig, make_elastic, make_static
 from headrace.groups.partitioned.membership import DECISIONS_MAX, Instance, PinTimings
 from headrace.groups.partitioned.messages import (
     Abandon,

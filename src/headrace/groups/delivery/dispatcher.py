@@ -145,9 +145,11 @@ class Dispatcher:
     def wake_at_ms(self) -> int | None:
         """When ``tick`` or ``take`` has something to do without news from outside."""
         times: list[int] = []
+        if self._fenced is not None:
+            return None
         if self._pending:
             times.append(next(iter(self._pending.values()))[1])
-        if (due_ms := self._refused.next_due_ms) is not None:
+        if (due_ms := self._refused.next_due_ms) is not None and not self._draining:
             times.append(due_ms)
         since, limit = self._silent_since_ms, self.config.stall_after_ms
         if limit and since is not None and not self._stall_told:

@@ -1,8 +1,7 @@
-"""Config records of partitioned groups, their rules, and how they may change.
+"""Config records of partitioned groups, and their rules.
 
 A config is an entry of the catalog, stored as JSON with the field names of the document; what
-Headrace adds is left out while it has its default.  The records are frozen: an update is a pure
-function from one config to the next, made for a compare-and-set on the entry's revision.
+Headrace adds is left out while it has its default.  How one may change stands in ``changes``.
 
 The rules are checked in one fixed order and each has its own message; the first that is broken
 is reported.  Members are never refused for being too many or given twice: they are kept sorted
@@ -21,10 +20,8 @@ from headrace.errors import (
     BufferSizeError,
     GroupAssignmentError,
     GroupConfigDecodeError,
-    GroupExistsError,
     GroupFilterError,
     GroupMembersError,
-    GroupUpdateError,
     InvalidFilterError,
     InvalidNameError,
     MaxMembersError,
@@ -168,8 +165,23 @@ def make_elastic(
         member_mappings=tuple(member_mappings),
         distribution=distribution,
     )
-    _check_elastic_rules(config)
-    return _redistributed(config)
+    check_elastic_rules(config)
+    return redistributed(config)
+
+
+def redistributed(config: ElasticGroupConfig) -> ElasticGroupConfig:
+    """Under sticky distribution, work out the assignment from the one that was kept."""
+    if config.distribution is not Distribution.STICKY:
+        return config
+    if config.member_mappings:
+        made = config.assignment()
+    elif config.members:
+        kept = {m.member: m.partitions for m in config.kept_assignment}
+        made = sticky(kept, config.members, config.max_members)
+    else:
+        return config
+    records = tuple(MemberMapping(m, owned) for m, owned in made.items() if owned)
+    return msgspec.structs.replace(config, kept_assignment=records)
 
 
 # --- the rules, in their order ---------------------------------------------------------------
@@ -186,12 +198,12 @@ def checked_static(config: StaticGroupConfig) -> StaticGroupConfig:
 
 def checked_elastic(config: ElasticGroupConfig) -> ElasticGroupConfig:
     """The config, or the error of the first rule that it breaks."""
-    _check_elastic_rules(config)
+    check_elastic_rules(config)
     _check_kept_assignment(config)
     return config
 
 
-def _check_elastic_rules(config: ElasticGroupConfig) -> None:
+def check_elastic_rules(config: ElasticGroupConfig) -> None:
     _check_max_members(config.max_members)
     _check_partitioning(config.filter, config.partitioning_wildcards)
     if not 0 <= config.buffered_events_max <= BUFFERED_EVENTS_MAX:
@@ -340,96 +352,3 @@ def _decode(data: bytes | str, record: type[_Config]) -> _Config:
 def _sorted(config: _Config) -> _Config:
     """Other writers of the same records may leave members unsorted or repeated."""
     return msgspec.structs.replace(config, members=tuple(sorted_members(config.members)))
-
-
-# --- changes ---------------------------------------------------------------------------------
-
-
-def check_same(name: str, existing: GroupConfig, wanted: GroupConfig) -> None:
-    """Creating what is there already is fine; creating something else under its name is not."""
-    if existing != wanted:
-        raise GroupExistsError(
-            f"group {name!r} exists with another config; delete it first to change that"
-        )
-
-
-def add_members(config: ElasticGroupConfig, members: Iterable[str]) -> ElasticGroupConfig:
-    """The config with more members; those it has already are passed over."""
-    _refuse_under_mappings(config, "add members to")
-    names = sorted_members([*config.members, *members])
-    return _changed(config, members=tuple(names))
-
-
-def drop_members(config: ElasticGroupConfig, members: Iterable[str]) -> ElasticGroupConfig:
-    """The config with fewer members; those it does not have are passed over."""
-    _refuse_under_mappings(config, "drop members from")
-    dropped = set(members)
-    return _changed(config, members=tuple(m for m in config.members if m not in dropped))
-
-
-def set_mappings(
-    config: ElasticGroupConfig, mappings: Iterable[MemberMapping]
-) -> ElasticGroupConfig:
-    """The config with partitions mapped by hand; the list of members gives way to it."""
-    given = tuple(mappings)
-    if not given:
-        raise MemberMappingsError("no mappings are given; delete the mapping to go back to members")
-    return _changed(config, members=(), member_mappings=given)
-
-
-def delete_mappings(
-    config: ElasticGroupConfig, members: Iterable[str] | None = None
-) -> ElasticGroupConfig:
-    """Back to automatic distribution, over ``members`` or over those that were mapped."""
-    if not config.member_mappings:
-        raise GroupUpdateError("the group has no mapping to delete")
-    names = [m.member for m in config.member_mappings] if members is None else members
-    return _changed(config, members=tuple(sorted_members(names)), member_mappings=())
-
-
-def check_change(before: GroupConfig, after: GroupConfig) -> None:
-    """Refuse a change that a group does not survive; for whoever sees two revisions."""
-    if isinstance(before, StaticGroupConfig) or isinstance(after, StaticGroupConfig):
-        if before != after:
-            raise GroupUpdateError("a static group cannot change; delete and create it again")
-        return
-    for field in ("max_members", "filter", "partitioning_wildcards", "buffered_events_max"):
-        old, new = getattr(before, field), getattr(after, field)
-        if old != new:
-            raise GroupUpdateError(f"{field} cannot change from {old!r} to {new!r}")
-    if before.distribution is not after.distribution:
-        raise GroupUpdateError("the distribution cannot change; delete and create the group again")
-
-
-def _refuse_under_mappings(config: ElasticGroupConfig, what: str) -> None:
-    if config.member_mappings:
-        raise GroupUpdateError(
-            f"cannot {what} a group whose partitions are mapped; "
-            "set another mapping, or delete it first"
-        )
-
-
-def _changed(
-    config: ElasticGroupConfig,
-    *,
-    members: tuple[str, ...],
-    member_mappings: tuple[MemberMapping, ...] = (),
-) -> ElasticGroupConfig:
-    after = msgspec.structs.replace(config, members=members, member_mappings=member_mappings)
-    _check_elastic_rules(after)
-    return _redistributed(after)
-
-
-def _redistributed(config: ElasticGroupConfig) -> ElasticGroupConfig:
-    """Under sticky distribution, work out the assignment from the one that was kept."""
-    if config.distribution is not Distribution.STICKY:
-        return config
-    if config.member_mappings:
-        made = config.assignment()
-    elif config.members:
-        kept = {m.member: m.partitions for m in config.kept_assignment}
-        made = sticky(kept, config.members, config.max_members)
-    else:
-        return config
-    records = tuple(MemberMapping(m, owned) for m, owned in made.items() if owned)
-    return msgspec.structs.replace(config, kept_assignment=records)

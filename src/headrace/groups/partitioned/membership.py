@@ -33,7 +33,8 @@ from __future__ import annotations
 from collections import deque
 
 from headrace.errors import GroupUpdateError, MembershipEventError
-from headrace.groups.partitioned.config import GroupConfig, check_change
+from headrace.groups.partitioned.changes import check_change
+from headrace.groups.partitioned.config import GroupConfig
 from headrace.groups.partitioned.decisions import DECISIONS_MAX, Outbox
 from headrace.groups.partitioned.messages import (
     AcquirePin,

@@ -12,12 +12,8 @@ from typing import Any
 from headrace.errors import InvalidGroupConfigError
 from headrace.groups.partitioned import config as config_module
 from headrace.groups.partitioned import distribution, pins
-from headrace.groups.partitioned.config import (
-    Distribution,
-    MemberMapping,
-    add_members,
-    make_elastic,
-)
+from headrace.groups.partitioned.changes import add_members, set_mappings
+from headrace.groups.partitioned.config import Distribution, MemberMapping, make_elastic
 from headrace.groups.partitioned.distribution import blocks, moved
 from headrace.groups.partitioned.membership import Instance
 from headrace.groups.partitioned.names import GroupName
@@ -54,7 +50,7 @@ def _any_partition(original: Original) -> Original:
     def judge(partition: int, claimant: Any, **kwargs: Any) -> Any:
         config = kwargs["config"]
         everything = MemberMapping(claimant.member, tuple(range(config.max_members)))
-        mapped = config_module.set_mappings(config, [everything])
+        mapped = set_mappings(config, [everything])
         return original(partition, claimant, **(kwargs | {"config": mapped}))
 
     return judge

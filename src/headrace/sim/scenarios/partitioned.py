@@ -15,19 +15,21 @@ import msgspec
 
 from headrace.errors import Fenced
 from headrace.groups.delivery import DeliveryConfig
+from headrace.groups.partitioned.changes import (
+    add_members,
+    check_change,
+    delete_mappings,
+    drop_members,
+    set_mappings,
+)
 from headrace.groups.partitioned.config import (
     Distribution,
     ElasticGroupConfig,
     MemberMapping,
-    add_members,
-    check_change,
     checked_elastic,
     decode_elastic,
-    delete_mappings,
-    drop_members,
     encode,
     make_elastic,
-    set_mappings,
 )
 from headrace.groups.partitioned.membership import Instance, PinTimings
 from headrace.groups.partitioned.messages import (
