@@ -229,7 +229,7 @@ def test_a_sequence_from_long_ago_is_refused(tmp_path: Path) -> None:
     async def work() -> None:
         async with headrace.open(tmp_path / "d") as hr:
             await hr.create_stream("orders", subjects=["orders.>"])
-            for sequence in range(1200):
+            for sequence in (0, 1000):
                 hr.log.append(
                     "orders",
                     headrace.Event(subject="orders.n", value=b""),

@@ -74,7 +74,7 @@ def run(argv: Sequence[str]) -> int:
     """Run one command; returns its exit status."""
     as_json = "--json" in argv
     try:
-        code = app(_arranged(list(argv)), exit_on_error=False, print_error=False)
+        code = app(_with_own_help(_arranged(list(argv))), exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read our output has seen enough.  The interpreter's own flush at exit must not
@@ -116,6 +116,14 @@ def _dash_last(tokens: list[str]) -> list[str]:
     if before.startswith("-") and before not in INPUT_FLAGS:
         return tokens
     return [*tokens[:at], *tokens[at + 1 :], "--", "-"]
+
+
+def _with_own_help(tokens: list[str]) -> list[str]:
+    """The same words; the command they name shows its own help, not the line in our list."""
+    _, apps, _ = app.parse_commands(tokens)
+    if len(apps) > 1 and apps[1].default_command is not None:
+        apps[1].help = None
+    return tokens
 
 
 def _help_of(argv: Sequence[str]) -> str:
