@@ -1,8 +1,9 @@
 """What the shared-group cores cost: full rebalances and single progress reports.
 
 ``python -m bench.cores_shared`` prints the numbers; ``run()`` returns them.  Times are CPU time of
-this process.  A full rebalance plans for all members, claims every unit and sends every grant.  The targets at 10,000 segments and 1,000 members: a full rebalance within 1 s, one
-report within 50 µs, and cost that grows no faster than segments + members.
+this process.  A full rebalance plans for all members, claims every unit and sends every grant.
+The targets at 10,000 segments and 1,000 members: a full rebalance within 1 s, one report within
+50 µs, and cost that grows no faster than segments + members.
 """
 
 from __future__ import annotations

@@ -25,7 +25,12 @@ def test_there_are_enough_and_all_have_names_of_their_own() -> None:
 
 def test_patch_is_taken_back_whatever_happens() -> None:
     original = vars(Leader)["_apply"]
-    with pytest.raises(KeyError), patched(Leader, "_apply", lambda _: None):
-        assert vars(Leader)["_apply"] is None
-        raise KeyError
+
+    def plant_and_fail() -> None:
+        with patched(Leader, "_apply", lambda _: None):
+            assert vars(Leader)["_apply"] is None
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        plant_and_fail()
     assert vars(Leader)["_apply"] is original

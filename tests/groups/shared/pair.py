@@ -61,10 +61,9 @@ class Led:
         self._reports = 0
 
     def do(self, effects: list[LeaderEffect]) -> None:
-        for effect in [
-            *effects,
-            *([] if self.leader.deposed else self.leader.balance(self.now_ms)),
-        ]:
+        if not self.leader.deposed:
+            effects = effects + self.leader.balance(self.now_ms)
+        for effect in effects:
             match effect:
                 case ToBorrower(message=message):
                     self.sent.append(message)

@@ -48,7 +48,7 @@ MESSAGES: list[Message] = [
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_message_comes_back_as_it_was(message: Message) -> None:
     data = msgspec.msgpack.encode(message)
-    decoded = msgspec.msgpack.decode(data, type=FromBorrower | FromLeader)  # type: ignore[type-var]
+    decoded = msgspec.msgpack.decode(data, type=FromBorrower | FromLeader)
     assert decoded == message
     assert type(decoded) is type(message)
 
