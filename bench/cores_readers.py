@@ -1,0 +1,148 @@
+"""What an update of a reader group costs at 10,000 segments and 500 readers.
+
+``python -m bench.cores_readers`` prints a line per kind of update; ``run()`` gives the figures.
+Every update is applied many times, spread over the readers and segments, on one state that stays
+about the same size.  Times are CPU times; the target is for one update, decided and carried out.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from headrace.groups.readers import (
+    AckCheckpoint,
+    AcquireShare,
+    AddReader,
+    ClaimSegment,
+    CompleteSegment,
+    CreateCheckpoint,
+    GroupConfig,
+    Position,
+    ReaderGroupState,
+    RecordPositions,
+    ReleaseSegments,
+    RemoveReader,
+    ReportLag,
+    Reset,
+    SegmentId,
+    Successor,
+    Update,
+    apply,
+    positions,
+)
+from headrace.groups.readers.balance import segments_to_release
+from headrace.groups.readers.records import LogEntry, decode_state, encode_entry, encode_state
+
+SEGMENTS = 10_000
+READERS = 500
+ROUNDS = 500
+TARGET_MS = 1.0
+
+
+def build(segments: int = SEGMENTS, readers: int = READERS) -> ReaderGroupState:
+    """A balanced group."""
+    state = ReaderGroupState(GroupConfig(), {SegmentId("s", n): 0 for n in range(segments)})
+    for number in range(readers):
+        apply(state, AddReader(f"r{number}"))
+    for _ in range(2):
+        for name, member in list(state.members.items()):
+            if state.unassigned:
+                apply(state, AcquireShare(name, member.token))
+    return state
+
+
+def _nth(state: ReaderGroupState, number: int) -> tuple[str, int]:
+    name = f"r{number % READERS}"
+    return name, state.members[name].token
+
+
+def _offsets(state: ReaderGroupState, name: str, step: int) -> tuple[Position, ...]:
+    return tuple(Position(s, held.offset + step) for s, held in state.owned(name).items())
+
+
+def _updates(state: ReaderGroupState) -> Iterator[tuple[str, Update]]:
+    """A day in the life: each update is made for the state as it then is."""
+    fresh = SEGMENTS
+    for number in range(ROUNDS):
+        name, token = _nth(state, number)
+        yield "report lag", ReportLag(name, token, number)
+        yield (
+            "record positions (20 segments)",
+            RecordPositions(name, token, _offsets(state, name, 1)),
+        )
+        done = next(iter(state.owned(name)))
+        successors = (Successor(SegmentId("s", fresh), (done,)),)
+        fresh += 1
+        yield "complete, successor opens", CompleteSegment(name, token, done, successors)
+        yield "claim one", ClaimSegment(name, token, SegmentId("s", fresh - 1))
+        left = positions({s: held.offset for s, held in state.owned(name).items()})
+        yield "offline (20 segments)", RemoveReader(name, left)
+        yield "join", AddReader(name)
+        yield "acquire share (20 segments)", AcquireShare(name, state.members[name].token)
+    for number in range(20):
+        yield "create checkpoint", CreateCheckpoint(f"c{number}")
+        for reader in range(READERS):
+            name, token = _nth(state, reader)
+            ack = AckCheckpoint(name, token, f"c{number}", _offsets(state, name, 1))
+            yield "ack checkpoint (20 segments)", ack
+    for number in range(20):
+        yield "join", AddReader(f"new{number}")
+        for reader in range(20):
+            name, token = _nth(state, reader + 20 * number)
+            if going := segments_to_release(state, name):
+                yield "release", ReleaseSegments(name, token, tuple(going))
+
+
+def run() -> list[dict[str, Any]]:
+    """Time every kind of update, and what surrounds it, in milliseconds."""
+    state = build()
+    taken: dict[str, list[float]] = {}
+    for kind, update in _updates(state):
+        begun = time.thread_time()
+        apply(state, update)
+        taken.setdefault(kind, []).append((time.thread_time() - begun) * 1000)
+    rows = [_row(kind, times, TARGET_MS) for kind, times in sorted(taken.items())]
+    chunks = encode_state(state)
+    reset = Reset(positions({SegmentId("s", n): 0 for n in range(SEGMENTS)}))
+    entry = LogEntry(1, next(u for k, u in _updates(build()) if k.startswith("record")))
+    whole: list[tuple[str, Callable[[], object]]] = [
+        ("encode one update for the log", lambda: encode_entry(entry)),
+        ("encode the whole state", lambda: encode_state(state)),
+        ("decode the whole state", lambda: decode_state(chunks)),
+        ("decode, then reset to a cut", lambda: apply(decode_state(chunks), reset)),
+    ]
+    for kind, operation in whole:
+        times = []
+        for _ in range(5):
+            begun = time.thread_time()
+            operation()
+            times.append((time.thread_time() - begun) * 1000)
+        rows.append(_row(kind, times, None))
+    return rows
+
+
+def _row(kind: str, times: list[float], target_ms: float | None) -> dict[str, Any]:
+    ordered = sorted(times)
+    median = statistics.median(ordered)
+    return {
+        "name": kind,
+        "count": len(ordered),
+        "median_ms": median,
+        "p99_ms": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)],
+        "target_ms": target_ms,
+        "ok": target_ms is None or median <= target_ms,
+    }
+
+
+def main() -> None:
+    for row in run():
+        target = "" if row["target_ms"] is None else f"   target {row['target_ms']:.0f} ms"
+        figures = f"median {row['median_ms']:8.4f} ms   p99 {row['p99_ms']:8.4f} ms"
+        print(f"{row['name']:34} {row['count']:6} ×   {figures}{target}")
+
+
+if __name__ == "__main__":
+    main()
