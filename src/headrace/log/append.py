@@ -10,7 +10,6 @@ and the write is prepared again with the new segments.
 from __future__ import annotations
 
 import time
-import uuid
 import zlib
 from collections.abc import Mapping
 
@@ -18,7 +17,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.catalog import Tx, batches, producers, streams
 from headrace.catalog.batches import NewBatch
@@ -30,12 +28,11 @@ from headrace.errors import (
     StoreError,
     UnknownSegmentError,
 )
-from headrace.log import events, limits
+from headrace.log import events, files, limits
 from headrace.log.routing import Route, Routes
 from headrace.store import Store
 from headrace.subjects import check_name
 
-ROW_GROUP_ROWS = 65_536
 ATTEMPTS_MAX = 1000
 
 
@@ -212,19 +209,19 @@ class Write:
 
     def _file(self, route: Route, segment: streams.Segment, batch: pa.RecordBatch) -> NewBatch:
         assert self._store is not None
-        data = encode_file(batch)
-        path = new_path(self._prefix, route.stream.id, segment.number)
+        data, checksum = files.encode(batch)
+        path = files.new_path(self._prefix, route.stream.id, segment.number)
         if not self._files:
             self._files_since = time.monotonic()
         self._files.append(path)
-        self._store.put(path, memoryview(data))
+        self._store.put(path, data)
         return NewBatch(
             segment_id=segment.id,
             rows=batch.num_rows,
             size_bytes=len(data),
             max_ts_us=_max_ts_us(batch),
             layout=events.layout_of(batch.schema),
-            checksum=0,
+            checksum=checksum,
             path=path,
         )
 
@@ -371,21 +368,6 @@ def _inline(segment_id: int, batch: pa.RecordBatch) -> NewBatch:
         checksum=zlib.crc32(blob),
         data=blob,
     )
-
-
-def encode_file(batch: pa.RecordBatch) -> pa.Buffer:
-    """A Parquet file: zstd, with a checksum on every page."""
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        sink, batch.schema, compression="zstd", write_page_checksum=True, version="2.6"
-    ) as writer:
-        writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)
-    return sink.getvalue()
-
-
-def new_path(prefix: str, stream_id: int, segment: int) -> str:
-    """A file name that was never used before."""
-    return f"{prefix}/{stream_id}/{segment}/{uuid.uuid4().hex}.parquet"
 
 
 def _cut(batch: pa.RecordBatch, target_bytes: int) -> list[pa.RecordBatch]:

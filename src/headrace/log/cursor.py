@@ -2,7 +2,8 @@
 
 What it holds at a time is bounded by ``READ_BYTES`` and ``READ_ROWS``, whatever the backlog; while
 one load is checked and joined, the next may be on its way from the catalog on another thread.
-Blobs are checked against their checksum, files by Parquet's page checksums and their row count.
+Blobs are checked against their checksum; files by that of their footer, Parquet's page checksums
+and their row count.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from concurrent.futures import Executor, Future
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.catalog import Catalog, Tx, batches
 from headrace.catalog.batches import Batch
 from headrace.catalog.streams import Segment
 from headrace.errors import DamagedBatchError, StoreError, TrimmedError, UnknownStreamError
-from headrace.log import events, limits
+from headrace.log import events, files, limits
 from headrace.store import Store
 
 FETCH_MAX = 512
@@ -172,6 +172,10 @@ class Cursor:
             reason = str(error).split("\n", 1)[0]
             self._skip_file(start, f"its file cannot be read: {reason}")
             return None
+        except BaseException:
+            # The store's trouble, not the file's: it is opened again by whoever tries again.
+            self._file = None
+            raise
         count = 0 if part is None else part.num_rows
         if part is None or start + count > self._file_end:
             self._skip_file(start, "its file does not hold as many events as it should")
@@ -206,9 +210,7 @@ class Cursor:
             raise StoreError(
                 f"stream {self._stream!r} has events in files; open the catalog with its store"
             )
-        with pq.ParquetFile(
-            self._store.open(batch.path), page_checksum_verification=True, pre_buffer=False
-        ) as file:
+        with files.open_file(self._store, batch.path, batch.size_bytes, batch.checksum) as file:
             groups: list[int] = []
             for group in range(file.num_row_groups):
                 rows = file.metadata.row_group(group).num_rows

@@ -1,0 +1,67 @@
+"""Batches as Parquet files: zstd, a checksum on every page, and one of the footer in the catalog.
+
+Parquet's page checksums guard the events and not the footer, in which a single wrong bit can
+rename a column or change its type without anybody noticing.  So the catalog keeps a checksum of
+the footer, and a file is read by the footer that was checked.
+"""
+
+from __future__ import annotations
+
+import uuid
+import zlib
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.store import Store
+
+ROW_GROUP_ROWS = 65_536
+TAIL_BYTES = 65_536
+"""Read at once from a file's end: nearly always the whole footer."""
+_END_BYTES = 8
+"""The footer's length and the magic word."""
+
+
+def new_path(prefix: str, stream_id: int, segment: int) -> str:
+    """A file name that was never used before."""
+    return f"{prefix}/{stream_id}/{segment}/{uuid.uuid4().hex}.parquet"
+
+
+def encode(batch: pa.RecordBatch) -> tuple[memoryview, int]:
+    """The file of a batch, and the checksum of its footer."""
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink, batch.schema, compression="zstd", write_page_checksum=True, version="2.6"
+    ) as writer:
+        writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)
+    data = memoryview(sink.getvalue())
+    return data, zlib.crc32(data[-_footer_bytes(data) :])
+
+
+def open_file(store: Store, path: str, size_bytes: int, checksum: int) -> pq.ParquetFile:
+    """A reader of the file; ValueError when it is not the file that was written."""
+    source = store.open(path)
+    if source.size() != size_bytes:
+        raise ValueError(f"it has {source.size()} bytes and should have {size_bytes}")
+    tail = _tail(source, size_bytes, TAIL_BYTES)
+    footer_bytes = _footer_bytes(tail)
+    if footer_bytes > len(tail):
+        tail = _tail(source, size_bytes, footer_bytes)
+    footer = tail[-footer_bytes:]
+    if zlib.crc32(footer) != checksum:
+        raise ValueError("the checksum of its footer does not match")
+    return pq.ParquetFile(
+        source,
+        metadata=pq.read_metadata(pa.BufferReader(footer)),
+        page_checksum_verification=True,
+        pre_buffer=False,
+    )
+
+
+def _tail(source: pa.NativeFile, size_bytes: int, count: int) -> bytes:
+    source.seek(max(0, size_bytes - count))
+    return bytes(source.read(count))
+
+
+def _footer_bytes(data: bytes | memoryview) -> int:
+    return int.from_bytes(data[-_END_BYTES:-4], "little") + _END_BYTES
