@@ -130,8 +130,10 @@ class Child:
         return self._out.read_text()
 
     def failure(self, status: int) -> Finding:
-        tail = self._err.read_text().strip().splitlines()[-12:]
-        return Finding("process failed", f"{self.name} ended with {status}: " + " | ".join(tail))
+        lines = [line.strip(" |+-") for line in self._err.read_text().splitlines()]
+        said = [line for line in lines if line]
+        last = said[-1] if said else "without a word"
+        return Finding("process failed", f"{self.name} ended with {status}: {last} ({self._err})")
 
 
 class Deck(Generic[T]):
