@@ -10,8 +10,10 @@ and without repeats, and those beyond ``max_members`` own nothing until a place 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
+from functools import cached_property
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
@@ -29,7 +31,6 @@ from headrace.errors import (
     PartitioningWildcardsError,
 )
 from headrace.groups.partitioned.distribution import (
-    Assignment,
     blocks,
     effective_members,
     sorted_members,
@@ -60,6 +61,7 @@ class StaticGroupConfig(
     msgspec.Struct,
     frozen=True,
     kw_only=True,
+    dict=True,
     omit_defaults=True,
     forbid_unknown_fields=True,
     rename={"member_mappings": "member-mappings"},
@@ -71,17 +73,22 @@ class StaticGroupConfig(
     members: tuple[str, ...] = ()
     member_mappings: tuple[MemberMapping, ...] = ()
 
-    def assignment(self) -> Assignment:
+    def assignment(self) -> Mapping[str, tuple[int, ...]]:
         """Who consumes what."""
+        return self._assignment
+
+    @cached_property  # asked for with every claim, and costly with many partitions
+    def _assignment(self) -> Mapping[str, tuple[int, ...]]:
         if self.member_mappings:
-            return {m.member: tuple(sorted(m.partitions)) for m in self.member_mappings}
-        return blocks(self.members, self.max_members)
+            return _mapped(self.member_mappings)
+        return MappingProxyType(blocks(self.members, self.max_members))
 
 
 class ElasticGroupConfig(
     msgspec.Struct,
     frozen=True,
     kw_only=True,
+    dict=True,
     omit_defaults=True,
     forbid_unknown_fields=True,
     rename={
@@ -104,14 +111,22 @@ class ElasticGroupConfig(
     kept_assignment: tuple[MemberMapping, ...] = ()
     """Under ``sticky``: who consumes what, as the last change left it."""
 
-    def assignment(self) -> Assignment:
+    def assignment(self) -> Mapping[str, tuple[int, ...]]:
         """Who consumes what."""
+        return self._assignment
+
+    @cached_property
+    def _assignment(self) -> Mapping[str, tuple[int, ...]]:
         if self.member_mappings:
-            return {m.member: tuple(sorted(m.partitions)) for m in self.member_mappings}
+            return _mapped(self.member_mappings)
         if self.distribution is Distribution.STICKY:
             kept = {m.member: m.partitions for m in self.kept_assignment}
-            return {name: kept.get(name, ()) for name in sorted_members(self.members)}
-        return blocks(self.members, self.max_members)
+            return MappingProxyType({name: kept.get(name, ()) for name in self.members})
+        return MappingProxyType(blocks(self.members, self.max_members))
+
+
+def _mapped(mappings: Sequence[MemberMapping]) -> Mapping[str, tuple[int, ...]]:
+    return MappingProxyType({m.member: tuple(sorted(m.partitions)) for m in mappings})
 
 
 GroupConfig = StaticGroupConfig | ElasticGroupConfig
@@ -153,7 +168,7 @@ def make_elastic(
 
     >>> config = make_elastic(max_members=4, filter="orders.*.*", partitioning_wildcards=[2],
     ...                       members=["m2", "m1", "m2"])
-    >>> config.assignment()
+    >>> dict(config.assignment())
     {'m1': (0, 1), 'm2': (2, 3)}
     """
     config = ElasticGroupConfig(
@@ -174,7 +189,7 @@ def redistributed(config: ElasticGroupConfig) -> ElasticGroupConfig:
     if config.distribution is not Distribution.STICKY:
         return config
     if config.member_mappings:
-        made = config.assignment()
+        made: Mapping[str, tuple[int, ...]] = config.assignment()
     elif config.members:
         kept = {m.member: m.partitions for m in config.kept_assignment}
         made = sticky(kept, config.members, config.max_members)
