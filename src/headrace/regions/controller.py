@@ -53,8 +53,8 @@ class Phase(StrEnum):
     """Where a snapshot is."""
 
     IDLE = "idle"
-    FIRST_ROUND = "first round"
-    SECOND_ROUND = "second round"
+    FIRST_ROUND = "first_round"
+    SECOND_ROUND = "second_round"
     COMPLETE = "complete"
     ABORTED = "aborted"
 
@@ -63,11 +63,11 @@ class SnapshotEvent(StrEnum):
     """What can happen to a snapshot."""
 
     START = "start"
-    LAST_OF_ONE = "last answer, one remote region"
-    LAST_OF_MANY = "last answer, more remote regions"
+    LAST_OF_ONE = "last answer of one region"
+    LAST_OF_MANY = "last answer of several regions"
     LAST = "last answer"
-    FORCE = "forced, one answer"
-    FORCE_MANY = "forced, more answers"
+    FORCE = "forced"
+    FORCE_MANY = "forced with several answers"
     MEMBERS = "members change"
     TIMEOUT = "timeout"
 
@@ -193,7 +193,7 @@ class _Pending:
 
     def __str__(self) -> str:
         return (
-            f"snapshot {self.snapshot_id!r} is in its {self.phase}, "
+            f"snapshot {self.snapshot_id!r} is in its {self.phase.replace('_', ' ')}, "
             f"waiting for {', '.join(self.waiting_for)}"
         )
 

@@ -21,6 +21,7 @@ progress finds its way around a broken link.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -39,6 +40,8 @@ from headrace.regions.progress import (
 )
 
 JOURNAL_MAX = 4096
+BULK_MIN = 4096
+"""More new ranges than this at once are translated together, and not journalled."""
 
 
 class _Change(NamedTuple):
@@ -151,11 +154,23 @@ class OriginCursor:
         if merged.rewound:
             self._commanded()
             return merged
+        if len(merged.gains) > BULK_MIN:
+            self._merge_many(merged)
+            return merged
         for lane, lo, hi in merged.gains:
             self._note(lane, lo, hi, source)
             for first, last in self._log.offsets(lane, lo, hi):
                 self.acked.ack_range(first, last)
         return merged
+
+    def _merge_many(self, merged: Merged) -> None:
+        """So much is new that the other regions are better sent the whole."""
+        by_lane: dict[Lane, list[tuple[int, int]]] = {}
+        for lane, lo, hi in merged.gains:
+            by_lane.setdefault(lane, []).append((lo, hi))
+        for lane, ranges in by_lane.items():
+            _ack_pieces(self.acked, self._log.many_offsets(lane, ranges))
+        self._restart_journal()
 
     # --- commands ----------------------------------------------------------------------
 
@@ -206,6 +221,9 @@ class OriginCursor:
 
     def _commanded(self) -> None:
         self.acked = self._translated()
+        self._restart_journal()
+
+    def _restart_journal(self) -> None:
         self._journal.clear()
         self.revision += 1
         self._journal_from = self.revision
@@ -270,19 +288,22 @@ class OriginCursor:
     def _translated(self) -> AckedRanges:
         """All of the progress as local offsets."""
         log = self._log
-        pieces = list(log.markers(log.first, log.end))
+        acked = AckedRanges(floor=log.first)
+        _ack_pieces(acked, log.markers(log.first, log.end))
         for lane in log.lanes():
             known = self.progress.acked(lane)
-            if known is None:
-                continue
-            pieces.extend(log.offsets(lane, 0, known.floor))
-            for lo, hi in known.to_tuples():
-                pieces.extend(log.offsets(lane, lo, hi))
-        acked = AckedRanges(floor=log.first)
-        if pieces:
-            bounds = np.array(sorted(pieces), dtype=np.int64)
-            acked.ack_ranges(bounds[:, 0], bounds[:, 1])
+            if known is not None:
+                _ack_pieces(acked, log.offsets(lane, 0, known.floor))
+                _ack_pieces(acked, log.many_offsets(lane, known.to_tuples()))
         return acked
+
+
+def _ack_pieces(acked: AckedRanges, pieces: Iterable[tuple[int, int]]) -> None:
+    """Ack disjoint ranges of offsets, in any order."""
+    ordered = sorted(pieces)
+    if ordered:
+        bounds = np.array(ordered, dtype=np.int64)
+        acked.ack_ranges(bounds[:, 0], bounds[:, 1])
 
 
 def _joined(changes: list[_Change]) -> tuple[LaneDelta, ...]:

@@ -21,7 +21,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+
+import numpy as np
 
 from headrace.errors import OriginOrderError
 from headrace.regions.markers import LaneEnd
@@ -128,6 +131,24 @@ class OriginMap:
             if low < high:
                 yield runs.offsets[k] + low, runs.offsets[k] + high
             k += 1
+
+    def many_offsets(
+        self, lane: Lane, ranges: Sequence[tuple[int, int]]
+    ) -> Iterable[tuple[int, int]]:
+        """As :meth:`offsets` for many ascending ranges of a lane, at once."""
+        runs = self._lanes.get(lane)
+        if runs is None or not runs.sequences or not ranges:
+            return []
+        bounds = np.array(ranges, dtype=np.int64)
+        starts, lengths = np.array(runs.sequences), np.array(runs.lengths)
+        k = np.maximum(np.searchsorted(starts, bounds[:, 0], side="right") - 1, 0)
+        within = (bounds[:, 0] >= starts[k]) & (bounds[:, 1] <= starts[k] + lengths[k])
+        moved = bounds[within] + (np.array(runs.offsets) - starts)[k[within], np.newaxis]
+        rest = bounds[~within].tolist()
+        return chain(
+            map(tuple, moved.tolist()),
+            *(self.offsets(lane, lo, hi) for lo, hi in rest),
+        )
 
     def origins(self, lo: int, hi: int) -> Iterator[tuple[Lane, int, int]]:
         """Which events are at the offsets ``lo`` to ``hi`` (exclusive), as ranges of sequences."""

@@ -128,7 +128,7 @@ class Described(msgspec.Struct, frozen=True):
 class RegionCase(msgspec.Struct, frozen=True):
     id: str
     regions: list[str]
-    steps: list[AnyStep]
+    steps: list[msgspec.Raw]
     title: str = ""
     members: dict[str, list[str]] = {}
     missing_subscription: list[str] = []
@@ -138,11 +138,32 @@ class RegionCase(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         known = set(self.regions)
         named = {*self.members, *self.missing_subscription}
-        for step in self.steps:
+        for step in self.played():
             named |= {getattr(step, name) for name in ("r", "from_", "to") if hasattr(step, name)}
         strange = sorted(name for name in named if isinstance(name, str) and name not in known)
         if strange:
             raise ValueError(f"region {strange[0]!r} is not one of `regions`")
+
+    def played(self) -> list[AnyStep]:
+        """The steps, each of its own class."""
+        steps: list[AnyStep] = []
+        for number, raw in enumerate(self.steps):
+            try:
+                steps.append(msgspec.json.decode(raw, type=AnyStep))
+            except msgspec.DecodeError as error:
+                raise ValueError(f"{error} of `$.steps[{number}]`") from None
+        return steps
+
+    def unknown_expectations(self) -> list[str]:
+        """What steps expect that nobody here can check; such a case must not seem to hold."""
+        checked = set(Expect.__struct_fields__) | {"op", "note", "why"}
+        decoded = [msgspec.json.decode(raw) for raw in self.steps]
+        return [
+            f"step {number}: `{field}` cannot be checked"
+            for number, step in enumerate(decoded)
+            for field in step
+            if step["op"] == "expect" and field not in checked
+        ]
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -242,7 +263,7 @@ class Play:
 
     def __init__(self, case: RegionCase) -> None:
         self.case = case
-        self.faults: list[str] = []
+        self.faults = case.unknown_expectations()
         self.regions: dict[str, Region] = {}
         self.acked: set[str] = set()
         self.sought = False
@@ -264,7 +285,7 @@ class Play:
     # --- steps -------------------------------------------------------------------------
 
     def run(self) -> list[str]:
-        for number, step in enumerate(self.case.steps):
+        for number, step in enumerate(self.case.played()):
             self._play(number, step)
             self._individual_acks(number)
         self._described()

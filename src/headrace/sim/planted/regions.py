@@ -25,7 +25,7 @@ _hunt = by_seeds("regions", 300)
 def _bug(
     name: str, about: str, owner: type[Any], method: str, change: Callable[[Any], Any]
 ) -> PlantedBug:
-    return PlantedBug(f"regions: {name}", about, lambda: patched(owner, method, change), _hunt)
+    return PlantedBug(f"regions/{name}", about, lambda: patched(owner, method, change), _hunt)
 
 
 # --- the snapshot controller ---
@@ -194,13 +194,13 @@ PLANTED = (
         _any_round,
     ),
     PlantedBug(
-        "regions: live member set",
+        "regions/live member set",
         "a change of members does not abort a snapshot, and who joins late counts",
         _live_member_set,
-        _hunt,
+        by_seeds("regions-members", 300),
     ),
     PlantedBug(
-        "regions: one round for all",
+        "regions/one round for all",
         "a snapshot of three regions is complete after the first round",
         _one_round,
         _hunt,

@@ -22,6 +22,7 @@ from headrace.regions.controller import (
     Aborted,
     Append,
     Effect,
+    Phase,
     Refused,
     Skipped,
     SkipReason,
@@ -33,8 +34,8 @@ from headrace.regions.origins import lane_of, lane_reaches
 from headrace.regions.segment import LinkedSegment
 from headrace.regions.updates import SnapshotCursor
 from headrace.sim.faults import Fault
+from headrace.sim.region_oracle import RegionsOracle
 from headrace.sim.scenario import Action, Scenario
-from headrace.sim.scenarios.regions_oracle import RegionsOracle
 from headrace.sim.world import Process, World
 
 GROUP = "billing"
@@ -279,10 +280,14 @@ class RegionsScenario(Scenario):
     pause_ms: ClassVar[tuple[int, int]] = (100, 1500)
     partition_ms: ClassVar[tuple[int, int]] = (100, 1500)
     settle_ms: ClassVar[int] = 120_000
+    sizes: ClassVar[tuple[int, ...]] = (2, 3, 4)
+    stops: ClassVar[int] = 4
+    """How often links stop, and members change: the weights of these actions."""
+    changes: ClassVar[int] = 2
 
     def build(self) -> None:
         rng = self.world.rng
-        count = rng.randint(2, 4)
+        count = rng.choice(self.sizes)
         names = ["a", "b", "c", "d"][:count]
         self.world.reach(f"regions.{count}")
         self.seeks = rng.random() < 0.4
@@ -312,10 +317,10 @@ class RegionsScenario(Scenario):
     def actions(self) -> list[Action]:
         chosen = [
             Action("publish", 40, self._publish),
-            Action("stop a link", 4, self._stop_link, Fault.PARTITION),
+            Action("stop a link", self.stops, self._stop_link, Fault.PARTITION),
             Action("resend", 2, self._resend, Fault.REPEAT),
             Action("clean switch", 2, self._switch_cleanly),
-            Action("members", 2, self._change_members, Fault.SCALE),
+            Action("members", self.changes, self._change_members, Fault.SCALE),
             Action("force", 2, self._force),
         ]
         if not self.home.awake:
@@ -372,10 +377,15 @@ class RegionsScenario(Scenario):
         for_ms = rng.randint(50, 800)
         if region.awake and gone in region.members and len(region.members) > 1:
             region.change_members([m for m in region.members if m != gone])
-            self.world.call_in(for_ms, lambda: self._restore_members(region))
+            self._restore_members(region, self.world.now_ms + for_ms)
 
-    def _restore_members(self, region: Region) -> None:
-        region.change_members(list(region.others))
+    def _restore_members(self, region: Region, latest_ms: int) -> None:
+        """The region comes back when it hurts most, between the rounds of a snapshot."""
+        phases = [phase for phase, _ in region.segment.controller.pending().values()]
+        if Phase.SECOND_ROUND in phases or self.world.now_ms >= latest_ms:
+            region.change_members(list(region.others))
+        else:
+            self.world.call_in(15, lambda: self._restore_members(region, latest_ms))
 
     def _force(self) -> None:
         """An operator loses patience with a snapshot."""

@@ -37,6 +37,8 @@ EventKey = tuple[str, int]
 """Lane and sequence: an event, wherever it is."""
 Command = tuple[Life, Stamp, str]
 """What an ack of a lane counts under."""
+Commands = tuple[Life, tuple[tuple[str, Stamp], ...]]
+"""The commands that a cursor follows, lane by lane."""
 
 
 class RegionsOracle:
@@ -49,7 +51,7 @@ class RegionsOracle:
         self._acked: dict[Command, set[int]] = {}
         self._base: dict[Command, int] = {}
         self._may_repeat: set[tuple[Command, int]] = set()
-        self._floors: dict[str, tuple[object, int]] = {}
+        self._floors: dict[str, tuple[Commands, int]] = {}
         self._checked: dict[tuple[str, str], tuple[Command, int]] = {}
         # snapshots
         self._met: set[EventKey] = set()
@@ -184,6 +186,13 @@ class RegionsOracle:
         self._snapshots.setdefault(region.name, []).append((snapshot.local, snapshot))
         covered = {region.name, *(p.region for p in snapshot.positions)}
         here = region.segment.log.cut(snapshot.local + 1)
+        for known in snapshot.seen:
+            if known.sequence > here.get(known.lane, 0):
+                self.world.fail(
+                    "a snapshot vouches only for what precedes it",
+                    f"{snapshot} of {region.name} tells of {known}, but only "
+                    f"{here.get(known.lane, 0)} had come",
+                )
         for there in snapshot.positions:
             other = self.regions[there.region].segment.log.cut(there.position + 1)
             for lane, end in other.items():
@@ -256,8 +265,7 @@ def _members(acked: AckedRanges, start: int) -> Iterator[int]:
         yield from range(lo, hi)
 
 
-def _follows(before: object, after: tuple[Life, tuple[tuple[str, Stamp], ...]]) -> bool:
+def _follows(before: Commands, after: Commands) -> bool:
     """Whether no command came between: every lane known before has kept its stamp."""
-    life, stamps = before  # type: ignore[misc]
     now = dict(after[1])
-    return life == after[0] and all(now.get(lane) == stamp for lane, stamp in stamps)
+    return before[0] == after[0] and all(now.get(lane) == stamp for lane, stamp in before[1])
