@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -209,7 +209,7 @@ class Headrace:
         )
         if producer is None and sequence is None:
             return Position(*await self._require_publisher().publish(event))
-        stream = self.log.routes.stream_for(subject)
+        stream = await self.in_thread(self.log.routes.stream_for, subject)
         placed = await self.append(stream, event, producer=producer, sequence=sequence)
         return Position(placed[0].stream, placed[0].segment, placed[0].start)
 
@@ -352,8 +352,7 @@ class Headrace:
         self, fn: Callable[[Tx], T], locks: Iterable[str] = (), *, sync: bool = True
     ) -> asyncio.Future[T]:
         """Run ``fn`` in a write transaction, in a group with others."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def finish(result: T, error: BaseException | None) -> None:
             if future.done():
@@ -363,12 +362,25 @@ class Headrace:
             else:
                 future.set_exception(error)
 
-        def done(result: T, error: BaseException | None) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(finish, result, error)
-
-        self.log.catalog.submit(fn, done, locks=locks, sync=sync)
+        self.submit(fn, locks, finish, sync=sync)
         return future
+
+    def submit(
+        self,
+        fn: Callable[[Tx], object],
+        locks: Iterable[str],
+        done: Callable[[Any, BaseException | None], None],
+        *,
+        sync: bool = True,
+    ) -> None:
+        """Queue a write; ``done(result, error)`` is called on the event loop."""
+        loop = asyncio.get_running_loop()
+
+        def tell(result: object, error: BaseException | None) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(done, result, error)
+
+        self.log.catalog.submit(fn, tell, locks=locks, sync=sync)
 
 
 class Transaction:

@@ -98,10 +98,7 @@ class Routes:
 
     def stream_for(self, subject: str) -> str:
         """The name of the stream that captures the subject."""
-        name = self._names.get(subject)
-        if name is not None:
-            return name
-        name = self._find(subject)
+        name = self.find(subject)
         if name is None:
             filters = [
                 (stream, pattern)
@@ -110,19 +107,23 @@ class Routes:
             ]
             with self._lock:
                 self._filters = filters
-            name = self._find(subject)
+            name = self.find(subject)
         if name is None:
             raise NoStreamError(
                 f"no stream captures {subject!r}; create one whose subjects match it"
             )
-        with self._lock:
-            if len(self._names) >= SUBJECTS_CACHED_MAX:
-                self._names.clear()
-            self._names[subject] = name
         return name
 
-    def _find(self, subject: str) -> str | None:
+    def find(self, subject: str) -> str | None:
+        """The same, as far as it is known without asking the catalog."""
+        name = self._names.get(subject)
+        if name is not None:
+            return name
         for stream, pattern in self._filters:
             if matches(pattern, subject):
+                with self._lock:
+                    if len(self._names) >= SUBJECTS_CACHED_MAX:
+                        self._names.clear()
+                    self._names[subject] = stream
                 return stream
         return None
