@@ -5,19 +5,7 @@ many, and between them the messages and bounded queues of a link.
 """
 
 from headrace.epochs.antichains import Antichain, CountedAntichain, Frontier, counted
-from headrace.epochs.history import EpochHistory, Start
-from headrace.epochs.messages import (
-    Aborted,
-    Data,
-    FrontierUpdate,
-    Heartbeat,
-    Message,
-    Skip,
-    Snapshot,
-)
-from headrace.epochs.publisher import Cut, Published, Publisher
-from headrace.epochs.queues import QueuePolicy, QueueSettings
-from headrace.epochs.subscriber import (
+from headrace.epochs.effects import (
     Advanced,
     Deliver,
     Drop,
@@ -30,8 +18,20 @@ from headrace.epochs.subscriber import (
     Mode,
     Ready,
     Skipped,
-    Subscriber,
 )
+from headrace.epochs.history import EpochHistory, Start
+from headrace.epochs.messages import (
+    Aborted,
+    Data,
+    FrontierUpdate,
+    Heartbeat,
+    Message,
+    Skip,
+    Snapshot,
+)
+from headrace.epochs.publisher import Cut, Published, Publisher
+from headrace.epochs.queues import QueuePolicy, QueueSettings
+from headrace.epochs.subscriber import Subscriber
 from headrace.epochs.times import INTEGERS, PAIRS, Time, TimeShape
 from headrace.epochs.token import ResumeToken
 

@@ -266,10 +266,8 @@ def rows_per_time(times: Times, rows: Times | None) -> Iterator[tuple[Time, int]
     if times.ndim == 1:
         values: list[Any] = (unique + lows).tolist()
     else:
-        parts = np.unravel_index(unique, tuple(spans.tolist()))
-        values = list(
-            zip(*((p + low).tolist() for p, low in zip(parts, lows, strict=True)), strict=True)
-        )
+        parts = np.stack(np.unravel_index(unique, tuple(spans.tolist())), axis=1)
+        values = list(map(tuple, (parts + lows).tolist()))
     yield from zip(values, map(int, counts.tolist()), strict=True)
 
 

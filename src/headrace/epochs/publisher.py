@@ -30,6 +30,7 @@ import msgspec
 
 from headrace.epochs.active import ActiveEpochs
 from headrace.epochs.antichains import Antichain, Change, Frontier, check_frontier, counted
+from headrace.epochs.lifecycle import EpochState
 from headrace.epochs.messages import Aborted, Data, FrontierUpdate, Heartbeat, Message, Snapshot
 from headrace.epochs.queues import QueueSettings, SubscriberQueue
 from headrace.epochs.times import INTEGERS, Time, TimeShape
@@ -139,6 +140,12 @@ class Publisher:
     def blocking(self, time: Time) -> tuple[str, ...]:
         """The subscribers for which a batch at `time` would have to wait."""
         return tuple(name for name, queue in self._queues.items() if queue.blocks(time))
+
+    def state(self, time: Time) -> EpochState:
+        """How far an epoch is here."""
+        if not self._held.covers(self.shape.check(time)):
+            return EpochState.COMPLETED
+        return EpochState.ACTIVE if time in self._rows else EpochState.LATENT
 
     # --- the source ---
 

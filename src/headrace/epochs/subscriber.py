@@ -26,9 +26,7 @@ its frontier: what lies before it was delivered, what lies at or after it is to 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import StrEnum
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -43,6 +41,21 @@ from headrace.epochs.antichains import (
     leave_out,
     not_before,
 )
+from headrace.epochs.effects import (
+    Advanced,
+    Deliver,
+    Drop,
+    Dropped,
+    Effect,
+    End,
+    Ended,
+    Epoch,
+    Joined,
+    Mode,
+    Ready,
+    Skipped,
+)
+from headrace.epochs.lifecycle import SUBSCRIPTION_TRANSITIONS, Cause, Standing
 from headrace.epochs.link import Link, Times, at_or_after, at_or_before
 from headrace.epochs.messages import Data, Message, Skip, Snapshot
 from headrace.epochs.times import INTEGERS, Time, TimeShape
@@ -56,94 +69,11 @@ from headrace.errors import (
     UnknownPartitionError,
 )
 
-
-class Mode(StrEnum):
-    """What a subscriber is given, and when."""
-
-    STREAMING = "streaming"
-    UNFILTERED = "unfiltered"
-    WHOLE = "whole"
-
-
-class End(StrEnum):
-    """How a subscription stands with its stream."""
-
-    OPEN = "open"
-    CLOSED = "closed"  # every partition is complete
-    REACHED = "reached"  # everything before `until` is complete
-    ABORTED = "aborted"  # a partition ended with times still held
-
-
-class Drop(StrEnum):
-    """Why a batch is not delivered."""
-
-    FILTERED = "filtered"  # its epoch had begun, or part of it was skipped
-    BEFORE_START = "before start"
-    AFTER_END = "after end"
-
-
-class Ready(msgspec.Struct, frozen=True):
-    """All snapshots are there: the merged frontiers as they were taken."""
-
-    lower: Frontier
-    upper: Frontier
-
-
-class Joined(msgspec.Struct, frozen=True):
-    """A partition that was added has spoken; what had begun there is filtered from now on.
-
-    That is what lies between `at`, where the partition began, and `upper`.
-    """
-
-    partition: str
-    at: Frontier
-    upper: Frontier
-
-
-class Deliver(msgspec.Struct, frozen=True):
-    """Hand a batch to the consumer."""
-
-    partition: str
-    data: Data
-
-
-class Dropped(msgspec.Struct, frozen=True):
-    """Let go of a batch without looking into it."""
-
-    partition: str
-    data: Data
-    why: Drop
-
-
-class Epoch(msgspec.Struct, frozen=True):
-    """A whole epoch; `resume` is the frontier to resume from once it is dealt with."""
-
-    time: Time
-    batches: tuple[Deliver, ...]
-    resume: Frontier
-
-
-class Advanced(msgspec.Struct, frozen=True):
-    """The frontier of the subscription has moved."""
-
-    frontier: Frontier
-
-
-class Skipped(msgspec.Struct, frozen=True):
-    """Epochs at or before `upper` that were not complete have lost data: they are void."""
-
-    partition: str
-    upper: Frontier
-
-
-class Ended(msgspec.Struct, frozen=True):
-    """The subscription has ended, and why."""
-
-    end: End
-    reason: str
-
-
-Effect = Ready | Joined | Deliver | Dropped | Epoch | Advanced | Skipped | Ended
+_ENDS = {
+    Standing.CLOSED: End.CLOSED,
+    Standing.REACHED: End.REACHED,
+    Standing.ABORTED: End.ABORTED,
+}
 
 _Step = tuple[str, Message, tuple[Change, ...]]
 
@@ -170,7 +100,7 @@ class Subscriber:
         """`batches_max` bounds what is held back and, in mode ``whole``, what is incomplete."""
         self.shape = shape
         self.mode = mode
-        self.end = End.OPEN
+        self.standing = Standing.AWAITING
         self.resumed = start is not None
         bottom: Frontier = (shape.bottom,)
         self._start = Antichain.minimal(
@@ -211,6 +141,11 @@ class Subscriber:
     def partitions(self) -> tuple[str, ...]:
         """The partitions, in the order of coming."""
         return tuple(self._links)
+
+    @property
+    def end(self) -> End:
+        """Whether the subscription has ended, and how."""
+        return _ENDS.get(self.standing, End.OPEN)
 
     @property
     def ready(self) -> bool:
@@ -259,7 +194,7 @@ class Subscriber:
     def receive(self, partition: str, message: Message) -> list[Effect]:
         """Take in a message of a partition; raises, and changes nothing, if it is not legal."""
         link = self._links.get(partition) or self._known(partition, message)
-        if self.end is End.CLOSED or self.end is End.REACHED:
+        if self.standing is Standing.CLOSED or self.standing is Standing.REACHED:
             return []  # what was under way when the end came
         if self._batches_max is not None:
             self._check_room(link, message)
@@ -316,7 +251,7 @@ class Subscriber:
         link = self._known(partition, "end of the link")
         effects: list[Effect] = []
         if link.lost(reason) and self.end is End.OPEN:
-            self._finish(End.ABORTED, f"partition {partition}: {reason}", effects)
+            self._finish(Cause.LOSS, f"partition {partition}: {reason}", effects)
         return effects
 
     def add_partition(self, partition: str, at: Iterable[Time]) -> list[Effect]:
@@ -332,20 +267,26 @@ class Subscriber:
         covered = Antichain.minimal(self.shape, future)
         if not all(self._lower.covers(time) for time in future):
             raise FrontierError("it is completed", update=what, state=self)
-        for link in self._links.values():
-            for time in link.active:
-                # What is completed cannot be at or after `future`; what was dropped or is held
-                # back has not been seen.
-                if (
-                    covered.covers(time)
-                    and not self._joining.covers(time)
-                    and not self._verdict(time)
-                ):
-                    raise FrontierError(f"data at {time} was seen", update=what, state=self)
+        if (seen := self._seen(covered)) is not None:
+            raise FrontierError(f"data at {seen} was seen", update=what, state=self)
         self._links[partition] = self._link(partition, future)
         self._joining.insert_all(future)
         self._lower.update([(time, 1) for time in future])
         return []
+
+    def _seen(self, covered: Antichain) -> Time | None:
+        """A time that is covered and at which data was delivered.
+
+        What is completed cannot be covered by a legal future; what was dropped, or is held back,
+        has not been seen.
+        """
+        for link in self._links.values():
+            for time in link.active:
+                if not covered.covers(time) or self._joining.covers(time):
+                    continue
+                if self._verdict(time) is None:
+                    return time
+        return None
 
     # --- steps ---
 
@@ -387,7 +328,7 @@ class Subscriber:
         else:
             self._held.append(step)
         if link.aborted is not None and self.end is End.OPEN:
-            self._finish(End.ABORTED, f"partition {partition}: {link.aborted}", effects)
+            self._finish(Cause.LOSS, f"partition {partition}: {link.aborted}", effects)
         if not self.waiting_for():
             self._begin(effects)
         return effects
@@ -398,6 +339,7 @@ class Subscriber:
             self._lower.update([(time, 1) for time in snapshot.lower])
         self._snapshots.clear()
         self._ready = True
+        self._move(Cause.SNAPSHOTS)
         effects.append(Ready(self._lower.frontier, self._filter.frontier))
         self._settle(effects)
         self._release(effects)
@@ -443,7 +385,7 @@ class Subscriber:
             self._settle(effects)
         link = self._links[partition]
         if link.aborted is not None and self.end is End.OPEN:
-            self._finish(End.ABORTED, f"partition {partition}: {link.aborted}", effects)
+            self._finish(Cause.LOSS, f"partition {partition}: {link.aborted}", effects)
 
     def _judge_data(self, partition: str, data: Data) -> list[Effect]:
         why = self._verdict(data.time)
@@ -502,9 +444,9 @@ class Subscriber:
         if self.end is not End.OPEN:
             return
         if not self._lower.counts:
-            self._finish(End.CLOSED, "every partition is complete", effects)
+            self._finish(Cause.COMPLETE, "every partition is complete", effects)
         elif len(self._until) and not_before(self.shape, frontier, self._until):
-            self._finish(End.REACHED, f"everything before {self._until} is complete", effects)
+            self._finish(Cause.UNTIL, f"everything before {self._until} is complete", effects)
 
     def _give(
         self,
@@ -521,6 +463,9 @@ class Subscriber:
             self._pending_batches -= len(batches)
         effects.extend(reversed(epochs))
 
-    def _finish(self, end: End, reason: str, effects: list[Effect]) -> None:
-        self.end = end
-        effects.append(Ended(end, reason))
+    def _finish(self, cause: Cause, reason: str, effects: list[Effect]) -> None:
+        self._move(cause)
+        effects.append(Ended(self.end, reason))
+
+    def _move(self, cause: Cause) -> None:
+        self.standing = SUBSCRIPTION_TRANSITIONS[self.standing, cause]

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headrace.epochs import Data, End, EpochHistory, Publisher, Snapshot, Subscriber, TimeShape
+from headrace.epochs import Data, EpochHistory, Publisher, Snapshot, Subscriber, TimeShape
 from headrace.epochs.active import ActiveEpochs
 from headrace.epochs.antichains import Antichain, CountedAntichain
 from headrace.epochs.history import Start
+from headrace.epochs.lifecycle import Cause, Standing
 from headrace.epochs.queues import SubscriberQueue
 from headrace.sim.planted import PlantedBug, by_seeds, patched
 
@@ -70,8 +71,11 @@ def _judged_at_once(original: Original) -> Original:
 
 
 def _aborted_is_closed(original: Original) -> Original:
-    def finish(self: Subscriber, end: End, reason: str, effects: list[Any]) -> None:
-        original(self, End.CLOSED if end is End.ABORTED else end, reason, effects)
+    def finish(self: Subscriber, cause: Cause, reason: str, effects: list[Any]) -> None:
+        if cause is Cause.LOSS:
+            self.standing = Standing.LIVE
+            cause = Cause.COMPLETE
+        original(self, cause, reason, effects)
 
     return finish
 

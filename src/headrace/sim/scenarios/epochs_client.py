@@ -1,0 +1,293 @@
+"""The consuming side of the epochs scenario: subscribe, keep a token, lose links, go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.epochs import (
+    Advanced,
+    Deliver,
+    Drop,
+    Dropped,
+    Effect,
+    End,
+    Ended,
+    Epoch,
+    Frontier,
+    Joined,
+    Mode,
+    QueueSettings,
+    Ready,
+    ResumeToken,
+    Skipped,
+    Snapshot,
+    Subscriber,
+)
+from headrace.epochs.heartbeat import QuietLinks
+from headrace.errors import EpochError, HistoryGoneError
+from headrace.sim.epoch_oracle import Chain
+from headrace.sim.faults import Fault
+from headrace.sim.scenarios.epochs_links import (
+    SILENCE_MS,
+    TICK_MS,
+    Announced,
+    Bye,
+    Frame,
+    Got,
+    Hello,
+    Incoming,
+    Reset,
+)
+from headrace.sim.world import Process
+
+if TYPE_CHECKING:
+    from headrace.sim.scenarios.epochs import EpochsScenario
+
+STREAM = "orders"
+
+
+class Client(Process):
+    """A consumer: it subscribes, keeps its token, loses its links and goes on."""
+
+    scenario: EpochsScenario
+    mode = Mode.STREAMING
+    settings = QueueSettings()
+    lag_ms: tuple[int, int] | None = None
+    wants = True
+    attempts = 0
+    token: str | None = None
+    """What the consumer has kept, with what it has done; it survives a crash."""
+    chain: Chain | None = None
+    until: Frontier = ()
+
+    def start(self) -> None:
+        self.subscriber: Subscriber | None = None
+        self.incoming: dict[str, Incoming] = {}
+        self.quiet = QuietLinks(SILENCE_MS)
+        self.after(self.world.rng.randint(1, TICK_MS), "tick")
+
+    # --- beginning and ending ---
+
+    def begin(self, *, resume: bool) -> None:
+        """Subscribe: from the kept token, or from now."""
+        self.leave()
+        shape = self.scenario.shape
+        start = None
+        if resume and self.token is not None and self.chain is not None:
+            start = ResumeToken.decode(self.token, STREAM, shape).frontier
+        self.attempts += 1
+        if start is None:
+            self.until = self.scenario.draw_until()
+            self.chain = Chain(self.scenario.oracle, self.name, self.mode, self.until)
+            self.token = None
+        elif self.chain is not None:
+            self.world.reach("subscriber.resumes")
+            self.chain.resumes()
+        partitions = list(self.scenario.sources)
+        self.subscriber = Subscriber(
+            partitions, shape, mode=self.mode, start=start, until=self.until
+        )
+        by_log = self.scenario.durable and (start is not None or self.world.rng.random() < 0.5)
+        for partition in partitions:
+            self._connect(partition, start, by_log=by_log)
+
+    def _connect(self, partition: str, start: Frontier | None, *, by_log: bool) -> None:
+        connection = f"{self.name}.{self.incarnation}.{self.attempts}.{partition}"
+        incoming = Incoming(partition, connection)
+        self.incoming[partition] = incoming
+        if not by_log:
+            self.quiet.heard(partition, self.now_ms)
+            self.send(partition, Hello(connection, self.settings))
+            return
+        history = self.scenario.histories[partition]
+        if start is None:
+            incoming.offset = history.end
+            incoming.inbox.append(Snapshot(history.lower, history.upper))
+            return
+        try:
+            begin = history.start(start)
+        except HistoryGoneError:
+            self._history_gone()
+            return
+        incoming.offset = begin.offset
+        incoming.inbox.append(begin.snapshot)
+
+    def _history_gone(self) -> None:
+        self.world.reach("subscriber.history gone")
+        self.leave()
+        self.token = None
+
+    def leave(self) -> None:
+        """Give up the subscription and its links; the token stays."""
+        for incoming in self.incoming.values():
+            if incoming.offset is None:
+                self.send(incoming.partition, Bye(incoming.connection))
+        self.incoming = {}
+        self.quiet = QuietLinks(SILENCE_MS)
+        self.subscriber = None
+
+    def partition_added(self, partition: str, at: Frontier) -> None:
+        """A new partition was announced, to begin at a frontier in the future."""
+        subscriber = self.subscriber
+        if subscriber is None or subscriber.end is not End.OPEN:
+            return
+        if not subscriber.ready:
+            self.leave()
+            return
+        self.world.reach("subscriber.partition added")
+        subscriber.add_partition(partition, at)
+        self.after(self.world.rng.randint(1, 2000), Announced(subscriber, partition, at))
+
+    # --- links ---
+
+    def receive(self, source: str, message: Any) -> None:
+        incoming = self.incoming.get(source)
+        if isinstance(message, Frame):
+            if incoming is None or incoming.connection != message.connection:
+                self.send(source, Bye(message.connection))
+                return
+            self._framed(incoming, message)
+        elif incoming is not None and message == Reset(incoming.connection):
+            self._lost(source, "reset")
+
+    def _framed(self, incoming: Incoming, frame: Frame) -> None:
+        if incoming.life is None:
+            incoming.life = frame.life
+        elif frame.life < incoming.life:
+            return  # left over from an earlier connection
+        elif frame.life > incoming.life:
+            self.send(incoming.partition, Bye(incoming.connection))
+            self._lost(incoming.partition, "another connection")
+            return
+        self.quiet.heard(incoming.partition, self.now_ms)
+        if frame.number < incoming.expected:
+            self._confirm(incoming)
+            return
+        incoming.ahead[frame.number] = frame.message
+        while incoming.expected in incoming.ahead:
+            incoming.inbox.append(incoming.ahead.pop(incoming.expected))
+            incoming.expected += 1
+        if self.lag_ms is None:
+            while self.incoming.get(incoming.partition) is incoming and incoming.inbox:
+                self._consume(incoming)
+        elif incoming.inbox:
+            self.after(self.world.rng.randint(*self.lag_ms), incoming)
+
+    def _confirm(self, incoming: Incoming) -> None:
+        if incoming.life is not None:
+            got = Got(incoming.connection, incoming.life, incoming.done)
+            self.send(incoming.partition, got)
+
+    def _lost(self, partition: str, reason: str) -> None:
+        subscriber = self.subscriber
+        self.incoming.pop(partition, None)
+        self.quiet.forget(partition)
+        if subscriber is not None:
+            self._do(subscriber, subscriber.lost(partition, reason))
+
+    def timer(self, tag: Any) -> None:
+        if isinstance(tag, Announced):
+            if self.subscriber is tag.subscriber:
+                by_log = any(incoming.offset is not None for incoming in self.incoming.values())
+                # The log of a new partition holds all it has to say, a link only what is to come.
+                self._connect(tag.partition, tag.at if by_log else None, by_log=by_log)
+            return
+        if isinstance(tag, Incoming):
+            if self.incoming.get(tag.partition) is tag and tag.inbox:
+                self._consume(tag)
+                if tag.inbox and self.lag_ms is not None:
+                    self.after(self.world.rng.randint(*self.lag_ms), tag)
+            return
+        self.after(TICK_MS, "tick")
+        if self.subscriber is None:
+            if self.wants:
+                self.begin(resume=self.world.rng.random() < 0.8)
+            return
+        if self.subscriber.end is End.ABORTED:
+            self.world.reach("subscriber.aborted")
+            self.leave()
+            return
+        for partition in self.quiet.quiet(self.now_ms):
+            self.world.reach("link.silent")
+            self._lost(partition, "silent")
+        for incoming in list(self.incoming.values()):
+            if incoming.offset is not None:
+                self._read(incoming)
+            elif incoming.expected == 1:
+                self.send(incoming.partition, Hello(incoming.connection, self.settings))
+
+    def _read(self, incoming: Incoming) -> None:
+        """Read on in the log."""
+        assert incoming.offset is not None
+        log, base = self.scenario.logs[incoming.partition], self.scenario.bases[incoming.partition]
+        if incoming.offset < base:
+            self.world.reach("subscriber.trimmed away")
+            self._lost(incoming.partition, "trimmed")
+            return
+        count = 1 if self.lag_ms is not None else self.world.rng.randint(1, 20)
+        records = log[incoming.offset : incoming.offset + count]
+        incoming.inbox.extend(records)
+        incoming.offset += len(records)
+        while self.incoming.get(incoming.partition) is incoming and incoming.inbox:
+            self._consume(incoming)
+
+    def _consume(self, incoming: Incoming) -> None:
+        subscriber = self.subscriber
+        assert subscriber is not None
+        message = incoming.inbox.popleft()
+        incoming.done += 1
+        try:
+            effects = subscriber.receive(incoming.partition, message)
+        except HistoryGoneError:
+            self._history_gone()
+            return
+        except EpochError as error:
+            self.world.fail("legal traffic is accepted", f"{self.name}: {error}")
+            return
+        self._confirm(incoming)
+        self._do(subscriber, effects)
+
+    # --- what the consumer does ---
+
+    def _do(self, subscriber: Subscriber, effects: list[Effect]) -> None:
+        chain = self.chain
+        assert chain is not None
+        reach = self.world.reach
+        for effect in effects:
+            match effect:
+                case Ready(lower=lower, upper=upper):
+                    if not subscriber.resumed:
+                        chain.begins(lower, upper)
+                case Joined(at=at, upper=upper):
+                    reach("subscriber.joined")
+                    chain.joins(at, upper)
+                case Deliver(data=data):
+                    chain.given(data.time, data.payload)
+                case Dropped(data=data, why=why):
+                    reach(f"batch.{why}")
+                    if why is Drop.FILTERED:
+                        chain.dropped(data.time)
+                case Epoch(time=time, batches=batches, resume=resume):
+                    for batch in batches:
+                        chain.given(time, batch.data.payload)
+                    chain.advances(resume)
+                    self._remember(resume)
+                    reach("epoch.whole")
+                    if self.world.faults.strikes(Fault.CRASH, 0.02):
+                        # The consumer stops in the middle of what one step has completed.
+                        reach("subscriber.stopped between epochs")
+                        self.leave()
+                        return
+                case Advanced(frontier=frontier):
+                    chain.advances(frontier)
+                    self._remember(frontier)
+                case Skipped(upper=upper):
+                    reach("queue.skipped")
+                    chain.skips(upper)
+                case Ended(end=end):
+                    self.note("ends: %s", effect)
+                    reach(f"end.{end}")
+                    chain.ends(end)
+
+    def _remember(self, frontier: Frontier) -> None:
+        self.token = ResumeToken(STREAM, self.scenario.shape, frontier).encode()
