@@ -14,12 +14,15 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from headrace.catalog import Tx
 from headrace.catalog.sqlite import FILE
 from headrace.log import limits
 from headrace.log.log import Log
@@ -102,28 +105,41 @@ def check_whole_read(log: Log, copy: StreamCopy) -> Iterator[Finding]:
 
 
 def check_batches(log: Log) -> Iterator[Finding]:
-    """The batches of a segment tile it from 0 to its head, and their sizes add up."""
+    """The batches of a segment tile it from 0 to its head, and their sizes add up.
+
+    Batches are numbered as they are recorded, so those of a segment come after all of its
+    predecessors': nothing was appended to a segment that was sealed already.
+    """
     for stream in log.streams():
+        last: dict[int, int] = {}
         for segment in stream.segments:
-            rows = log.catalog.read(
-                lambda tx, wanted=segment.id: tx.rows(  # type: ignore[misc]
-                    "SELECT start_offset, end_offset, bytes, total_bytes FROM batches "
-                    "WHERE segment_id = ? ORDER BY start_offset",
-                    (wanted,),
-                )
-            )
+            where = f"{stream.name}/{segment.number}"
+            rows = log.catalog.read(partial(_batches, segment_id=segment.id))
             at = total = 0
-            for start, end, size, running in rows:
+            for _, start, end, size, running in rows:
                 total += size
                 if start != at or end <= start or running != total:
-                    yield Finding("batches", f"{stream.name}/{segment.number} breaks at {start}")
+                    yield Finding("batches", f"{where} breaks at {start}")
                     break
                 at = end
             else:
                 if at != segment.head or total != segment.bytes:
-                    yield Finding(
-                        "batches", f"{stream.name}/{segment.number}: {at} of {segment.head} events"
-                    )
+                    yield Finding("batches", f"{where}: {at} of {segment.head} events")
+            before = max((last[number] for number in segment.predecessors), default=0)
+            if rows and rows[0][0] <= before:
+                yield Finding("batches", f"{where} has events older than its predecessors' last")
+            last[segment.number] = max([before, *(row[0] for row in rows)])
+
+
+def _batches(tx: Tx, segment_id: int) -> list[tuple[int, int, int, int, int]]:
+    return cast(
+        list[tuple[int, int, int, int, int]],
+        tx.rows(
+            "SELECT id, start_offset, end_offset, bytes, total_bytes FROM batches "
+            "WHERE segment_id = ? ORDER BY start_offset",
+            (segment_id,),
+        ),
+    )
 
 
 def check_integrity(url: str) -> Iterator[Finding]:
