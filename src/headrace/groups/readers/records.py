@@ -89,6 +89,7 @@ class _Checkpoint(msgspec.Struct, frozen=True, tag="checkpoint"):
 
 _Part = _Head | _Reader | _Unassigned | _Future | _EndCut | _Checkpoint
 
+_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, HeadraceError)
 _encoder = msgspec.msgpack.Encoder()
 _chunk_decoder = msgspec.msgpack.Decoder(list[_Part])
 _entry_decoder = msgspec.msgpack.Decoder(LogEntry)
@@ -106,7 +107,7 @@ def decode_entry(data: bytes) -> LogEntry:
     """The inverse of :func:`encode_entry`."""
     try:
         return _entry_decoder.decode(data)
-    except (msgspec.DecodeError, HeadraceError, RecursionError) as error:
+    except _MALFORMED as error:
         raise ReaderStateDecodeError(f"an update of a reader group: {error}") from error
 
 
@@ -186,7 +187,7 @@ def decode_state(chunks: Sequence[bytes]) -> ReaderGroupState:
     """The inverse of :func:`encode_state`."""
     try:
         parts = [part for chunk in chunks for part in _chunk_decoder.decode(chunk)]
-    except (msgspec.DecodeError, HeadraceError, RecursionError) as error:
+    except _MALFORMED as error:
         raise ReaderStateDecodeError(f"the state of a reader group: {error}") from error
     head = parts[0] if parts else None
     if not isinstance(head, _Head) or head.version != _VERSION or head.chunks != len(chunks):
