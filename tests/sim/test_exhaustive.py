@@ -6,8 +6,8 @@ import pytest
 
 from headrace.sim.exhaustive import SETUPS, Explorer, Model, Setup, explore
 
-SHALLOWER = 3
-"""How much less deep than the command goes, to keep the tests short."""
+DEPTH_MAX = 7
+"""Less deep than the command goes, to keep the tests short."""
 
 
 def setup_named(name: str) -> Setup:
@@ -17,9 +17,8 @@ def setup_named(name: str) -> Setup:
 @pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: setup.name)
 def test_every_promise_holds_in_every_state(setup: Setup) -> None:
     explorer = Explorer(setup)
-    explored = explorer.run(setup.depth - SHALLOWER)
+    explored = explorer.run(min(setup.depth - 2, DEPTH_MAX))
     assert explored.violation is None, "\n".join(explored.path)
-    assert explored.depth == setup.depth - SHALLOWER
     assert explored.states > 500
 
 
@@ -27,8 +26,8 @@ FALSE_CLAIMS = [
     ("hand-over, timeouts", 5, "two believe to own one unit"),
     ("hand-over, timeouts", 6, "stale owner consumed"),
     ("hand-over, timeouts", 6, "unconfirmed ack fenced"),
-    ("hand-over, repeats", 10, "acked event handed over"),
-    ("hand-over, repeats", 10, "leader refused StaleTokenError"),
+    ("two leaders", 8, "acked event handed over"),
+    ("two leaders", 5, "leader refused StaleTokenError"),
     ("two leaders", 3, "two leaders at once"),
     ("two leaders", 5, "leader fenced"),
     ("leader crash", 3, "leader crashed"),

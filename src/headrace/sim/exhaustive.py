@@ -46,6 +46,7 @@ from headrace.sim.world import InvariantViolation
 GROUP = "g"
 UNITS = (unit_of("s", 0), unit_of("s", 1))
 DEPTH = 12
+LEADER_SETTINGS = LeaderSettings(decisions_max=1)  # decisions are explained, not acted upon
 
 EventLabel: TypeAlias = tuple[Any, ...]
 
@@ -283,7 +284,7 @@ class Model:
             name=name,
             token=self.lease_token,
             stored=list(self.rows.values()),
-            settings=LeaderSettings(),
+            settings=LEADER_SETTINGS,
             now_ms=0,
         )
         self.leaders[name] = leader
