@@ -18,7 +18,7 @@ from cyclopts import App, CycloptsError
 from headrace.cli.failures import EXIT_INTERRUPTED, EXIT_USAGE, report, status_of
 from headrace.errors import HeadraceError
 
-VALUED = ("--catalog", "--store")
+VALUED = ("--catalog", "--store", "--store-option")
 FLAGS = ("--json",)
 INPUT_FLAGS = ("--json-lines", "--json")
 
@@ -74,7 +74,7 @@ def run(argv: Sequence[str]) -> int:
     """Run one command; returns its exit status."""
     as_json = "--json" in argv
     try:
-        code = app(_with_own_help(_arranged(list(argv))), exit_on_error=False, print_error=False)
+        code = app(_with_own_help(arranged(list(argv))), exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read our output has seen enough.  The interpreter's own flush at exit must not
@@ -94,7 +94,7 @@ def run(argv: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _arranged(tokens: list[str]) -> list[str]:
+def arranged(tokens: list[str]) -> list[str]:
     """The words in the order in which the commands take them."""
     leading: list[str] = []
     while tokens and tokens[0].partition("=")[0] in (*VALUED, *FLAGS):
@@ -128,5 +128,5 @@ def _with_own_help(tokens: list[str]) -> list[str]:
 
 def _help_of(argv: Sequence[str]) -> str:
     """Where to look when a command was misspelt."""
-    chain, _, _ = app.parse_commands(_arranged(list(argv)))
+    chain, _, _ = app.parse_commands(arranged(list(argv)))
     return f"(see {' '.join(['headrace', *chain])} --help)"

@@ -14,6 +14,8 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.progress import Progress
 
+from headrace.cli.values import pair
+
 if TYPE_CHECKING:
     from headrace.log.log import Log
 
@@ -41,6 +43,10 @@ class Options:
     store: Annotated[
         str | None, Parameter(help="Where large batches go, if not beside the catalog.")
     ] = None
+    store_option: Annotated[
+        tuple[str, ...],
+        Parameter(negative="", help="name=value for the store's client: allow_http=true."),
+    ] = ()
     json: Annotated[bool, Parameter(negative="", help="Print JSON, for programs.")] = False
 
     @property
@@ -48,12 +54,17 @@ class Options:
         """The catalog's address."""
         return self.catalog or os.environ.get(CATALOG_VARIABLE) or CATALOG_DEFAULT
 
+    @property
+    def store_options(self) -> dict[str, str]:
+        """What the storage client is told beside the usual environment variables."""
+        return dict(pair(each, "--store-option") for each in self.store_option)
+
     @contextmanager
     def open(self, *, create: bool = False) -> Iterator[Log]:
         """The log; without ``create`` it must exist, so that a typo never makes a new one."""
         from headrace.log.open import open_log
 
-        log = open_log(self.place, self.store, create=create)
+        log = open_log(self.place, self.store, store_options=self.store_options, create=create)
         try:
             yield log
         finally:

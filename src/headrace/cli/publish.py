@@ -51,15 +51,15 @@ def publish(
 ) -> None:
     """Publish events; they are durable when this returns.
 
-    One event: `headrace publish orders.eu.42 '{"total": 12}' --key 42`
-
-    One from each line of the input: `tail -f app.log | headrace publish logs.app --lines`
-
-    JSON objects with subject, value (text, or any JSON), and if wanted key, headers, timestamp,
-    value_base64: `headrace read orders --json | headrace --catalog ./copy publish --json-lines`
-
-    A Parquet or CSV file: `headrace publish --file flights.parquet
-    --subject 'flights.{origin}.{dest}' --key tailnum --timestamp time_hour`
+    * One event:
+      `headrace publish orders.eu.42 '{"total": 12}' --key 42`
+    * One for each line of the input:
+      `tail -f app.log | headrace publish logs.app --lines`
+    * One for each JSON line, an object with subject, value (text, or any JSON) or value_base64,
+      and if wanted key, headers, timestamp:
+      `headrace read orders --json | headrace --catalog ./copy publish --json-lines`
+    * One for each row of a Parquet or CSV file:
+      `headrace publish --file f.parquet --subject 'flights.{origin}.{dest}' --key tailnum`
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def publish(
 
 
 def _header(text: str) -> tuple[str, bytes]:
-    name, value = values.header(text)
+    name, value = values.pair(text, "--header")
     return name, _raw(value)
 
 

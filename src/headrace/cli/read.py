@@ -44,8 +44,8 @@ def read(
     A place is earliest, latest, a time (2013-07-04, 2013-07-04T10:30Z), a time ago (15m), or
     positions (0:120,1:98, and the segments that follow from them).
 
-    Examples: `headrace read orders --from 15m --subject 'orders.eu.>'`,
-    `headrace read orders --follow --from latest --json | jq .value`
+    * `headrace read orders --from 15m --subject 'orders.eu.>'`
+    * `headrace read orders --follow --from latest --json | jq .value`
 
     Parameters
     ----------

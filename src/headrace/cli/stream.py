@@ -199,9 +199,9 @@ def scale(
 ) -> None:
     """Split a segment, merge neighbours, or lay the key ranges anew; in one step.
 
-    Examples: `headrace stream scale orders --split 0 --into 3`,
-    `headrace stream scale orders --merge 1,2`,
-    `headrace stream scale orders --seal 0,1 --ranges 0-500000000,500000000-2147483648`
+    * `headrace stream scale orders --split 0 --into 3`
+    * `headrace stream scale orders --merge 1,2`
+    * `headrace stream scale orders --seal 0,1 --ranges 0-500000000,500000000-2147483648`
 
     Parameters
     ----------
@@ -309,8 +309,9 @@ def trim(
 
     Only whole batches are removed, so a little more than asked may stay.
 
-    Examples: `headrace stream trim orders`, `headrace stream trim orders --before 2026-01-01`,
-    `headrace stream trim orders --before 0:1000,1:800`
+    * `headrace stream trim orders`
+    * `headrace stream trim orders --before 2026-01-01`
+    * `headrace stream trim orders --before 0:1000,1:800`
 
     Parameters
     ----------

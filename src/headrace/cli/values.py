@@ -140,13 +140,13 @@ def place(text: str, option: str) -> Place:
         ) from None
 
 
-def header(text: str) -> tuple[str, str]:
-    """A header's name and value.
+def pair(text: str, option: str) -> tuple[str, str]:
+    """A name and a value.
 
-    >>> header("source=till 7")
+    >>> pair("source=till 7", "--header")
     ('source', 'till 7')
     """
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UsageError(f"--header: {text!r} is not name=value")
+        raise UsageError(f"{option}: {text!r} is not name=value")
     return name, value

@@ -58,7 +58,7 @@ def demo(
 
 
 async def _perform(stage: Stage, place: str, options: Options, acts: tuple[Act, ...]) -> None:
-    async with headrace.open(place, store=options.store) as hr:
+    async with headrace.open(place, store=options.store, store_options=options.store_options) as hr:
         if any(stream.name == STREAM for stream in await hr.streams()):
             raise UsageError(
                 f"{place} has a stream {STREAM!r} already; give the tour another place"
