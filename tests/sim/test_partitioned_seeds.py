@@ -42,6 +42,7 @@ REACHED = {
         "decision.unpinned",
         "decision.waiting",
         "decision.waiting for",
+        "group.deleted",
         "instance.closing",
         "partition.abandoned",
         "partition.taken from a lost pin",

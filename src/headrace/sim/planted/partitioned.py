@@ -13,7 +13,12 @@ from headrace.errors import InvalidGroupConfigError
 from headrace.groups.partitioned import config as config_module
 from headrace.groups.partitioned import distribution, pins
 from headrace.groups.partitioned.changes import add_members, set_mappings
-from headrace.groups.partitioned.config import Distribution, MemberMapping, make_elastic
+from headrace.groups.partitioned.config import (
+    Distribution,
+    ElasticGroupConfig,
+    MemberMapping,
+    make_elastic,
+)
 from headrace.groups.partitioned.distribution import blocks, moved
 from headrace.groups.partitioned.membership import Instance
 from headrace.groups.partitioned.names import GroupName
@@ -21,7 +26,7 @@ from headrace.groups.partitioned.partitions import Partitions
 from headrace.groups.partitioned.pins import ClaimGranted
 from headrace.sim.faults import Fault
 from headrace.sim.planted import PlantedBug, by_seeds, patched
-from headrace.sim.scenarios import partitioned as scenario_module
+from headrace.sim.scenarios import partitioned_member as member_module
 
 Original = Callable[..., Any]
 
@@ -49,6 +54,8 @@ def _any_partition(original: Original) -> Original:
 
     def judge(partition: int, claimant: Any, **kwargs: Any) -> Any:
         config = kwargs["config"]
+        if not isinstance(config, ElasticGroupConfig):
+            return original(partition, claimant, **kwargs)
         everything = MemberMapping(claimant.member, tuple(range(config.max_members)))
         mapped = set_mappings(config, [everything])
         return original(partition, claimant, **(kwargs | {"config": mapped}))
@@ -191,7 +198,7 @@ PLANTED = (
     _by_sim(
         "partitioned/double-ack-does-not-fence",
         "acks of an instance that has lost the partition still count",
-        scenario_module,
+        member_module,
         "check_claim",
         _always(None),
     ),
@@ -205,14 +212,14 @@ PLANTED = (
     _by_sim(
         "partitioned/token-does-not-grow",
         "a new owner gets the token of the one before",
-        scenario_module,
+        member_module,
         "judge_claim",
         _same_token,
     ),
     _by_sim(
         "partitioned/claims-what-is-not-its-own",
         "a claim is granted whatever the config says",
-        scenario_module,
+        member_module,
         "judge_claim",
         _any_partition,
     ),
