@@ -1,0 +1,174 @@
+"""The cores of a segment together: what becomes of markers, updates and progress."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import RegionError, UnknownRegionError
+from headrace.regions.controller import Append, Effect, Refused, SnapshotSettings
+from headrace.regions.cursor import CursorMessage, OriginCursor
+from headrace.regions.markers import (
+    LaneEnd,
+    Marker,
+    RegionPosition,
+    Request,
+    Response,
+    Snapshot,
+    Update,
+)
+from headrace.regions.progress import CursorDelta, LaneDelta, Life, Stamp
+from headrace.regions.segment import LinkedSegment
+from headrace.regions.updates import SnapshotCursor
+
+
+class Log:
+    """A segment of region b, linked to a, with its log."""
+
+    def __init__(self) -> None:
+        self.records: list[Marker | None] = []
+        self.segment = LinkedSegment("b", ["a"], self.between, SnapshotSettings(interval_ms=0))
+        self.effects: list[Effect] = []
+
+    def between(self, lo: int, hi: int) -> list[Snapshot]:
+        return [m for m in self.records[lo:hi] if isinstance(m, Snapshot)]
+
+    def events(self, lane: str, count: int) -> None:
+        offset, sequence = len(self.records), self.segment.log.next_sequence(lane)
+        self.records += [None] * count
+        self.do(self.segment.events_appended(offset, lane, sequence, count))
+
+    def marker(self, marker: Marker) -> None:
+        self.records.append(marker)
+        self.do(self.segment.marker_appended(len(self.records) - 1, marker))
+
+    def do(self, effects: list[Effect]) -> None:
+        self.effects += effects
+        for effect in effects:
+            if isinstance(effect, Append):
+                self.marker(effect.marker)
+
+    def kinds(self) -> list[str]:
+        return [type(m).__name__ if m is not None else "event" for m in self.records]
+
+
+def group(log: Log) -> SnapshotCursor:
+    return log.segment.snapshot_groups["g"]
+
+
+def test_missing_group_is_created_by_an_update_at_exactly_its_place() -> None:
+    log = Log()
+    log.events("a", 3)
+    log.marker(Request("S1", "a", 1))
+    log.events("a", 1)
+    log.marker(Update("g", "a", "S1", (RegionPosition("b", 3),), (LaneEnd("a", 3),)))
+    assert group(log).acked.missing(len(log.records)) == ((5, 6),)
+    assert log.kinds()[4] == "Response"
+
+
+def test_update_without_a_place_for_this_region_creates_nothing() -> None:
+    log = Log()
+    log.marker(Update("g", "a", "S1", (RegionPosition("c", 3),)))
+    assert log.segment.snapshot_groups == {}
+
+
+def test_cursor_moved_by_an_update_sends_its_own_in_turn() -> None:
+    log = Log()
+    log.segment.snapshot_groups["g"] = SnapshotCursor("b", "g", log.segment.log)
+    log.events("a", 1)
+    log.do(log.segment.tick("S1", 0, ["a"]))
+    log.marker(Response("S1", "b", 1, "a", 8))
+    assert log.kinds() == ["event", "Request", "Response", "Snapshot"]
+    log.marker(Update("g", "a", "X", (RegionPosition("b", 0),), (LaneEnd("a", 1),)))
+    assert log.kinds()[-1] == "Update"
+    assert log.records[-1] == Update("g", "b", "S1", (RegionPosition("a", 8),), (LaneEnd("a", 1),))
+
+
+def test_snapshot_that_becomes_known_sends_the_update_of_a_quiet_stream() -> None:
+    log = Log()
+    log.segment.snapshot_groups["g"] = SnapshotCursor("b", "g", log.segment.log)
+    log.events("b", 1)
+    log.do(log.segment.tick("S1", 0, ["a"]))
+    log.do(log.segment.ack("g", 0))
+    assert "Update" not in log.kinds()
+    log.marker(Response("S1", "b", 1, "a", 8))
+    assert log.kinds()[-2:] == ["Snapshot", "Update"]
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        Request("S1", "z", 1),
+        Update("g", "z", "S1", (RegionPosition("b", 0),)),
+        Update("g", "a", "S1", (RegionPosition("b", 99),)),
+        Response("S9", "b", 1, "a", 4),
+        Snapshot("S1", 77, ()),
+    ],
+    ids=["unknown region", "unknown source", "ahead", "late", "out of order"],
+)
+def test_marker_that_makes_no_sense_is_refused_and_walked_over(marker: Marker) -> None:
+    log = Log()
+    log.segment.snapshot_groups["g"] = SnapshotCursor("b", "g", log.segment.log)
+    log.events("a", 1)
+    log.marker(marker)
+    (effect,) = log.effects
+    assert isinstance(effect, Refused)
+    assert isinstance(effect.error, RegionError)
+    assert group(log).acked.missing(2) == ((0, 1),)
+    assert group(log).applied is None
+    log.do(log.segment.ack("g", 0))
+    assert group(log).mark_delete == 1
+
+
+def test_update_due_is_sent_even_when_the_marker_that_moved_the_cursor_is_refused() -> None:
+    log = Log()
+    log.segment.snapshot_groups["g"] = SnapshotCursor("b", "g", log.segment.log)
+    log.segment.events_restored(0, "a", 0)
+    log.segment.marker_restored(1, Response("S1", "b", 1, "a", 4))
+    snapshot = Snapshot("S1", 1, (RegionPosition("a", 4),))
+    log.segment.marker_restored(2, snapshot)
+    log.records += [None, Response("S1", "b", 1, "a", 4), snapshot]
+    group(log).ack(0, 3)
+    log.marker(Response("S1", "b", 1, "a", 4))
+    assert [type(effect) for effect in log.effects] == [Append, Refused]
+
+
+def test_region_that_left_is_still_known() -> None:
+    log = Log()
+    log.events("a", 1)
+    log.segment.members_changed(["c"])
+    log.marker(Update("g", "a", "S1", (RegionPosition("b", 0),), (LaneEnd("a", 1),)))
+    assert group(log).applied == 0
+
+
+def message(source: str = "a", floor: int = 1) -> CursorMessage:
+    lanes = (LaneDelta("a", Stamp(), floor),)
+    return CursorMessage(source, 1, CursorDelta("g", Life(), lanes))
+
+
+def test_missing_group_by_origin_is_created_at_its_place() -> None:
+    log = Log()
+    log.events("b", 1)
+    log.events("a", 2)
+    merged, receipt = log.segment.receive(message())
+    assert merged.changed
+    assert receipt.revision == 1
+    cursor = log.segment.origin_groups["g"]
+    assert cursor.acked.missing(3) == ((0, 1), (2, 3))
+    log.events("a", 1)
+    assert cursor.acked.missing(4) == ((0, 1), (2, 4))
+
+
+def test_progress_of_an_unknown_region_or_broken_creates_no_group() -> None:
+    log = Log()
+    with pytest.raises(UnknownRegionError, match="b is linked to a"):
+        log.segment.receive(message("z"))
+    with pytest.raises(RegionError):
+        log.segment.receive(message(floor=-3))
+    assert log.segment.origin_groups == {}
+
+
+def test_no_snapshot_is_taken_for_groups_that_need_none() -> None:
+    log = Log()
+    log.events("a", 1)
+    log.segment.origin_groups["g"] = OriginCursor("b", "g", log.segment.log)
+    assert log.segment.tick("S1", 0, ["a"]) == []
