@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from tests.conformance.registry import Adapter
 
 from headrace.groups.partitioned.distribution import blocks
+from tests.conformance.registry import Adapter
 
 _LABEL_NAMES_MAX = 4
 
