@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import msgspec
 import numpy as np
@@ -24,6 +23,7 @@ import pyarrow as pa
 
 from headrace.catalog import Tx
 from headrace.catalog.sqlite import FILE
+from headrace.catalog.transaction import Row
 from headrace.log import limits
 from headrace.log.log import Log
 from headrace.log.open import open_log
@@ -107,8 +107,8 @@ def check_whole_read(log: Log, copy: StreamCopy) -> Iterator[Finding]:
 def check_batches(log: Log) -> Iterator[Finding]:
     """The batches of a segment tile it from 0 to its head, and their sizes add up.
 
-    Batches are numbered as they are recorded, so those of a segment come after all of its
-    predecessors': nothing was appended to a segment that was sealed already.
+    Nothing is appended to a segment once it is sealed, by the catalog's clock and by the numbers
+    that batches get as they are recorded: those of a segment come after its predecessors'.
     """
     for stream in log.streams():
         last: dict[int, int] = {}
@@ -116,7 +116,7 @@ def check_batches(log: Log) -> Iterator[Finding]:
             where = f"{stream.name}/{segment.number}"
             rows = log.catalog.read(partial(_batches, segment_id=segment.id))
             at = total = 0
-            for _, start, end, size, running in rows:
+            for _, start, end, size, running, _ in rows:
                 total += size
                 if start != at or end <= start or running != total:
                     yield Finding("batches", f"{where} breaks at {start}")
@@ -128,17 +128,16 @@ def check_batches(log: Log) -> Iterator[Finding]:
             before = max((last[number] for number in segment.predecessors), default=0)
             if rows and rows[0][0] <= before:
                 yield Finding("batches", f"{where} has events older than its predecessors' last")
+            if segment.sealed_us is not None and any(row[5] > segment.sealed_us for row in rows):
+                yield Finding("batches", f"{where} was appended to after it was sealed")
             last[segment.number] = max([before, *(row[0] for row in rows)])
 
 
-def _batches(tx: Tx, segment_id: int) -> list[tuple[int, int, int, int, int]]:
-    return cast(
-        list[tuple[int, int, int, int, int]],
-        tx.rows(
-            "SELECT id, start_offset, end_offset, bytes, total_bytes FROM batches "
-            "WHERE segment_id = ? ORDER BY start_offset",
-            (segment_id,),
-        ),
+def _batches(tx: Tx, segment_id: int) -> list[Row]:
+    return tx.rows(
+        "SELECT id, start_offset, end_offset, bytes, total_bytes, created_us FROM batches "
+        "WHERE segment_id = ? ORDER BY start_offset",
+        (segment_id,),
     )
 
 

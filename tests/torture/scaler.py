@@ -18,7 +18,7 @@ from tests.torture.writer import create_streams, stop_with_stdin, until_open
 
 SCALED = ("alpha", "beta")
 OPEN_SEGMENTS_MAX = 6
-PAUSE_S = (0.05, 0.5)
+PAUSE_S = (0.02, 0.3)
 
 
 async def scale_once(hr: headrace.Headrace, stream: Stream, rng: random.Random) -> None:
