@@ -43,6 +43,13 @@ from headrace.errors import (
 Times = npt.NDArray[np.int64]
 
 
+def named(message: Message) -> str:
+    """A message as errors show it: its payload is nobody's business."""
+    if isinstance(message, Data):
+        return f"Data at {message.time} with {message.rows} rows"
+    return str(message)
+
+
 class Link:
     """The messages of one partition, checked."""
 
@@ -82,12 +89,12 @@ class Link:
     def accept(self, message: Message) -> tuple[Change, ...]:
         """Check a message and take it in; the changes of the partition's lower frontier."""
         if self.aborted is not None:
-            raise EpochMessageError("the partition has aborted", update=message, state=self)
+            raise EpochMessageError("the partition has aborted", update=named(message), state=self)
         if isinstance(message, Snapshot):
             return self._begin(message)
         lower = self._lower
         if lower is None:
-            raise EpochMessageError("a snapshot comes first", update=message, state=self)
+            raise EpochMessageError("a snapshot comes first", update=named(message), state=self)
         match message:
             case Data():
                 self.accept_data(message)
@@ -98,7 +105,7 @@ class Link:
                 return self._skip(lower, message)
             case Heartbeat(lower=told):
                 if told != lower.frontier:
-                    raise FrontierError("a message is missing", update=message, state=self)
+                    raise FrontierError("a message is missing", update=named(message), state=self)
                 return ()
             case Aborted(reason=reason):
                 self.aborted = reason
@@ -108,9 +115,9 @@ class Link:
         """Take in one batch."""
         lower, time = self._lower, data.time
         if lower is None or self.aborted is not None:
-            raise EpochMessageError("the link is not live", update=data, state=self)
+            raise EpochMessageError("the link is not live", update=named(data), state=self)
         if not lower.covers(self.shape.check(time)) or data.rows < 0:
-            raise IllegalTimeError("its epoch is completed", update=data, state=self)
+            raise IllegalTimeError("its epoch is completed", update=named(data), state=self)
         if self._counts(time):
             self._rows.put(time, (self._rows.get(time) or 0) + data.rows)
 
@@ -155,12 +162,12 @@ class Link:
 
     def _begin(self, message: Snapshot) -> tuple[Change, ...]:
         if self._lower is not None:
-            raise EpochMessageError("there was one already", update=message, state=self)
+            raise EpochMessageError("there was one already", update=named(message), state=self)
         for time in (*message.lower, *message.upper):
             self.shape.check(time)
         promised = Antichain.minimal(self.shape, self.at)
         if not all(promised.covers(time) for time in message.lower):
-            raise FrontierError(f"it is before {list(self.at)}", update=message, state=self)
+            raise FrontierError(f"it is before {list(self.at)}", update=named(message), state=self)
         self._lower = counted(self.shape, message.lower)
         self._partial.insert_all(message.upper)
         self._partial.prune(self._lower.covers)
@@ -177,7 +184,9 @@ class Link:
         try:
             net = lower.check(changes)
         except (FrontierError, IllegalTimeError) as error:
-            raise FrontierError("the frontier goes back", update=message, state=self) from error
+            raise FrontierError(
+                "the frontier goes back", update=named(message), state=self
+            ) from error
         if counts or len(self._rows):
             after = {time: lower.counts.get(time, 0) + delta for time, delta in net.items()}
             held = [time for time, count in (lower.counts | after).items() if count]
@@ -191,7 +200,7 @@ class Link:
         for time in (*message.lower, *message.upper):
             self.shape.check(time)
         if not all(lower.covers(time) for time in message.lower):
-            raise FrontierError("the frontier goes back", update=message, state=self)
+            raise FrontierError("the frontier goes back", update=named(message), state=self)
         partial = self._partial.copy()
         partial.insert_all(message.upper)
         ahead = Antichain.minimal(self.shape, message.lower)
@@ -217,7 +226,7 @@ class Link:
         told: dict[Time, int] = {}
         for time, rows in counts:
             if covers(self.shape.check(time)):
-                raise EpochCountError(f"{time} is not complete", update=message, state=self)
+                raise EpochCountError(f"{time} is not complete", update=named(message), state=self)
             told[time] = rows
         for time in self._rows.completed(covers):
             told.setdefault(time, 0)
@@ -228,7 +237,7 @@ class Link:
             if got != rows:
                 raise EpochCountError(
                     f"epoch {time} has {rows} rows and {got} have arrived",
-                    update=message,
+                    update=named(message),
                     state=self,
                 )
 

@@ -56,7 +56,7 @@ from headrace.epochs.effects import (
     Skipped,
 )
 from headrace.epochs.lifecycle import SUBSCRIPTION_TRANSITIONS, Cause, Standing
-from headrace.epochs.link import Link, Times, at_or_after, at_or_before
+from headrace.epochs.link import Link, Times, at_or_after, at_or_before, named
 from headrace.epochs.messages import Data, Message, Skip, Snapshot
 from headrace.epochs.times import INTEGERS, Time, TimeShape
 from headrace.epochs.token import ResumeToken
@@ -193,7 +193,7 @@ class Subscriber:
 
     def receive(self, partition: str, message: Message) -> list[Effect]:
         """Take in a message of a partition; raises, and changes nothing, if it is not legal."""
-        link = self._links.get(partition) or self._known(partition, message)
+        link = self._links.get(partition) or self._known(partition, named(message))
         if self.standing is Standing.CLOSED or self.standing is Standing.REACHED:
             return []  # what was under way when the end came
         if self._batches_max is not None:
