@@ -156,7 +156,7 @@ def causes(outcome: Outcome, update: Update, before: SegmentStatus, segment: Seg
     named = {s for c in outcome.changes if (s := getattr(c, "segment", None)) is not None}
     match update:
         case Reset() | ResetToCheckpoint():
-            return {"reset, within the cut", "reset, ahead of the cut"}
+            return {"reset within the cut", "reset ahead of the cut"}
         case _ if segment not in named:
             return set()
         case AcquireShare() | ClaimSegment():
@@ -170,7 +170,7 @@ def causes(outcome: Outcome, update: Update, before: SegmentStatus, segment: Seg
         case CompleteSegment():
             first = before is SegmentStatus.UNKNOWN
             last = "its only predecessor is over" if first else "its last predecessor is over"
-            return {last, "a predecessor is over, others are not"}
+            return {last, "one of its predecessors is over"}
     return set()
 
 

@@ -41,9 +41,9 @@ class CheckpointStatus(StrEnum):
 
 
 CHECKPOINT_TRANSITIONS: Final[dict[tuple[CheckpointStatus, str], CheckpointStatus]] = {
-    (CheckpointStatus.ABSENT, "create, readers online"): CheckpointStatus.PENDING,
-    (CheckpointStatus.ABSENT, "create, nobody online"): CheckpointStatus.COMPLETE,
-    (CheckpointStatus.PENDING, "ack, others still owe"): CheckpointStatus.PENDING,
+    (CheckpointStatus.ABSENT, "create with readers online"): CheckpointStatus.PENDING,
+    (CheckpointStatus.ABSENT, "create with nobody online"): CheckpointStatus.COMPLETE,
+    (CheckpointStatus.PENDING, "ack while others owe"): CheckpointStatus.PENDING,
     (CheckpointStatus.PENDING, "last ack"): CheckpointStatus.COMPLETE,
     (CheckpointStatus.PENDING, "last owing reader offline"): CheckpointStatus.COMPLETE,
     (CheckpointStatus.PENDING, "reset"): CheckpointStatus.ABSENT,

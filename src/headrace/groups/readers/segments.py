@@ -93,19 +93,19 @@ class SegmentStatus(StrEnum):
 
 SEGMENT_TRANSITIONS: Final[dict[tuple[SegmentStatus, str], SegmentStatus]] = {
     (SegmentStatus.UNKNOWN, "start of the group"): SegmentStatus.UNASSIGNED,
-    (SegmentStatus.UNKNOWN, "a predecessor is over, others are not"): SegmentStatus.FUTURE,
+    (SegmentStatus.UNKNOWN, "one of its predecessors is over"): SegmentStatus.FUTURE,
     (SegmentStatus.UNKNOWN, "its only predecessor is over"): SegmentStatus.UNASSIGNED,
-    (SegmentStatus.FUTURE, "a predecessor is over, others are not"): SegmentStatus.FUTURE,
+    (SegmentStatus.FUTURE, "one of its predecessors is over"): SegmentStatus.FUTURE,
     (SegmentStatus.FUTURE, "its last predecessor is over"): SegmentStatus.UNASSIGNED,
     (SegmentStatus.UNASSIGNED, "claim"): SegmentStatus.ASSIGNED,
     (SegmentStatus.ASSIGNED, "release"): SegmentStatus.UNASSIGNED,
     (SegmentStatus.ASSIGNED, "reader offline"): SegmentStatus.UNASSIGNED,
     (SegmentStatus.ASSIGNED, "completion"): SegmentStatus.OVER,
-    (SegmentStatus.UNASSIGNED, "reset, within the cut"): SegmentStatus.UNASSIGNED,
-    (SegmentStatus.ASSIGNED, "reset, within the cut"): SegmentStatus.UNASSIGNED,
-    (SegmentStatus.OVER, "reset, within the cut"): SegmentStatus.UNASSIGNED,
-    (SegmentStatus.FUTURE, "reset, ahead of the cut"): SegmentStatus.UNKNOWN,
-    (SegmentStatus.UNASSIGNED, "reset, ahead of the cut"): SegmentStatus.UNKNOWN,
-    (SegmentStatus.ASSIGNED, "reset, ahead of the cut"): SegmentStatus.UNKNOWN,
+    (SegmentStatus.UNASSIGNED, "reset within the cut"): SegmentStatus.UNASSIGNED,
+    (SegmentStatus.ASSIGNED, "reset within the cut"): SegmentStatus.UNASSIGNED,
+    (SegmentStatus.OVER, "reset within the cut"): SegmentStatus.UNASSIGNED,
+    (SegmentStatus.FUTURE, "reset ahead of the cut"): SegmentStatus.UNKNOWN,
+    (SegmentStatus.UNASSIGNED, "reset ahead of the cut"): SegmentStatus.UNKNOWN,
+    (SegmentStatus.ASSIGNED, "reset ahead of the cut"): SegmentStatus.UNKNOWN,
 }
 """Every change of a segment's status and what brings it about."""

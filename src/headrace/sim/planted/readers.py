@@ -204,6 +204,13 @@ def _opens_early(original: Original) -> Original:
     return struck
 
 
+def _by_name_alone(original: Original) -> Original:  # noqa: ARG001
+    def member(self: ReaderGroupState, reader: str, token: int) -> Any:  # noqa: ARG001
+        return self.members.get(reader)
+
+    return member
+
+
 def _half_to_even(original: Original) -> Original:  # noqa: ARG001
     return lambda segments, readers: round(segments / readers)
 
@@ -315,6 +322,11 @@ PLANTED = (
         "merged segment opens early",
         "a segment opens with the first of its predecessors",
         rules, "_struck", _opens_early,
+    ),
+    _bug(
+        "readers by name alone",
+        "a reader that was put offline acts under the name of the one that came after it",
+        ReaderGroupState, "member", _by_name_alone,
     ),
     _bug(
         "halves to even",

@@ -215,6 +215,8 @@ class ReaderProcess(Process):
     fails = False
     gone = False
     """It has died for good."""
+    reader: str
+    """The member it wants to be; two processes may want to be the same."""
 
     def start(self) -> None:
         self.core: Reader | None = None
@@ -264,19 +266,19 @@ class ReaderProcess(Process):
 
     def _run_join(self, tx: Snapshot) -> tuple[str, int, Replica]:
         """Take the lease, bury an earlier life, join: a step at a time, each may be repeated."""
-        lease = tx.lease(self.name)
+        lease = tx.lease(self.reader)
         if lease is None or lease.owner != self.lease_owner or lease.expires_ms <= tx.now_ms:
-            lease = tx.acquire_lease(self.name, self.lease_owner, SETTINGS.lease_ttl_ms)
+            lease = tx.acquire_lease(self.reader, self.lease_owner, SETTINGS.lease_ttl_ms)
         replica = Replica.restore(_value(tx, "snapshot"))
         catch_up(replica, read_log(tx, replica.revision))
-        member = replica.state.members.get(self.name)
+        member = replica.state.members.get(self.reader)
         if member is not None and member.lease_token == lease.token:
             return "joined", member.token, replica
         if member is not None:
-            dead = failure.DeadReader(self.name, member.token, "it came back")
+            dead = failure.DeadReader(self.reader, member.token, "it came back")
             commit(tx, replica, self._offline(tx, replica.state, dead), self.scenario)
             return "buried", 0, replica
-        outcome = commit(tx, replica, AddReader(self.name, lease.token), self.scenario)
+        outcome = commit(tx, replica, AddReader(self.reader, lease.token), self.scenario)
         assert isinstance(outcome, Applied)
         return "joined", outcome.revision, replica
 
@@ -293,7 +295,7 @@ class ReaderProcess(Process):
         self.note("joins under token %s", token)
         self.world.reach("reader.joined")
         self.replica = replica
-        self.core = Reader(self.name, token, SETTINGS, self.now_ms)
+        self.core = Reader(self.reader, token, SETTINGS, self.now_ms)
         self._refresh()
 
     def _start_again(self) -> None:
@@ -342,7 +344,7 @@ class ReaderProcess(Process):
                 self._propose(update)
             case Renew():
                 token, ttl_ms = self._lease_token(), SETTINGS.lease_ttl_ms
-                self.submit("renew", lambda tx: tx.renew_lease(self.name, token, ttl_ms))
+                self.submit("renew", lambda tx: tx.renew_lease(self.reader, token, ttl_ms))
             case Refresh():
                 self._refresh()
                 self._load_again()
@@ -356,7 +358,7 @@ class ReaderProcess(Process):
     def _lease_token(self) -> int:
         assert self.core is not None
         assert self.replica is not None
-        return self.replica.state.members[self.name].lease_token
+        return self.replica.state.members[self.reader].lease_token
 
     def _propose(self, update: Update) -> None:
         replica = self.replica
@@ -429,7 +431,7 @@ class ReaderProcess(Process):
     def _load(self, begin: Begin) -> None:
         def read(tx: Snapshot) -> Progress | None:
             claim = tx.claim_of(GROUP, begin.segment)
-            if claim is None or (claim.owner, claim.token) != (self.name, begin.token):
+            if claim is None or (claim.owner, claim.token) != (self.reader, begin.token):
                 return None
             entry = tx.get(PROGRESS, begin.segment)
             floor = self.scenario.oracle.limit(begin.segment) if begin.offset == END else 0
@@ -502,7 +504,7 @@ class ReaderProcess(Process):
 
         def put(tx: Snapshot) -> None:
             claim = tx.claim_of(GROUP, held.segment)
-            if claim is None or (claim.owner, claim.token) != (self.name, held.token):
+            if claim is None or (claim.owner, claim.token) != (self.reader, held.token):
                 raise StoreConflictError(f"{held.segment} is {claim}, not under {held.token}")
             tx.put(PROGRESS, held.segment, progress)
 
@@ -532,7 +534,7 @@ class ReaderProcess(Process):
         if not self.at_work or self.paused or self.core is None:
             return None
         left = {segment: self._standing(held).offset for segment, held in self.held.items()}
-        return RemoveReader(self.name, positions(left), self.core.token)
+        return RemoveReader(self.reader, positions(left), self.core.token)
 
 
 # --- the scenario --------------------------------------------------------------------------
@@ -575,8 +577,11 @@ class ReadersScenario(Scenario):
         self._seen_revision = 0
         self._checkpoints = 0
         self.readers: list[ReaderProcess] = []
-        for number in range(rng.randint(1, 5)):
-            reader = ReaderProcess(world, f"r{number + 1}")
+        names = [f"r{number + 1}" for number in range(rng.randint(1, 5))]
+        twins = [f"{name}-twin" for name in names if rng.random() < 0.15]
+        for name in (*names, *twins):
+            reader = ReaderProcess(world, name)
+            reader.reader = name.removesuffix("-twin")
             reader.scenario = self
             reader.fails = rng.random() < 0.3
             if world.faults.strikes(Fault.SLOW, 0.25):
@@ -614,10 +619,13 @@ class ReadersScenario(Scenario):
 
     def _in_flight(self, reader: str, token: int) -> int:
         """Events in the hands of a member that is at work."""
-        process = next(r for r in self.readers if r.name == reader)
-        if not process.at_work or process.core is None or process.core.token != token:
-            return 0
-        return sum(held.dispatcher.in_flight for held in process.held.values())
+        return sum(
+            held.dispatcher.in_flight
+            for process in self.readers
+            if process.at_work and process.core is not None
+            if (process.core.name, process.core.token) == (reader, token)
+            for held in process.held.values()
+        )
 
     # --- what the outside does ---
 
@@ -706,7 +714,7 @@ class ReadersScenario(Scenario):
     def _offline(self) -> None:
         """An operator puts a reader offline and knows no position."""
         reader = self.world.rng.choice(self.readers)
-        self._administer(RemoveReader(reader.name))
+        self._administer(RemoveReader(reader.reader))
 
     # --- invariants ---
 
@@ -738,8 +746,9 @@ class ReadersScenario(Scenario):
         state = self.oracle.replica.state
         if state.unassigned or state.future or state.blockers():
             return False
-        living = [reader for reader in self.readers if not reader.gone]
-        if len(state.members) != len(living) or not all(r.at_work for r in living):
+        wanted = {process.reader for process in self.readers if not process.gone}
+        at_work = {process.reader for process in self.readers if process.at_work}
+        if not set(state.members) == wanted == at_work:
             return False
         assumed_ms = state.config.lag_assumed_ms
         for name, member in state.members.items():
