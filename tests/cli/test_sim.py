@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.cli.sim import app
-from headrace.groups.shared.leader import Leader
+from headrace.groups.shared.holdings import Holdings
 from headrace.sim import planted
 from headrace.sim.planted import PlantedBug, patched
 
@@ -72,13 +72,13 @@ def test_violation_ends_with_1_the_seed_and_a_shortened_history(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def keeps_the_token(original: object) -> object:
-        def assign(self: Leader, state: object, member: object, now_ms: int) -> None:
+        def assign(self: Holdings, state: object, member: object, now_ms: int) -> None:
             state.token = 0  # type: ignore[attr-defined]
             original(self, state, member, now_ms)  # type: ignore[operator]
 
         return assign
 
-    with patched(Leader, "_assign", keeps_the_token):
+    with patched(Holdings, "assign", keeps_the_token):
         code = run("shared", "--seeds", "0..9", "--steps", "400", "--jobs", "1")
     assert code == 1
     printed = capsys.readouterr()

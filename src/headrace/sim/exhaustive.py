@@ -301,7 +301,7 @@ class Model:
         leader = self.leaders[name]
         if commit.token != self.lease_token:
             self.seen.add("leader fenced")
-            effects = leader.commit_failed(commit.number, "fenced", lost=True, now_ms=0)
+            effects = leader.commit_failed(commit.number, "fenced", lost=True)
             self._leader_does(name, effects)
             return
         for record in commit.progress:

@@ -197,7 +197,7 @@ def test_refused_commit_is_sent_again_and_nothing_is_confirmed_before() -> None:
     made.hold_commits = True
     made.report(A, "orders/0", (0, 3))
     commit = made.held.pop()
-    made.do(made.leader.commit_failed(commit.number, "full", lost=False, now_ms=made.now_ms))
+    made.do(made.leader.commit_failed(commit.number, "full", lost=False))
     assert made.take(ProgressConfirmed) == []
     made.tick(250, alive=(A,))
     assert made.held == [commit]
@@ -450,7 +450,7 @@ def test_fenced_leader_steps_down_and_sends_its_borrowers_away() -> None:
     made.hold_commits = True
     made.report(A, made.owners()[A][0], (0, 1))
     commit = made.held.pop()
-    made.do(made.leader.commit_failed(commit.number, "token 6", lost=True, now_ms=0))
+    made.do(made.leader.commit_failed(commit.number, "token 6", lost=True))
     assert {message.borrower for message in made.take(Invalidate)} == {A, B}
     assert isinstance(made.others[-1], StepDown)
     with pytest.raises(DeposedError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
+from headrace.groups.progress import Progress
 from headrace.groups.ranges import AckedRanges
 from headrace.groups.shared.messages import Unit
 
@@ -108,6 +109,18 @@ class UnitState:
     def lag(self) -> int:
         """How many of its events are not acked."""
         return max(0, self.head - self.acked.floor - self.acked.acked_above_floor)
+
+    def is_claimed_by(self, borrower: str, token: int) -> bool:
+        """Whether a claim that has become durable is the one it waits for."""
+        mine = self.borrower == borrower and self.token == token
+        return mine and self.status is not AssignmentStatus.FREE
+
+    def add(self, progress: Progress) -> None:
+        """Take in what is stored: acks may have been stored without the leader's knowing."""
+        self.acked.merge(progress.acked())
+        for offset, count in progress.attempts:
+            if offset not in self.acked:
+                self.attempts[offset] = max(count, self.attempts.get(offset, 0))
 
     def move(self, cause: str) -> None:
         """Change the assignment's status by the table."""

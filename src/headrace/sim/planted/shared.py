@@ -12,6 +12,7 @@ from headrace.groups.progress import Progress
 from headrace.groups.shared import balance
 from headrace.groups.shared.assignment import AssignmentStatus, UnitState
 from headrace.groups.shared.borrower import Borrower
+from headrace.groups.shared.holdings import Holdings
 from headrace.groups.shared.leader import Leader
 from headrace.groups.shared.messages import Grant, Invalidate, ProgressConfirmed
 from headrace.groups.shared.records import Commit, ToBorrower
@@ -47,7 +48,7 @@ def by_golden_shares() -> str | None:
 
 
 def _forgets_finished(original: Any) -> Any:
-    def finish(self: Leader, state: UnitState, reason: str, now_ms: int) -> Any:
+    def finish(self: Holdings, state: UnitState, reason: str, now_ms: int) -> Any:
         effects = original(self, state, reason, now_ms)
         state.gone = True
         if state.status is AssignmentStatus.FREE:
@@ -63,7 +64,7 @@ def _regrants_on_progress(original: Any) -> Any:
         if state.status is AssignmentStatus.REVOKING and not state.final:
             state.status = AssignmentStatus.GRANTED
             member.load += 1
-            self._in_transition.pop(state.unit, None)
+            self._holdings.in_transition.pop(state.unit, None)
         return changed
 
     return apply
@@ -71,7 +72,7 @@ def _regrants_on_progress(original: Any) -> Any:
 
 def _invalidates_after_hand_over(original: Any) -> Any:
     def revoke_finished(self: Leader, member: Any, message: Any) -> Any:
-        state = self._units.get(message.unit)
+        state = self.units.get(message.unit)
         if state is None or state.borrower != member.borrower:
             reply = Invalidate(self.group, member.borrower, self.token, "no such assignment")
             raise UnexpectedMessageError("no assignment", state="leading", replies=(reply,))
@@ -81,7 +82,7 @@ def _invalidates_after_hand_over(original: Any) -> Any:
 
 
 def _grants_from_the_floor(original: Any) -> Any:
-    def grant(self: Leader, state: UnitState, now_ms: int) -> Any:
+    def grant(self: Holdings, state: UnitState, now_ms: int) -> Any:
         effects = []
         for effect in original(self, state, now_ms):
             if isinstance(effect, ToBorrower) and isinstance(effect.message, Grant):
@@ -94,7 +95,7 @@ def _grants_from_the_floor(original: Any) -> Any:
 
 
 def _keeps_the_token(original: Any) -> Any:
-    def assign(self: Leader, state: UnitState, member: Any, now_ms: int) -> None:
+    def assign(self: Holdings, state: UnitState, member: Any, now_ms: int) -> None:
         if state.token:
             state.token -= 1
         original(self, state, member, now_ms)
@@ -127,14 +128,14 @@ def _grants_before_the_claim(original: Any) -> Any:
 
 
 def _opens_successors_early(original: Any) -> Any:
-    def place(self: Leader, state: UnitState, info: Any, now_ms: int) -> None:
+    def place(self: Holdings, state: UnitState, info: Any, now_ms: int) -> None:
         original(self, state, msgspec.structs.replace(info, predecessors=()), now_ms)
 
     return place
 
 
 def _opens_after_the_first_predecessor(original: Any) -> Any:
-    def place(self: Leader, state: UnitState, info: Any, now_ms: int) -> None:
+    def place(self: Holdings, state: UnitState, info: Any, now_ms: int) -> None:
         original(
             self, state, msgspec.structs.replace(info, predecessors=info.predecessors[:1]), now_ms
         )
@@ -147,7 +148,7 @@ def _empty_segments_end_early(_: Any) -> Any:
 
 
 def _forgets_tokens(original: Any) -> Any:
-    def restore(self: Leader, row: Any) -> None:
+    def restore(self: Holdings, row: Any) -> None:
         original(self, msgspec.structs.replace(row, token=0))
 
     return restore
@@ -228,27 +229,27 @@ _SEEDS = by_seeds("shared", 60)
 
 PLANTED: tuple[PlantedBug, ...] = (
     _bug("finished-forgotten", "a consumed segment is forgotten and taken for a new one",
-         Leader, "_finish", _forgets_finished, _SEEDS),
+         Holdings, "finish", _forgets_finished, _SEEDS),
     _bug("revoking-undone", "progress of a unit being revoked makes it granted again",
          Leader, "_apply", _regrants_on_progress, _SEEDS),
     _bug("finish-punished", "revoke_finished after a hand-over sends the borrower away",
          Leader, "_revoke_finished", _invalidates_after_hand_over, _SEEDS),
     _bug("ranges-dropped", "a partly acked batch is handed over from its beginning",
-         Leader, "_grant", _grants_from_the_floor, _SEEDS),
+         Holdings, "grant", _grants_from_the_floor, _SEEDS),
     _bug("token-kept", "a unit changes hands without a new token",
-         Leader, "_assign", _keeps_the_token, by_search("hand-over, repeats", 12)),
+         Holdings, "assign", _keeps_the_token, by_search("hand-over, repeats", 12)),
     _bug("confirmed-early", "an ack is confirmed before it is durable",
          Leader, "_progress", _confirms_at_once, by_search("two join", 11)),
     _bug("granted-early", "a unit is granted before its claim is durable",
          Leader, "_settle", _grants_before_the_claim, _SEEDS),
     _bug("successor-early", "a successor opens while its predecessor is being consumed",
-         Leader, "_place", _opens_successors_early, by_search("successor", 9)),
+         Holdings, "place", _opens_successors_early, by_search("successor", 9)),
     _bug("merge-early", "a merged segment opens after the first of its predecessors",
-         Leader, "_place", _opens_after_the_first_predecessor, _SEEDS),
+         Holdings, "place", _opens_after_the_first_predecessor, _SEEDS),
     _bug("empty-ends-early", "an empty sealed segment ends before what came before it",
          UnitState, "consumed", _empty_segments_end_early, _SEEDS),
     _bug("tokens-forgotten", "a new leader starts counting tokens again",
-         Leader, "_restore", _forgets_tokens, _SEEDS),
+         Holdings, "restore", _forgets_tokens, _SEEDS),
     _bug("transactions-ignored", "a grant does not know what was acked in transactions",
          Leader, "committed", _ignores_transactions, _SEEDS),
     _bug("last-writer-wins", "stored progress is replaced instead of merged",
