@@ -52,6 +52,7 @@ class RegionsOracle:
         self._base: dict[Command, int] = {}
         self._may_repeat: set[tuple[Command, int]] = set()
         self._floors: dict[str, tuple[Commands, int]] = {}
+        self._revisions: dict[str, int] = {}
         self._checked: dict[tuple[str, str], tuple[Command, int]] = {}
         # snapshots
         self._met: set[EventKey] = set()
@@ -114,7 +115,10 @@ class RegionsOracle:
                 "cursors never fall",
                 f"{region.name} fell from {before[1]} to {floor} without a command",
             )
-        self._floors[region.name] = (commands, cursor.acked.floor)
+        self._floors[region.name] = (commands, floor)
+        if self._revisions.get(region.name) == cursor.revision:
+            return
+        self._revisions[region.name] = cursor.revision
         for lane in progress.lanes():
             self._check_lane(region, lane)
 
