@@ -57,7 +57,7 @@ class EpochsScenario(Scenario):
         self.bases: dict[str, int] = {}
         self.histories: dict[str, EpochHistory] = {}
         self.sources: dict[str, Source] = {}
-        for _ in range(rng.randint(1, PARTITIONS_MAX)):
+        for _ in range(rng.choice((1, 1, 2, 2, 3, PARTITIONS_MAX))):
             self._spawn_source(None)
         self.clients = [self._spawn_client(f"c{n}") for n in range(rng.randint(1, 4))]
 
@@ -121,7 +121,7 @@ class EpochsScenario(Scenario):
             Action("abort", 1, self._abort),
             Action("close", 1, self._close),
             Action("trim", 1, self._trim),
-            Action("add a partition", 1, self._add_partition, Fault.SCALE),
+            Action("add a partition", 2, self._add_partition, Fault.SCALE),
         ]
 
     def _awake(self) -> list[Source]:
