@@ -59,6 +59,15 @@ def test_no_command_shows_the_help(cli: Cli) -> None:
         assert "HEADRACE_CATALOG" in shown.out
 
 
+@pytest.mark.parametrize("option", ["--catalog", "--store", "--store-option"])
+def test_an_option_without_its_value_is_refused(cli: Cli, option: str) -> None:
+    refused = cli(option)
+    assert (refused.status, refused.out) == (2, "")
+    assert refused.err == f"headrace: {option} needs a value\n"
+    assert cli("stream", "ls", option).status == 2
+    assert cli("--store-option", "no-value", "stream", "create", "a", "--subjects=a").status == 2
+
+
 def test_the_catalog_comes_from_the_option_else_the_environment_else_here(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import pty
+import shlex
 import shutil
 import signal
 import subprocess
@@ -134,6 +135,26 @@ def _has_opened(pid: int, folder: Path) -> bool:
     except OSError:
         return False
     return any(name.startswith(str(folder.resolve())) for name in files)
+
+
+def test_a_shell_that_closed_the_streams_is_no_trouble(fresh: Path) -> None:
+    headrace_ = shlex.join(COMMAND)
+    script = f"""
+        {headrace_} publish orders.n --lines <&- && {headrace_} publish orders.n 'ä→日' >&- &&
+        {headrace_} read orders && {headrace_} read orders --json
+    """
+    done = subprocess.run(
+        ["sh", "-c", script],
+        cwd=fresh,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    nothing, _, for_people, for_programs = done.stdout.splitlines()
+    assert nothing == b"published nothing"
+    assert for_people.endswith(b"\\xe4\\u2192\\u65e5")
+    assert json.loads(for_programs)["value"] == "ä→日"
 
 
 @pytest.mark.parametrize(("answer", "status"), [("n", 2), ("y", 0)])

@@ -12,10 +12,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 from cyclopts import App, CycloptsError
 
-from headrace.cli.failures import EXIT_INTERRUPTED, EXIT_USAGE, report, status_of
+from headrace.cli.failures import EXIT_INTERRUPTED, EXIT_USAGE, UsageError, report, status_of
 from headrace.errors import HeadraceError
 
 VALUED = ("--catalog", "--store", "--store-option")
@@ -67,7 +68,24 @@ for _at, (_name, _help) in enumerate(COMMANDS):
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
-    sys.exit(run(sys.argv[1:] if argv is None else argv))
+    given = sys.argv[1:] if argv is None else argv
+    _ready_streams("--json" in given)
+    sys.exit(run(given))
+
+
+def _ready_streams(as_json: bool) -> None:
+    """Make up for what a shell may have closed, or for a screen that knows few letters."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, TextIOWrapper):
+        if as_json:
+            sys.stdout.reconfigure(encoding="utf-8")
+        else:
+            sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def run(argv: Sequence[str]) -> int:
@@ -99,6 +117,8 @@ def arranged(tokens: list[str]) -> list[str]:
     leading: list[str] = []
     while tokens and tokens[0].partition("=")[0] in (*VALUED, *FLAGS):
         count = 2 if tokens[0] in VALUED else 1
+        if len(tokens) < count:
+            raise UsageError(f"{tokens[0]} needs a value")
         leading, tokens = leading + tokens[:count], tokens[count:]
     tokens = _dash_last(tokens)
     if not tokens or not leading:

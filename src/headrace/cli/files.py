@@ -57,7 +57,7 @@ def open_file(path: Path, mapping: Mapping, *, as_text: bool) -> Iterator[Source
         raise UsageError(f"--file: there is no file {path}")
     try:
         if name.endswith((".parquet", ".pq")):
-            with pq.ParquetFile(path) as parquet:
+            with pq.ParquetFile(path, pre_buffer=False) as parquet:
                 yield Source(parquet.metadata.num_rows, _parquet_parts(parquet, mapping))
         elif name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
             with path.open("rb") as raw:
