@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.sim.exhaustive import SETUPS, Explorer, Model, Setup, explore
+from headrace.sim.exhaustive import SETUPS, Explorer, explore
+from headrace.sim.small_world import Model, Setup
 
 DEPTH_MAX = 7
 """Less deep than the command goes, to keep the tests short."""

@@ -7,7 +7,8 @@ import pytest
 from headrace.errors import StaleTokenError
 from headrace.groups.progress import Progress
 from headrace.groups.shared.agent import Agent
-from headrace.groups.shared.borrower import Effect, Gone, Install, Status, ToLeader, ToRegistry
+from headrace.groups.shared.borrower import Status
+from headrace.groups.shared.effects import Effect, Gone, Install, ToLeader, ToRegistry
 from headrace.groups.shared.messages import (
     Disconnect,
     Grant,

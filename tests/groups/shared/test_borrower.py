@@ -6,19 +6,16 @@ import pytest
 
 from headrace.errors import StaleTokenError, UnexpectedMessageError
 from headrace.groups.progress import Progress
-from headrace.groups.shared.borrower import (
-    TRANSITIONS,
-    Borrower,
+from headrace.groups.shared.borrower import TRANSITIONS, Borrower, Status, UnitStatus
+from headrace.groups.shared.effects import (
     Confirmed,
     Effect,
     Gone,
     Install,
     Release,
     Remove,
-    Status,
     ToLeader,
     ToRegistry,
-    UnitStatus,
 )
 from headrace.groups.shared.messages import (
     Disconnect,

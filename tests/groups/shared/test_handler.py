@@ -12,7 +12,7 @@ from headrace.errors import (
 )
 from headrace.groups.progress import Progress
 from headrace.groups.shared.agent import Agent
-from headrace.groups.shared.borrower import ToRegistry
+from headrace.groups.shared.effects import ToRegistry
 from headrace.groups.shared.handler import Handler, Installed, group_key
 from headrace.groups.shared.messages import (
     Grant,

@@ -13,7 +13,8 @@ something to it learns at once that nobody is there, instead of waiting for a ti
 from __future__ import annotations
 
 from headrace.errors import StaleTokenError, UnexpectedMessageError
-from headrace.groups.shared.borrower import Borrower, Effect, Gone, ToRegistry
+from headrace.groups.shared.borrower import Borrower
+from headrace.groups.shared.effects import Effect, Gone, ToRegistry
 from headrace.groups.shared.messages import (
     Disconnect,
     Grant,

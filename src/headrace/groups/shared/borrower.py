@@ -24,12 +24,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Final, TypeAlias
-
-import msgspec
+from typing import Final
 
 from headrace.errors import StaleTokenError, UnexpectedMessageError
-from headrace.groups.progress import Progress
+from headrace.groups.shared.effects import (
+    Confirmed,
+    Effect,
+    Gone,
+    Install,
+    Release,
+    Remove,
+    ToLeader,
+    ToRegistry,
+)
 from headrace.groups.shared.messages import (
     NO_TOKEN,
     Disconnect,
@@ -96,69 +103,6 @@ UNIT_TRANSITIONS: Final[dict[tuple[UnitStatus, str], UnitStatus]] = {
     (UnitStatus.REVOKING, "borrower gone"): UnitStatus.ABSENT,
 }
 """Every change of a unit's status at its borrower."""
-
-
-# --- effects ---
-
-
-class ToRegistry(msgspec.Struct, frozen=True):
-    """Send a message to whoever leads the group, through the local registry."""
-
-    message: FromBorrower
-
-
-class ToLeader(msgspec.Struct, frozen=True):
-    """Send a message to a leader."""
-
-    leader: str
-    message: FromBorrower
-
-
-class Install(msgspec.Struct, frozen=True):
-    """Session: start delivering a unit from this progress on."""
-
-    borrower: str
-    unit: Unit
-    unit_token: int
-    progress: Progress
-
-
-class Release(msgspec.Struct, frozen=True):
-    """Session: hand out nothing more of the unit; report `final` when nothing is in flight."""
-
-    borrower: str
-    unit: Unit
-    unit_token: int
-
-
-class Remove(msgspec.Struct, frozen=True):
-    """Session: forget the unit.  Acks that were not confirmed do not count if `fenced`."""
-
-    borrower: str
-    unit: Unit
-    unit_token: int
-    fenced: bool
-    reason: str
-
-
-class Confirmed(msgspec.Struct, frozen=True):
-    """Session: these acks are durable."""
-
-    borrower: str
-    unit: Unit
-    unit_token: int
-    acked: Ranges
-
-
-class Gone(msgspec.Struct, frozen=True):
-    """Agent: this borrower is over; make a new one if `recreate`."""
-
-    borrower: str
-    recreate: bool
-    reason: str
-
-
-Effect: TypeAlias = ToRegistry | ToLeader | Install | Release | Remove | Confirmed | Gone
 
 
 class _Held:

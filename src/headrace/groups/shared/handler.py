@@ -19,7 +19,7 @@ from headrace.errors import (
     UnknownSubscriptionError,
 )
 from headrace.groups.shared.agent import Agent
-from headrace.groups.shared.borrower import Effect, Install, Release, Remove
+from headrace.groups.shared.effects import Effect, Install, Release, Remove
 from headrace.groups.shared.messages import Message, Ranges, Unit
 from headrace.subjects import parse_share
 
