@@ -56,7 +56,7 @@ class Deliver(Step, frozen=True):
 class Resend(Step, frozen=True):
     from_: str = msgspec.field(name="from")
     to: str = msgspec.field()
-    n: int = 1
+    n: int | Literal["all"] = "all"
 
 
 class TakeSnapshot(Step, frozen=True, tag="snapshot"):
@@ -86,21 +86,10 @@ class Ack(Step, frozen=True):
 
 
 class Seek(Step, frozen=True):
+    """The position is the step's one number, whatever its name."""
+
     r: str
     sub: str = "s"
-    to: int | None = None
-    pos: int | None = None
-    position: int | None = None
-    id: int | None = None
-
-    def __post_init__(self) -> None:
-        if len(self.targets) != 1:
-            raise ValueError("a seek needs one position (`to`, `pos`, `position` or `id`)")
-
-    @property
-    def targets(self) -> list[int]:
-        given = (self.to, self.pos, self.position, self.id)
-        return [target for target in given if target is not None]
 
 
 class Expect(Step, frozen=True):
@@ -152,7 +141,17 @@ class RegionCase(msgspec.Struct, frozen=True):
                 steps.append(msgspec.json.decode(raw, type=AnyStep))
             except msgspec.DecodeError as error:
                 raise ValueError(f"{error} of `$.steps[{number}]`") from None
+            if isinstance(steps[-1], Seek):
+                self.sought(number)
         return steps
+
+    def sought(self, number: int) -> int:
+        """The position that a seek names."""
+        fields = msgspec.json.decode(self.steps[number]).values()
+        numbers = [field for field in fields if isinstance(field, int)]
+        if len(numbers) != 1:
+            raise ValueError(f"a seek needs one position, not {numbers}, at `$.steps[{number}]`")
+        return numbers[0]
 
     def unknown_expectations(self) -> list[str]:
         """What steps expect that nobody here can check; such a case must not seem to hold."""
@@ -301,7 +300,8 @@ class Play:
                 self._deliver(source, to, n)
             case Resend(from_=source, to=to, n=n):
                 delivered = self.regions[source].channels.get(to, 0)
-                for entry in self.regions[source].channel(to)[max(delivered - n, 0) : delivered]:
+                first = 0 if n == "all" else max(delivered - n, 0)
+                for entry in self.regions[source].channel(to)[first:delivered]:
                     self.regions[to].append(entry)
             case TakeSnapshot(r=r, id=id):
                 region = self.regions[r]
@@ -319,12 +319,12 @@ class Play:
                 region.run(region.segment.controller.expire(region.now_ms))
             case Members(r=r, set=members):
                 region = self.regions[r]
-                region.members = members
-                region.run(region.segment.members_changed(members))
+                region.members = [member for member in members if member != r]
+                region.run(region.segment.members_changed(region.members))
             case Ack(r=r, sub=sub, m=m):
                 self._ack(number, r, sub, [m] if isinstance(m, str) else m)
             case Seek(r=r, sub=sub):
-                self._seek(r, sub, step.targets[0])
+                self._seek(r, sub, self.case.sought(number))
             case Expect():
                 self._expect(number, step)
 
