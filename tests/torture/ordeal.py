@@ -32,7 +32,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 WRITERS = 4
 MOVE_TIMEOUT_S = 90.0
-END_TIMEOUT_S = 180.0
+END_TIMEOUT_S = 120.0
 POLL_S = 0.005
 ACKED_MAX = 200
 """How many appends a writer gets acknowledged at most, before it is due for a misfortune."""
