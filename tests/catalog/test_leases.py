@@ -91,23 +91,23 @@ def test_renewing_prolongs_under_the_same_token(catalog: Catalog) -> None:
     assert catalog.leases.renew(held, LONG_MS).token == held.token
 
 
-@pytest.mark.parametrize("ttl_ms", [0, -1, 24 * 3600 * 1000 + 1])
-def test_a_time_to_live_out_of_bounds_is_refused(catalog: Catalog, ttl_ms: int) -> None:
-    with pytest.raises(InvalidInputError):
-        catalog.leases.acquire("leader", "a", ttl_ms)
+def test_a_time_to_live_out_of_bounds_is_refused(catalog: Catalog) -> None:
     held = catalog.leases.acquire("leader", "a", LONG_MS)
     assert held is not None
-    with pytest.raises(InvalidInputError):
-        catalog.leases.renew(held, ttl_ms)
+    for ttl_ms in (0, -1, 24 * 3600 * 1000 + 1):
+        with pytest.raises(InvalidInputError):
+            catalog.leases.acquire("leader", "a", ttl_ms)
+        with pytest.raises(InvalidInputError):
+            catalog.leases.renew(held, ttl_ms)
     assert catalog.leases.get("leader") == held
 
 
-@pytest.mark.parametrize("bad", ["", "x" * 600, "nul\x00", "line\nbreak"])
-def test_a_name_out_of_bounds_is_refused(catalog: Catalog, bad: str) -> None:
-    with pytest.raises(InvalidInputError):
-        catalog.leases.acquire(bad, "a", LONG_MS)
-    with pytest.raises(InvalidInputError):
-        catalog.leases.acquire("leader", bad, LONG_MS)
+def test_a_name_out_of_bounds_is_refused(catalog: Catalog) -> None:
+    for bad in ("", "x" * 600, "nul\x00", "line\nbreak"):
+        with pytest.raises(InvalidInputError):
+            catalog.leases.acquire(bad, "a", LONG_MS)
+        with pytest.raises(InvalidInputError):
+            catalog.leases.acquire("leader", bad, LONG_MS)
     assert catalog.leases.get("leader") is None
 
 

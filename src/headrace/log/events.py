@@ -101,6 +101,10 @@ def to_us(moment: datetime) -> int:
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
 
 
+TIME_MIN_US = to_us(datetime.min.replace(tzinfo=UTC))
+TIME_MAX_US = to_us(datetime.max.replace(tzinfo=UTC))
+
+
 # --- events from Python --------------------------------------------------------------------
 
 
@@ -145,6 +149,8 @@ def _check_key(key: str, at: str, row: int | None) -> None:
 
 
 def _check_headers(headers: Headers, at: str, row: int | None) -> None:
+    if not isinstance(headers, Mapping | Sequence):
+        raise InvalidEventError(f"{at}headers must be pairs of a name and a value", row=row)
     pairs = _pairs(headers)
     size = 0
     for pair in pairs:
@@ -282,7 +288,7 @@ def _cast(column: pa.Array, name: str, wanted: pa.DataType) -> pa.Array:
         if name == "timestamp" and pa.types.is_timestamp(column.type) and column.type.tz is None:
             column = column.cast(pa.timestamp(column.type.unit, "UTC"))
         # Times finer than a microsecond are cut, not refused.
-        return column.cast(wanted, safe=name != "timestamp")
+        return pc.cast(column, options=pc.CastOptions(wanted, allow_time_truncate=True))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         reason = str(error).split("\n", 1)[0]
         raise InvalidEventError(
@@ -301,8 +307,10 @@ def check_batch(batch: pa.RecordBatch) -> None:
         row = _first(values.is_null())
         raise InvalidEventError(f"row {row}: value is null", row=row)
     _check_lengths(values, "value", limits.EVENT_BYTES_MAX)
+    _check_times(batch.column("timestamp"))
     if "key" in batch.schema.names:
         _check_lengths(batch.column("key"), "key", limits.KEY_BYTES_MAX)
+        _check_text(batch.column("key"), "key")
     if "headers" in batch.schema.names:
         _check_header_column(batch.column("headers"))
     if "epoch" in batch.schema.names:
@@ -322,22 +330,56 @@ def _check_lengths(column: pa.Array, name: str, most: int) -> None:
         )
 
 
+def _check_times(column: pa.Array) -> None:
+    """Times that no calendar of a reader has would be events that nobody can look at."""
+    if not len(column):
+        return
+    stamps = column.view(pa.int64()).to_numpy()
+    if stamps.min() < TIME_MIN_US or stamps.max() > TIME_MAX_US:
+        row = int(np.argmax((stamps < TIME_MIN_US) | (stamps > TIME_MAX_US)))
+        raise InvalidEventError(f"row {row}: timestamp is outside the years 1 to 9999", row=row)
+
+
+def _check_text(column: pa.StringArray, name: str) -> None:
+    """Arrow takes a column's text on trust, which is not enough for text from a file."""
+    _, offsets, data = column.buffers()
+    if data is None or not data.size:
+        return
+    bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+    text = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
+    if not len(text) or text.max() < 0x80:
+        return
+    for row, value in enumerate(column.cast(pa.binary())):
+        try:
+            (value.as_py() or b"").decode()
+        except UnicodeDecodeError as error:
+            raise InvalidEventError(
+                f"row {row}: {name} is not valid text: {error.reason}", row=row
+            ) from None
+
+
 def _check_header_column(column: pa.ListArray) -> None:
-    counts = pc.list_value_length(column)
-    if (pc.max(counts).as_py() or 0) > limits.HEADERS_MAX:
-        row = _first(pc.greater(counts, limits.HEADERS_MAX))
+    counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+    if counts.max(initial=0) > limits.HEADERS_MAX:
+        row = int(np.argmax(counts > limits.HEADERS_MAX))
         raise EventTooLargeError(
             f"row {row}: more than {limits.HEADERS_MAX} headers in one event", row=row
         )
     entries = column.flatten()
-    if entries.null_count or entries.field("key").null_count or entries.field("value").null_count:
+    names, values = entries.field("key"), entries.field("value")
+    if entries.null_count or names.null_count or values.null_count:
         raise InvalidEventError("a header has no name or no value")
-    if column.nbytes > limits.HEADERS_BYTES_MAX:
-        for row in range(len(column)):
-            if column.slice(row, 1).nbytes > limits.HEADERS_BYTES_MAX:
-                raise EventTooLargeError(
-                    f"row {row}: headers have more than {limits.HEADERS_BYTES_MAX} bytes", row=row
-                )
+    _check_text(names, "a header's name")
+    sizes = pc.add(pc.binary_length(names), pc.binary_length(values)).to_numpy()
+    bounds = np.concatenate(([0], np.cumsum(counts)))
+    totals = np.diff(np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))[bounds])
+    if totals.max(initial=0) > limits.HEADERS_BYTES_MAX:
+        row = int(np.argmax(totals > limits.HEADERS_BYTES_MAX))
+        raise EventTooLargeError(
+            f"row {row}: headers have {totals[row]} bytes; at most {limits.HEADERS_BYTES_MAX} "
+            "are allowed",
+            row=row,
+        )
 
 
 def _check_epoch_column(column: pa.ListArray) -> None:

@@ -62,7 +62,7 @@ class Log:
         """Create a stream; creating it again with the same configuration changes nothing."""
         check_name(name, "stream")
         config = check_config(config)
-        if not 1 <= segments <= streams.SEGMENTS_MAX:
+        if not isinstance(segments, int) or not 1 <= segments <= streams.SEGMENTS_MAX:
             raise InvalidConfigError(
                 f"segments={segments}: a stream has 1 to {streams.SEGMENTS_MAX}"
             )
@@ -329,7 +329,7 @@ def to_batch(data: Events) -> pa.RecordBatch:
     size = 0
     for row, event in enumerate(given):
         events.check_event(event, row)
-        size += len(event.value)
+        size += len(event.value) + len(event.subject) + len(event.key or "")
     if len(given) > limits.APPEND_ROWS_MAX or size > limits.APPEND_BYTES_MAX:
         raise AppendTooLargeError(
             f"too much for one append (at most {limits.APPEND_ROWS_MAX} events and "
