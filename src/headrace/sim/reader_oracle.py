@@ -38,6 +38,7 @@ from headrace.groups.readers.updates import (
     ReaderRemoved,
     Recorded,
     ResetToCheckpoint,
+    Successor,
     Update,
     WasReset,
 )
@@ -83,6 +84,25 @@ class ReaderOracle:
     def segments(self) -> list[SegmentId]:
         """Every segment of every stream."""
         return [SegmentId(stream, n) for stream, log in self.logs.items() for n in log.segments]
+
+    def graph(self) -> dict[SegmentId, tuple[SegmentId, ...]]:
+        """Every segment with its predecessors."""
+        return {
+            SegmentId(stream, n): tuple(SegmentId(stream, p) for p in segment.predecessors)
+            for stream, log in self.logs.items()
+            for n, segment in log.segments.items()
+        }
+
+    def successors(self, segment: SegmentId) -> tuple[Successor, ...]:
+        """What follows a segment, each with all its predecessors."""
+        log = self.logs[segment.stream]
+        return tuple(
+            Successor(
+                SegmentId(segment.stream, n),
+                tuple(SegmentId(segment.stream, p) for p in log.segments[n].predecessors),
+            )
+            for n in log.segments[segment.number].successors
+        )
 
     def limit(self, segment: SegmentId) -> int:
         """How many events of a segment the group reads, as far as is known."""
@@ -311,6 +331,12 @@ class ReaderOracle:
             self.world.reach("group.restored")
         else:
             self.world.reach("group.reset")
+            for segment, acked in restored.items():
+                self._require(
+                    self.durable(segment).copy().merge(acked) == 0,
+                    "a reset skips nothing",
+                    f"{segment} is {acked} after a reset, it was {self.durable(segment)}",
+                )
         self._durable = restored
         self._acked = {
             segment: {o for o in range(self.segment(segment).head) if o in acked}

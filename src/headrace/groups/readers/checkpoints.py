@@ -11,6 +11,11 @@ A reader that goes offline answers with the positions it leaves behind.
 What a segment waits for belongs to the checkpoint.  Suppose A/3 follows A/0 and A/1, and A/1 was
 over before the checkpoint: the positions alone would let a restored group wait for A/1 forever.
 
+Offsets are floors: what was acked out of order above them is not in the state.  Whoever keeps the
+progress of segments keeps a copy of it with the checkpoint, in the same transaction (when it is
+created for what is unassigned, when it is acknowledged for the rest), and a reset to the
+checkpoint puts it back.  Then exactly what was acked at the checkpoint is acked again.
+
 Readers are asked in the order of creation, so of two outstanding checkpoints the first completes
 first, or both at once when their last reader leaves.  *Silent* ones serve to learn a cut: they
 move nothing, neither recorded positions nor the last checkpoint.

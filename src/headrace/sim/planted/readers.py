@@ -33,7 +33,7 @@ from headrace.groups.readers.updates import (
     WasReset,
 )
 from headrace.sim.planted import PlantedBug, by_seeds, patched
-from headrace.sim.scenarios.readers import ReaderProcess
+from headrace.sim.reader_process import ReaderProcess
 
 Original = Callable[..., Any]
 

@@ -1,0 +1,144 @@
+"""A reader group in the store of a simulated world, as the catalog will keep it.
+
+The log of updates with a snapshot before it, the claims of segments under their tokens, and the
+progress in each; an update changes all of them in one transaction.  A checkpoint keeps the
+progress as it was, since its offsets say nothing of what was acked out of order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from headrace.errors import ReaderGroupError
+from headrace.groups.progress import Progress
+from headrace.groups.readers import cuts
+from headrace.groups.readers.records import decode_entry, encode_entry
+from headrace.groups.readers.rules import Outcome as Applied
+from headrace.groups.readers.segments import END, Cut, SegmentId
+from headrace.groups.readers.synchronizer import Replica
+from headrace.groups.readers.updates import (
+    CheckpointAcked,
+    CheckpointCreated,
+    Claimed,
+    Completed,
+    Freed,
+    ResetToCheckpoint,
+    Update,
+    WasReset,
+)
+from headrace.sim.reader_oracle import ReaderOracle
+from headrace.sim.store import Snapshot
+
+GROUP = "group"
+PROGRESS = "progress"
+AT_CHECKPOINT = "at checkpoint"
+LOG_KEPT = 40
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """The group does not allow an update."""
+
+    why: str
+
+
+def create(tx: Snapshot, chunks: list[bytes]) -> None:
+    """Begin a group with its first snapshot."""
+    tx.put(GROUP, "snapshot", chunks)
+    tx.put(GROUP, "first", 1)
+    tx.put(GROUP, "head", 0)
+
+
+def read_log(tx: Snapshot, revision: int) -> tuple[list[bytes] | None, list[bytes]]:
+    """The log after a revision, and the snapshot before it where the log is too short."""
+    head, first = value_of(tx, "head"), value_of(tx, "first")
+    snapshot = None
+    if revision + 1 < first:
+        snapshot, revision = value_of(tx, "snapshot"), first - 1
+    return snapshot, [value_of(tx, r) for r in range(revision + 1, head + 1)]
+
+
+def value_of(tx: Snapshot, key: Any) -> Any:
+    """An entry of the group that is known to be there."""
+    entry = tx.get(GROUP, key)
+    assert entry is not None
+    return entry.value
+
+
+def catch_up(replica: Replica, news: tuple[list[bytes] | None, list[bytes]]) -> None:
+    """Bring a replica up to date."""
+    snapshot, log = news
+    if snapshot is not None:
+        restored = Replica.restore(snapshot)
+        if restored.revision > replica.revision:
+            replica.state = restored.state
+    replica.follow(map(decode_entry, log))
+
+
+def commit(
+    tx: Snapshot, replica: Replica, update: Update, oracle: ReaderOracle
+) -> Applied | Refused:
+    """Put an update to the group, with claims and progress to match."""
+    catch_up(replica, read_log(tx, replica.revision))
+    try:
+        entry, outcome = replica.prepare(update)
+    except ReaderGroupError as error:
+        oracle.world.reach(f"refused.{error.reason}")
+        return Refused(str(error))
+    if entry is None:
+        return outcome
+    _compact(tx, replica)
+    tx.put(GROUP, entry.revision, encode_entry(entry))
+    tx.put(GROUP, "head", entry.revision)
+    for change in outcome.changes:
+        match change:
+            case Claimed(reader=reader, segment=segment, token=token):
+                tx.claim(GROUP, segment, reader, token)
+            case Freed(segment=segment) | Completed(segment=segment):
+                _release_claim(tx, segment)
+            case CheckpointCreated(name=name):
+                _save_progress(tx, name, replica.state.unassigned)
+            case CheckpointAcked(name=name, positions=stood):
+                _save_progress(tx, name, (position.segment for position in stood))
+            case WasReset(cut=cut):
+                name = update.name if isinstance(update, ResetToCheckpoint) else ""
+                _reset_progress(tx, oracle, name, {p.segment: p.offset for p in cut})
+    return outcome
+
+
+def _compact(tx: Snapshot, replica: Replica) -> None:
+    first = value_of(tx, "first")
+    if replica.revision - first >= LOG_KEPT:
+        tx.put(GROUP, "snapshot", replica.snapshot())
+        tx.put(GROUP, "first", replica.revision + 1)
+        for revision in range(first, replica.revision + 1):
+            tx.delete(GROUP, revision)
+
+
+def _release_claim(tx: Snapshot, segment: SegmentId) -> None:
+    claim = tx.claim_of(GROUP, segment)
+    assert claim is not None
+    tx.release_claim(GROUP, segment, claim.token)
+
+
+def _save_progress(tx: Snapshot, name: str, segments: Iterable[SegmentId]) -> None:
+    """Keep what is acked out of order at a checkpoint: its offsets say only the floor."""
+    for segment in segments:
+        entry = tx.get(PROGRESS, segment)
+        if entry is not None:
+            tx.put(AT_CHECKPOINT, (name, segment), entry.value)
+
+
+def _reset_progress(tx: Snapshot, oracle: ReaderOracle, checkpoint: str, cut: Cut) -> None:
+    """What is within the cut stands as it says, and what lies ahead of it is unread."""
+    for segment, offset in cut.items():
+        saved = tx.get(AT_CHECKPOINT, (checkpoint, segment))
+        floor = oracle.limit(segment) if offset == END else offset
+        tx.put(PROGRESS, segment, saved.value if saved else Progress(floor=floor))
+    for segment in cuts.ahead_of(cut, oracle.graph()):
+        tx.delete(PROGRESS, segment)
+    for group, segment in list(oracle.world.store.claims):
+        if group == GROUP:
+            _release_claim(tx, segment)
