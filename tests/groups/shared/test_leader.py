@@ -412,6 +412,31 @@ def test_segment_deleted_from_the_log_leaves_the_group_and_the_store() -> None:
     assert "orders/0" not in made.rows
 
 
+def test_segment_deleted_before_its_grant_was_announced_leaves_quietly() -> None:
+    made = Led(hold_commits=True)
+    made.segments(open_segment(0))
+    made.join(A)
+    made.segments(gone=("orders/0",))
+    made.commit()
+    assert made.owners() == {A: []}
+    assert made.take(Grant) == []
+    assert "orders/0" not in made.rows
+
+
+def test_segment_whose_end_was_acked_in_a_transaction_is_finished_by_the_next_grant() -> None:
+    made = Led()
+    made.segments(SegmentInfo("orders/0", 3, 3), SegmentInfo("orders/1", 3, None, 0, ("orders/0",)))
+    made.join(A)
+    made.settle()
+    row = made.rows["orders/0"]
+    made.rows["orders/0"] = StoredUnit("orders/0", row.token, progress(3))
+    made.leave(A)
+    made.join(B)
+    made.settle()
+    assert made.rows["orders/0"].finished
+    assert made.owners() == {B: ["orders/1"]}
+
+
 def test_group_starts_a_new_segment_where_it_is_told_to() -> None:
     made = Led()
     made.segments(SegmentInfo("orders/0", 100, None, 40))
@@ -482,8 +507,14 @@ def test_lost_lease_ends_the_leadership() -> None:
 
 
 def bad_messages() -> list[tuple[str, FromBorrower, type[Exception]]]:
-    def about(unit: str, token: int, *acked: tuple[int, int], final: bool = False) -> Message:
-        report = UnitReport(unit, token, acked, (), False, final)
+    def about(
+        unit: str,
+        token: int,
+        *acked: tuple[int, int],
+        final: bool = False,
+        attempts: tuple[tuple[int, int], ...] = (),
+    ) -> Message:
+        report = UnitReport(unit, token, acked, attempts, False, final)
         return UpdateProgress(GROUP, A, 5, 1, (report,))
 
     unexpected, stale = UnexpectedMessageError, StaleTokenError
@@ -498,6 +529,8 @@ def bad_messages() -> list[tuple[str, FromBorrower, type[Exception]]]:
         ("a token never given", about("orders/0", 2, (0, 1)), unexpected),
         ("an empty range", about("orders/0", 1, (3, 3)), unexpected),
         ("a negative range", about("orders/0", 1, (-1, 3)), unexpected),
+        ("a range beyond all offsets", about("orders/0", 1, (0, 2**63)), unexpected),
+        ("attempts that cannot be", about("orders/0", 1, attempts=((3, 0),)), unexpected),
         ("the end of what is not revoked", about("orders/0", 1, final=True), unexpected),
         ("finishing what is not revoked", RevokeFinished(GROUP, A, 5, "orders/0", 1), unexpected),
         ("a good-bye of nobody", Disconnect(GROUP, "x:1:1", 5, 1, ()), unexpected),
@@ -544,6 +577,16 @@ def test_lost_borrower_is_told_to_begin_again() -> None:
     reply = caught.value.replies[0]
     assert isinstance(reply, Invalidate)
     assert (reply.borrower, reply.token) == ("x:1:1", 5)
+
+
+def test_unknown_borrower_cannot_be_evicted_or_dropped() -> None:
+    made = led(A)
+    before = made.leader.snapshot()
+    with pytest.raises(UnexpectedMessageError, match="x:1:1"):
+        made.leader.evict("x:1:1", "why not", 0)
+    with pytest.raises(UnexpectedMessageError, match="x:1:1"):
+        made.leader.drop_silent("x:1:1", 0)
+    assert made.leader.snapshot() == before
 
 
 def test_goodbye_before_connecting_removes_the_borrower() -> None:

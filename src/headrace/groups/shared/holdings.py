@@ -111,7 +111,7 @@ class Holdings:
     # --- units come and go ---
 
     def restore(self, row: StoredUnit) -> None:
-        # Not active before it is listed: only the listing knows the predecessors.
+        """Take a unit over from storage; it waits until a listing tells its predecessors."""
         state = UnitState(row.unit, row.progress.acked(), row.token)
         state.attempts = dict(row.progress.attempts)
         state.finished = row.finished
@@ -119,6 +119,7 @@ class Holdings:
         self.units[row.unit] = state
 
     def learn(self, info: SegmentInfo) -> None:
+        """Hear of a segment; one that is new to the group is stored before it is granted."""
         state = self.units.get(info.unit)
         if state is None:
             state = self.units[info.unit] = UnitState(info.unit, AckedRanges(info.start))
@@ -163,7 +164,7 @@ class Holdings:
         effects: list[LeaderEffect] = []
         if not state.finished:
             effects = self.finish(state, "deleted from the log", now_ms)
-        if state.status is AssignmentStatus.FREE:
+        if state.status is AssignmentStatus.FREE and unit in self.units:
             self._forget_unit(state)
         return effects
 
@@ -213,6 +214,7 @@ class Holdings:
         self._benched[session] = Bench(until_ms, evictions)
 
     def unbench(self, now_ms: int) -> None:
+        """Let those back in whose time on the bench is over."""
         for member in self.members.values():
             bench = self._benched.get(member.session)
             # Its share is still zero: the plan that will give it one has not been made.
@@ -223,10 +225,12 @@ class Holdings:
             del self._benched[session]
 
     def may_own(self, member: Member, now_ms: int) -> bool:
+        """Whether a member may have units: it has answered, and is not on the bench."""
         bench = self._benched.get(member.session)
         return member.proven and (bench is None or now_ms >= bench.until_ms)
 
     def drop(self, member: Member, reason: str, now_ms: int) -> None:
+        """A member is gone; its units are free, under tokens that the next grant outdates."""
         for state in list(member.units.values()):
             self.unassign(state, "borrower gone")
         del self.members[member.borrower]
@@ -323,6 +327,7 @@ class Holdings:
     # --- assignments ---
 
     def assign(self, state: UnitState, member: Member, now_ms: int) -> None:
+        """Give a free unit to a member, under a new token; told when the claim is durable."""
         state.move("assign")
         state.borrower = member.borrower
         state.token += 1
@@ -346,6 +351,7 @@ class Holdings:
         return [ToBorrower(grant)]
 
     def revoke(self, state: UnitState, now_ms: int) -> list[LeaderEffect]:
+        """Ask for a unit back; one whose grant was not announced is simply withdrawn."""
         if state.status is AssignmentStatus.GRANTING and not state.claimed:
             self.unassign(state, "withdraw")
             return []
@@ -374,6 +380,7 @@ class Holdings:
         return []
 
     def unassign(self, state: UnitState, cause: str) -> None:
+        """An assignment is over; the unit is free again unless it is finished."""
         member = self.members[state.borrower]
         if state.status in LOADED:
             member.load -= 1
@@ -393,4 +400,5 @@ class Holdings:
     def decide(
         self, now_ms: int, what: str, unit: Unit | None, borrower: str | None, reason: str
     ) -> None:
+        """Remember why something was done."""
         self.decisions.append(Decision(now_ms, what, unit, borrower, reason))

@@ -31,6 +31,7 @@ from collections.abc import Iterable
 
 from headrace.errors import DeposedError, StaleTokenError, UnexpectedMessageError
 from headrace.groups.progress import Progress
+from headrace.groups.ranges import OFFSET_MAX
 from headrace.groups.shared.assignment import AssignmentStatus, UnitState
 from headrace.groups.shared.holdings import LOADED, Holdings, Member
 from headrace.groups.shared.ledger import Ledger
@@ -219,10 +220,13 @@ class Leader:
                 f"finishes {report.unit}, which is not being revoked",
                 invalidate="finished a unit that was not revoked",
             )
-        end = state.end
+        end = OFFSET_MAX if state.end is None else state.end
         for low, high in report.acked:
-            if not 0 <= low < high or (end is not None and high > end):
+            if not 0 <= low < high <= end:
                 raise self._unexpected(message, f"acks [{low}, {high}) of {report.unit}")
+        for offset, count in report.attempts:
+            if not (0 <= offset < end and count > 0):
+                raise self._unexpected(message, f"counts {count} attempts at {offset}")
         return state
 
     def _apply(self, member: Member, state: UnitState, report: UnitReport, now_ms: int) -> bool:
@@ -321,6 +325,9 @@ class Leader:
             if state is not None and state.is_claimed_by(claim.borrower, claim.unit_token):
                 state.claimed = True
                 state.add(stored[claim.unit])
+                if state.consumed:
+                    # Its last events were acked in transactions that nobody told us of.
+                    self._ledger.save(state)
                 effects += holdings.grant(state, now_ms)
         for unit, token in done.finals:
             state = holdings.units.get(unit)
@@ -392,7 +399,7 @@ class Leader:
     def drop_silent(self, borrower: str, now_ms: int) -> list[LeaderEffect]:
         """A borrower is known to be dead; what its timeout would find out."""
         self._check_leading()
-        self._holdings.drop(self._holdings.members[borrower], "silent", now_ms)
+        self._holdings.drop(self._member(borrower), "silent", now_ms)
         return self._settle(now_ms)
 
     def resend(self, unit: Unit, now_ms: int) -> list[LeaderEffect]:
@@ -409,7 +416,7 @@ class Leader:
     def evict(self, borrower: str, reason: str, now_ms: int) -> list[LeaderEffect]:
         """Take everything from a borrower that answers but does not do its part."""
         self._check_leading()
-        member = self._holdings.members[borrower]
+        member = self._member(borrower)
         self._holdings.bench(member.session, now_ms)
         self._holdings.drop(member, f"evicted: {reason}", now_ms)
         return [ToBorrower(Invalidate(self.group, borrower, self.token, reason))]
@@ -437,6 +444,14 @@ class Leader:
         return [*effects, StepDown(reason)]
 
     # --- refusing ---
+
+    def _member(self, borrower: str) -> Member:
+        member = self._holdings.members.get(borrower)
+        if member is None:
+            raise UnexpectedMessageError(
+                f"leader {self.name} of {self.group} knows no borrower {borrower}", state="leading"
+            )
+        return member
 
     def _check_leading(self) -> None:
         if self.deposed:

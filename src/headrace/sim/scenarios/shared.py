@@ -57,6 +57,8 @@ class SharedScenario(Scenario):
                 if rng.random() < 0.7:
                     session.subscribe(text)
         self._seen_revision = 0
+        self._listed: dict[int, tuple[records.SegmentInfo | None, int]] = {}
+        """Each segment as it was last listed, and at which revision it had changed."""
 
     def _token_reader(self, group: str) -> Callable[[int], int]:
         claims = self.world.store.claims
@@ -88,21 +90,22 @@ class SharedScenario(Scenario):
         """The onlooker of the group behind a subscription."""
         return self.oracles[subscription]
 
-    def listing(self) -> records.Listing:
-        """The segments as a leader is told of them."""
-        return records.Listing(
-            self.world.steps,
-            tuple(
-                records.SegmentInfo(
-                    unit_of(STREAM, s.number),
-                    s.head,
-                    s.head if s.sealed else None,
-                    0,
-                    tuple(unit_of(STREAM, p) for p in s.predecessors),
-                )
-                for s in self.world.log.segments.values()
-            ),
-        )
+    def listing(self, after_revision: int) -> records.Listing:
+        """The segments that changed after a revision, as a leader is told of them."""
+        revision = self.world.steps
+        changed = []
+        for segment in self.world.log.segments.values():
+            end = segment.head if segment.sealed else None
+            predecessors = tuple(unit_of(STREAM, p) for p in segment.predecessors)
+            unit = unit_of(STREAM, segment.number)
+            info = records.SegmentInfo(unit, segment.head, end, 0, predecessors)
+            known, since = self._listed.get(segment.number, (None, 0))
+            if info != known:
+                since = revision
+                self._listed[segment.number] = (info, since)
+            if since > after_revision:
+                changed.append(info)
+        return records.Listing(revision, tuple(changed))
 
     # --- what the outside does ---
 

@@ -257,8 +257,8 @@ class Node(Process):
             case records.Commit() as commit:
                 self.note("commits %s", commit)
                 self.submit(tag, lambda tx: self._run_commit(tx, group, commit))
-            case records.ListSegments():
-                self.submit(tag, lambda _: self.scenario.listing())
+            case records.ListSegments(after_revision=revision):
+                self.submit(tag, lambda _: self.scenario.listing(revision))
             case records.RenewLease(token=token, ttl_ms=ttl_ms):
                 self.submit(tag, lambda tx: tx.renew_lease(lease_name(group), token, ttl_ms))
 
