@@ -172,3 +172,37 @@ def test_no_snapshot_is_taken_for_groups_that_need_none() -> None:
     log.events("a", 1)
     log.segment.origin_groups["g"] = OriginCursor("b", "g", log.segment.log)
     assert log.segment.tick("S1", 0, ["a"]) == []
+
+
+def test_trimmed_log_is_restored_and_goes_on() -> None:
+    log = Log()
+    segment = log.segment
+    segment.snapshot_groups["g"] = SnapshotCursor("b", "g", segment.log)
+    segment.origin_groups["g"] = OriginCursor("b", "g", segment.log)
+    log.events("c", 1)
+    log.events("a", 4)
+    log.marker(Response("S1", "b", 1, "a", 4))
+    log.marker(Snapshot("S1", 5, ()))
+    log.events("a", 1)
+    segment.origin_groups["g"].ack(4)
+    segment.trimmed(3)
+    assert group(log).acked.floor == 3
+    assert segment.origin_groups["g"].acked.missing(8) == ((3, 4), (7, 8))
+    assert segment.origin_groups["g"].progress.whole().lanes == (
+        LaneDelta("a", Stamp(), 0, ((3, 4),)),
+    )
+    again = LinkedSegment(
+        "b", ["a"], log.between, first=segment.log.first, lanes=segment.log.retained()
+    )
+    again.events_restored(3, "a", 2, 2)
+    for offset in (5, 6):
+        marker = log.records[offset]
+        assert marker is not None
+        again.marker_restored(offset, marker)
+    again.events_restored(7, "a", 4)
+    assert again.log.seen() == segment.log.seen() == (LaneEnd("a", 5), LaneEnd("c", 1))
+    assert again.index.newest == 5
+    restored = OriginCursor(
+        "b", "g", again.log, restored=segment.origin_groups["g"].progress.whole()
+    )
+    assert restored.acked == segment.origin_groups["g"].acked

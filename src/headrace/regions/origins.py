@@ -108,6 +108,14 @@ class OriginMap:
         """How far every lane has come, in alphabetical order."""
         return tuple(LaneEnd(lane, self._lanes[lane].end) for lane in sorted(self._lanes))
 
+    def retained(self) -> tuple[LaneEnd, ...]:
+        """The first sequence of each lane that is still here (or would be next), by name.
+
+        Whoever trims a log saves it, so that the rest can be read into a map again.
+        """
+        cut = self.cut(self.first)
+        return tuple(LaneEnd(lane, cut[lane]) for lane in sorted(cut))
+
     def cut(self, offset: int) -> dict[Lane, int]:
         """The sequence of each lane's first event at or above an offset."""
         return {lane: self._cut(runs, offset) for lane, runs in self._lanes.items()}

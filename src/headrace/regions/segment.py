@@ -25,14 +25,18 @@ from headrace.regions.controller import (
 )
 from headrace.regions.cursor import CursorMessage, CursorReceipt, OriginCursor
 from headrace.regions.index import ReadSnapshots, SnapshotIndex
-from headrace.regions.markers import Marker, Request, Response, Snapshot, Update
+from headrace.regions.markers import LaneEnd, Marker, Request, Response, Snapshot, Update
 from headrace.regions.origins import Lane, OriginMap
 from headrace.regions.progress import Merged
 from headrace.regions.updates import SnapshotCursor
 
 
 class LinkedSegment:
-    """The cores of one segment in one region."""
+    """The cores of one segment in one region.
+
+    Of a log that was trimmed, ``first`` is its first offset and ``lanes`` what
+    :meth:`~headrace.regions.origins.OriginMap.retained` said then.
+    """
 
     def __init__(
         self,
@@ -40,11 +44,16 @@ class LinkedSegment:
         members: Iterable[str],
         read_snapshots: ReadSnapshots,
         settings: SnapshotSettings | None = None,
+        *,
+        first: int = 0,
+        lanes: Iterable[LaneEnd] = (),
     ) -> None:
         self.region = region
         self._linked = list(members)
         """Every region ever linked: what one that left had sent before is still good."""
-        self.log = OriginMap()
+        self.log = OriginMap(first)
+        for begin in lanes:
+            self.log.open_lane(begin.lane, begin.sequence)
         self.controller = SnapshotController(region, self._linked, settings)
         self.index = SnapshotIndex(read_snapshots)
         self.snapshot_groups: dict[str, SnapshotCursor] = {}
@@ -104,8 +113,17 @@ class LinkedSegment:
                 f"{update} of {region!r}", f"{self.region} is linked to {linked}", "it is unknown"
             )
 
+    def trimmed(self, first: int) -> None:
+        """The log below ``first`` is gone; what nobody had consumed of it is gone with it."""
+        self.log.trim(first)
+        self.index.trim(self.log.first)
+        for group in self.snapshot_groups.values():
+            group.acked.ack_range(0, self.log.first)
+        for cursor in self.origin_groups.values():
+            cursor.trimmed()
+
     def events_restored(self, offset: int, lane: Lane, sequence: int, count: int = 1) -> None:
-        """The log is read again from its beginning, before any group is put in."""
+        """The log is read again from its first record, before any group is put in."""
         self.log.events(offset, lane, sequence, count)
         self.controller.traffic(count)
 
