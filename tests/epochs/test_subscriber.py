@@ -100,6 +100,13 @@ def test_one_partition_alone_moves_neither_frontier_nor_filter() -> None:
     assert not subscriber.filter
 
 
+def test_a_snapshot_may_tell_more_times_than_show() -> None:
+    subscriber = Subscriber(["p"])
+    assert subscriber.receive("p", Snapshot((3, 5, 3), ())) == [Ready((3,), ()), Advanced((3,))]
+    assert subscriber.receive("p", FrontierUpdate(((3, -2),))) == [Advanced((5,))]
+    assert subscriber.receive("p", closing(5))[0] == Advanced(())
+
+
 def test_unfiltered_takes_everything() -> None:
     subscriber = live(Mode.UNFILTERED, (5,))
     assert subscriber.receive("p", Data(5, "x")) == [Deliver("p", Data(5, "x"))]

@@ -13,6 +13,7 @@ right for counting and would be wrong for the filter of a subscriber of several 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -252,10 +253,10 @@ def rows_per_time(times: Times, rows: Times | None) -> Iterator[tuple[Time, int]
     Times close to one another are counted in one pass; others are sorted first.
     """
     lows = times.min(axis=0)
-    spans = np.atleast_1d(times.max(axis=0) - lows + 1)
-    keys, size = (times - lows), 1
-    for span in spans.tolist():
-        size *= span
+    # In Python's integers: the span of all times does not fit in 64 bits.
+    ends = zip(np.atleast_1d(lows).tolist(), np.atleast_1d(times.max(axis=0)).tolist(), strict=True)
+    spans = tuple(high - low + 1 for low, high in ends)
+    keys, size = times - lows, math.prod(spans)
     if times.ndim == 2 and size >= 2**62:
         # Too far apart for one number per time.
         found, where = np.unique(times, axis=0, return_inverse=True)
@@ -263,7 +264,7 @@ def rows_per_time(times: Times, rows: Times | None) -> Iterator[tuple[Time, int]
         yield from zip(map(tuple, found.tolist()), map(int, totals.tolist()), strict=True)
         return
     if times.ndim == 2:
-        keys = np.ravel_multi_index(tuple(keys.T), tuple(spans.tolist()))
+        keys = np.ravel_multi_index(tuple(keys.T), spans)
     if size <= 4 * len(times):
         counts = np.bincount(keys, weights=rows)
         seen = np.bincount(keys) if rows is not None else counts
@@ -275,7 +276,7 @@ def rows_per_time(times: Times, rows: Times | None) -> Iterator[tuple[Time, int]
     if times.ndim == 1:
         values: list[Any] = (unique + lows).tolist()
     else:
-        parts = np.stack(np.unravel_index(unique, tuple(spans.tolist())), axis=1)
+        parts = np.stack(np.unravel_index(unique, spans), axis=1)
         values = list(map(tuple, (parts + lows).tolist()))
     yield from zip(values, map(int, counts.tolist()), strict=True)
 

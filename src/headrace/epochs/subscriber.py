@@ -336,7 +336,8 @@ class Subscriber:
     def _begin(self, effects: list[Effect]) -> None:
         for snapshot in self._snapshots.values():
             self._filter.insert_all(snapshot.upper)
-            self._lower.update([(time, 1) for time in snapshot.lower])
+            lower = Antichain.minimal(self.shape, snapshot.lower)
+            self._lower.update([(time, 1) for time in lower])
         self._snapshots.clear()
         self._ready = True
         self._move(Cause.SNAPSHOTS)
