@@ -11,17 +11,15 @@ from headrace.errors import (
     UnexpectedResponseError,
     UnknownRegionError,
 )
-from headrace.regions.controller import (
-    TRANSITIONS,
+from headrace.regions.controller import TRANSITIONS, Phase, SnapshotController
+from headrace.regions.effects import (
     Aborted,
     AbortReason,
     Append,
     AtRisk,
     Effect,
-    Phase,
     Skipped,
     SkipReason,
-    SnapshotController,
     SnapshotSettings,
 )
 from headrace.regions.markers import LaneEnd, RegionPosition, Request, Response, Snapshot

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import RegionError, UnknownRegionError
-from headrace.regions.controller import Append, Effect, Refused, SnapshotSettings
 from headrace.regions.cursor import CursorMessage, OriginCursor
+from headrace.regions.effects import Append, Effect, Refused, SnapshotSettings
 from headrace.regions.markers import (
     LaneEnd,
     Marker,

@@ -15,15 +15,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from headrace.errors import RegionError, UnknownRegionError
-from headrace.regions.controller import (
-    Append,
-    Effect,
-    Forced,
-    Refused,
-    SnapshotController,
-    SnapshotSettings,
-)
+from headrace.regions.controller import SnapshotController
 from headrace.regions.cursor import CursorMessage, CursorReceipt, OriginCursor
+from headrace.regions.effects import Append, Effect, Forced, Refused, SnapshotSettings
 from headrace.regions.index import ReadSnapshots, SnapshotIndex
 from headrace.regions.markers import LaneEnd, Marker, Request, Response, Snapshot, Update
 from headrace.regions.origins import Lane, OriginMap

@@ -30,7 +30,7 @@ from headrace.regions.progress import Life, OriginProgress, Stamp
 from headrace.regions.updates import SnapshotCursor
 
 if TYPE_CHECKING:
-    from headrace.sim.scenarios.regions import Region
+    from headrace.sim.region_process import Region
     from headrace.sim.world import World
 
 EventKey = tuple[str, int]

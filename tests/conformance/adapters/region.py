@@ -18,8 +18,8 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.errors import SnapshotRefusedError
-from headrace.regions.controller import Append, Effect, SnapshotSettings
 from headrace.regions.cursor import OriginCursor
+from headrace.regions.effects import Append, Effect, SnapshotSettings
 from headrace.regions.markers import Marker, Request, Response, Snapshot, Update, recipients
 from headrace.regions.origins import lane_of, lane_reaches
 from headrace.regions.segment import LinkedSegment

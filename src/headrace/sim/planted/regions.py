@@ -11,8 +11,9 @@ import msgspec
 
 from headrace.groups.ranges import AckedRanges
 from headrace.regions import controller as controllers
-from headrace.regions.controller import Effect, Forced, Phase, SnapshotController, SnapshotEvent
+from headrace.regions.controller import Phase, SnapshotController, SnapshotEvent
 from headrace.regions.cursor import CursorMessage, OriginCursor
+from headrace.regions.effects import Effect, Forced
 from headrace.regions.markers import LaneEnd, Marker, Response, Snapshot, Update
 from headrace.regions.progress import CursorDelta, Life, Merged, OriginProgress
 from headrace.regions.segment import LinkedSegment

@@ -1,0 +1,261 @@
+"""A simulated region: a log, the real cores over it, and replication that pushes to the others.
+
+What originates here goes to every other region through a channel of its own, in order, from the
+last place that was confirmed; what is a repeat is left out at the other end.  Progress by origin
+travels beside it.  A link can be halted in one direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.groups.ranges import AckedRanges
+from headrace.regions.cursor import CursorMessage, CursorReceipt, OriginCursor
+from headrace.regions.effects import (
+    Aborted,
+    Append,
+    Effect,
+    Refused,
+    Skipped,
+    SkipReason,
+    SnapshotSettings,
+)
+from headrace.regions.markers import Marker, Snapshot, Update, recipients
+from headrace.regions.origins import lane_of, lane_reaches
+from headrace.regions.segment import LinkedSegment
+from headrace.regions.updates import SnapshotCursor
+from headrace.sim.world import Process, World
+
+if TYPE_CHECKING:
+    from headrace.sim.scenarios.regions import RegionsScenario
+
+GROUP = "billing"
+SETTINGS = SnapshotSettings(interval_ms=150, timeout_ms=2500, pending_max=2)
+REPLICATE_MS = 40
+TICK_MS = 100
+CONNECTED_MS = 600
+BATCH_MAX = 8
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A record of a log: an event by lane and sequence, or a marker."""
+
+    origin: str
+    lane: str = ""
+    sequence: int = 0
+    marker: Marker | None = None
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Records of a channel from ``start`` on; an empty one shows that the link is alive."""
+
+    start: int
+    entries: tuple[Entry, ...]
+
+
+class Got(msgspec.Struct, frozen=True):
+    """The channel has arrived up to here."""
+
+    upto: int
+
+
+class Region(Process):
+    """A region.  Log, cursors and what has arrived are durable; snapshots under way are not."""
+
+    scenario: RegionsScenario
+
+    def __init__(self, world: World, name: str, others: list[str]) -> None:
+        super().__init__(world, name)
+        self.others = others
+        self.members = list(others)
+        self.log: list[Entry] = []
+        self.channels: dict[str, list[Entry]] = {other: [] for other in others}
+        self.arrived: dict[str, int] = dict.fromkeys(others, 0)
+        self.segment = LinkedSegment(name, others, self._snapshots_between, SETTINGS)
+        self.started = 0
+
+    # --- looking -----------------------------------------------------------------------
+
+    @property
+    def by_origin(self) -> OriginCursor:
+        return self.segment.origin_groups[GROUP]
+
+    @property
+    def by_snapshot(self) -> SnapshotCursor | None:
+        return self.segment.snapshot_groups.get(GROUP)
+
+    @property
+    def awake(self) -> bool:
+        return self.alive and not self.paused
+
+    def _snapshots_between(self, lo: int, hi: int) -> list[Snapshot]:
+        return [e.marker for e in self.log[lo:hi] if isinstance(e.marker, Snapshot)]
+
+    def event_at(self, offset: int) -> tuple[str, int]:
+        entry = self.log[offset]
+        return entry.lane, entry.sequence
+
+    def events(self, end: int) -> Iterator[tuple[int, tuple[str, int]]]:
+        """The events below an offset."""
+        for offset, entry in enumerate(self.log[:end]):
+            if entry.marker is None:
+                yield offset, (entry.lane, entry.sequence)
+
+    def unacked(self, acked: AckedRanges, most: int) -> list[int]:
+        """The first offsets that a consumer would be given."""
+        found: list[int] = []
+        for lo, hi in acked.missing(len(self.log)):
+            found.extend(range(lo, min(hi, lo + most - len(found))))
+            if len(found) >= most:
+                break
+        return found
+
+    def synced(self, target: Region) -> bool:
+        """Whether another region has all that this one has written and knows."""
+        drained = self.confirmed.get(target.name) == len(self.channels[target.name])
+        return drained and self.by_origin.behind(target.name) == 0
+
+    # --- living ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        before = self.segment
+        self.segment = LinkedSegment(self.name, self.others, self._snapshots_between, SETTINGS)
+        self.segment.members_changed(self.members)
+        for offset, entry in enumerate(self.log):
+            if entry.marker is None:
+                self.segment.events_restored(offset, entry.lane, entry.sequence)
+            else:
+                self.segment.marker_restored(offset, entry.marker)
+        for group, cursor in before.snapshot_groups.items():
+            self.segment.snapshot_groups[group] = SnapshotCursor(
+                self.name,
+                group,
+                self.segment.log,
+                acked=cursor.acked.copy(),
+                used=cursor.used,
+                applied=cursor.applied,
+            )
+        for group, origin in before.origin_groups.items():
+            restored, revision = origin.progress.whole(), origin.revision
+            self.segment.origin_groups[group] = OriginCursor(
+                self.name,
+                group,
+                self.segment.log,
+                restored=restored,
+                revision=revision,
+                journal_max=self.scenario.journal_max,
+            )
+        self.confirmed: dict[str, int] = {}
+        self.halted: set[str] = set()
+        """Links to these regions stand still; the other direction may go on."""
+        self.heard_ms: dict[str, int] = {}
+        self.after(REPLICATE_MS, "replicate")
+        self.after(TICK_MS, "tick")
+
+    def timer(self, tag: Any) -> None:
+        match tag:
+            case "replicate":
+                for member in self.members:
+                    self._push(member, idle=False)
+                self.after(REPLICATE_MS, "replicate")
+            case "tick":
+                self._tick()
+                self.after(TICK_MS, "tick")
+
+    def _tick(self) -> None:
+        for member in self.members:
+            self._push(member, idle=True)
+        now_ms = self.now_ms
+        connected = [m for m, at in self.heard_ms.items() if now_ms - at < CONNECTED_MS]
+        self.started += 1
+        self.do(self.segment.tick(f"{self.name}{self.started}", now_ms, connected))
+
+    def _push(self, member: str, *, idle: bool) -> None:
+        channel = self.channels[member]
+        start = self.confirmed.get(member, 0)
+        if member not in self.halted and (start < len(channel) or idle):
+            self.send(member, Batch(start, tuple(channel[start : start + BATCH_MAX])))
+        if not idle:
+            message = self.by_origin.message_for(member)
+            if message is not None:
+                self.send(member, message)
+
+    def receive(self, source: str, message: Any) -> None:
+        self.heard_ms[source] = self.now_ms
+        match message:
+            case Batch(start=start, entries=entries):
+                for entry in entries[max(self.arrived[source] - start, 0) :]:
+                    if start > self.arrived[source]:
+                        break
+                    self.arrived[source] += 1
+                    self.append(entry)
+                self.send(source, Got(self.arrived[source]))
+            case Got(upto=upto):
+                self.confirmed[source] = upto
+            case CursorMessage():
+                merged, receipt = self.segment.receive(message)
+                self.send(source, receipt)
+                self.scenario.origin_changed(self, rewound=merged.rewound)
+            case CursorReceipt():
+                self.by_origin.receipt(message)
+
+    # --- the log -----------------------------------------------------------------------
+
+    def append(self, entry: Entry) -> None:
+        """Append a record, unless it is an event that is here already."""
+        if entry.marker is None and entry.sequence < self.segment.log.next_sequence(entry.lane):
+            self.world.reach("replication.repeat left out")
+            return
+        offset = len(self.log)
+        self.log.append(entry)
+        if entry.origin == self.name:
+            self._to_channels(entry)
+        if entry.marker is None:
+            self.do(self.segment.events_appended(offset, entry.lane, entry.sequence))
+        else:
+            if isinstance(entry.marker, Snapshot):
+                self.world.reach("snapshot.complete")
+                self.scenario.oracle.snapshot_taken(self, offset, entry.marker)
+            self.do(self.segment.marker_appended(offset, entry.marker))
+        self.scenario.touched(self)
+
+    def _to_channels(self, entry: Entry) -> None:
+        for other, channel in self.channels.items():
+            if entry.marker is not None:
+                goes = other in recipients(entry.marker, self.others)
+            else:
+                goes = lane_reaches(entry.lane, other)
+            if goes:
+                channel.append(entry)
+
+    def publish(self, audience: list[str] | None) -> None:
+        lane = lane_of(self.name, audience)
+        self.append(Entry(self.name, lane, self.segment.log.next_sequence(lane)))
+
+    def do(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Append(marker=marker):
+                    self.note("writes %s", marker)
+                    if isinstance(marker, Update):
+                        self.world.reach("update.sent")
+                    self.append(Entry(self.name, marker=marker))
+                case Aborted(reason=reason):
+                    self.note("gives up: %s", effect)
+                    self.world.reach(f"snapshot.aborted, {reason.name.lower()}")
+                case Skipped(reason=reason):
+                    if reason in (SkipReason.DISCONNECTED, SkipReason.NO_TRAFFIC):
+                        self.world.reach(f"snapshot.skipped, {reason.name.lower()}")
+                case Refused(error=error):
+                    self.note("refuses: %s", error)
+                    self.world.reach(f"marker.refused {type(error).__name__}")
+
+    def change_members(self, members: list[str]) -> None:
+        self.members = members
+        self.note("members are %s", members)
+        if self.segment.controller.pending():
+            self.world.reach("members.changed mid-snapshot")
+        self.do(self.segment.members_changed(members))
