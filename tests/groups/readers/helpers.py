@@ -22,6 +22,7 @@ from headrace.groups.readers import (
     positions,
 )
 from headrace.groups.readers.records import encode_state
+from headrace.groups.readers.synchronizer import Replica
 
 
 def seg(text: str) -> SegmentId:
@@ -58,6 +59,8 @@ class Group:
         return 0 if member is None else member.token
 
     def apply(self, update: Update) -> Outcome:
+        """Apply an update as it would get into the log."""
+        Replica(self.state).prepare(update)
         return apply(self.state, update)
 
     def join(self, *readers: str) -> None:

@@ -25,6 +25,7 @@ from headrace.errors import (
 )
 from headrace.groups.readers import (
     END,
+    AckCheckpoint,
     AcquireShare,
     AddReader,
     ClaimSegment,
@@ -305,6 +306,19 @@ def test_a_stale_owner_learns_who_owns_the_segment() -> None:
     group = busy_group()
     with pytest.raises(NotOwnerError, match="'r2' does not own a/0, 'r1' does"):
         group.apply(CompleteSegment("r2", group.token("r2"), seg("a/0")))
+
+
+def test_followers_apply_what_the_log_holds_without_asking_for_more_than_the_rules() -> None:
+    group = busy_group()
+    token = group.token("r1")
+    apply(group.state, AckCheckpoint("r1", token, "c2", positions(cut(a0=9))))
+    apply(group.state, AckCheckpoint("r1", token, "c1", positions(cut(a0=5))))
+    assert group.owned("r1") == {"a/0": 5, "a/1": 10}
+    apply(group.state, RemoveReader("r1", positions(cut(a0=2))))
+    assert group.unassigned["a/0"] == 2
+    for name in ("c4", "c5"):
+        apply(group.state, CreateCheckpoint(name))
+    assert group.state.blockers() == {"c4": ("r2",), "c5": ("r2",)}
 
 
 def test_an_existing_checkpoint_is_not_begun_again() -> None:

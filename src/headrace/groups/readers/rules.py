@@ -12,7 +12,10 @@ new revision and nothing for others to follow.
 What is checked, in this order: is the reader online under its token; does it own the segment
 (release); does it owe a checkpoint; then what is particular to the update.  A reader that owes a
 checkpoint neither claims, releases nor completes: the checkpoint would hold a segment twice, or
-not at all.  Recorded positions move forward only; a reset is the one way back.
+not at all.
+
+These are the rules that every log of a reader group obeys.  What is demanded beyond them of an
+update before it gets into the log stands in :mod:`headrace.groups.readers.guards`.
 """
 
 from __future__ import annotations
@@ -29,10 +32,8 @@ from headrace.errors import (
     NotOverloadedError,
     NotOwnerError,
     NotUnassignedError,
-    PositionFellError,
     ReaderGroupError,
     ReaderRevisionError,
-    TooManyCheckpointsError,
     UnknownCheckpointError,
 )
 from headrace.groups.readers import balance
@@ -42,7 +43,6 @@ from headrace.groups.readers.segments import (
     SegmentId,
     SegmentStatus,
     as_cut,
-    falls,
     positions,
 )
 from headrace.groups.readers.state import Member, ReaderGroupState
@@ -125,8 +125,8 @@ def _decide(state: ReaderGroupState, update: Update) -> Iterable[Change]:
             return _ack(state, update)
         case RecordPositions():
             member = _member(state, update, update.reader, update.token)
-            given = as_cut(update.positions, _name(update))
-            return _record(state, update, member, given)
+            given = as_cut(update.positions, name_of(update))
+            return _record(member, given)
         case ReportLag():
             return _lag(state, update)
         case CreateCheckpoint():
@@ -144,23 +144,24 @@ def _decide(state: ReaderGroupState, update: Update) -> Iterable[Change]:
 # --- refusing ------------------------------------------------------------------------------
 
 
-def _name(update: Update) -> str:
+def name_of(update: Update) -> str:
     """An update as errors call it, with whom and what it names."""
     named = (getattr(update, field, None) for field in ("reader", "segment", "name"))
     return " ".join([type(update).__name__, *(str(each) for each in named if each is not None)])
 
 
-def _refuse(
+def refusal(
     error: type[ReaderGroupError], state: ReaderGroupState, update: Update, why: str
 ) -> ReaderGroupError:
-    return error(_name(update), state.describe(), why)
+    """An error that names the update and the state."""
+    return error(name_of(update), state.describe(), why)
 
 
 def _member(state: ReaderGroupState, update: Update, reader: str, token: int) -> Member:
     member = state.member(reader, token)
     if member is None:
         why = f"reader {reader!r} is not online under token {token}; it must start again"
-        raise _refuse(NotMemberError, state, update, why)
+        raise refusal(NotMemberError, state, update, why)
     return member
 
 
@@ -168,7 +169,7 @@ def _check_nothing_owed(state: ReaderGroupState, update: Update, reader: str) ->
     owed = state.checkpoints.next_for(reader)
     if owed is not None:
         why = f"reader {reader!r} must acknowledge checkpoint {owed!r} first"
-        raise _refuse(CheckpointPendingError, state, update, why)
+        raise refusal(CheckpointPendingError, state, update, why)
 
 
 def _check_owned(
@@ -178,15 +179,7 @@ def _check_owned(
         owner = state.owner(segment)
         whose = f"{owner.name!r} does" if owner else f"it is {state.status(segment)}"
         why = f"reader {member.name!r} does not own {segment}, {whose}"
-        raise _refuse(NotOwnerError, state, update, why)
-
-
-def _check_forward(
-    state: ReaderGroupState, update: Update, segment: SegmentId, before: int, after: int
-) -> None:
-    if falls(before, after):
-        why = f"{segment} is recorded at {before} and would fall to {after}"
-        raise _refuse(PositionFellError, state, update, why)
+        raise refusal(NotOwnerError, state, update, why)
 
 
 # --- readers -------------------------------------------------------------------------------
@@ -196,19 +189,18 @@ def _add(state: ReaderGroupState, update: AddReader) -> Iterator[Change]:
     check_name(update.reader, "reader name")
     if update.reader in state.members:
         why = f"reader {update.reader!r} is online; put it offline first"
-        raise _refuse(AlreadyMemberError, state, update, why)
+        raise refusal(AlreadyMemberError, state, update, why)
     yield ReaderAdded(update.reader, update.lease_token)
 
 
 def _remove(state: ReaderGroupState, update: RemoveReader) -> Iterator[Change]:
-    given = as_cut(update.positions, _name(update))
+    given = as_cut(update.positions, name_of(update))
     member = state.members.get(update.reader)
     if member is None or (update.token is not None and update.token != member.token):
         return
     left: dict[SegmentId, int] = {}
     for segment, holding in member.owned.items():
         left[segment] = given.get(segment, holding.offset)
-        _check_forward(state, update, segment, holding.offset, left[segment])
     for segment, offset in left.items():
         yield Freed(member.name, segment, offset)
     for name in state.checkpoints.owed_by(member.name):
@@ -220,7 +212,7 @@ def _lag(state: ReaderGroupState, update: ReportLag) -> Iterator[Change]:
     member = _member(state, update, update.reader, update.token)
     if not 0 <= update.lag_ms <= LAG_MS_MAX:
         raise InvalidReaderUpdateError(
-            f"{_name(update)}: lag_ms is {update.lag_ms}; it must be 0 to {LAG_MS_MAX}"
+            f"{name_of(update)}: lag_ms is {update.lag_ms}; it must be 0 to {LAG_MS_MAX}"
         )
     if member.lag_ms != update.lag_ms:
         yield LagReported(member.name, update.lag_ms)
@@ -241,7 +233,7 @@ def _claim(state: ReaderGroupState, update: ClaimSegment) -> Iterator[Change]:
     if update.segment not in state.unassigned:
         status = state.status(update.segment)
         why = f"{update.segment} is {status}; only unassigned segments can be claimed"
-        raise _refuse(NotUnassignedError, state, update, why)
+        raise refusal(NotUnassignedError, state, update, why)
     yield _claimed(state, member, update.segment)
 
 
@@ -251,32 +243,29 @@ def _claimed(state: ReaderGroupState, member: Member, segment: SegmentId) -> Cla
 
 def _release(state: ReaderGroupState, update: ReleaseSegments) -> Iterator[Change]:
     member = _member(state, update, update.reader, update.token)
-    given = as_cut(update.positions, _name(update))
+    given = as_cut(update.positions, name_of(update))
     if not update.segments or len(set(update.segments)) < len(update.segments):
-        raise InvalidReaderUpdateError(f"{_name(update)}: name segments to release, each once")
+        raise InvalidReaderUpdateError(f"{name_of(update)}: name segments to release, each once")
     for segment in update.segments:
         _check_owned(state, update, member, segment)
     _check_nothing_owed(state, update, member.name)
     # The rule is judged segment by segment; each that goes is one more on offer.
     if not balance.is_overloaded(state, member.name, len(update.segments) - 1):
         why = f"reader {member.name!r} owns {len(member.owned)} segments, within its share"
-        raise _refuse(NotOverloadedError, state, update, why)
-    recorded = list(_record(state, update, member, given))
+        raise refusal(NotOverloadedError, state, update, why)
     going = dict.fromkeys(update.segments)
-    yield from (change for change in recorded if change.segment not in going)
+    kept = {segment: offset for segment, offset in given.items() if segment not in going}
+    yield from _record(member, kept)
     for segment in going:
         offset = given.get(segment, member.owned[segment].offset)
         yield Freed(member.name, segment, offset)
 
 
-def _record(
-    state: ReaderGroupState, update: Update, member: Member, given: dict[SegmentId, int]
-) -> Iterator[Recorded]:
+def _record(member: Member, given: dict[SegmentId, int]) -> Iterator[Recorded]:
     """Moves of recorded positions; what the reader does not own is left out."""
     for segment, offset in given.items():
         holding = member.owned.get(segment)
         if holding is not None and holding.offset != offset:
-            _check_forward(state, update, segment, holding.offset, offset)
             yield Recorded(member.name, segment, offset)
 
 
@@ -287,7 +276,7 @@ def _complete(state: ReaderGroupState, update: CompleteSegment) -> Iterator[Chan
     for successor in update.successors:
         if update.segment not in successor.predecessors:
             raise InvalidReaderUpdateError(
-                f"{_name(update)}: {successor.segment} does not name it as a predecessor"
+                f"{name_of(update)}: {successor.segment} does not name it as a predecessor"
             )
     yield Completed(member.name, update.segment)
     if update.segment not in state.end_cut:
@@ -320,32 +309,22 @@ def _checkpoint(state: ReaderGroupState, update: CreateCheckpoint) -> Iterator[C
         )
     if state.checkpoints.get(update.name) is not None:
         return
-    limit = state.config.checkpoints_outstanding_max
-    if state.checkpoints.outstanding(update.kind) >= limit:
-        waiting = "; ".join(f"{n} for {', '.join(r)}" for n, r in state.blockers().items())
-        why = f"{limit} checkpoints are outstanding, waiting: {waiting}"
-        raise _refuse(TooManyCheckpointsError, state, update, why)
     yield CheckpointCreated(update.name, update.kind)
 
 
 def _ack(state: ReaderGroupState, update: AckCheckpoint) -> Iterator[Change]:
     member = _member(state, update, update.reader, update.token)
-    given = as_cut(update.positions, _name(update))
-    owed = state.checkpoints.owed_by(member.name)
-    if update.name not in owed:
+    given = as_cut(update.positions, name_of(update))
+    if update.name not in state.checkpoints.owed_by(member.name):
         return  # answered before, or gone meanwhile
-    if owed[0] != update.name:
-        why = f"checkpoint {owed[0]!r} is older and comes first"
-        raise _refuse(CheckpointPendingError, state, update, why)
     checkpoint = state.checkpoints.get(update.name)
     assert checkpoint is not None
-    moves = list(_record(state, update, member, given))
     stood = [
         Position(segment, given.get(segment, holding.offset))
         for segment, holding in member.owned.items()
     ]
     if checkpoint.kind is CheckpointKind.NORMAL:
-        yield from moves
+        yield from _record(member, given)
     yield _acked(state, update.name, member.name, tuple(stood))
 
 
@@ -382,6 +361,6 @@ def _restore(state: ReaderGroupState, update: ResetToCheckpoint) -> Iterator[Cha
     if checkpoint is None or checkpoint.status is not CheckpointStatus.COMPLETE:
         waits_for = ", ".join(checkpoint.pending) if checkpoint else ""
         why = f"it waits for {waits_for}" if waits_for else "there is no checkpoint of that name"
-        raise _refuse(UnknownCheckpointError, state, update, why)
+        raise refusal(UnknownCheckpointError, state, update, why)
     waits = tuple(Successor(s, tuple(sorted(p))) for s, p in checkpoint.waits.items())
     yield WasReset(positions(checkpoint.positions), waits, positions(state.end_cut))

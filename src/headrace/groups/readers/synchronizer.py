@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from headrace.errors import ReaderRevisionError
+from headrace.groups.readers import guards
 from headrace.groups.readers.records import LogEntry, decode_state, encode_state
 from headrace.groups.readers.rules import Outcome, apply, decide
 from headrace.groups.readers.state import ReaderGroupState
@@ -62,6 +63,7 @@ class Replica:
         changes = decide(self.state, update)
         if not changes:
             return None, Outcome(self.revision, ())
+        guards.check(self.state, update)
         entry = LogEntry(self.revision + 1, update)
         return entry, Outcome(entry.revision, changes)
 
