@@ -197,6 +197,23 @@ class _Ranges(io.RawIOBase):
         return bytes(data)
 
 
+def check_store_url(url: str | Path) -> None:
+    """Refuse an address that can never be a store, without touching anything."""
+    text = str(url)
+    scheme, found, rest = text.partition("://")
+    if not text:
+        raise StoreError("the store's address is empty; give a folder or a URL such as s3://bucket")
+    if not found:
+        return
+    if scheme not in SCHEMES:
+        raise UnknownSchemeError(
+            f"unknown store scheme {scheme!r}: give a folder or one of "
+            f"{', '.join(f'{name}://' for name in SCHEMES)}"
+        )
+    if scheme not in ("file", "memory") and not rest.split("/", 1)[0]:
+        raise StoreError(f"store {text!r} names no bucket; write {scheme}://bucket/prefix")
+
+
 def open_store(url: str | Path, options: Mapping[str, str] | None = None) -> Store:
     """Open the store at a folder, ``memory://``, ``s3://bucket/prefix``, ``gs://…`` or ``az://…``.
 
@@ -212,13 +229,9 @@ def open_store(url: str | Path, options: Mapping[str, str] | None = None) -> Sto
             return Store(str(folder), LocalStore(folder), folder)
         except (OSError, obstore_errors.BaseError) as error:
             raise StoreUnavailableError(f"store {folder} cannot be opened: {error}") from error
+    check_store_url(text)
     if scheme == "memory":
         return Store(text, MemoryStore())
-    if scheme not in SCHEMES:
-        raise UnknownSchemeError(
-            f"unknown store scheme {scheme!r}: give a folder or one of "
-            f"{', '.join(f'{name}://' for name in SCHEMES)}"
-        )
     config = dict(options or {})
     client = {"timeout": f"{TIMEOUT_S}s", "connect_timeout": "5s"}
     client |= {name: config.pop(name) for name in CLIENT_OPTIONS if name in config}

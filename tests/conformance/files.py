@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from tests.conformance.registry import Adapter
 
 

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from headrace.errors import HeadraceError
 from tests.conformance.files import CaseFile, CaseFileError, load
 from tests.conformance.registry import Adapter, find_adapters
-
-from headrace.errors import HeadraceError
 
 USAGE = "usage: python -m tests.conformance FILE..."
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.conformance.runner import main
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.json"))

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.subjects.strategies import filters, shaped, subjects, tiny_blocks
 
 from headrace.errors import InvalidFilterError, InvalidInputError, InvalidNameError
 from headrace.subjects import (
@@ -19,6 +18,7 @@ from headrace.subjects import (
     parse_filter,
     parse_share,
 )
+from tests.subjects.strategies import filters, shaped, subjects, tiny_blocks
 
 
 def reference(filter: str, subject: str) -> bool:

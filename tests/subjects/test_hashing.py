@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.subjects.strategies import filters, shaped, subjects, texts, tiny_blocks, tokens
 
 from headrace.errors import InvalidInputError, InvalidPartitioningError, SubjectMismatchError
 from headrace.subjects import (
@@ -22,6 +21,7 @@ from headrace.subjects import (
     route_hash,
     route_hash_array,
 )
+from tests.subjects.strategies import filters, shaped, subjects, texts, tiny_blocks, tokens
 
 FNV1A = {"": 0x811C9DC5, "a": 0xE40C292C, "foobar": 0xBF9CF968}
 

@@ -6,7 +6,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.subjects.strategies import filters, oddities, shaped, subjects, tiny_blocks
 
 from headrace.errors import (
     InvalidFilterError,
@@ -22,6 +21,7 @@ from headrace.subjects import (
     check_subject,
     first_invalid_subject,
 )
+from tests.subjects.strategies import filters, oddities, shaped, subjects, tiny_blocks
 
 LONGEST = "a" * SUBJECT_BYTES_MAX
 MOST_TOKENS = ".".join("ab" * (SUBJECT_TOKENS_MAX // 2))

@@ -96,10 +96,12 @@ class Notifier:
 def wake_folder(catalog_folder: Path) -> Path:
     """Where the sockets live: in the catalog, unless its path is too long for a socket."""
     folder = catalog_folder.resolve() / "wake"
-    if len(os.fsencode(folder)) + 40 <= SOCKET_PATH_MAX:
-        return folder
     digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}-{digest}"
+    name = f"headrace-{os.getuid()}-{digest}"
+    for place in (folder, Path(tempfile.gettempdir()) / name):
+        if len(os.fsencode(place)) + 40 <= SOCKET_PATH_MAX:
+            return place
+    return Path("/tmp") / name
 
 
 class WakeSockets:

@@ -15,7 +15,7 @@ from headrace.catalog import Catalog, Tx, open_catalog, schema
 from headrace.catalog.sqlite import SqliteCatalog
 from headrace.errors import StoreError
 from headrace.log.log import Log
-from headrace.store import Store, open_store
+from headrace.store import Store, check_store_url, open_store
 
 SETTING = "store"
 BESIDE = "beside"
@@ -30,6 +30,8 @@ def open_log(
     create: bool = True,
 ) -> Log:
     """Open the catalog at ``url`` and its store."""
+    if store is not None:
+        check_store_url(store)
     catalog = open_catalog(url, create=create)
     try:
         return Log(catalog, _open_store(catalog, store, store_options))

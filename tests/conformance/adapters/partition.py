@@ -6,9 +6,9 @@ from typing import Annotated
 
 import msgspec
 import pyarrow as pa
-from tests.conformance.registry import Adapter
 
 from headrace.subjects import check_filter, check_subject, partition, partition_array
+from tests.conformance.registry import Adapter
 
 # Enough rows that a column is hashed by passes over its bytes.
 _COLUMN_ROWS = 100
