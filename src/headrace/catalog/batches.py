@@ -198,6 +198,11 @@ def buried(tx: Tx, before_us: int, limit: int) -> list[str]:
     return [str(row[0]) for row in rows]
 
 
+def count_buried(tx: Tx, before_us: int) -> int:
+    row = tx.row("SELECT count(*) FROM graveyard WHERE buried_us <= ?", (before_us,))
+    return 0 if row is None else int(row[0])
+
+
 def is_buried(tx: Tx, path: str) -> bool:
     return tx.row("SELECT 1 FROM graveyard WHERE path = ?", (path,)) is not None
 

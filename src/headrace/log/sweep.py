@@ -78,20 +78,17 @@ def _unnamed(catalog: Catalog, files: list[StoredFile]) -> Iterator[StoredFile]:
 
 def empty_graveyard(catalog: Catalog, store: Store, *, dry_run: bool = False) -> int:
     """Remove files that were given up longer ago than a read may take; returns how many."""
+    if dry_run:
+        return catalog.read(lambda tx: batches.count_buried(tx, _grace_ended_us(tx)))
     removed = 0
-    while True:
-        paths = catalog.read(_due)
-        if dry_run or not paths:
-            return removed + len(paths)
+    while paths := catalog.read(lambda tx: batches.buried(tx, _grace_ended_us(tx), PAGE)):
         for path in paths:
             store.delete(path)
-        catalog.write(partial(_forget, paths=paths))
+        catalog.write(partial(batches.forget_buried, paths=paths))
         removed += len(paths)
+    return removed
 
 
-def _due(tx: Tx) -> list[str]:
-    return batches.buried(tx, tx.now_us() - int(limits.READ_GRACE_S * 1e6), PAGE)
-
-
-def _forget(tx: Tx, paths: list[str]) -> None:
-    batches.forget_buried(tx, paths)
+def _grace_ended_us(tx: Tx) -> int:
+    """Files that were buried by this time are no longer read by anybody."""
+    return tx.now_us() - int(limits.READ_GRACE_S * 1e6)
