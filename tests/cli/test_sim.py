@@ -56,6 +56,8 @@ def test_replay_is_the_same_to_the_byte(capsys: pytest.CaptureFixture[str]) -> N
         (("all", "--replay", "3"), "one scenario"),
         (("shared", "--replay", "-3"), "--replay"),
         (("--planted", "--exhaustive"), "choose one"),
+        (("nowhere", "--planted"), "nowhere"),
+        (("--exhaustive", "--depth", "0"), "--depth"),
     ],
 )
 def test_command_that_makes_no_sense_ends_with_2_and_one_line(
@@ -114,6 +116,14 @@ def test_planted_bug_that_nobody_finds_ends_with_1(
     bugs += [bug("one", "seed 1: order"), bug("two", None)]
     assert run("--planted") == 1
     assert capsys.readouterr().out.splitlines()[-1] == "found 1 of 2"
+
+
+def test_planted_bugs_of_one_scenario_only(
+    bugs: list[PlantedBug], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bugs += [bug("shared: one", "seed 1: order"), bug("delivery: two", None)]
+    assert run("shared", "--planted") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "found 1 of 1"
 
 
 def test_planted_bugs_as_json(bugs: list[PlantedBug], capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,7 @@ def sim(
     replay
         Tell the whole history of one seed; the same to the byte every time.
     planted
-        Plant bugs on purpose and see that each is found.
+        Plant bugs on purpose, of one scenario or of all, and see that each is found.
     exhaustive
         Visit every reachable state of a small shared group.
     depth
@@ -93,8 +93,10 @@ def _run(
         raise InvalidInputError("choose one of --planted, --exhaustive and --replay")
     if steps is not None and not 1 <= steps <= 10_000_000:
         raise InvalidInputError(f"--steps is {steps}; it must be 1 to 10000000")
+    if depth is not None and not 1 <= depth <= 100:
+        raise InvalidInputError(f"--depth is {depth}; it must be 1 to 100")
     if planted:
-        return _planted(json)
+        return _planted(scenario, json)
     if exhaustive:
         return _exhaustive(depth, json)
     kinds = parse_faults(faults)
@@ -221,8 +223,11 @@ def _replay(chosen: list[str], seed: int, steps: int | None, kinds: frozenset[Fa
 # --- planted bugs and the exhaustive check ---
 
 
-def _planted(json: bool) -> int:
+def _planted(scenario: str, json: bool) -> int:
     bugs = planted_bugs()
+    if scenario != "all":
+        prefix = f"{scenario_named(scenario).name}:"
+        bugs = tuple(bug for bug in bugs if bug.name.startswith(prefix))
     results: list[Hunted] = []
     with _bar(json) as bar:
         task = bar.add_task("planted bugs", total=len(bugs), note="")
