@@ -13,10 +13,11 @@ import time
 from typing import Any
 
 from headrace.groups.progress import Progress
+from headrace.groups.shared.balance import plan_by_lag
 from headrace.groups.shared.leader import Leader
 from headrace.groups.shared.messages import LeaderWanted, Ping, UnitReport, UpdateProgress, unit_of
 from headrace.groups.shared.records import Commit, LeaderEffect, Listing, SegmentInfo, ToBorrower
-from headrace.groups.shared.settings import Balance, LeaderSettings
+from headrace.groups.shared.settings import LeaderSettings
 
 GROUP = "audit:orders.>"
 SIZES = ((1_000, 100), (10_000, 1_000), (100_000, 10_000))
@@ -44,7 +45,8 @@ def _measure(segments: int, members: int) -> dict[str, Any]:
     # Nobody leaves, one more joins: every member's share has to be looked at again.
     _join(leader, members - 1, members)
     one_more_ms = _timed(lambda: leader.balance(0))
-    by_lag_ms = _timed(lambda: _replan_by_lag(leader))
+    owned = _owned(leader)
+    by_lag_ms = _timed(lambda: plan_by_lag(owned, (), slack_percent=20))
     return {
         "segments": segments,
         "members": members,
@@ -73,10 +75,12 @@ def _finish(leader: Leader, effects: list[LeaderEffect]) -> None:
             effects += leader.committed(commit.number, claimed, 0)
 
 
-def _replan_by_lag(leader: Leader) -> None:
-    leader.settings = LeaderSettings(balance=Balance.LAG)
-    leader.tick(1)
-    leader.settings = LeaderSettings()
+def _owned(leader: Leader) -> dict[str, list[tuple[str, int]]]:
+    """What everyone has, with lags that differ."""
+    return {
+        borrower: [(unit, (n * 7919) % 1000) for n, unit in enumerate(units)]
+        for borrower, units in leader.borrowers.items()
+    }
 
 
 def _update(borrower: str, report: UnitReport, number: int = 1) -> UpdateProgress:
