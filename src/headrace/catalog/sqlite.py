@@ -100,8 +100,10 @@ def translate(error: BaseException, where: str) -> BaseException:
         return InvalidInputError(f"{error.object!r} is not valid text: {error.reason}")
     if not isinstance(error, sqlite3.Error):
         return error
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code == sqlite3.SQLITE_FULL:
+    extended = getattr(error, "sqlite_errorcode", 0)
+    code = extended & 0xFF
+    # A write that the system refuses is a quota or a limit on file sizes, most of all.
+    if code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_WRITE:
         return DiskFullError(f"{where}: no room left to write; free some space and try again")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return CatalogUnavailableError(

@@ -20,7 +20,15 @@ from itertools import pairwise
 import msgspec
 
 from headrace.catalog import Tx, batches
-from headrace.catalog.streams import ByBytes, ByEvents, Fixed, Scaling, Segment, Stream
+from headrace.catalog.streams import (
+    SEGMENTS_MAX,
+    ByBytes,
+    ByEvents,
+    Fixed,
+    Scaling,
+    Segment,
+    Stream,
+)
 
 WINDOWS_S = (120, 300, 600, 1200)
 HOT = ((120, 5.0), (300, 2.0), (600, 1.0))
@@ -70,7 +78,7 @@ def decide(policy: Scaling, loads: Sequence[Load]) -> list[Decision]:
     count = len(loads)
     busy: set[int] = set()
     for load in rested:
-        found = _hot(policy, load, unit)
+        found = _hot(policy, load, unit, SEGMENTS_MAX - count + 1)
         if found is not None:
             decisions.append(found)
             busy.add(load.number)
@@ -92,11 +100,15 @@ def decide(policy: Scaling, loads: Sequence[Load]) -> list[Decision]:
     return decisions
 
 
-def _hot(policy: ByEvents | ByBytes, load: Load, unit: str) -> Split | None:
+def _hot(policy: ByEvents | ByBytes, load: Load, unit: str, most: int) -> Split | None:
+    # A single hot key cannot be cut: its segment ends up as narrow as the key, and stays.
+    most = min(most, policy.factor, load.range_hi - load.range_lo)
+    if most < 2:
+        return None
     for window_s, factor in HOT:
         rate = load.rate(window_s)
         if load.age_s >= window_s and rate > factor * policy.target_per_s:
-            into = max(2, min(policy.factor, int(rate // policy.target_per_s)))
+            into = max(2, min(most, int(rate // policy.target_per_s)))
             reason = f"{rate:.1f} {unit} over {window_s // 60} min, target {policy.target_per_s}"
             return Split(load.number, into, reason)
     return None

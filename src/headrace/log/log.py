@@ -20,6 +20,7 @@ from headrace.errors import (
     HeadraceError,
     InvalidConfigError,
     InvalidEventError,
+    SegmentSealedError,
     StreamExistsError,
     SubjectOverlapError,
     UnknownSegmentError,
@@ -224,13 +225,17 @@ class Log:
 
         done = []
         for decision in self.catalog.read(look, snapshot=True):
-            match decision:
-                case autoscale.Split(segment=segment, into=into, reason=reason):
-                    sealed: tuple[int, ...] = (segment,)
-                    opened = () if dry_run else self.split(name, segment, into).opened
-                case autoscale.Merge(segments=segments, reason=reason):
-                    sealed = segments
-                    opened = () if dry_run else self.merge(name, segments).opened
+            try:
+                match decision:
+                    case autoscale.Split(segment=segment, into=into, reason=reason):
+                        sealed: tuple[int, ...] = (segment,)
+                        opened = () if dry_run else self.split(name, segment, into).opened
+                    case autoscale.Merge(segments=segments, reason=reason):
+                        sealed = segments
+                        opened = () if dry_run else self.merge(name, segments).opened
+            except SegmentSealedError:
+                # Somebody else scaled it meanwhile, who looked at the same loads.
+                continue
             done.append(Scaled(sealed, opened, reason))
         return done
 
