@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import NotUnassignedError, ReaderRevisionError, ReaderStateDecodeError
 from headrace.groups.readers import (
+    AckCheckpoint,
     AddReader,
     ClaimSegment,
     GroupConfig,
@@ -180,6 +181,29 @@ def test_preparing_decides_and_changes_nothing_until_it_is_followed() -> None:
         replica.prepare(ClaimSegment("r1", 1, seg("a/1")))
     assert replica.follow([entry]) == [outcome]
     assert replica.prepare(RemoveReader("nobody"))[0] is None
+
+
+def test_readers_that_answer_at_once_cost_one_update_each() -> None:
+    group = Group.of(60)
+    readers = [f"r{n}" for n in range(30)]
+    group.join(*readers)
+    for reader in readers:
+        group.acquire(reader)
+    group.checkpoint("c1")
+    start, log = group.image(), list[LogEntry]()
+    replicas = {reader: Replica.restore(start) for reader in readers}
+    for reader, replica in replicas.items():
+        replica.follow(log)
+        entry, _ = replica.prepare(AckCheckpoint(reader, group.token(reader), "c1"))
+        assert entry is not None
+        log.append(entry)
+    assert len(log) == len(readers)
+    follower = Replica.restore(start)
+    follower.follow(log)
+    assert follower.state.blockers() == {}
+    for replica in replicas.values():
+        replica.follow(log)
+        assert replica.snapshot() == follower.snapshot()
 
 
 def test_a_long_log_is_due_for_a_snapshot() -> None:
