@@ -101,6 +101,7 @@ class SubscriberQueue:
             self._messages.clear()
             self._batches = 0
             return False
+        assert self.settings.policy is QueuePolicy.SKIP, "a publisher asks before it blocks"
         self._skip(data, snapshot())
         return True
 
