@@ -38,9 +38,7 @@ def run() -> list[dict[str, Any]]:
     few, many = (_frontier_us(partitions) for partitions in (100, 10_000))
     return [
         _figure("epochs: integer batches judged, in arrays", _judged(INTEGERS), "M/s", LEAST),
-        _figure(
-            "epochs: integer batches judged, array of one time each", _one_epoch(), "M/s", LEAST
-        ),
+        _figure("epochs: integer batches judged, one time per array", _one_epoch(), "M/s", LEAST),
         _figure("epochs: pair batches judged, in arrays", _judged(PAIRS), "M/s"),
         _figure("epochs: integer batches received one by one", _received(), "M/s"),
         _figure("epochs: batches published to one subscriber", _published(), "M/s"),
