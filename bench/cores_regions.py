@@ -15,7 +15,8 @@ from headrace.regions.cursor import CursorReceipt, OriginCursor
 from headrace.regions.index import SnapshotIndex
 from headrace.regions.markers import RegionPosition, Snapshot, Update
 from headrace.regions.origins import OriginMap
-from headrace.regions.progress import CursorDelta, LaneDelta, Life, Stamp
+from headrace.regions.progress import CursorDelta, LaneDelta
+from headrace.regions.stamps import Life, Stamp
 from headrace.regions.updates import SnapshotCursor
 
 RANGES = 1_000_000

@@ -494,6 +494,10 @@ class UpdateAheadError(RegionError):
     """An update or an ack names a position that the log does not have."""
 
 
+class StaleUpdateError(RegionError):
+    """An update of a group from before it was deleted or set anew."""
+
+
 class OriginOrderError(RegionError):
     """Events of one origin came with a gap, again, or at another place than the log's end."""
 

@@ -18,7 +18,8 @@ from headrace.errors import (
 from headrace.regions import cursor as cursors
 from headrace.regions.cursor import CursorMessage, CursorReceipt, OriginCursor
 from headrace.regions.origins import OriginMap, lane_of, lane_reaches
-from headrace.regions.progress import CursorDelta, LaneDelta, Life, Stamp
+from headrace.regions.progress import CursorDelta, LaneDelta
+from headrace.regions.stamps import Life, Stamp
 
 
 class Region:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import InvalidMarkerError
 from headrace.regions.markers import (
+    Command,
     LaneEnd,
     Marker,
     RegionPosition,
@@ -20,12 +21,14 @@ from headrace.regions.markers import (
     encode_marker,
     recipients,
 )
+from headrace.regions.stamps import Life, Stamp
 
 MARKERS: list[Marker] = [
     Request("S1", "a", 2),
     Response("S1", "a", 1, "b", 7),
     Snapshot("S1", 9, (RegionPosition("b", 7),), (LaneEnd("a", 3),), ("c",)),
     Update("billing", "a", "S1", (RegionPosition("b", 7),), (LaneEnd("a", 3),)),
+    Command("billing", "a", Life(Stamp(3, "a")), (LaneEnd("a", 3),)),
 ]
 
 
@@ -35,7 +38,8 @@ def test_marker_survives_the_wire(marker: Marker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("marker", "regions"), list(zip(MARKERS, [("b", "c"), (), (), ("b", "c")], strict=True))
+    ("marker", "regions"),
+    list(zip(MARKERS, [("b", "c"), (), (), ("b", "c"), ("b", "c")], strict=True)),
 )
 def test_marker_goes_to_whom_it_concerns(marker: Marker, regions: tuple[str, ...]) -> None:
     assert recipients(marker, ["b", "c"]) == regions

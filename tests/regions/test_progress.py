@@ -8,14 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import InvalidCursorDeltaError
-from headrace.regions.progress import (
-    STAMP_COUNTER_MAX,
-    CursorDelta,
-    LaneDelta,
-    Life,
-    OriginProgress,
-    Stamp,
-)
+from headrace.regions.progress import CursorDelta, LaneDelta, OriginProgress
+from headrace.regions.stamps import STAMP_COUNTER_MAX, Life, Stamp
 
 stamps = st.builds(Stamp, st.integers(0, 3), st.sampled_from(["", "a", "b"]))
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.errors import RegionError, UnknownRegionError
+from headrace.errors import (
+    CursorDeletedError,
+    RegionError,
+    StaleUpdateError,
+    UnknownRegionError,
+    UpdateAheadError,
+)
 from headrace.regions.cursor import CursorMessage, OriginCursor
 from headrace.regions.effects import Append, Effect, Refused, SnapshotSettings
 from headrace.regions.markers import (
+    Command,
     LaneEnd,
     Marker,
     RegionPosition,
@@ -16,8 +23,9 @@ from headrace.regions.markers import (
     Snapshot,
     Update,
 )
-from headrace.regions.progress import CursorDelta, LaneDelta, Life, Stamp
+from headrace.regions.progress import CursorDelta, LaneDelta
 from headrace.regions.segment import LinkedSegment
+from headrace.regions.stamps import Life, Stamp
 from headrace.regions.updates import SnapshotCursor
 
 
@@ -206,3 +214,101 @@ def test_trimmed_log_is_restored_and_goes_on() -> None:
         "b", "g", again.log, restored=segment.origin_groups["g"].progress.whole()
     )
     assert restored.acked == segment.origin_groups["g"].acked
+
+
+# --- commands to groups under snapshots ---
+
+FIRST = Life(Stamp(1, "a"))
+
+
+def stale(position: int, life: Life | None = None) -> Update:
+    at = (RegionPosition("b", position),)
+    return Update("g", "a", "S1", at, (LaneEnd("a", 9), LaneEnd("b", 9)), life or Life())
+
+
+def two_events() -> Log:
+    log = Log()
+    log.events("a", 2)
+    log.segment.create("g").ack(0, 2)
+    return log
+
+
+def test_seek_of_another_region_sets_the_cursor_by_origin() -> None:
+    log = two_events()
+    log.events("b!", 1)
+    group(log).ack(2)
+    log.marker(Command("g", "a", FIRST, (LaneEnd("a", 1),)))
+    assert group(log).acked.missing(4) == ((1, 2),)
+    log.marker(Command("g", "a", FIRST, (LaneEnd("a", 2),)))  # the same life again
+    assert group(log).acked.missing(4) == ((1, 2),)
+
+
+def test_update_from_before_a_seek_does_not_undo_it() -> None:
+    log = two_events()
+    log.marker(Command("g", "a", FIRST))
+    log.marker(stale(1))
+    assert isinstance(log.effects[-1], Refused)
+    assert isinstance(log.effects[-1].error, StaleUpdateError)
+    assert group(log).mark_delete == -1
+    log.marker(stale(0, FIRST))
+    assert group(log).mark_delete == 0
+
+
+def test_command_that_an_update_overtook_adds_its_own_once() -> None:
+    log = two_events()
+    log.marker(stale(0, FIRST))
+    assert group(log).acked.missing(3) == ((1, 2),)
+    command = Command("g", "a", FIRST, (LaneEnd("a", 2),))
+    log.marker(command)
+    assert group(log).mark_delete == 3
+    log.do(log.segment.seek("g", -1))
+    log.marker(command)
+    assert group(log).mark_delete == -1
+
+
+def test_seek_everywhere_is_told_to_all_and_updates_start_again() -> None:
+    log = two_events()
+    log.do(log.segment.tick("S1", 0, ["a"]))
+    log.marker(Response("S1", "b", 1, "a", 8))
+    assert log.kinds()[-1] == "Update"
+    log.do(log.segment.seek_everywhere("g", 0))
+    command = log.records[-1]
+    assert command == Command("g", "b", Life(Stamp(1, "b")), (LaneEnd("a", 1),))
+    log.do(log.segment.ack("g", 1))
+    sent = log.records[-1]
+    assert isinstance(sent, Update)
+    assert sent.life == Life(Stamp(1, "b"))
+    with pytest.raises(UpdateAheadError):
+        log.segment.seek_everywhere("g", 99)
+    assert log.segment.lives["g"] == Life(Stamp(1, "b"))
+
+
+def test_deleted_group_is_not_brought_back_by_old_updates_but_created_anew() -> None:
+    log = two_events()
+    log.do(log.segment.delete("g"))
+    assert log.kinds()[-1] == "Command"
+    log.marker(stale(1))
+    assert log.segment.snapshot_groups == {}
+    with pytest.raises(CursorDeletedError, match="b does not have it"):
+        log.segment.delete("g")
+    assert log.segment.create("g").life == Life(Stamp(2, "b"))
+    assert group(log).acked.missing(4) == ((0, 2),)
+
+
+def test_of_two_commands_at_the_same_time_the_same_one_wins() -> None:
+    earlier = Command("g", "a", Life(Stamp(1, "a")), (LaneEnd("a", 2),))
+    later = Command("g", "c", Life(Stamp(1, "c")), (LaneEnd("a", 1),))
+    for order in ((earlier, later), (later, earlier)):
+        log = two_events()
+        log.segment.members_changed(["a", "c"])
+        for command in order:
+            log.marker(command)
+        assert group(log).life == later.life
+        assert group(log).acked.missing(4) == ((1, 2),)
+
+
+def test_command_of_an_unknown_region_is_refused() -> None:
+    log = two_events()
+    log.marker(Command("g", "z", Life(Stamp(1, "z"), deleted=True)))
+    assert isinstance(log.effects[-1], Refused)
+    assert group(log).mark_delete == 2

@@ -50,6 +50,7 @@ def test_interesting_states_are_reached(summaries: dict[str, Summary]) -> None:
         "cursor.rewound by another region",
         "delete",
         "marker.refused StaleResponseError",
+        "marker.refused StaleUpdateError",
         "marker.refused UnknownRegionError",
         "members.changed mid-snapshot",
         "published.for some regions only",

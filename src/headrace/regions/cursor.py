@@ -30,7 +30,8 @@ import numpy as np
 from headrace.errors import CursorDeletedError, UnknownRegionError, UpdateAheadError
 from headrace.groups.ranges import AckedRanges
 from headrace.regions.origins import Lane, OriginMap, lane_reaches
-from headrace.regions.progress import CursorDelta, LaneDelta, Life, Merged, OriginProgress, Stamp
+from headrace.regions.progress import CursorDelta, LaneDelta, Merged, OriginProgress
+from headrace.regions.stamps import Life, Stamp
 
 JOURNAL_MAX = 4096
 BULK_MIN = 4096

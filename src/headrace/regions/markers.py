@@ -6,7 +6,8 @@ traffic.  Which regions it is replicated to depends on its kind (:func:`recipien
 Compared with the protocol as first published, a request and a response carry their *round*, so
 that an answer to the first round can never be taken for one to the second, and a snapshot
 carries what its region had *seen* of every lane, so that applying an update never acks an event
-that the consumers of the other region cannot have met.
+that the consumers of the other region cannot have met.  Seek and delete are commands of their own
+(:class:`Command`), and an update from before one is told by its *life*.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Annotated
 import msgspec
 
 from headrace.errors import InvalidMarkerError
+from headrace.regions.stamps import Life
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Position = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -77,13 +79,26 @@ class Update(msgspec.Struct, frozen=True, tag="update"):
     snapshot_id: Name
     positions: tuple[RegionPosition, ...]
     seen: tuple[LaneEnd, ...] = ()
+    life: Life = Life()
 
     def position_in(self, region: str) -> int | None:
         """The position meant for a region, if it took part in the snapshot."""
         return next((p.position for p in self.positions if p.region == region), None)
 
 
-Marker = Request | Response | Snapshot | Update
+class Command(msgspec.Struct, frozen=True, tag="command"):
+    """A user has deleted the group in ``source``, or set it anew: below ``floors`` all is acked.
+
+    It counts in every region, unless a command with a higher stamp is known there.
+    """
+
+    group: Name
+    source: Name
+    life: Life
+    floors: tuple[LaneEnd, ...] = ()
+
+
+Marker = Request | Response | Snapshot | Update | Command
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Marker] = msgspec.msgpack.Decoder(Marker)
@@ -92,7 +107,7 @@ _decoder: msgspec.msgpack.Decoder[Marker] = msgspec.msgpack.Decoder(Marker)
 def recipients(marker: Marker, members: Iterable[str]) -> tuple[str, ...]:
     """The regions that a marker is replicated to, of those that the stream is replicated to."""
     match marker:
-        case Request() | Update():
+        case Request() | Update() | Command():
             return tuple(members)
         case Response(source=source):
             return tuple(member for member in members if member == source)

@@ -29,28 +29,13 @@ import numpy as np
 from headrace.errors import InvalidCursorDeltaError
 from headrace.groups.ranges import OFFSET_MAX, AckedRanges
 from headrace.regions.origins import Lane
+from headrace.regions.stamps import STAMP_COUNTER_MAX, Life, Stamp
 
 Ranges = tuple[tuple[int, int], ...]
 Gain = tuple[Lane, int, int]
 """Sequences ``lo`` to ``hi`` (exclusive) of a lane, among which some are newly acked."""
 
 _VECTORISED_RANGES_MIN = 4096
-STAMP_COUNTER_MAX = 2**62
-"""No honest counter comes near it; a higher one would leave no room for a later command."""
-
-
-class Stamp(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """When a command was given: the higher one wins."""
-
-    counter: int = 0
-    region: str = ""
-
-
-class Life(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """Whether the group is there, since which command."""
-
-    stamp: Stamp = Stamp()
-    deleted: bool = False
 
 
 class LaneDelta(msgspec.Struct, frozen=True, array_like=True):

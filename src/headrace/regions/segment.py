@@ -14,14 +14,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from headrace.errors import RegionError, UnknownRegionError
+from headrace.errors import (
+    CursorDeletedError,
+    RegionError,
+    StaleUpdateError,
+    UnknownRegionError,
+)
 from headrace.regions.controller import SnapshotController
 from headrace.regions.cursor import CursorMessage, CursorReceipt, OriginCursor
 from headrace.regions.effects import Append, Effect, Forced, Refused, SnapshotSettings
 from headrace.regions.index import ReadSnapshots, SnapshotIndex
-from headrace.regions.markers import LaneEnd, Marker, Request, Response, Snapshot, Update
+from headrace.regions.markers import (
+    Command,
+    LaneEnd,
+    Marker,
+    Request,
+    Response,
+    Snapshot,
+    Update,
+)
 from headrace.regions.origins import Lane, OriginMap
 from headrace.regions.progress import Merged
+from headrace.regions.stamps import Life, Stamp
 from headrace.regions.updates import SnapshotCursor
 
 
@@ -51,6 +65,10 @@ class LinkedSegment:
         self.controller = SnapshotController(region, self._linked, settings)
         self.index = SnapshotIndex(read_snapshots)
         self.snapshot_groups: dict[str, SnapshotCursor] = {}
+        self.lives: dict[str, Life] = {}
+        """The last command to each snapshot group that ever had one; to be saved with them."""
+        self._awaited: dict[str, Life] = {}
+        """Lives that were met in an update before their command."""
         self.origin_groups: dict[str, OriginCursor] = {}
 
     # --- the log -----------------------------------------------------------------------
@@ -99,6 +117,11 @@ class LinkedSegment:
                 return []
             case Update():
                 return self.apply(marker)
+            case Command(source=source) if source == self.region:
+                return []
+            case Command(group=name, source=source):
+                self._require_known(f"command to group {name!r}", source)
+                return self._obey(marker)
 
     def _require_known(self, update: str, region: str) -> None:
         if region not in self._linked:
@@ -132,14 +155,70 @@ class LinkedSegment:
     def apply(self, update: Update) -> list[Effect]:
         """Take another region's update over; a group that is not here is created by it."""
         self._require_known(f"update of group {update.group!r}", update.source)
-        group = self.snapshot_groups.get(update.group)
+        name = update.group
+        life = self.lives.get(name, Life())
+        if update.life < life:
+            raise StaleUpdateError(
+                f"update of group {name!r} from {update.source} under {update.life}",
+                f"{self.region} follows {life}",
+                "the group was deleted or set anew since",
+            )
+        group = self.snapshot_groups.get(name)
         if group is None:
-            group = SnapshotCursor(self.region, update.group, self.log)
-            if group.check(update) is None:
-                return []
+            group = SnapshotCursor(self.region, name, self.log, life=update.life)
+        if group.check(update) is None:
+            return []
+        if update.life > life:
+            group = group.renewed(update.life)
+            self._awaited[name] = update.life
+            self.lives[name] = update.life
         group.apply(update)
-        self.snapshot_groups[update.group] = group
+        self.snapshot_groups[name] = group
         return self._updates(group)
+
+    def delete(self, name: str) -> list[Effect]:
+        """Delete a group in every region; updates under way cannot bring it back."""
+        if name not in self.snapshot_groups:
+            raise CursorDeletedError(
+                f"delete of group {name!r}", f"{self.region} does not have it", "it is not here"
+            )
+        command = Command(name, self.region, Life(self._next_stamp(name), deleted=True))
+        return [Append(command), *self._obey(command)]
+
+    def seek_everywhere(self, name: str, mark_delete: int) -> list[Effect]:
+        """Set the cursor here and, by origin, to the same place in every region."""
+        life = Life(self._next_stamp(name))
+        command = self.snapshot_groups[name].command_to(mark_delete, life)
+        return [Append(command), *self._obey(command)]
+
+    def create(self, name: str) -> SnapshotCursor:
+        """A consumer's group that is not here begins with nothing acked."""
+        life = self.lives.get(name, Life())
+        if life.deleted:
+            life = self.lives[name] = Life(self._next_stamp(name))
+        group = SnapshotCursor(self.region, name, self.log, life=life)
+        return self.snapshot_groups.setdefault(name, group)
+
+    def _obey(self, command: Command) -> list[Effect]:
+        name, life = command.group, command.life
+        known = self.lives.get(name, Life())
+        overtaken = self._awaited.get(name) == life and name in self.snapshot_groups
+        if life < known or (life == known and not overtaken):
+            return []  # overruled before it came, or the same again
+        self._awaited.pop(name, None)
+        self.lives[name] = life
+        group = self.snapshot_groups.pop(name, None)
+        if life.deleted:
+            return []
+        group = group or SnapshotCursor(self.region, name, self.log)
+        if group.life != life:
+            group = group.renewed(life)
+        group.obey(command)
+        self.snapshot_groups[name] = group
+        return self._updates(group)
+
+    def _next_stamp(self, name: str) -> Stamp:
+        return Stamp(self.lives.get(name, Life()).stamp.counter + 1, self.region)
 
     def ack(self, name: str, lo: int, hi: int | None = None) -> list[Effect]:
         """A consumer of a group under snapshots has acked."""
@@ -148,7 +227,7 @@ class LinkedSegment:
         return self._updates(group)
 
     def seek(self, name: str, mark_delete: int) -> list[Effect]:
-        """A user has set the cursor of a group under snapshots."""
+        """A user has set the cursor of a group under snapshots, in this region alone."""
         group = self.snapshot_groups[name]
         group.seek(mark_delete)
         return self._updates(group)

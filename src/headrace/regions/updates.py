@@ -15,6 +15,11 @@ Incoming: an update acks what lies at or below its position, and never un-acks a
 source had not *seen* when the snapshot was taken stays unacked as a hole below the position: events
 of this region only, and in a forced snapshot those of the regions left out.  A group that is not
 here yet is created with exactly that state.
+
+Commands: a seek or a delete for all regions starts a new *life* of the group.  Updates name the
+life that they are about, and one of a life that is over is refused, so it cannot undo the command.
+An update of a new life may overtake the command by way of a third region; then the command adds its
+own when it comes.
 """
 
 from __future__ import annotations
@@ -22,8 +27,9 @@ from __future__ import annotations
 from headrace.errors import UnknownRegionError, UpdateAheadError
 from headrace.groups.ranges import AckedRanges
 from headrace.regions.index import SnapshotIndex
-from headrace.regions.markers import Update
-from headrace.regions.origins import OriginMap
+from headrace.regions.markers import Command, LaneEnd, Update
+from headrace.regions.origins import OriginMap, lane_reaches
+from headrace.regions.stamps import Life
 
 
 class SnapshotCursor:
@@ -38,9 +44,12 @@ class SnapshotCursor:
         acked: AckedRanges | None = None,
         used: int = -1,
         applied: int | None = None,
+        life: Life | None = None,
     ) -> None:
         self.region = region
         self.group = group
+        self.life = life if life is not None else Life()
+        """The command that this cursor follows."""
         self._log = log
         self.acked = acked if acked is not None else AckedRanges(floor=log.first)
         for lo, hi in log.markers(self.acked.floor, log.end):
@@ -74,16 +83,43 @@ class SnapshotCursor:
     def seek(self, mark_delete: int) -> None:
         """A user sets the cursor: everything up to ``mark_delete`` is acked and nothing else.
 
-        This is a matter of one region; the other regions' cursors stay where they are.
+        This is a matter of one region, as the protocol has it; the other regions' cursors stay
+        where they are.  :meth:`command_to` makes it a matter of all.
         """
-        if not -1 <= mark_delete < self._log.end:
-            raise UpdateAheadError(
-                f"seek to {mark_delete}", str(self), f"the log is 0 to {self._log.end - 1}"
-            )
+        self._check_seek(mark_delete)
         acked = AckedRanges(floor=max(mark_delete + 1, self._log.first))
         for lo, hi in self._log.markers(acked.floor, self._log.end):
             acked.ack_range(lo, hi)
         self.acked = acked
+
+    def _check_seek(self, mark_delete: int) -> None:
+        if not -1 <= mark_delete < self._log.end:
+            raise UpdateAheadError(
+                f"seek to {mark_delete}", str(self), f"the log is 0 to {self._log.end - 1}"
+            )
+
+    def command_to(self, mark_delete: int, life: Life) -> Command:
+        """The command that seeks here and, by origin, to the same place in every region."""
+        self._check_seek(mark_delete)
+        # From the beginning of what is retained, other regions begin where they can.
+        cut = self._log.cut(mark_delete + 1) if mark_delete >= self._log.first else {}
+        floors = tuple(LaneEnd(lane, cut[lane]) for lane in sorted(cut))
+        return Command(self.group, self.region, life, floors)
+
+    def renewed(self, life: Life) -> SnapshotCursor:
+        """The cursor of a new life: nothing is acked but what the command's region never sees."""
+        acked = AckedRanges(floor=self._log.first)
+        for lane in self._log.lanes():
+            if not lane_reaches(lane, life.stamp.region):
+                for lo, hi in self._log.offsets(lane, 0, self._log.next_sequence(lane)):
+                    acked.ack_many(o for o in range(lo, hi) if o in self.acked)
+        return SnapshotCursor(self.region, self.group, self._log, acked=acked, life=life)
+
+    def obey(self, command: Command) -> None:
+        """Ack what a command of this life says."""
+        for floor in command.floors:
+            for lo, hi in self._log.offsets(floor.lane, 0, floor.sequence):
+                self.acked.ack_range(lo, hi)
 
     def next_update(self, index: SnapshotIndex) -> Update | None:
         """The update that is due; ask when the cursor has moved and when a snapshot is new."""
@@ -97,6 +133,7 @@ class SnapshotCursor:
             snapshot_id=snapshot.snapshot_id,
             positions=snapshot.positions,
             seen=snapshot.seen,
+            life=self.life,
         )
 
     def check(self, update: Update) -> int | None:

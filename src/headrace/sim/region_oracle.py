@@ -26,7 +26,8 @@ from headrace.groups.ranges import AckedRanges
 from headrace.regions.cursor import OriginCursor
 from headrace.regions.markers import Snapshot
 from headrace.regions.origins import lane_reaches
-from headrace.regions.progress import Life, OriginProgress, Stamp
+from headrace.regions.progress import OriginProgress
+from headrace.regions.stamps import Life, Stamp
 from headrace.regions.updates import SnapshotCursor
 
 if TYPE_CHECKING:
@@ -55,10 +56,11 @@ class RegionsOracle:
         self._revisions: dict[str, int] = {}
         self._checked: dict[tuple[str, str], tuple[Command, int]] = {}
         # snapshots
-        self._met: set[EventKey] = set()
-        """Acked by a consumer, or passed over by a user's seek."""
+        self._met: dict[Life, set[EventKey]] = {}
+        """Acked by a consumer, or passed over by a user's seek, in each life of the group."""
+        self._met_ever: set[EventKey] = set()
         self._acked_ever: set[EventKey] = set()
-        self._marks: dict[str, int] = {}
+        self._marks: dict[str, tuple[Life, int]] = {}
         self._snapshots: dict[str, list[tuple[int, Snapshot]]] = {}
         self._bound: tuple[str, Snapshot, str] | None = None
         self._sought: set[str] = set()
@@ -175,14 +177,25 @@ class RegionsOracle:
     def snapshot_acked(self, region: Region, offset: int) -> None:
         """A consumer under snapshots has acked an event."""
         key = region.event_at(offset)
-        self._met.add(key)
+        self._meet(region, [key])
         self._acked_ever.add(key)
 
-    def snapshot_sought(self, region: Region, offset: int) -> None:
-        """A user has set the cursor of one region."""
-        self._met.update(key for _, key in region.events(offset))
+    def _meet(self, region: Region, keys: list[EventKey]) -> None:
+        group = region.by_snapshot
+        assert group is not None
+        self._met.setdefault(group.life, set()).update(keys)
+        self._met_ever.update(keys)
+
+    def snapshot_sought(self, region: Region, offset: int, *, everywhere: bool) -> None:
+        """A user has set the cursor of one region, or of all."""
+        self._meet(region, [key for _, key in region.events(offset)])
         self._marks.pop(region.name, None)
-        self._sought.add(region.name)
+        self._sought.update(self.regions if everywhere else [region.name])
+        self._bound = None
+
+    def snapshot_deleted(self) -> None:
+        """A user has deleted the group, so that everything comes again."""
+        self._sought.update(self.regions)
         self._bound = None
 
     def snapshot_taken(self, region: Region, position: int, snapshot: Snapshot) -> None:
@@ -213,20 +226,27 @@ class RegionsOracle:
         group = region.by_snapshot
         if group is None:
             return
-        before = self._marks.get(region.name, 0)
+        life, before = self._marks.get(region.name, (group.life, 0))
+        if life != group.life:
+            before = 0
         if group.acked.floor < before:
             self.world.fail(
                 "cursors never fall",
                 f"{region.name} fell from {before - 1} to {group.mark_delete} without a seek",
             )
+        met = self._met.get(group.life, set())
         for offset in _members(group.acked, before):
             entry = region.log[offset]
-            if not (entry.marker is not None or (entry.lane, entry.sequence) in self._met):
+            if entry.marker is not None or (entry.lane, entry.sequence) in met:
+                continue
+            # A command leaves alone what its region never sees.
+            kept = not lane_reaches(entry.lane, group.life.stamp.region)
+            if not kept or (entry.lane, entry.sequence) not in self._met_ever:
                 self.world.fail(
                     "nothing unacked is skipped",
                     f"{entry.lane}/{entry.sequence} at {offset} counts as acked in {region.name}",
                 )
-        self._marks[region.name] = group.acked.floor
+        self._marks[region.name] = (group.life, group.acked.floor)
         usable = self._usable(region, group)
         if usable is not None and group.used < usable.local:
             self.world.fail(

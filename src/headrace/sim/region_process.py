@@ -129,6 +129,7 @@ class Region(Process):
                 self.segment.events_restored(offset, entry.lane, entry.sequence)
             else:
                 self.segment.marker_restored(offset, entry.marker)
+        self.segment.lives.update(before.lives)
         for group, cursor in before.snapshot_groups.items():
             self.segment.snapshot_groups[group] = SnapshotCursor(
                 self.name,
@@ -137,6 +138,7 @@ class Region(Process):
                 acked=cursor.acked.copy(),
                 used=cursor.used,
                 applied=cursor.applied,
+                life=cursor.life,
             )
         for group, origin in before.origin_groups.items():
             restored, revision = origin.progress.whole(), origin.revision

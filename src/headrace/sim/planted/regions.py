@@ -15,8 +15,9 @@ from headrace.regions.controller import Phase, SnapshotController, SnapshotEvent
 from headrace.regions.cursor import CursorMessage, OriginCursor
 from headrace.regions.effects import Effect, Forced
 from headrace.regions.markers import LaneEnd, Marker, Response, Snapshot, Update
-from headrace.regions.progress import CursorDelta, Life, Merged, OriginProgress
+from headrace.regions.progress import CursorDelta, Merged, OriginProgress
 from headrace.regions.segment import LinkedSegment
+from headrace.regions.stamps import Life
 from headrace.regions.updates import SnapshotCursor
 from headrace.sim.planted import PlantedBug, by_seeds, patched
 
@@ -145,6 +146,15 @@ def _no_update_for_an_ack(_original: Any) -> Any:
     return ack
 
 
+def _life_ignored(original: Any) -> Any:
+    def apply(self: LinkedSegment, update: Update) -> list[Effect]:
+        life = self.lives.get(update.group, Life())
+        effects: list[Effect] = original(self, msgspec.structs.replace(update, life=life))
+        return effects
+
+    return apply
+
+
 # --- origin cursors ---
 
 
@@ -254,6 +264,13 @@ PLANTED = (
         LinkedSegment,
         "ack",
         _no_update_for_an_ack,
+    ),
+    _bug(
+        "seek undone by an update",
+        "an update from before a seek or a delete counts after it",
+        LinkedSegment,
+        "apply",
+        _life_ignored,
     ),
     _bug(
         "seek undone by a merge",

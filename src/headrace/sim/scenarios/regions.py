@@ -170,15 +170,23 @@ class RegionsScenario(Scenario):
         self.world.reach("seek")
         self.home.by_origin.seek(offset)
         self.oracle.origin_commanded(self.home, offset)
+        everywhere = rng.random() < 0.5
         if self.home.by_snapshot is not None:
-            self.oracle.snapshot_sought(self.home, offset)
-            self.home.do(self.home.segment.seek(GROUP, offset - 1))
+            if everywhere:
+                effects = self.home.segment.seek_everywhere(GROUP, offset - 1)
+            else:
+                effects = self.home.segment.seek(GROUP, offset - 1)
+            self.oracle.snapshot_sought(self.home, offset, everywhere=everywhere)
+            self.home.do(effects)
         self.touched(self.home)
 
     def _delete(self) -> None:
         if self.home.awake and not self.home.by_origin.deleted:
             self.home.by_origin.delete()
-            self.in_hand["origin"] = []
+            self.in_hand = {"origin": [], "snapshot": []}
+            if self.home.by_snapshot is not None:
+                self.oracle.snapshot_deleted()
+                self.home.do(self.home.segment.delete(GROUP))
             self.home.note("deletes the group")
             self.world.reach("delete")
             self.touched(self.home)
@@ -203,7 +211,8 @@ class RegionsScenario(Scenario):
         home = self.home
         if home.by_snapshot is None:
             # No update has come: the first consumer in a region creates the group there.
-            home.segment.snapshot_groups[GROUP] = SnapshotCursor(home.name, GROUP, home.segment.log)
+            home.segment.create(GROUP)
+            self.in_hand["snapshot"] = []
         if home.by_origin.deleted and (dice < 0.2 or not self.world.faults.active):
             offset = int(dice * 5 * len(home.log)) if self.world.faults.active else 0
             home.by_origin.create(offset)
