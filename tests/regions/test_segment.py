@@ -43,7 +43,7 @@ class Log:
     def events(self, lane: str, count: int) -> None:
         offset, sequence = len(self.records), self.segment.log.next_sequence(lane)
         self.records += [None] * count
-        self.do(self.segment.events_appended(offset, lane, sequence, count))
+        self.segment.events_appended(offset, lane, sequence, count)
 
     def marker(self, marker: Marker) -> None:
         self.records.append(marker)

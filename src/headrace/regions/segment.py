@@ -3,7 +3,9 @@
 The runtime appends to the log and tells this core what was appended and where; the core answers
 with effects.  ``Append`` asks for a marker to be appended to the local log, which is then told like
 any other (:meth:`LinkedSegment.marker_appended`).  A marker that comes from another region is
-appended here first, and told with its place here.
+appended here first, and told with its place here.  What a call changes and the markers that it asks
+for belong in one transaction: a group that remembers an update which was never written would not
+send it again.
 
 Groups are of one of two kinds: ``snapshot_groups`` follow updates by position, ``origin_groups``
 exchange progress by origin and need no markers.  Whoever saves a group saves its ``acked`` set,
@@ -73,15 +75,12 @@ class LinkedSegment:
 
     # --- the log -----------------------------------------------------------------------
 
-    def events_appended(
-        self, offset: int, lane: Lane, sequence: int, count: int = 1
-    ) -> list[Effect]:
+    def events_appended(self, offset: int, lane: Lane, sequence: int, count: int = 1) -> None:
         """Events were appended here: published here, or replicated from their origin."""
         self.log.events(offset, lane, sequence, count)
         self.controller.traffic(count)
         for cursor in self.origin_groups.values():
             cursor.events_appended(offset, lane, sequence, count)
-        return []
 
     def marker_appended(self, offset: int, marker: Marker) -> list[Effect]:
         """A marker was appended here.

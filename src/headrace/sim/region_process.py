@@ -216,7 +216,7 @@ class Region(Process):
         if entry.origin == self.name:
             self._to_channels(entry)
         if entry.marker is None:
-            self.do(self.segment.events_appended(offset, entry.lane, entry.sequence))
+            self.segment.events_appended(offset, entry.lane, entry.sequence)
         else:
             if isinstance(entry.marker, Snapshot):
                 self.world.reach("snapshot.complete")

@@ -212,7 +212,7 @@ class Region:
         self.numbers.append(len(self.labels))
         self.labels.append(entry.label)
         if marker is None:
-            self.run(self.segment.events_appended(position, lane, entry.sequence))
+            self.segment.events_appended(position, lane, entry.sequence)
         else:
             self.run(self.segment.marker_appended(position, marker))
 
