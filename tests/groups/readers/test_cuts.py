@@ -47,6 +47,23 @@ def test_a_group_reset_in_the_middle_of_a_scale_reads_on_to_the_end() -> None:
     assert group.unassigned == {"a/2": 0, "a/5": 0}
 
 
+def test_a_group_may_begin_in_the_middle_of_a_scale_and_end_at_a_cut() -> None:
+    group = Group()
+    start, end = cut(a0=30, a4=10), cut(a2=5, a3=5, a4=20)
+    group.state = cuts.begin_at(start, GRAPH, GroupConfig(), end_cut=end)
+    assert group.future == {"a/3": {"a/0"}}
+    group.join("r1")
+    group.claim("r1", "a/0", "a/4")
+    group.complete("r1", "a/4", a5="a/3 a/4")
+    group.complete("r1", "a/0", a2="a/0", a3="a/0 a/1")
+    group.claim("r1", "a/2", "a/3")
+    group.complete("r1", "a/2")
+    group.complete("r1", "a/3", a5="a/3 a/4")
+    assert group.state.end_of_data
+    with pytest.raises(InvalidReaderUpdateError, match="end cut: there is no segment b/0"):
+        cuts.begin_at(start, GRAPH, GroupConfig(), end_cut=cut(b0=1))
+
+
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [

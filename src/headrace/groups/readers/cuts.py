@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 
 from headrace.errors import InvalidReaderUpdateError
 from headrace.groups.readers.segments import Cut, SegmentId, positions
+from headrace.groups.readers.settings import GroupConfig
+from headrace.groups.readers.state import ReaderGroupState
 from headrace.groups.readers.updates import Reset, Successor
 
 Graph = Mapping[SegmentId, tuple[SegmentId, ...]]
@@ -79,3 +81,14 @@ def reset_to(cut: Cut, graph: Graph) -> Reset:
     """The update that begins again at a cut, with what waits for only some predecessors."""
     check_cut(cut, graph)
     return Reset(positions(cut), waits_of(cut, graph))
+
+
+def begin_at(
+    cut: Cut, graph: Graph, config: GroupConfig, *, end_cut: Cut | None = None
+) -> ReaderGroupState:
+    """A new group that begins at a cut, and ends at another if one is given."""
+    check_cut(cut, graph)
+    for segment in end_cut or ():
+        if segment not in graph:
+            raise InvalidReaderUpdateError(f"end cut: there is no segment {segment}")
+    return ReaderGroupState(config, cut, waits=waits_of(cut, graph), end_cut=end_cut)

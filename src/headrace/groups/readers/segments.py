@@ -91,6 +91,14 @@ class SegmentStatus(StrEnum):
     OVER = "over"
 
 
+RESETS: Final = {
+    "reset within the cut": SegmentStatus.UNASSIGNED,
+    "reset behind the cut": SegmentStatus.OVER,
+    "reset ahead of the cut": SegmentStatus.UNKNOWN,
+    "reset halfway ahead of the cut": SegmentStatus.FUTURE,
+}
+"""Where a reset puts a segment, wherever it was; halfway: it follows some behind, some within."""
+
 SEGMENT_TRANSITIONS: Final[dict[tuple[SegmentStatus, str], SegmentStatus]] = {
     (SegmentStatus.UNKNOWN, "start of the group"): SegmentStatus.UNASSIGNED,
     (SegmentStatus.UNKNOWN, "one of its predecessors is over"): SegmentStatus.FUTURE,
@@ -101,11 +109,11 @@ SEGMENT_TRANSITIONS: Final[dict[tuple[SegmentStatus, str], SegmentStatus]] = {
     (SegmentStatus.ASSIGNED, "release"): SegmentStatus.UNASSIGNED,
     (SegmentStatus.ASSIGNED, "reader offline"): SegmentStatus.UNASSIGNED,
     (SegmentStatus.ASSIGNED, "completion"): SegmentStatus.OVER,
-    (SegmentStatus.UNASSIGNED, "reset within the cut"): SegmentStatus.UNASSIGNED,
-    (SegmentStatus.ASSIGNED, "reset within the cut"): SegmentStatus.UNASSIGNED,
-    (SegmentStatus.OVER, "reset within the cut"): SegmentStatus.UNASSIGNED,
-    (SegmentStatus.FUTURE, "reset ahead of the cut"): SegmentStatus.UNKNOWN,
-    (SegmentStatus.UNASSIGNED, "reset ahead of the cut"): SegmentStatus.UNKNOWN,
-    (SegmentStatus.ASSIGNED, "reset ahead of the cut"): SegmentStatus.UNKNOWN,
+    **{
+        (status, cause): target
+        for status in SegmentStatus
+        for cause, target in RESETS.items()
+        if status is not target
+    },
 }
 """Every change of a segment's status and what brings it about."""

@@ -43,6 +43,7 @@ from headrace.groups.readers.updates import (
     ReaderAdded,
     ReaderRemoved,
     Recorded,
+    Successor,
     WasReset,
 )
 
@@ -71,11 +72,19 @@ class ReaderGroupState:
     """Who reads what, from where, and what waits for whom."""
 
     def __init__(
-        self, config: GroupConfig, start: Cut, *, end_cut: Cut | None = None, revision: int = 0
+        self,
+        config: GroupConfig,
+        start: Cut,
+        *,
+        waits: Iterable[Successor] = (),
+        end_cut: Cut | None = None,
+        revision: int = 0,
     ) -> None:
         self.config = config
         self.revision = revision
-        self._begin(as_cut(positions(start), "start"), {}, as_cut(positions(end_cut or {}), "end"))
+        waiting = {wait.segment: frozenset(wait.predecessors) for wait in waits}
+        end = as_cut(positions(end_cut or {}), "end cut")
+        self._begin(as_cut(positions(start), "start"), waiting, end)
 
     def _begin(
         self, cut: Cut, waits: Mapping[SegmentId, frozenset[SegmentId]], end_cut: Cut
