@@ -10,8 +10,9 @@ unanswered for a while, no other is proposed.  Decisions depend on the state alo
 whose answer was lost is either seen in the state or decided again.
 
 First comes a checkpoint that is owed.  A silent one is answered with the acked offsets at once.
-A normal one is a barrier: nothing more is handed out until all that was is acked, so that what
-was acked is exactly what lies below the offsets; then it is answered and reading goes on.
+A normal one is a barrier: nothing more is handed out until all that was is answered and stored;
+then it is acknowledged and reading goes on.  So every event lies on one side of a checkpoint: it
+was acked before, or it is read after it.
 
 Then segments that are read to their end are completed, and last comes balance, which waits for
 no checkpoint.  A reader with too much stops handing out of the segments that go, between events;
@@ -49,9 +50,9 @@ class Standing(msgspec.Struct, frozen=True):
     """Where a held segment stands in the hands of the runtime."""
 
     offset: int
-    """Everything below is acked (END: all there is, and the segment is sealed)."""
+    """Everything below is durably acked (END: all there is, and the segment is sealed)."""
     idle: bool = True
-    """Nothing of it is in flight."""
+    """Nothing of it is in flight, and every answer is stored."""
     successors: tuple[Successor, ...] | None = None
     """Set once it is read to its end: what follows, each with all its predecessors."""
 
