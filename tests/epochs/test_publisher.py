@@ -173,6 +173,9 @@ def test_a_heartbeat_is_due_only_when_nothing_waits() -> None:
     assert publisher.heartbeat("s") is None
     publisher.take("s")
     assert publisher.heartbeat("s") == Heartbeat((0,))
+    publisher.abort("crash")
+    publisher.take("s")
+    assert publisher.heartbeat("s") is None
 
 
 def test_a_blocked_publisher_says_for_whom_and_changes_nothing() -> None:

@@ -97,6 +97,29 @@ def test_two_skips_in_a_row_are_one() -> None:
     assert publisher.take("s") == [Skip((0,), (6,), ())]
 
 
+def test_a_second_skip_remembers_what_the_first_left_out() -> None:
+    publisher = Publisher(PAIRS)
+    publisher.connect("s", SKIP)
+    publisher.take("s")
+    for time in ((0, 7), (0, 8), (0, 9), (4, 0), (5, 0), (6, 0)):
+        publisher.data(time, "x")
+    assert publisher.take("s") == [Skip(((0, 0),), ((0, 9), (6, 0)), ())]
+
+
+def test_what_was_left_out_is_forgotten_when_it_can_no_longer_come() -> None:
+    publisher = Publisher(PAIRS)
+    publisher.connect("s", SKIP)
+    publisher.take("s")
+    for step in range(20):
+        for place in range(3):
+            publisher.data((step, 100 - step), f"x{place}")
+        publisher.take("s")
+    queue = publisher.queue("s")
+    assert len(queue._pointless) == 20
+    publisher.progress([((0, 0), -1), ((18, 0), 1)])
+    assert len(queue._pointless) == 2
+
+
 def test_disconnect_cuts_off_the_slow_one_only() -> None:
     publisher = Publisher()
     publisher.connect("slow", QueueSettings(QueuePolicy.DISCONNECT, batches_max=1))

@@ -240,6 +240,7 @@ def test_rows_of_epochs_that_had_begun_are_not_counted() -> None:
     subscriber = live(upper=(4,))
     subscriber.receive("p", Data(4, "x"))
     assert subscriber.receive("p", update(0, 6, (4, 17))) == [Advanced((6,))]
+    assert len(subscriber._links["p"]._partial) == 0
 
 
 def test_a_skip_voids_what_is_incomplete_and_is_told() -> None:

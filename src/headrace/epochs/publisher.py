@@ -225,9 +225,11 @@ class Publisher:
     def heartbeat(self, subscriber: str) -> Heartbeat | None:
         """What to send to a subscriber that has been sent nothing for a while.
 
-        None while something waits for it: that will do.
+        None while something waits for it, which will do, and after the last word of an abort.
         """
-        return None if len(self.queue(subscriber)) else Heartbeat(self.lower)
+        if len(self.queue(subscriber)) or self.aborted is not None:
+            return None
+        return Heartbeat(self.lower)
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(self.lower, self.upper)
