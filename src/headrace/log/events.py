@@ -8,7 +8,7 @@ batch says which are there (bit i for column i), which also spares every small b
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -427,8 +427,3 @@ def public(batch: pa.RecordBatch, segment: int, offsets: pa.Array) -> pa.RecordB
         else:
             arrays.append(pa.nulls(count, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=READ_SCHEMA)
-
-
-def rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """The events of a batch one by one, for people and small tools; not for bulk."""
-    return iter(batch.to_pylist())
