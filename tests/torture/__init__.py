@@ -9,6 +9,7 @@ holds.  The parts:
 - ``dying``    the exact places at which a process may be told to kill itself
 - ``scaler``   a process that splits, merges and retiles
 - ``follower`` a process that follows the streams and checks order as it goes
+- ``child``    one such process and its output
 - ``ordeal``   starts, kills, pauses and restarts all of these
 - ``audit``    a fresh process that reads the whole log back
 - ``account``  the pure judgement: ledger against log

@@ -37,6 +37,7 @@ SHOWN_MAX = 5
 """How many events a finding names one by one."""
 
 Ints = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint32]
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -56,7 +57,7 @@ class SegmentCopy(msgspec.Struct, frozen=True):
     head: int
     predecessors: tuple[int, ...]
     offsets: Ints
-    hashes: npt.NDArray[np.uint32]
+    hashes: Hashes
     events: Identities
 
 
