@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.epochs import INTEGERS, PAIRS, Antichain, Time, TimeShape, counted
@@ -15,6 +15,7 @@ from headrace.errors import FrontierError, IllegalTimeError, TimeShapeError
 from tests.epochs.support import SHAPES, grid, leq, maximal, minimal, shape_and_times, times
 
 
+@settings(deadline=None)
 @given(shape_and_times())
 def test_a_minimal_antichain_is_the_minimal_ones_and_covers_what_follows(
     case: tuple[TimeShape, list[Time]],
@@ -27,6 +28,7 @@ def test_a_minimal_antichain_is_the_minimal_ones_and_covers_what_follows(
         assert antichain.covers(time) == any(leq(held, time) for held in given_times)
 
 
+@settings(deadline=None)
 @given(shape_and_times())
 def test_a_maximal_antichain_is_the_maximal_ones_and_covers_what_precedes(
     case: tuple[TimeShape, list[Time]],
@@ -38,6 +40,7 @@ def test_a_maximal_antichain_is_the_maximal_ones_and_covers_what_precedes(
         assert antichain.covers(time) == any(leq(time, held) for held in given_times)
 
 
+@settings(deadline=None)
 @given(shape_and_times(min_size=1), st.data())
 def test_insert_says_whether_anything_new_is_covered(
     case: tuple[TimeShape, list[Time]], data: st.DataObject
@@ -62,6 +65,7 @@ def test_a_copy_stands_by_itself() -> None:
     assert str(first) == "{(0, 2), (1, 0)}"
 
 
+@settings(deadline=None)
 @given(shape_and_times(max_size=4), st.data())
 def test_joins_and_bounds_of_frontiers(
     case: tuple[TimeShape, list[Time]], data: st.DataObject
@@ -86,6 +90,7 @@ def test_a_frontier_of_the_wrong_shape_is_refused() -> None:
         check_frontier(INTEGERS, [(3,)])
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_counted_antichain_shows_the_minimal_ones_of_its_multiset(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)
@@ -111,6 +116,7 @@ def test_a_counted_antichain_shows_the_minimal_ones_of_its_multiset(data: st.Dat
             assert held.covers(time) == any(leq(low, time) for low in after)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_an_update_is_legal_from_held_times_on_and_refused_whole(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)
@@ -155,6 +161,7 @@ def test_integers_that_come_and_go_do_not_pile_up() -> None:
     assert held.frontier == (0,)
 
 
+@settings(deadline=None)
 @given(shape_and_times(max_size=12), st.data())
 def test_active_epochs_are_given_up_when_a_frontier_leaves_them(
     case: tuple[TimeShape, list[Time]], data: st.DataObject

@@ -64,6 +64,9 @@ def test_an_epoch_that_lost_a_batch_is_gone_with_all_before_it() -> None:
     assert gone.value.since == (6,)
     assert history.start([6]).offset == 5
     assert history.trim(2) == (6,)
+    assert list(history._first) == [6]  # 2 lost nothing, and cannot be asked for any more
+    assert history.trim(5) == (6,)
+    assert history.start([7]).snapshot == Snapshot((5,), ())
 
 
 def test_trimming_keeps_what_is_incomparable() -> None:
@@ -137,6 +140,7 @@ def test_a_consumer_that_stops_anywhere_and_resumes_sees_every_epoch_once(
     assert seen == truth
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_since_covers_exactly_what_lost_nothing(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.epochs import (
@@ -200,6 +200,7 @@ def test_a_publisher_made_again_goes_on_with_its_counts() -> None:
     assert again.close().message == FrontierUpdate(((0, -1),), ((3, 7),))
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_frontiers_and_counts_follow_the_definition(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.epochs import (
@@ -141,6 +141,7 @@ def test_a_publisher_may_leave_out_what_would_be_filtered() -> None:
     assert [type(message) for message in publisher.take("s")] == [Snapshot, Data, FrontierUpdate]
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_queues_are_bounded_under_every_policy(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)

@@ -289,6 +289,20 @@ def test_a_new_partition_is_awaited_where_it_begins() -> None:
     assert subscriber.receive("q", Data(6, "q6"))[0] == Dropped("q", Data(6, "q6"), Drop.FILTERED)
     assert subscriber.receive("q", Data(7, "q7")) == [Deliver("q", Data(7, "q7"))]
     assert subscriber.receive("q", update(5, 8, (6, 9), (7, 1))) == [Advanced((8,))]
+    assert subscriber._late == []  # what had begun there is over
+
+
+def test_a_new_partition_that_is_farther_than_announced_moves_the_frontier() -> None:
+    subscriber = live(Mode.WHOLE)
+    subscriber.add_partition("q", [5])
+    subscriber.receive("p", Data(6, "x"))
+    subscriber.receive("p", update(0, 9, (6, 1)))
+    effects = subscriber.receive("q", Snapshot((8,), ()))
+    assert effects == [
+        Joined("q", (5,), ()),
+        Epoch(6, (Deliver("p", Data(6, "x")),), (8,)),
+        Advanced((8,)),
+    ]
 
 
 def test_a_new_partition_does_not_filter_what_lies_before_it() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.epochs import INTEGERS, PAIRS, TimeShape
@@ -44,6 +44,7 @@ def test_product_order_is_not_the_order_of_python() -> None:
     assert not PAIRS.leq((1, 2), (0, 3))
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_order_join_and_bottom_agree_with_the_components(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)
@@ -58,6 +59,7 @@ def test_order_join_and_bottom_agree_with_the_components(data: st.DataObject) ->
     assert leq(shape.bottom, first)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_beyond_leaves_out_exactly_what_is_at_or_before(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)
@@ -67,6 +69,7 @@ def test_beyond_leaves_out_exactly_what_is_at_or_before(data: st.DataObject) -> 
         assert leq(other, time) == (not any(leq(step, other) for step in beyond))
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_time_survives_the_epoch_column(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)

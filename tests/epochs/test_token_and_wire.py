@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.epochs import (
@@ -29,6 +29,7 @@ from headrace.errors import EpochMessageError, InvalidConfigError, InvalidTokenE
 from tests.epochs.support import SHAPES, shape_and_times, times
 
 
+@settings(deadline=None)
 @given(shape_and_times(), st.text(max_size=20))
 def test_a_token_survives(case: tuple[TimeShape, list[Time]], stream: str) -> None:
     shape, given_times = case
@@ -36,6 +37,7 @@ def test_a_token_survives(case: tuple[TimeShape, list[Time]], stream: str) -> No
     assert ResumeToken.decode(token.encode(), stream, shape) == token
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60) | st.binary(max_size=60).map(lambda raw: raw.hex()))
 def test_other_texts_are_no_tokens(text: str) -> None:
     with pytest.raises(InvalidTokenError):
@@ -80,6 +82,7 @@ def messages(draw: st.DrawFn) -> tuple[TimeShape, Message]:
     return shape, draw(st.one_of(kinds))
 
 
+@settings(deadline=None)
 @given(messages())
 def test_a_message_survives_its_frames(case: tuple[TimeShape, Message]) -> None:
     shape, message = case
@@ -94,6 +97,7 @@ def test_a_message_survives_its_frames(case: tuple[TimeShape, Message]) -> None:
         assert payload is None
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40), SHAPES)
 def test_other_bytes_are_refused_or_are_a_head(frame: bytes, shape: TimeShape) -> None:
     try:
