@@ -114,7 +114,7 @@ def check_event(event: Event, row: int | None = None) -> Event:
     if not isinstance(event, Event):
         raise InvalidEventError(f"{at}expected an Event, not {type(event).__name__}", row=row)
     check_subject(event.subject)
-    if not isinstance(event.value, bytes | bytearray | memoryview):
+    if not isinstance(event.value, bytes | bytearray):
         raise InvalidEventError(
             f"{at}value is {type(event.value).__name__}; it must be bytes (encode text first)",
             row=row,

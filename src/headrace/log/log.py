@@ -331,16 +331,26 @@ def to_batch(data: Events) -> pa.RecordBatch:
             "Arrow table"
         )
     given = list(islice(data, limits.APPEND_ROWS_MAX + 1))
+    if len(given) > limits.APPEND_ROWS_MAX:
+        raise _too_large()
     size = 0
     for row, event in enumerate(given):
         events.check_event(event, row)
-        size += len(event.value) + len(event.subject) + len(event.key or "")
-    if len(given) > limits.APPEND_ROWS_MAX or size > limits.APPEND_BYTES_MAX:
-        raise AppendTooLargeError(
-            f"too much for one append (at most {limits.APPEND_ROWS_MAX} events and "
-            f"{limits.APPEND_BYTES_MAX} bytes); append in parts"
-        )
-    return events.batch_of(given, now)
+        size += len(event.value)
+        if size > limits.APPEND_BYTES_MAX:
+            raise _too_large()
+    batch = events.batch_of(given, now)
+    # Subjects, keys and headers count too, and Arrow knows how much they are.
+    if batch.nbytes > limits.APPEND_BYTES_MAX:
+        raise _too_large()
+    return batch
+
+
+def _too_large() -> AppendTooLargeError:
+    return AppendTooLargeError(
+        f"too much for one append (at most {limits.APPEND_ROWS_MAX} events and "
+        f"{limits.APPEND_BYTES_MAX} bytes); append in parts"
+    )
 
 
 def check_config(config: StreamConfig) -> StreamConfig:
