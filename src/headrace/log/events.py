@@ -114,14 +114,15 @@ def check_event(event: Event, row: int | None = None) -> Event:
     if not isinstance(event, Event):
         raise InvalidEventError(f"{at}expected an Event, not {type(event).__name__}", row=row)
     check_subject(event.subject)
-    if not isinstance(event.value, bytes | bytearray):
+    if not isinstance(event.value, bytes | bytearray | memoryview):
         raise InvalidEventError(
             f"{at}value is {type(event.value).__name__}; it must be bytes (encode text first)",
             row=row,
         )
-    if len(event.value) > limits.EVENT_BYTES_MAX:
+    size = memoryview(event.value).nbytes
+    if size > limits.EVENT_BYTES_MAX:
         raise EventTooLargeError(
-            f"{at}value has {len(event.value)} bytes; at most {limits.EVENT_BYTES_MAX} are allowed",
+            f"{at}value has {size} bytes; at most {limits.EVENT_BYTES_MAX} are allowed",
             row=row,
         )
     if event.key is not None:
