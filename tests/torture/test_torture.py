@@ -18,6 +18,7 @@ def folder() -> Path:
     return new_folder()
 
 
+@pytest.mark.timeout(600)
 def test_every_event_of_killed_writers_is_accounted_for(folder: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     result = torture(("sqlite", "postgres"), KILLS, seed, folder, writers=3)
