@@ -121,7 +121,7 @@ def test_planted_bug_that_nobody_finds_ends_with_1(
 def test_planted_bugs_of_one_scenario_only(
     bugs: list[PlantedBug], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bugs += [bug("shared: one", "seed 1: order"), bug("delivery: two", None)]
+    bugs += [bug("shared/one", "seed 1: order"), bug("delivery/two", None)]
     assert run("shared", "--planted") == 0
     assert capsys.readouterr().out.splitlines()[-1] == "found 1 of 1"
 

@@ -7,7 +7,7 @@ import pytest
 from headrace.groups.shared.leader import Leader
 from headrace.sim.planted import PlantedBug, hunt_planted, patched, planted_bugs
 
-SHARED = tuple(bug for bug in planted_bugs() if bug.name.startswith("shared: "))
+SHARED = tuple(bug for bug in planted_bugs() if bug.name.startswith("shared/"))
 
 
 @pytest.mark.parametrize("bug", SHARED, ids=lambda bug: bug.name)

@@ -226,8 +226,8 @@ def _replay(chosen: list[str], seed: int, steps: int | None, kinds: frozenset[Fa
 def _planted(scenario: str, json: bool) -> int:
     bugs = planted_bugs()
     if scenario != "all":
-        prefix = f"{scenario_named(scenario).name}:"
-        bugs = tuple(bug for bug in bugs if bug.name.startswith(prefix))
+        prefixes = tuple(f"{scenario_named(scenario).name}{mark}" for mark in "/:")
+        bugs = tuple(bug for bug in bugs if bug.name.startswith(prefixes))
     results: list[Hunted] = []
     with _bar(json) as bar:
         task = bar.add_task("planted bugs", total=len(bugs), note="")

@@ -222,9 +222,7 @@ def _bug(
     change: Callable[[Any], Any],
     hunt: Callable[[], str | None],
 ) -> PlantedBug:
-    return PlantedBug(
-        f"shared: {name.replace('-', ' ')}", about, lambda: patched(owner, rule, change), hunt
-    )
+    return PlantedBug(f"shared/{name}", about, lambda: patched(owner, rule, change), hunt)
 
 
 _SEEDS = by_seeds("shared", 60)
