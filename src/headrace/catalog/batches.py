@@ -92,10 +92,13 @@ def from_offset(
             (segment_id, offset),
         )
     else:
+        # Limited before it is filtered: the size of a batch is no key, and what follows the last
+        # one within bounds must not be looked through for more.
         found = tx.iterate(
-            f"SELECT {_BATCH} FROM batches WHERE segment_id = ? AND start_offset >= ? "
-            "AND total_bytes - bytes < ? ORDER BY start_offset LIMIT ?",
-            (segment_id, row[0], row[2] + size_bytes, limit),
+            f"SELECT {_BATCH} FROM (SELECT {_BATCH}, total_bytes FROM batches "
+            "WHERE segment_id = ? AND start_offset >= ? ORDER BY start_offset LIMIT ?) AS load "
+            "WHERE total_bytes - bytes < ?",
+            (segment_id, row[0], limit, row[2] + size_bytes),
         )
     for batch in found:
         yield Batch(*batch)

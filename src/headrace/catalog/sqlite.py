@@ -47,7 +47,6 @@ TYPES = {
 }
 BUSY_TIMEOUT_S = 60.0
 CHECKPOINT_FRAMES = 4000
-MMAP_BYTES = 16 * 1024 * 1024 * 1024
 WAL_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -90,7 +89,6 @@ def connect(path: Path) -> sqlite3.Connection:
         path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_S
     )
     connection.execute("PRAGMA temp_store = MEMORY")
-    connection.execute("PRAGMA cache_size = -16384")
     return connection
 
 
@@ -125,6 +123,7 @@ class _Writer(WriteDriver):
         self._announce = announce
         self._connection = connect(folder / FILE)
         self._connection.execute("PRAGMA wal_autocheckpoint = 0")
+        self._connection.execute("PRAGMA cache_size = -16384")
         self._connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX // 2}")
         self._tx = SqliteTx(self._connection)
         self._lock_file = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -363,7 +362,6 @@ class SqliteCatalog(Catalog):
         try:
             connection = connect(self._path)
             connection.execute("PRAGMA query_only = ON")
-            connection.execute(f"PRAGMA mmap_size = {MMAP_BYTES}")
         except sqlite3.Error as error:
             raise translate(error, self.where) from error
         return SqliteTx(connection)

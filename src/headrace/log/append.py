@@ -10,13 +10,13 @@ and the write is prepared again with the new segments.
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import Mapping
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from zlib_ng.zlib_ng import crc32
 
 from headrace.catalog import Tx, batches, producers, streams
 from headrace.catalog.batches import NewBatch
@@ -365,7 +365,7 @@ def _inline(segment_id: int, batch: pa.RecordBatch) -> NewBatch:
         size_bytes=len(blob),
         max_ts_us=_max_ts_us(batch),
         layout=events.layout_of(batch.schema),
-        checksum=zlib.crc32(blob),
+        checksum=crc32(blob),
         data=blob,
     )
 

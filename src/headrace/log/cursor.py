@@ -1,19 +1,17 @@
 """A cursor reads one segment forward: fetches batches, checks them, and joins small ones.
 
-What it holds at a time is bounded by ``READ_BYTES`` and ``READ_ROWS``, whatever the backlog; while
-one load is checked and joined, the next may be on its way from the catalog on another thread.
+What it holds at a time is bounded by ``READ_BYTES`` and ``READ_ROWS``, whatever the backlog.
 Blobs are checked against their checksum; files by that of their footer, Parquet's page checksums
 and their row count.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
 
 import numpy as np
 import pyarrow as pa
+from zlib_ng.zlib_ng import crc32
 
 from headrace.catalog import Catalog, Tx, batches
 from headrace.catalog.batches import Batch
@@ -47,29 +45,22 @@ class Cursor:
         self.position = position
         self._on_damaged = on_damaged
         self._batches_wanted = 8
-        self._fetched = position
-        self._coming: Future[list[Batch]] | None = None
         self._file: Iterator[pa.RecordBatch] | None = None
         self._file_end = 0
         self._file_path: str | None = None
 
-    def next(self, end: int, meanwhile: Callable[[], None] | None = None) -> pa.RecordBatch | None:
+    def next(self, end: int) -> pa.RecordBatch | None:
         """Stored columns of the next events below ``end``, with an ``offset`` column in front.
 
         None when what came next had to be skipped; ``position`` moves on either way.
-        ``meanwhile`` is called once the catalog has answered, before the work on its answer.
         """
         if self._file is not None:
             return self._next_of_file(end)
-        load = self._load(end)
-        if meanwhile is not None:
-            meanwhile()
         start = self.position
-        parts, stop = self._decode(load, end)
+        parts, stop = self._catalog.read(lambda tx: self._read(tx, end))
         if parts:
             self.position = start + sum(part.num_rows for part in parts)
             return _with_offsets(_join(parts), start)
-        self._fetched, self._coming = start, None
         if stop is None or stop.start > start:
             self._lost(stop.start if stop is not None else end)
         elif stop.path is not None:
@@ -77,61 +68,36 @@ class Cursor:
             return self._next_of_file(end)
         else:
             self._damaged(stop.start, stop.end, _open_blob(stop)[1])
-            self.position = self._fetched = min(stop.end, end)
+            self.position = min(stop.end, end)
         return None
 
     # -- blobs --------------------------------------------------------------------------
 
-    def ahead(self, executor: Executor, end: int) -> None:
-        """Have the next load fetched on another thread, unless it is on its way already."""
-        if self._coming is None and self._file is None and self._fetched < end:
-            self._coming = executor.submit(self._fetch, self._fetched, end)
+    def _read(self, tx: Tx, end: int) -> tuple[list[pa.RecordBatch], Batch | None]:
+        """Blobs from ``position`` on as Arrow, and the batch they stop at for being no good blob.
 
-    def _load(self, end: int) -> list[Batch]:
-        coming, self._coming = self._coming, None
-        load = self._fetch(self.position, end) if coming is None else coming.result()
-        self._fetched = load[-1].end if load and load[-1].path is None else end
-        return load
-
-    def _fetch(self, offset: int, end: int) -> list[Batch]:
-        """Blobs from ``offset`` on, up to a load; a file comes last, or alone."""
-
-        def read(tx: Tx) -> list[Batch]:
-            load: list[Batch] = []
-            size = 0
-            for batch in batches.from_offset(
-                tx, self._segment_id, offset, self._batches_wanted, limits.READ_BYTES
-            ):
-                load.append(batch)
-                size += batch.size_bytes
-                rows = batch.end - offset
-                if batch.path is not None or batch.end >= end:
-                    break
-                if size >= limits.READ_BYTES or rows >= limits.READ_ROWS:
-                    break
-            if load and load[-1].path is None:
-                # As many as fill a load, from the sizes seen; a wrong guess costs a short one.
-                wanted = limits.READ_BYTES * len(load) // max(1, size) + 1
-                self._batches_wanted = max(1, min(FETCH_MAX, wanted))
-            return load
-
-        return self._catalog.read(read)
-
-    def _decode(self, load: list[Batch], end: int) -> tuple[list[pa.RecordBatch], Batch | None]:
-        """The blobs of a load as Arrow, and the batch they stop at for being no good blob."""
+        Each is checked and decoded as it comes, while it is still in the processor's cache.
+        """
         parts: list[pa.RecordBatch] = []
-        at = self.position
-        for batch in load:
+        at, size = self.position, 0
+        for batch in batches.from_offset(
+            tx, self._segment_id, at, self._batches_wanted, limits.READ_BYTES
+        ):
             part = None
             if batch.start <= at and batch.path is None:
                 part, _ = _open_blob(batch)
             if part is None:
-                # What was fetched beyond is fetched again, once this has been dealt with.
-                self._fetched, self._coming = at, None
                 return parts, batch
             take = min(batch.end, end) - at
             parts.append(part if take == part.num_rows else part.slice(at - batch.start, take))
             at += take
+            size += batch.size_bytes
+            if at >= end or size >= limits.READ_BYTES or at - self.position >= limits.READ_ROWS:
+                break
+        if size:
+            # As many as fill a load, from the sizes seen; a wrong guess costs a short one.
+            wanted = limits.READ_BYTES * len(parts) // size + 1
+            self._batches_wanted = max(1, min(FETCH_MAX, wanted))
         return parts, None
 
     def _lost(self, upto: int) -> None:
@@ -145,7 +111,7 @@ class Cursor:
         if self.position < tail:
             raise TrimmedError(self._stream, self.number, self.position, tail)
         self._damaged(self.position, upto, "its record is missing")
-        self.position = self._fetched = upto
+        self.position = upto
 
     def _damaged(self, start: int, end: int, reason: str) -> None:
         error = DamagedBatchError(self._stream, self.number, start, end, reason)
@@ -185,7 +151,6 @@ class Cursor:
             part = part.slice(0, end - start)
             self._file = None
         self.position += part.num_rows
-        self._fetched = self.position
         return _with_offsets(part, start)
 
     def _reopen(self, end: int) -> None:
@@ -202,7 +167,7 @@ class Cursor:
     def _skip_file(self, start: int, reason: str) -> None:
         self._file = None
         self._damaged(start, self._file_end, reason)
-        self.position = self._fetched = self._file_end
+        self.position = self._file_end
 
     def _read_file(self, batch: Batch, skip: int) -> Iterator[pa.RecordBatch]:
         assert batch.path is not None
@@ -228,7 +193,7 @@ class Cursor:
 def _open_blob(batch: Batch) -> tuple[pa.RecordBatch | None, str]:
     """The events of a blob, or what is wrong with it."""
     data = batch.data
-    if data is None or len(data) != batch.size_bytes or zlib.crc32(data) != batch.checksum:
+    if data is None or len(data) != batch.size_bytes or crc32(data) != batch.checksum:
         return None, "its checksum does not match"
     try:
         part = events.decode_blob(data, batch.layout)

@@ -8,10 +8,10 @@ the footer, and a file is read by the footer that was checked.
 from __future__ import annotations
 
 import uuid
-import zlib
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from zlib_ng.zlib_ng import crc32
 
 from headrace.store import Store
 
@@ -35,7 +35,7 @@ def encode(batch: pa.RecordBatch) -> tuple[memoryview, int]:
     ) as writer:
         writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)
     data = memoryview(sink.getvalue())
-    return data, zlib.crc32(data[-_footer_bytes(data) :])
+    return data, crc32(data[-_footer_bytes(data) :])
 
 
 def open_file(store: Store, path: str, size_bytes: int, checksum: int) -> pq.ParquetFile:
@@ -48,7 +48,7 @@ def open_file(store: Store, path: str, size_bytes: int, checksum: int) -> pq.Par
     if footer_bytes > len(tail):
         tail = _tail(source, size_bytes, footer_bytes)
     footer = tail[-footer_bytes:]
-    if zlib.crc32(footer) != checksum:
+    if crc32(footer) != checksum:
         raise ValueError("the checksum of its footer does not match")
     return pq.ParquetFile(
         source,

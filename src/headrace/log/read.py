@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from functools import cache
 
 import msgspec
 import numpy as np
@@ -115,7 +113,7 @@ class Reader:
                 self._look()
                 looked = True
                 continue
-            found = cursor.next(self._end(cursor), self._prefetch)
+            found = cursor.next(self._end(cursor))
             shown = None if found is None else self._show(cursor, found)
             self._retire(cursor)
             if shown is not None and shown.num_rows:
@@ -131,15 +129,6 @@ class Reader:
             if cursor.position < self._end(cursor):
                 return cursor
         return None
-
-    def _prefetch(self) -> None:
-        """Have the next turn's load fetched while this one's is worked on."""
-        if self._query.follow or self._left is not None:
-            return
-        for cursor in self._ready:
-            if cursor.position < self._end(cursor):
-                cursor.ahead(_readahead(), self._end(cursor))
-                return
 
     def _end(self, cursor: Cursor) -> int:
         if self._ends_at is not None:
@@ -315,12 +304,6 @@ class Reader:
             if late.any():
                 return int(batch.column("offset")[int(np.argmax(late))].as_py())
         return place.end
-
-
-@cache
-def _readahead() -> ThreadPoolExecutor:
-    """Threads for all readers of the process; made when the first one has more than a load."""
-    return ThreadPoolExecutor(2, thread_name_prefix="headrace-readahead")
 
 
 def _is_live(segment: Segment, offset: int) -> bool:
