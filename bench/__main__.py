@@ -18,6 +18,11 @@ MODULES = (
     "read",
     "latency",
     "growth",
+    "cores_delivery",
+    "cores_shared",
+    "cores_readers",
+    "cores_regions",
+    "cores_epochs",
 )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.harness import Result, at_least, at_most, show
 from headrace.epochs import (
     INTEGERS,
     PAIRS,
@@ -33,8 +34,8 @@ GROWTH_MAX = 4.0
 _REPEATS = 3
 
 
-def run() -> list[dict[str, Any]]:
-    """Every figure: name, value, unit, target and whether it is met (None: no target)."""
+def run() -> list[Result]:
+    """Every figure."""
     few, many = (_frontier_us(partitions) for partitions in (100, 10_000))
     return [
         _figure("epochs: integer batches judged, in arrays", _judged(INTEGERS), "M/s", LEAST),
@@ -44,22 +45,15 @@ def run() -> list[dict[str, Any]]:
         _figure("epochs: batches published to one subscriber", _published(), "M/s"),
         _figure("epochs: frontier update, 100 partitions", few, "us"),
         _figure("epochs: frontier update, 10,000 partitions", many, "us"),
-        {
-            "name": "epochs: cost of a frontier update, 10,000 to 100 partitions",
-            "value": many / few,
-            "unit": "x",
-            "target": f"<= {GROWTH_MAX:g}",
-            "ok": many / few <= GROWTH_MAX,
-        },
+        at_most(
+            "epochs: frontier update, 10,000 against 100 partitions", many / few, GROWTH_MAX, "x"
+        ),
         _figure("epochs: counted integers, 100,000 held, update", _counted_us(100_000), "us"),
     ]
 
 
-def _figure(name: str, value: float, unit: str, least: float | None = None) -> dict[str, Any]:
-    if least is None:
-        return {"name": name, "value": value, "unit": unit, "target": "", "ok": None}
-    met = value >= least
-    return {"name": name, "value": value, "unit": unit, "target": f">= {least:g}", "ok": met}
+def _figure(name: str, value: float, unit: str, least: float | None = None) -> Result:
+    return Result(name, value, unit) if least is None else at_least(name, value, least, unit)
 
 
 def _best_s(make: Callable[[], Callable[[], object]]) -> float:
@@ -172,13 +166,5 @@ def _counted_us(held: int) -> float:
     return _best_s(make) / held * 1e6
 
 
-def main() -> None:
-    """Print every figure."""
-    for figure in run():
-        verdict = {None: "", True: " met", False: " MISSED"}[figure["ok"]]
-        target = f"  target {figure['target']}{verdict}" if figure["target"] else ""
-        print(f"{figure['name']:<62} {figure['value']:9.2f} {figure['unit']:<4}{target}")
-
-
 if __name__ == "__main__":
-    main()
+    show(run())

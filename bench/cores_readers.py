@@ -10,8 +10,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
+from bench.harness import Result, at_most, show
 from headrace.groups.readers import (
     AckCheckpoint,
     AcquireShare,
@@ -96,7 +96,7 @@ def _updates(state: ReaderGroupState) -> Iterator[tuple[str, Update]]:
                 yield "release", ReleaseSegments(name, token, tuple(going))
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Result]:
     """Time every kind of update, and what surrounds it, in milliseconds."""
     state = build()
     taken: dict[str, list[float]] = {}
@@ -124,25 +124,15 @@ def run() -> list[dict[str, Any]]:
     return rows
 
 
-def _row(kind: str, times: list[float], target_ms: float | None) -> dict[str, Any]:
+def _row(kind: str, times: list[float], target_ms: float | None) -> Result:
     ordered = sorted(times)
     median = statistics.median(ordered)
-    return {
-        "name": kind,
-        "count": len(ordered),
-        "median_ms": median,
-        "p99_ms": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)],
-        "target_ms": target_ms,
-        "ok": target_ms is None or median <= target_ms,
-    }
-
-
-def main() -> None:
-    for row in run():
-        target = "" if row["target_ms"] is None else f"   target {row['target_ms']:.0f} ms"
-        figures = f"median {row['median_ms']:8.4f} ms   p99 {row['p99_ms']:8.4f} ms"
-        print(f"{row['name']:34} {row['count']:6} ×   {figures}{target}")
+    name = f"readers: {kind}"
+    detail = f"p99 {ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]:.3f} ms"
+    if target_ms is None:
+        return Result(name, median, "ms", detail=detail)
+    return at_most(name, median, target_ms, "ms", detail)
 
 
 if __name__ == "__main__":
-    main()
+    show(run())

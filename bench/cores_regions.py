@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
+from bench.harness import Result, at_most, show
 from headrace.regions.cursor import CursorReceipt, OriginCursor
 from headrace.regions.index import SnapshotIndex
 from headrace.regions.markers import RegionPosition, Snapshot, Update
@@ -62,14 +62,15 @@ def _merging(cursor: OriginCursor, first: int) -> float:
     )
 
 
-def run(ranges: int = RANGES) -> list[dict[str, Any]]:
+def run(ranges: int = RANGES) -> list[Result]:
     """Measure every operation in CPU time of one core; a target is the most it may be."""
     log = _log(2 * ranges + 20 * CHANGES)
-    results: list[dict[str, Any]] = []
+    results: list[Result] = []
 
     def add(name: str, value: float, unit: str, target: float | None = None) -> None:
-        met = None if target is None else value <= target
-        results.append({"name": name, "value": value, "unit": unit, "target": target, "met": met})
+        name = f"regions: {name}"
+        plain = Result(name, value, unit)
+        results.append(plain if target is None else at_most(name, value, target, unit))
 
     add("runs in the map", len(log), "runs")
     small = _merging(OriginCursor("a", "g", log), ranges)
@@ -110,12 +111,5 @@ def run(ranges: int = RANGES) -> list[dict[str, Any]]:
     return results
 
 
-def main() -> None:
-    """Print the figures."""
-    for result in run():
-        target = "" if result["target"] is None else f"  (target {result['target']:g})"
-        print(f"{result['name']:<52} {result['value']:>12,.2f} {result['unit']}{target}")
-
-
 if __name__ == "__main__":
-    main()
+    show(run())

@@ -12,6 +12,7 @@ import gc
 import time
 from typing import Any
 
+from bench.harness import Result, at_most, show
 from headrace.groups.progress import Progress
 from headrace.groups.shared.balance import plan_by_lag
 from headrace.groups.shared.leader import Leader
@@ -22,14 +23,15 @@ from headrace.groups.shared.settings import LeaderSettings
 GROUP = "audit:orders.>"
 SIZES = ((1_000, 100), (10_000, 1_000), (100_000, 10_000))
 REPORTS = 20_000
+TARGET_SEGMENTS = 10_000
 
 
-def run(sizes: tuple[tuple[int, int], ...] = SIZES) -> list[dict[str, Any]]:
-    """Measure every size; one row each."""
-    return [_measure(segments, members) for segments, members in sizes]
+def run(sizes: tuple[tuple[int, int], ...] = SIZES) -> list[Result]:
+    """Measure every size."""
+    return [result for segments, members in sizes for result in _measure(segments, members)]
 
 
-def _measure(segments: int, members: int) -> dict[str, Any]:
+def _measure(segments: int, members: int) -> list[Result]:
     leader = Leader(
         GROUP, name="n1", token=1, stored=(), settings=LeaderSettings(), now_ms=0
     )  # fmt: skip
@@ -47,16 +49,21 @@ def _measure(segments: int, members: int) -> dict[str, Any]:
     one_more_ms = _timed(lambda: leader.balance(0))
     owned = _owned(leader)
     by_lag_ms = _timed(lambda: plan_by_lag(owned, (), slack_percent=20))
-    return {
-        "segments": segments,
-        "members": members,
-        "list_ms": round(listed_ms, 1),
-        "full_rebalance_ms": round(full_ms, 1),
-        "one_more_member_ms": round(one_more_ms, 1),
-        "plan_by_lag_ms": round(by_lag_ms, 1),
-        "us_per_segment_and_member": round(full_ms * 1000 / (segments + members), 1),
-        "report_us": round(_report_us(leader), 1),
-    }
+    size = f"{segments:,} segments x {members:,} members"
+    report_us = _report_us(leader)
+    per_part = f"{full_ms * 1000 / (segments + members):.1f} us per segment and member"
+    timed = segments == TARGET_SEGMENTS
+    name = f"shared: full rebalance, {size}"
+    reporting = f"shared: progress report, {size}"
+    return [
+        at_most(name, full_ms / 1000, 1.0, "s", per_part)
+        if timed
+        else Result(name, full_ms / 1000, "s", detail=per_part),
+        Result(f"shared: one more member, {size}", one_more_ms, "ms"),
+        Result(f"shared: plan by lag, {size}", by_lag_ms, "ms"),
+        Result(f"shared: first listing, {size}", listed_ms, "ms"),
+        at_most(reporting, report_us, 50.0, "us") if timed else Result(reporting, report_us, "us"),
+    ]
 
 
 def _join(leader: Leader, first: int, last: int) -> None:
@@ -116,11 +123,5 @@ def _timed(action: Any) -> float:
     return (time.process_time() - began) * 1000
 
 
-def main() -> None:
-    """Print one line per size."""
-    for row in run():
-        print("  ".join(f"{name}={value}" for name, value in row.items()))
-
-
 if __name__ == "__main__":
-    main()
+    show(run())

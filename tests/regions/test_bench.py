@@ -7,6 +7,5 @@ from bench.cores_regions import run
 
 def test_benchmark_gives_a_figure_for_every_operation() -> None:
     results = run(ranges=5000)
-    assert all(result["value"] > 0 for result in results)
-    assert sum(result["target"] is not None for result in results) >= 3
-    assert all((result["met"] is None) == (result["target"] is None) for result in results)
+    assert all(result.value > 0 for result in results)
+    assert sum(result.ok is not None for result in results) >= 3
