@@ -172,7 +172,11 @@ class Node(Process):
             self.world.reach("leader.restored")
         self.note("leads %s with token %s", start.group, start.token)
         self._lead(start.group, leader.tick(self.now_ms))
-        self._do(self.registry.started(start.group, start.token))
+        if self.leaders.get(start.group) is leader:
+            self._do(self.registry.started(start.group, start.token))
+        else:
+            # The lease ran out while the state was loaded: this one never led.
+            self.registry.failed(start.group)
 
     def _answer(self, leader: Leader, what: Any, outcome: Outcome) -> None:
         """Tell a leader what came of its request."""
