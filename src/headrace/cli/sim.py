@@ -43,6 +43,10 @@ def sim(
 ) -> None:
     """Run scenarios over many seeds and stop at the first broken promise.
 
+    Example: `headrace sim shared --seeds 0..999 --faults -drop`
+
+    Example: `headrace sim readers --replay 42`
+
     Parameters
     ----------
     scenario
