@@ -45,7 +45,7 @@ def _grow(log: Log, count: int) -> None:
 
     def step(tx: Tx) -> None:
         for _ in range(STEP):
-            batches.append(tx, new)
+            batches.append(tx, [new])
 
     for _ in range((count - segment.head) // STEP):
         log.catalog.write(step)

@@ -209,9 +209,8 @@ class Headrace:
         )
         if producer is None and sequence is None:
             return Position(*await self._require_publisher().publish(event))
-        stream = await self.in_thread(self.log.routes.stream_for, subject)
-        placed = await self.append(stream, event, producer=producer, sequence=sequence)
-        return Position(placed[0].stream, placed[0].segment, placed[0].start)
+        placed = await self.in_thread(self.log.publish, event, producer=producer, sequence=sequence)
+        return Position(placed.stream, placed.segment, placed.start)
 
     def _require_publisher(self) -> Publisher:
         if self._publisher is None:

@@ -60,12 +60,16 @@ class Publisher:
         self._waiting.append(_Waiting(stream or UNKNOWN, event, future))
         if self._idle.is_set():
             self._idle.clear()
-            self._start()
+            self._start_soon()
         return future
 
     async def drain(self) -> None:
         """Wait until nothing is on its way."""
         await self._idle.wait()
+
+    def _start_soon(self) -> None:
+        """Start once all that are ready to publish have done so: they share the commit."""
+        asyncio.get_running_loop().call_soon(self._start)
 
     def _start(self) -> None:
         """Commit what waits, or come to rest."""
@@ -93,7 +97,7 @@ class Publisher:
             self._take_time(group, error)
             return
         _tell(group, write, outcome)
-        self._start()
+        self._start_soon()
 
     def _take_time(self, group: list[_Waiting], error: BaseException | None) -> None:
         self._task = asyncio.create_task(self._run(group, error))
@@ -106,7 +110,7 @@ class Publisher:
                 await self._failed(group, error)
         finally:
             self._task = None
-            self._start()
+            self._start_soon()
 
     def _take(self) -> list[_Waiting]:
         size = count = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
@@ -32,6 +33,8 @@ class Reading:
         self._news = asyncio.Event()
         self._unsubscribe: Callable[[], None] | None = None
         self._given: dict[int, int] = {}
+        self._caught_up = False
+        self._thread: ThreadPoolExecutor | None = None
 
     @property
     def positions(self) -> dict[int, int]:
@@ -80,6 +83,9 @@ class Reading:
         assert self._reader is not None
         if self._ahead is None:
             self._news.clear()
+            if self._caught_up and self._client.log.catalog.quick:
+                # News of a few events: to read them takes no longer than to ask a thread to.
+                return self._returned(self._reader.next())
             self._ahead = self._fetch()
         # Shielded: a caller that stops waiting (a timeout) finds the batch at its next try.
         try:
@@ -88,17 +94,31 @@ class Reading:
             self._ahead = None
             raise
         self._ahead = None
-        self._given = self._reader.positions
+        self._returned(batch)
         if batch is not None and not self._query.follow and not self._reader.done:
             self._ahead = self._fetch()
         return batch
 
+    def _returned(self, batch: pa.RecordBatch | None) -> pa.RecordBatch | None:
+        assert self._reader is not None
+        self._given = self._reader.positions
+        self._caught_up = batch is None and self._query.follow
+        return batch
+
     def _fetch(self) -> asyncio.Task[pa.RecordBatch | None]:
         assert self._reader is not None
-        task = asyncio.create_task(self._client.in_thread(self._reader.next))
+        task = asyncio.create_task(self._in_thread(self._reader))
         # An error that nobody is left to hear of is not worth a warning.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
+
+    async def _in_thread(self, reader: Reader) -> pa.RecordBatch | None:
+        if self._query.follow:
+            return await self._client.in_thread(reader.next)
+        # A long read stays on one thread, and so on one processor with what it has at hand.
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-read")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, reader.next)
 
     def wake(self) -> None:
         """Look again; the client does this when it closes, so that nobody waits for ever."""
@@ -114,6 +134,9 @@ class Reading:
         if self._ahead is not None:
             ahead, self._ahead = self._ahead, None
             await asyncio.wait([ahead])
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+            self._thread = None
 
     async def __aenter__(self) -> Self:
         return self

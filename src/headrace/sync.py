@@ -18,6 +18,7 @@ import functools
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -25,7 +26,9 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import pyarrow as pa
 
 from headrace import client
-from headrace.client import Transaction
+from headrace.catalog.producers import Placed
+from headrace.client import Position, Transaction
+from headrace.log.events import Event, Events, Headers
 from headrace.reading import Reading
 
 P = ParamSpec("P")
@@ -127,14 +130,52 @@ class Headrace:
     streams = _mirror(client.Headrace.streams)
     stream = _mirror(client.Headrace.stream)
     delete_stream = _mirror(client.Headrace.delete_stream)
-    publish = _mirror(client.Headrace.publish)
-    append = _mirror(client.Headrace.append)
     split = _mirror(client.Headrace.split)
     merge = _mirror(client.Headrace.merge)
     retile = _mirror(client.Headrace.retile)
     autoscale = _mirror(client.Headrace.autoscale)
     trim = _mirror(client.Headrace.trim)
     sweep = _mirror(client.Headrace.sweep)
+
+    # These two wait for a commit and nothing else, so they do it on the caller's thread.
+
+    def publish(
+        self,
+        subject: str,
+        value: bytes,
+        *,
+        key: str | None = None,
+        headers: Headers | None = None,
+        timestamp: datetime | None = None,
+        epoch: tuple[int, ...] | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> Position:
+        """Publish one event to the stream that captures its subject; durable when this returns."""
+        event = Event(
+            subject=subject,
+            value=value,
+            key=key,
+            headers=headers,
+            timestamp=timestamp,
+            epoch=epoch,
+        )
+        placed = self.client.log.publish(event, producer=producer, sequence=sequence)
+        return Position(placed.stream, placed.segment, placed.start)
+
+    def append(
+        self,
+        stream: str,
+        data: Events,
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+        expected_heads: Mapping[int, int] | None = None,
+    ) -> tuple[Placed, ...]:
+        """Append an event, an iterable of them or an Arrow table; all or nothing."""
+        return self.client.log.append(
+            stream, data, producer=producer, sequence=sequence, expected_heads=expected_heads
+        )
 
     read = _mirror_reading(client.Headrace.read)
     tail = _mirror_reading(client.Headrace.tail)

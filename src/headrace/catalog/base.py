@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -34,6 +33,9 @@ class Catalog(ABC):
 
     shared: bool
     """Whether other machines can reach it."""
+
+    quick: bool
+    """Whether a small read takes no longer than a change of thread."""
 
     def __init__(self) -> None:
         self.notifier = Notifier()
@@ -63,16 +65,7 @@ class Catalog(ABC):
         With ``sync=False`` the commit survives the death of every process, and a power failure
         only once a later commit was synced.
         """
-        future: Future[T] = Future()
-
-        def done(result: T, error: BaseException | None) -> None:
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
-        self.submit(fn, done, locks=locks, sync=sync)
-        return future.result()
+        return self._committer.run(fn, tuple(locks), sync)
 
     def subscribe(self, channel: str, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback`` after every commit that notified ``channel``, in any process.

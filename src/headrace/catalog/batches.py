@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -35,38 +36,62 @@ class Batch(msgspec.Struct, frozen=True):
     data: bytes | None
 
 
-def append(tx: Tx, batch: NewBatch) -> int | None:
-    """Place the batch at the head of its segment; None if that is sealed or gone.
+def append(tx: Tx, new: Sequence[NewBatch]) -> list[int] | None:
+    """Place batches at the heads of their segments, each segment once; returns their offsets.
 
-    The caller holds the stream's lock, so offsets become visible in their order.
+    None if a segment is sealed or gone.  The caller holds the stream's lock, so offsets become
+    visible in their order.  Two statements for all: every one more is a change of hands between
+    Python and the database.
     """
-    row = tx.row(
-        "UPDATE segments SET head = head + ?, bytes = bytes + ?, "
-        "max_ts_us = CASE WHEN max_ts_us > ? THEN max_ts_us ELSE ? END "
-        "WHERE id = ? AND sealed_us IS NULL RETURNING head, max_ts_us, bytes",
-        (batch.rows, batch.size_bytes, batch.max_ts_us, batch.max_ts_us, batch.segment_id),
-    )
-    if row is None:
+    given = [v for b in new for v in (b.segment_id, b.rows, b.size_bytes, b.max_ts_us)]
+    rows = tx.rows(_take_offsets(len(new)), given)
+    if len(rows) < len(new):
         return None
-    head, max_ts_us, total_bytes = row
-    tx.execute(
-        "INSERT INTO batches (segment_id, start_offset, end_offset, bytes, total_bytes, max_ts_us, "
-        "created_us, layout, checksum, path, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
+    heads = {row[0]: row for row in rows}
+    now_us = tx.now_us()
+    starts: list[int] = []
+    values: list[object] = []
+    for batch in new:
+        _, head, max_ts_us, total_bytes = heads[batch.segment_id]
+        starts.append(int(head - batch.rows))
+        values += (
             batch.segment_id,
             head - batch.rows,
             head,
             batch.size_bytes,
             total_bytes,
             max_ts_us,
-            tx.now_us(),
+            now_us,
             batch.layout,
             batch.checksum,
             batch.path,
             batch.data,
-        ),
+        )
+    tx.execute(_insert_batches(len(new)), values)
+    return starts
+
+
+@lru_cache(maxsize=64)
+def _take_offsets(count: int) -> str:
+    # The types of the first row are those of all; PostgreSQL cannot guess them.
+    first = "(CAST(? AS BIGINT), CAST(? AS BIGINT), CAST(? AS BIGINT), CAST(? AS BIGINT))"
+    given = ", ".join([first] + ["(?, ?, ?, ?)"] * (count - 1))
+    return (
+        f"WITH given (id, events, size, ts) AS (VALUES {given}) "
+        "UPDATE segments SET head = head + given.events, bytes = bytes + given.size, "
+        "max_ts_us = CASE WHEN max_ts_us > given.ts THEN max_ts_us ELSE given.ts END "
+        "FROM given WHERE segments.id = given.id AND sealed_us IS NULL "
+        "RETURNING segments.id, head, max_ts_us, bytes"
     )
-    return int(head - batch.rows)
+
+
+@lru_cache(maxsize=64)
+def _insert_batches(count: int) -> str:
+    one = f"({', '.join('?' * 11)})"
+    return (
+        "INSERT INTO batches (segment_id, start_offset, end_offset, bytes, total_bytes, max_ts_us, "
+        f"created_us, layout, checksum, path, data) VALUES {', '.join([one] * count)}"
+    )
 
 
 _BATCH = "start_offset, end_offset, bytes, layout, checksum, path, data"

@@ -288,6 +288,7 @@ class PostgresCatalog(Catalog):
     """A catalog in the schema ``headrace`` of a PostgreSQL database."""
 
     shared = True
+    quick = False
 
     def __init__(self, url: str, *, create: bool = True) -> None:
         super().__init__()

@@ -46,7 +46,7 @@ TYPES = {
     "blob": "BLOB",
 }
 BUSY_TIMEOUT_S = 60.0
-CHECKPOINT_FRAMES = 4000
+CHECKPOINT_FRAMES = 1000
 WAL_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -255,6 +255,7 @@ class SqliteCatalog(Catalog):
     """A catalog in a folder on this machine."""
 
     shared = False
+    quick = True
 
     def __init__(self, folder: Path, *, create: bool = True) -> None:
         super().__init__()

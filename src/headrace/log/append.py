@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from itertools import zip_longest
 
 import msgspec
 import numpy as np
@@ -34,6 +35,8 @@ from headrace.store import Store
 from headrace.subjects import check_name
 
 ATTEMPTS_MAX = 1000
+TOGETHER_MAX = 50
+"""Batches in one statement; databases bound the number of its parameters."""
 
 
 class Stale(HeadraceError):
@@ -89,9 +92,9 @@ class _Pending:
         self.stream = stream
         self.captured = captured
         self.batch = batch
-        # Of few events the value tells the size, for less than a fifth of the price.
-        few = batch.num_rows == 1
-        self.size_bytes = len(batch.column("value")[0].as_buffer()) if few else batch.nbytes
+        # The buffers tell at once that a batch is small; of a slice they tell too much.
+        whole = batch.get_total_buffer_size()
+        self.size_bytes = whole if whole <= limits.INLINE_BYTES else batch.nbytes
         self.expected = expected
         self.pinned = pinned
         self.route: Route | None = None
@@ -310,18 +313,22 @@ def _place(tx: Tx, pending: _Pending) -> list[Placed]:
     assert route is not None
     if pending.expected:
         _check_heads(tx, route, pending.expected)
-    placed = []
-    for share in pending.shares:
-        first: int | None = None
-        for batch in share.batches:
-            start = batches.append(tx, batch)
-            if start is None:
+    starts: dict[int, int] = {}
+    # A large share has several batches: the first ones of all shares go together, and so on.
+    for turn in zip_longest(*(share.batches for share in pending.shares)):
+        due = [batch for batch in turn if batch is not None]
+        for at in range(0, len(due), TOGETHER_MAX):
+            new = due[at : at + TOGETHER_MAX]
+            found = batches.append(tx, new)
+            if found is None:
                 raise Stale(pending.stream)
-            first = start if first is None else first
-        assert first is not None
-        placed.append(Placed(pending.stream, share.segment, first, share.count))
+            for batch, start in zip(new, found, strict=True):
+                starts.setdefault(batch.segment_id, start)
     tx.notify(streams.channel(route.stream.id))
-    return placed
+    return [
+        Placed(pending.stream, share.segment, starts[share.segment_id], share.count)
+        for share in pending.shares
+    ]
 
 
 def _check_heads(tx: Tx, route: Route, expected: Mapping[int, int]) -> None:

@@ -189,6 +189,8 @@ def _pairs(headers: Headers) -> list[tuple[str, bytes | str]]:
 
 def batch_of(events: Sequence[Event], now: int) -> pa.RecordBatch:
     """Checked events as one record batch; ``now`` is for those without a time of their own."""
+    if len(events) == 1 and not events[0].headers and events[0].epoch is None:
+        return _batch_of_one(events[0], now)
     layout = PLAIN
     stamps = [now if e.timestamp is None else to_us(e.timestamp) for e in events]
     arrays = [
@@ -207,6 +209,28 @@ def batch_of(events: Sequence[Event], now: int) -> pa.RecordBatch:
         layout |= EPOCH_BIT
         arrays.append(pa.array([e.epoch for e in events], EPOCH))
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(layout))
+
+
+def _batch_of_one(event: Event, now: int) -> pa.RecordBatch:
+    """The same for a plain event, straight into buffers: it is what a lone publisher waits for."""
+    stamp = now if event.timestamp is None else to_us(event.timestamp)
+    arrays = [
+        pa.Array.from_buffers(
+            TIMESTAMP, 1, [None, pa.py_buffer(stamp.to_bytes(8, "little", signed=True))]
+        ),
+        _array_of_one(STRING, event.subject.encode()),
+        _array_of_one(BINARY, bytes(event.value)),
+    ]
+    layout = PLAIN
+    if event.key is not None:
+        layout |= KEY_BIT
+        arrays.insert(2, _array_of_one(STRING, event.key.encode()))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(layout))
+
+
+def _array_of_one(kind: pa.DataType, data: bytes) -> pa.Array:
+    ends = bytes(4) + len(data).to_bytes(4, "little")
+    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
 
 
 def _header_rows(headers: Headers | None) -> list[dict[str, Any]] | None:

@@ -141,6 +141,15 @@ class Log:
         write.add(stream, to_batch(data), expected=expected_heads)
         return self.commit(write).placed
 
+    def publish(
+        self, event: Event, *, producer: str | None = None, sequence: int | None = None
+    ) -> Placed:
+        """Append one event to the stream that captures its subject."""
+        batch = to_batch(event)
+        write = self.write_of(producer=producer, sequence=sequence)
+        write.add(self.routes.stream_for(event.subject), batch, captured=True)
+        return self.commit(write).placed[0]
+
     def append_marker(self, stream: str, segment: int, payload: bytes) -> Placed:
         """Append an internal record to an open segment, in line with its events."""
         write = self.write_of()
