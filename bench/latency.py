@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import headrace
+import headrace.sync
 from bench.harness import Result, at_most, percentile, show
 
 EVENTS = 1500
@@ -56,27 +55,24 @@ asyncio.run(main())
 """
 
 
-async def _publish(folder: Path, tail: subprocess.Popen[str]) -> None:
-    async with headrace.open(folder) as hr:
+def _publish(folder: Path, tail: subprocess.Popen[str]) -> None:
+    """From a script, to a tail on an event loop."""
+    with headrace.sync.open(folder) as hr:
         assert tail.stdout is not None
-        await asyncio.to_thread(tail.stdout.readline)
+        tail.stdout.readline()
         for _ in range(EVENTS + WARM_UP):
             stamp = time.perf_counter_ns().to_bytes(8, "little") + os.urandom(92)
-            await hr.publish("bench.a", stamp, key="k")
-            await asyncio.sleep(0.001)
-
-
-async def _create(folder: Path) -> None:
-    async with headrace.open(folder) as hr:
-        await hr.create_stream("bench", subjects=["bench.>"], segments=4)
+            hr.publish("bench.a", stamp, key="k")
+            time.sleep(0.001)
 
 
 def publish_to_tail(folder: Path) -> list[Result]:
     """perf_counter is one clock for all processes of a machine, so the stamp needs no syncing."""
-    asyncio.run(_create(folder))
+    with headrace.sync.open(folder) as hr:
+        hr.create_stream("bench", subjects=["bench.>"], segments=4)
     command = [sys.executable, "-c", _TAIL, str(folder), str(EVENTS + WARM_UP)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tail:
-        asyncio.run(_publish(folder, tail))
+        _publish(folder, tail)
         assert tail.stdout is not None
         times = [float(line) for line in tail.stdout.read().split()][WARM_UP:]
     return [

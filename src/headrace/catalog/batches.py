@@ -43,8 +43,13 @@ def append(tx: Tx, new: Sequence[NewBatch]) -> list[int] | None:
     visible in their order.  Two statements for all: every one more is a change of hands between
     Python and the database.
     """
-    given = [v for b in new for v in (b.segment_id, b.rows, b.size_bytes, b.max_ts_us)]
-    rows = tx.rows(_take_offsets(len(new)), given)
+    if len(new) == 1:
+        (one,) = new
+        given = [one.rows, one.size_bytes, one.max_ts_us, one.max_ts_us, one.segment_id]
+        rows = tx.rows(_TAKE_OFFSET, given)
+    else:
+        given = [v for b in new for v in (b.segment_id, b.rows, b.size_bytes, b.max_ts_us)]
+        rows = tx.rows(_take_offsets(len(new)), given)
     if len(rows) < len(new):
         return None
     heads = {row[0]: row for row in rows}
@@ -69,6 +74,13 @@ def append(tx: Tx, new: Sequence[NewBatch]) -> list[int] | None:
         )
     tx.execute(_insert_batches(len(new)), values)
     return starts
+
+
+_TAKE_OFFSET = (
+    "UPDATE segments SET head = head + ?, bytes = bytes + ?, "
+    "max_ts_us = CASE WHEN max_ts_us > ? THEN max_ts_us ELSE ? END "
+    "WHERE id = ? AND sealed_us IS NULL RETURNING id, head, max_ts_us, bytes"
+)
 
 
 @lru_cache(maxsize=64)
