@@ -209,7 +209,7 @@ class WakeSockets:
 
     def _drain(self, receiver: socket.socket) -> None:
         """Read all that has come, then pass it on."""
-        channels: set[str] = set()
+        channels: dict[str, None] = {}  # in the order of the news
         count = 0
         while True:
             try:
@@ -217,7 +217,7 @@ class WakeSockets:
             except BlockingIOError:
                 break
             count += BURST if message == EVERYBODY else 1
-            channels.update(message.decode().split("\n"))
+            channels.update(dict.fromkeys(message.decode().split("\n")))
         if count >= BURST:
             self._notifier.everybody()
         elif channels:
