@@ -5,8 +5,11 @@ locks are taken in sorted order as transaction-level advisory locks: writes that
 run one after the other, in the order in which they commit, and none can deadlock.  News travels
 by ``NOTIFY`` inside the transaction.
 
-When the connection breaks during a commit, the transaction's fate is looked up by its id on a
-new connection, so that a caller is told the truth.
+When the connection breaks during a commit, the transaction's fate is looked up on a new
+connection, so that a caller is told the truth: every transaction writes its number into the row
+of its writer, so it has committed if and only if its number is there.  (The server's own status
+of a transaction id is no proof: ids that a crash forgot are given out again.)  To read the row
+under lock is to wait until a commit that is still under way has ended.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import contextlib
 import hashlib
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, LiteralString, TypeVar
@@ -44,10 +48,17 @@ TYPES = {"identity": _SERIAL, "serial": _SERIAL, "blob": "BYTEA"}
 CONNECT_TIMEOUT_S = 10
 RECONNECT_S = 15.0
 LISTEN_S = 0.5
+WRITERS_KEPT_S = 7 * 24 * 3600
 CHANNEL = "headrace"
 PAYLOAD_BYTES_MAX = 7000
 EVERYBODY = "*"
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+SIGN: LiteralString = (
+    "INSERT INTO writers (name, number, seen_us) "
+    "VALUES (%s, %s, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) "
+    "ON CONFLICT (name) DO UPDATE SET number = excluded.number, seen_us = excluded.seen_us"
+)
+"""What every transaction writes first, so that it can be told whether it has committed."""
 
 
 @lru_cache(maxsize=512)
@@ -169,8 +180,10 @@ class _Writer(WriteDriver):
         self._where = where
         self._notifier = notifier
         self._own_pids = own_pids
-        self._transaction_id = ""
+        self._name = uuid.uuid4().hex
+        self._number = 0
         self._use(connect(url))
+        self._connection.execute(SIGN, (self._name, 0))
 
     def _use(self, connection: Connection) -> None:
         self._connection = connection
@@ -207,10 +220,11 @@ class _Writer(WriteDriver):
                     "SELECT pg_advisory_xact_lock(name) FROM unnest(%s::bigint[]) AS name",
                     (sorted(locks),),
                 )
-            cursor = connection.execute(f"SELECT {CLOCK}, pg_current_xact_id()::text")
-            row = cursor.fetchone()
+            self._number += 1
+            connection.execute(SIGN, (self._name, self._number))
+            row = connection.execute(f"SELECT {CLOCK}").fetchone()
         assert row is not None
-        self._tx.clock_us, self._transaction_id = int(row[0]), str(row[1])
+        self._tx.clock_us = int(row[0])
 
     def savepoint(self) -> None:
         self._connection.execute("SAVEPOINT operation")
@@ -237,20 +251,27 @@ class _Writer(WriteDriver):
 
     def _has_committed(self) -> bool:
         """What became of the transaction whose commit was not answered."""
-        self._reconnect()
         deadline = time.monotonic() + RECONNECT_S
         while True:
-            row = self._connection.execute(
-                "SELECT pg_xact_status(%s::text::xid8)", (self._transaction_id,)
-            ).fetchone()
-            status = row[0] if row else None
-            if status != "in progress":
-                return status == "committed"
-            if time.monotonic() > deadline:
-                raise CatalogUnavailableError(
-                    f"{self._where}: the outcome of a commit is unknown; look before you repeat it"
-                )
-            time.sleep(0.05)
+            self._reconnect()
+            try:
+                with self._connection.transaction():
+                    self._connection.execute(f"SET LOCAL lock_timeout TO '{RECONNECT_S:.0f}s'")
+                    row = self._connection.execute(
+                        "SELECT number FROM writers WHERE name = %s FOR UPDATE", (self._name,)
+                    ).fetchone()
+                if row is not None:
+                    return bool(row[0] == self._number)
+            except psycopg.OperationalError as error:
+                if time.monotonic() < deadline:
+                    continue
+                reason = _first_line(error)
+            else:
+                reason = "its record is gone"
+            raise CatalogUnavailableError(
+                f"{self._where}: the outcome of a commit is unknown ({reason}); "
+                "look before you repeat it"
+            )
 
     def _reconnect(self) -> None:
         with contextlib.suppress(psycopg.Error):
@@ -281,6 +302,7 @@ class _Writer(WriteDriver):
 
     def close(self) -> None:
         with contextlib.suppress(psycopg.Error):
+            self._connection.execute("DELETE FROM writers WHERE name = %s", (self._name,))
             self._connection.close()
 
 
@@ -321,10 +343,22 @@ class PostgresCatalog(Catalog):
                     connection.execute("CREATE SCHEMA headrace")
                 schema.migrate(PostgresTx(connection), TYPES, self.where)
                 self._store_blobs_plain(connection)
+                self._prepare_writers(connection)
         except psycopg.Error as error:
             raise translate(error, self.where) from error
         finally:
             connection.close()
+
+    @staticmethod
+    def _prepare_writers(connection: Connection) -> None:
+        """A row for each process that writes; those of the dead go after a week."""
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS writers "
+            "(name TEXT PRIMARY KEY, number BIGINT NOT NULL, seen_us BIGINT NOT NULL)"
+        )
+        connection.execute(
+            f"DELETE FROM writers WHERE seen_us < {CLOCK} - {WRITERS_KEPT_S * 1_000_000}"
+        )
 
     @staticmethod
     def _store_blobs_plain(connection: Connection) -> None:
