@@ -42,7 +42,7 @@ torture: $(STAMP) ## writers killed at random on SQLite and PostgreSQL; every ev
 	$(BIN)/python -m tests.torture
 
 lock: ## recompile requirements/dev.txt (needs uv)
-	uv pip compile pyproject.toml --extra postgres --extra demo --group dev \
+	uv pip compile pyproject.toml --extra postgres --extra demo --extra spark --extra java --group dev \
 	  --universal --python-version 3.11 --generate-hashes --upgrade \
 	  --no-emit-index-url --no-emit-find-links --no-header -q -o requirements/dev.txt
 
