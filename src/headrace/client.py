@@ -143,9 +143,12 @@ class Headrace:
         key_tokens: Iterable[int] = (),
         retention: Retention | None = None,
         scaling: Scaling | None = None,
+        partitions: int = 0,
     ) -> Stream:
         """Create a stream that captures ``subjects``.
 
+        ``partitions=N`` makes one segment for each partition, numbered like it; the partition of
+        an event is the FNV-1a hash of its key modulo N, and such a stream is never scaled.
         ``key_tokens`` are the places (from 1) of the subject tokens that make the key of events
         that have none of their own; without them it is the whole subject.  Creating a stream that
         exists with the same configuration changes nothing.
@@ -155,6 +158,7 @@ class Headrace:
             key_tokens=tuple(key_tokens),
             retention=retention or Limits(),
             scaling=scaling or Fixed(),
+            partitions=partitions,
         )
         return await self.in_thread(self.log.create_stream, name, config, segments)
 
@@ -166,9 +170,9 @@ class Headrace:
             self.log.configure_stream, name, retention=retention, scaling=scaling
         )
 
-    async def streams(self) -> tuple[Stream, ...]:
-        """All streams, by name."""
-        return await self.in_thread(self.log.streams)
+    async def streams(self, *, internal: bool = False) -> tuple[Stream, ...]:
+        """All streams, by name; with ``internal`` those that belong to groups as well."""
+        return await self.in_thread(self.log.streams, internal=internal)
 
     async def stream(self, name: str) -> Stream:
         """One stream with its segments."""

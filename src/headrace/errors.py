@@ -156,6 +156,10 @@ class StreamExistsError(HeadraceError):
     """A stream of that name exists already, with another configuration."""
 
 
+class InternalStreamError(HeadraceError):
+    """The stream belongs to a group and only changes with it."""
+
+
 class SubjectOverlapError(HeadraceError):
     """A new stream's filters would capture subjects of an existing stream."""
 

@@ -61,7 +61,7 @@ def tidy(log: Log, owner: str, lease_ttl_ms: int) -> bool:
     lease = log.catalog.leases.acquire(LEASE, owner, lease_ttl_ms)
     if lease is None:
         return False
-    for stream in log.streams():
+    for stream in log.streams(internal=True):
         if stream.config.retention != Limits():
             log.trim(stream.name)
     log.empty_graveyard()

@@ -77,6 +77,15 @@ class StreamConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     key_tokens: tuple[int, ...] = ()
     retention: Retention = Limits()
     scaling: Scaling = Fixed()
+    partitions: Annotated[int, Meta(ge=0, le=SEGMENTS_MAX)] = 0
+    """More than 0: one segment for each partition, which is the segment's number."""
+    internal: bool = False
+    """Belongs to a group: captures no subject, and is written to by naming the segment."""
+
+    @property
+    def fixed_segments(self) -> bool:
+        """Whether its segments have a meaning of their own, and so are never split or merged."""
+        return self.internal or self.partitions > 0
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -162,14 +171,18 @@ def require(tx: Tx, name: str) -> Stream:
     return stream
 
 
-def all_streams(tx: Tx) -> tuple[Stream, ...]:
-    rows = tx.rows("SELECT id, name, config, created_us FROM streams ORDER BY name")
+def all_streams(tx: Tx, *, internal: bool = True) -> tuple[Stream, ...]:
+    """All streams by name; only the names of internal ones hold a dot."""
+    rows = tx.rows(
+        "SELECT id, name, config, created_us FROM streams WHERE name NOT LIKE ? ORDER BY name",
+        ("" if internal else "%.%",),
+    )
     return tuple(_with_segments(tx, row) for row in rows)
 
 
 def configs(tx: Tx) -> list[tuple[str, StreamConfig]]:
     """Names and configurations only: enough to tell which stream captures a subject."""
-    rows = tx.rows("SELECT name, config FROM streams ORDER BY name")
+    rows = tx.rows("SELECT name, config FROM streams WHERE name NOT LIKE ? ORDER BY name", ("%.%",))
     return [(name, msgspec.json.decode(bytes(data), type=StreamConfig)) for name, data in rows]
 
 

@@ -31,6 +31,7 @@ def stream_data(stream: Stream) -> dict[str, Any]:
         "name": stream.name,
         "subjects": stream.config.subjects,
         "key_tokens": stream.config.key_tokens,
+        "partitions": stream.config.partitions,
         "retention": msgspec.to_builtins(stream.config.retention),
         "scaling": msgspec.to_builtins(stream.config.scaling),
         "created": time_text(stream.created_us),

@@ -54,6 +54,7 @@ def create(
     *,
     subjects: str,
     segments: int = 1,
+    partitions: int = 0,
     key_tokens: str | None = None,
     retention: RetentionKind = None,
     retention_age: Age = None,
@@ -82,6 +83,8 @@ def create(
         Subject filters it captures, comma-separated; * stands for one token, > for the rest.
     segments
         How many parts the keys are spread over.
+    partitions
+        One segment for each of so many partitions, for a static group; never split or merged.
     key_tokens
         Places (from 1) of the subject tokens that make the key of events without one: 2 or 1,2.
     """
@@ -94,6 +97,7 @@ def create(
     config = StreamConfig(
         subjects=tuple(values.words(subjects)),
         key_tokens=tuple(values.numbers(key_tokens, "--key-tokens")) if key_tokens else (),
+        partitions=partitions,
     )
     config = policies.with_policies(config, keeping, scaling)
     with options.open(create=True) as log:
@@ -155,13 +159,22 @@ def configure(
 
 
 @app.command
-def ls(*, options: Options = NONE) -> None:
+def ls(
+    *,
+    internal: Annotated[bool, Parameter(negative="")] = False,
+    options: Options = NONE,
+) -> None:
     """List all streams.
 
     Example: `headrace stream ls`
+
+    Parameters
+    ----------
+    internal
+        Also those that belong to groups: work queues and dead letters.
     """
     with options.open() as log:
-        found = log.streams()
+        found = log.streams(internal=internal)
     if options.json:
         print_json([screens.stream_data(stream) for stream in found])
     elif not found:

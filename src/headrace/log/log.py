@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.catalog import Catalog, Tx, batches, schema, streams
 from headrace.catalog.producers import Placed
-from headrace.catalog.streams import Retention, Scaling, Segment, Stream, StreamConfig
+from headrace.catalog.streams import Fixed, Retention, Scaling, Segment, Stream, StreamConfig
 from headrace.errors import (
     AppendTooLargeError,
     CatalogError,
@@ -23,9 +23,10 @@ from headrace.errors import (
     SegmentSealedError,
     StreamExistsError,
     SubjectOverlapError,
+    TilingError,
     UnknownSegmentError,
 )
-from headrace.log import autoscale, events, limits, retain, scale
+from headrace.log import autoscale, events, internal, limits, retain, scale
 from headrace.log.append import ATTEMPTS_MAX, Outcome, Stale, Write
 from headrace.log.cursor import OnDamaged
 from headrace.log.events import Event, Events
@@ -63,6 +64,13 @@ class Log:
         """Create a stream; creating it again with the same configuration changes nothing."""
         check_name(name, "stream")
         config = check_config(config)
+        if config.partitions:
+            if segments not in (1, config.partitions):
+                raise InvalidConfigError(
+                    f"segments={segments}: a stream of {config.partitions} partitions has one "
+                    "segment for each; leave it out"
+                )
+            segments = config.partitions
         if not isinstance(segments, int) or not 1 <= segments <= streams.SEGMENTS_MAX:
             raise InvalidConfigError(
                 f"segments={segments}: a stream has 1 to {streams.SEGMENTS_MAX}"
@@ -84,6 +92,14 @@ class Log:
 
         return self.catalog.write(create, locks=(streams.LOCK_ALL,))
 
+    def create_internal_stream(
+        self, name: str, segments: int, retention: Retention | None = None
+    ) -> Stream:
+        """Create a stream of a group's own; see :mod:`headrace.log.internal`."""
+        return self.catalog.write(
+            lambda tx: internal.create(tx, name, segments, retention), locks=(streams.LOCK_ALL,)
+        )
+
     def configure_stream(
         self,
         name: str,
@@ -95,6 +111,7 @@ class Log:
 
         def change(tx: Tx) -> Stream:
             stream = streams.require(tx, name)
+            internal.refuse(stream, "configured")
             config = msgspec.structs.replace(
                 stream.config,
                 retention=retention or stream.config.retention,
@@ -105,8 +122,11 @@ class Log:
 
         return self.catalog.write(change, locks=(streams.LOCK_ALL,))
 
-    def streams(self) -> tuple[Stream, ...]:
-        return self.catalog.read(streams.all_streams, snapshot=True)
+    def streams(self, *, internal: bool = False) -> tuple[Stream, ...]:
+        """All streams by name; with ``internal`` those that belong to groups as well."""
+        return self.catalog.read(
+            lambda tx: streams.all_streams(tx, internal=internal), snapshot=True
+        )
 
     def stream(self, name: str) -> Stream:
         return self.catalog.read(lambda tx: streams.require(tx, name), snapshot=True)
@@ -114,6 +134,7 @@ class Log:
     def delete_stream(self, name: str) -> None:
         """Delete a stream with all its events; its files go once running reads are through."""
         stream = self.stream(name)
+        internal.refuse(stream, "deleted")
 
         def delete(tx: Tx) -> None:
             streams.delete(tx, streams.require(tx, name))
@@ -217,6 +238,7 @@ class Log:
 
         def apply(tx: Tx) -> Scaled:
             stream = streams.require(tx, name)
+            _refuse_scaling(stream)
             wanted = ranges(scale.pick(stream, numbers))
             opened = scale.apply(tx, stream, numbers, wanted)
             return Scaled(tuple(numbers), tuple(opened))
@@ -364,6 +386,8 @@ def _too_large() -> AppendTooLargeError:
 
 def check_config(config: StreamConfig) -> StreamConfig:
     """The configuration in its plain form, or an error that says what is wrong."""
+    if config.internal:
+        raise InvalidConfigError("only groups make internal streams")
     if not config.subjects:
         raise InvalidConfigError("a stream needs at least one subject filter")
     if len(config.subjects) > SUBJECTS_MAX:
@@ -381,7 +405,20 @@ def check_config(config: StreamConfig) -> StreamConfig:
         checked = msgspec.json.decode(msgspec.json.encode(config), type=StreamConfig)
     except (msgspec.ValidationError, TypeError) as error:
         raise InvalidConfigError(f"stream configuration: {error}") from error
+    if checked.partitions and checked.scaling != Fixed():
+        raise InvalidConfigError(
+            "a stream with partitions keeps its segments; leave the scaling policy out"
+        )
     return msgspec.structs.replace(checked, subjects=subjects)
+
+
+def _refuse_scaling(stream: Stream) -> None:
+    internal.refuse(stream, "scaled")
+    if stream.config.partitions:
+        raise TilingError(
+            f"stream {stream.name!r} has {stream.config.partitions} partitions, one segment each; "
+            "they cannot be split or merged"
+        )
 
 
 def _refuse_overlap(tx: Tx, name: str, config: StreamConfig) -> None:

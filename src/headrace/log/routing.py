@@ -17,7 +17,14 @@ import pyarrow as pa
 
 from headrace.catalog import Catalog, streams
 from headrace.errors import InvalidEventError, NoStreamError
-from headrace.subjects import match_array, matches, route_hash, route_hash_array
+from headrace.subjects import (
+    match_array,
+    matches,
+    route_hash,
+    route_hash_array,
+    route_partition,
+    route_partition_array,
+)
 
 SUBJECTS_CACHED_MAX = 10_000
 
@@ -35,17 +42,27 @@ class Route:
         """Index of the open segment for one event."""
         if len(self.segments) == 1:
             return 0
-        found = route_hash(key, subject, self.stream.config.key_tokens)
+        config = self.stream.config
+        if config.partitions:
+            return route_partition(key, subject, config.key_tokens, config.partitions)
+        found = route_hash(key, subject, config.key_tokens)
         return bisect_right(self._bounds, found) - 1
 
     def segments_of(self, batch: pa.RecordBatch) -> npt.NDArray[np.intp]:
         """Index of the open segment for each row."""
         keys = batch.column("key") if "key" in batch.schema.names else None
-        hashes = route_hash_array(keys, batch.column("subject"), self.stream.config.key_tokens)
+        subjects, config = batch.column("subject"), self.stream.config
+        if config.partitions:
+            return route_partition_array(keys, subjects, config.key_tokens, config.partitions)
+        hashes = route_hash_array(keys, subjects, config.key_tokens)
         return np.searchsorted(self._lows, hashes, side="right") - 1
 
     def check_subjects(self, batch: pa.RecordBatch) -> None:
         """Refuse a batch with a subject that the stream does not capture."""
+        if self.stream.config.internal:
+            raise InvalidEventError(
+                f"stream {self.stream.name!r} belongs to a group; only the group appends to it"
+            )
         subjects = batch.column("subject")
         captured: Any = None
         for pattern in self.stream.config.subjects:

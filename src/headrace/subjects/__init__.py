@@ -32,6 +32,8 @@ from headrace.subjects.hashing import (
     partition_array,
     route_hash,
     route_hash_array,
+    route_partition,
+    route_partition_array,
 )
 from headrace.subjects.rules import (
     NAME_PATTERN,
@@ -65,4 +67,6 @@ __all__ = [
     "partition_array",
     "route_hash",
     "route_hash_array",
+    "route_partition",
+    "route_partition_array",
 ]

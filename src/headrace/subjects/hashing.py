@@ -119,6 +119,22 @@ def partition(subject: str, filter: str, wildcards: Sequence[int], partitions: i
     return _fnv1a(text.encode()) % partitions
 
 
+def route_partition(
+    key: str | bytes | None, subject: str, key_tokens: Sequence[int], partitions: int
+) -> int:
+    """The partition of an event in a stream of ``partitions``: of its key, else of its subject.
+
+    As in :func:`partition`, the chosen tokens are joined without a separator.
+    """
+    if key is not None:
+        data = key.encode() if isinstance(key, str) else key
+        return _fnv1a(data) % partitions
+    _check_key_tokens(key_tokens)
+    tokens = subject.split(".") if key_tokens else []
+    chosen = [tokens[number - 1] for number in key_tokens if number <= len(tokens)]
+    return _fnv1a(("".join(chosen) if chosen else subject).encode()) % partitions
+
+
 def _wildcard_places(filter: str, wildcards: Sequence[int], partitions: int) -> list[int]:
     """The 0-based token numbers that the wildcard numbers stand for."""
     if not 1 <= partitions <= PARTITIONS_MAX:
@@ -159,19 +175,21 @@ def key_hash_array(array: StringColumn) -> Hashes:
     return _hash_whole_rows(byte_chunks(array, "keys"), "key")
 
 
-def _hash_whole_rows(chunks: list[pa.Array], what: str) -> Hashes:
+def _hash_whole_rows(chunks: list[pa.Array], what: str, *, mixed: bool = True) -> Hashes:
     out = np.empty(sum(map(len, chunks)), np.uint32)
     base = 0
     for chunk in chunks:
         _refuse_nulls(chunk, what, base)
         if len(chunk) <= _FEW_ROWS:
-            out[base : base + len(chunk)] = [key_hash(row) for row in _raw_rows(chunk)]
+            one = key_hash if mixed else _fnv1a
+            out[base : base + len(chunk)] = [one(row) for row in _raw_rows(chunk)]
         else:
             for low, block in blocks(chunk):
                 state = out[base + low : base + low + len(block.starts)]
                 state[:] = _FNV_BASIS
                 _fnv1a_rows(state, block.data, block.starts, block.lengths)
-                _mix_rows(state)
+                if mixed:
+                    _mix_rows(state)
         base += len(chunk)
     return out
 
@@ -180,46 +198,65 @@ def route_hash_array(
     keys: StringColumn | None, subjects: StringColumn, key_tokens: Sequence[int] = ()
 ) -> Hashes:
     """The key hash of every event: of its key where there is one, else as :func:`route_hash`."""
+    return _route_array(keys, subjects, key_tokens, mixed=True)
+
+
+def route_partition_array(
+    keys: StringColumn | None, subjects: StringColumn, key_tokens: Sequence[int], partitions: int
+) -> npt.NDArray[np.int64]:
+    """The partition of every event, as :func:`route_partition`."""
+    hashes = _route_array(keys, subjects, key_tokens, mixed=False)
+    divisor = np.uint32(partitions)
+    return (hashes - hashes // divisor * divisor).astype(np.int64)
+
+
+def _route_array(
+    keys: StringColumn | None, subjects: StringColumn, key_tokens: Sequence[int], *, mixed: bool
+) -> Hashes:
     _check_key_tokens(key_tokens)
     if keys is not None and len(keys) != len(subjects):
         raise InvalidInputError(
             f"{len(keys)} keys for {len(subjects)} subjects: one for each is needed"
         )
     if keys is None or keys.null_count == len(keys):
-        return _subject_hash_array(subjects, key_tokens)
+        return _subject_hash_array(subjects, key_tokens, mixed)
     key_chunks = byte_chunks(keys, "keys")
     if not any(chunk.null_count for chunk in key_chunks):
-        return _hash_whole_rows(key_chunks, "key")
+        return _hash_whole_rows(key_chunks, "key", mixed=mixed)
     plain_keys = pa.chunked_array(key_chunks)
     plain_subjects = pa.chunked_array(text_chunks(subjects, "subjects"))
     absent = plain_keys.is_null()
     without_key = absent.to_numpy()
     out = np.empty(len(keys), np.uint32)
-    out[~without_key] = key_hash_array(plain_keys.drop_null())
-    out[without_key] = _subject_hash_array(plain_subjects.filter(absent), key_tokens)
+    present = byte_chunks(plain_keys.drop_null(), "keys")
+    out[~without_key] = _hash_whole_rows(present, "key", mixed=mixed)
+    out[without_key] = _subject_hash_array(plain_subjects.filter(absent), key_tokens, mixed)
     return out
 
 
-def _subject_hash_array(subjects: StringColumn, key_tokens: Sequence[int]) -> Hashes:
+def _subject_hash_array(subjects: StringColumn, key_tokens: Sequence[int], mixed: bool) -> Hashes:
     if not key_tokens:
-        return _hash_whole_rows(text_chunks(subjects, "subjects"), "subject")
+        return _hash_whole_rows(text_chunks(subjects, "subjects"), "subject", mixed=mixed)
     out = np.empty(len(subjects), np.uint32)
     base = 0
     for chunk in text_chunks(subjects, "subjects"):
         _refuse_nulls(chunk, "subject", base)
-        if len(chunk) <= _FEW_ROWS:
+        if mixed and len(chunk) <= _FEW_ROWS:
             hashes = [route_hash(None, row.as_py(), key_tokens) for row in chunk]
             out[base : base + len(chunk)] = hashes
         else:
             for low, block in blocks(chunk):
                 state = out[base + low : base + low + len(block.starts)]
-                _hash_joined_tokens(state, block, key_tokens)
-                _mix_rows(state)
+                _hash_joined_tokens(state, block, key_tokens, separated=mixed)
+                if mixed:
+                    _mix_rows(state)
         base += len(chunk)
     return out
 
 
-def _hash_joined_tokens(state: Hashes, block: Block, key_tokens: Sequence[int]) -> None:
+def _hash_joined_tokens(
+    state: Hashes, block: Block, key_tokens: Sequence[int], *, separated: bool
+) -> None:
     tokens = Tokens(block)
     state[:] = _FNV_BASIS
     begun = np.zeros(len(state), np.bool_)
@@ -227,9 +264,9 @@ def _hash_joined_tokens(state: Hashes, block: Block, key_tokens: Sequence[int]) 
         starts, lengths = tokens.bounds(number - 1)
         present = lengths >= 0
         joined = begun & present
-        if joined.any():
-            separated = (state ^ np.uint32(DOT)) * _PRIME
-            np.copyto(state, separated, where=joined)
+        if separated and joined.any():
+            with_dot = (state ^ np.uint32(DOT)) * _PRIME
+            np.copyto(state, with_dot, where=joined)
         _fnv1a_rows(state, block.data, starts, np.maximum(lengths, 0))
         begun |= present
     if not begun.all():

@@ -1,0 +1,71 @@
+"""Internal streams: those that a group makes for itself.
+
+A work queue, a dead-letter stream.  Their names hold a ``.``, so that none is a name that a
+person can choose; they capture no subjects, so that nothing is routed to them; and whoever
+appends names the segment.  They are read like any other stream, and go with their group.
+
+The functions run inside a transaction, because a stream of a group comes and goes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.catalog import Tx, streams
+from headrace.catalog.keys import check_key
+from headrace.catalog.streams import KEY_SPACE, SEGMENTS_MAX, Limits, Retention, StreamConfig
+from headrace.errors import InternalStreamError, InvalidConfigError, StreamExistsError
+from headrace.log import scale
+
+
+def create(
+    tx: Tx,
+    name: str,
+    segments: int,
+    retention: Retention | None = None,
+    *,
+    key_tokens: Iterable[int] = (),
+) -> streams.Stream:
+    """Create an internal stream; one that is there in the same form is left as it is.
+
+    ``key_tokens`` tell what the key of an event is whose own key does not say it.  The caller
+    holds ``streams.LOCK_ALL``.
+    """
+    check_key(name, "the name of an internal stream")
+    if "." not in name:
+        raise InvalidConfigError(f"{name!r} is no name for an internal stream: it holds no '.'")
+    if not 1 <= segments <= SEGMENTS_MAX:
+        raise InvalidConfigError(f"segments={segments}: a stream has 1 to {SEGMENTS_MAX}")
+    config = StreamConfig(
+        subjects=(),
+        key_tokens=tuple(key_tokens),
+        retention=retention or Limits(),
+        internal=True,
+    )
+    existing = streams.get(tx, name)
+    if existing is None:
+        return streams.create(tx, name, config, scale.even_ranges(0, KEY_SPACE, segments))
+    if existing.config != config or len(existing.segments) != segments:
+        raise StreamExistsError(f"internal stream {name!r} exists in another form")
+    return existing
+
+
+def delete(tx: Tx, name: str) -> bool:
+    """Remove an internal stream, if it is there.
+
+    The caller holds ``streams.LOCK_ALL`` and the stream's own lock.
+    """
+    stream = streams.get(tx, name)
+    if stream is None or not stream.config.internal:
+        return False
+    streams.delete(tx, stream)
+    return True
+
+
+def refuse(stream: streams.Stream, what: str) -> None:
+    """Raise unless people may do ``what`` to the stream."""
+    if stream.config.internal:
+        raise InternalStreamError(
+            f"stream {stream.name!r} belongs to a group and is not {what} by hand; "
+            "it goes when the group is deleted"
+        )
