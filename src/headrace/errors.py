@@ -324,6 +324,56 @@ class UnknownSubscriptionError(InvalidInputError):
     """A session has no shared subscription of that name."""
 
 
+class UnknownSharedGroupError(HeadraceError, LookupError):
+    """There is no shared group of that name."""
+
+
+class SharedGroupExistsError(HeadraceError):
+    """The shared group exists already, with other properties."""
+
+
+class SharedGroupBusyError(HeadraceError):
+    """The shared group has live members; delete it with force, or let them leave first."""
+
+    def __init__(self, group: str, members: int) -> None:
+        shown = "1 live member" if members == 1 else f"{members} live members"
+        super().__init__(f"shared group {group} has {shown}; let them leave, or use force")
+        self.group = group
+        self.members = members
+
+
+class StartBeforeHistoryError(InvalidInputError):
+    """Events after the wanted start are no longer kept; ``history_start`` is what still is."""
+
+    def __init__(self, stream: str, wanted: str, history_start: str) -> None:
+        super().__init__(
+            f"start {wanted} lies before the history of stream {stream!r}, which begins at "
+            f"{history_start}; start there or later, or at 'earliest'"
+        )
+        self.stream = stream
+        self.history_start = history_start
+
+
+class UnknownSessionError(HeadraceError, LookupError):
+    """There is no session of that name."""
+
+
+class SessionBusyError(HeadraceError):
+    """The session is connected; close it first, or use force."""
+
+
+class SessionTakenOverError(HeadraceError):
+    """Another process has opened the session of this name; this one is over."""
+
+
+class SessionClosedError(HeadraceError):
+    """The session is closed, or was never opened; use it with ``async with``."""
+
+
+class FrameError(HeadraceError, ValueError):
+    """A frame of another process cannot be read; its connection is dropped."""
+
+
 class SubscriptionExistsError(InvalidInputError):
     """A session has that shared subscription already."""
 
@@ -607,3 +657,43 @@ class ReaderRevisionError(HeadraceError):
 
 class ReaderStateDecodeError(HeadraceError, ValueError):
     """A stored state or update of a reader group cannot have been written by this code."""
+
+
+# --- spark: sink and partition job -----------------------------------------------------------
+
+
+class InvalidSinkError(InvalidInputError):
+    """A write to a stream was asked for with options or columns that do not fit it."""
+
+
+class BadRowError(InvalidEventError):
+    """A row of a data frame cannot be an event; ``partition`` and ``row`` say which one."""
+
+    def __init__(self, partition: int, row: int, reason: str) -> None:
+        super().__init__(
+            f"partition {partition}, row {row}: {reason}; mend the query, or set deadLetterStream "
+            "to put such rows aside",
+            row=row,
+        )
+        self.partition = partition
+        self.reason = reason
+
+
+class ReplayMismatchError(HeadraceError):
+    """A batch that was committed came again with another number of rows."""
+
+    def __init__(self, producer: str, sequence: int, committed: int, found: int) -> None:
+        super().__init__(
+            f"batch {sequence} of {producer} was committed with {committed} rows and comes again "
+            f"with {found}: the checkpoint is older than what was written, or the query does not "
+            "repeat itself. Start it with a new checkpoint from where it should go on, or set "
+            "replay=skip to pass over this batch"
+        )
+        self.producer = producer
+        self.sequence = sequence
+        self.committed = committed
+        self.found = found
+
+
+class StagedFileLostError(HeadraceError):
+    """A file that a task wrote is gone before its batch was committed; nothing was written."""

@@ -58,6 +58,29 @@ def take(tx: Tx, group: str, unit: str, owner: str) -> Claim:
     return Claim(group, unit, owner, row[0])
 
 
+def grant(tx: Tx, group: str, unit: str, owner: str, token: int) -> Claim:
+    """Make ``owner`` the owner under a token that somebody else has chosen.
+
+    Raises :class:`Fenced` unless the token is higher than the stored one, or the same claim is
+    made again.
+    """
+    check_key(group, "a group's name")
+    check_key(unit, "a unit's name")
+    check_key(owner, "an owner's name")
+    row = tx.row(
+        "INSERT INTO claims (group_name, unit, owner, token) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (group_name, unit) DO UPDATE SET owner = excluded.owner, "
+        "token = excluded.token WHERE claims.token < excluded.token "
+        "OR (claims.token = excluded.token AND claims.owner = excluded.owner) RETURNING token",
+        (group, unit, owner, token),
+    )
+    if row is None:
+        held = get(tx, group, unit)
+        raise Fenced(group, unit, token, 0 if held is None else held.token)
+    tx.notify(channel(group))
+    return Claim(group, unit, owner, token)
+
+
 def check(tx: Tx, group: str, unit: str, token: int) -> None:
     """Raise :class:`Fenced` unless ``token`` is the current one and has an owner."""
     claim = get(tx, group, unit)

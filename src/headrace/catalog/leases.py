@@ -76,6 +76,16 @@ def renew(tx: Tx, name: str, token: int, ttl_ms: int) -> Lease:
     return Lease(name, held.owner, token, expires_us)
 
 
+def check(tx: Tx, name: str, token: int) -> None:
+    """Raise :class:`LeaseLost` unless ``token`` is the newest.
+
+    A lease that has run out and was not taken over still counts: nobody else acts on it.
+    """
+    row = tx.row("SELECT owner, token FROM leases WHERE name = ?", (name,))
+    if row is None or row[0] is None or row[1] != token:
+        raise LeaseLost(name, token)
+
+
 def release(tx: Tx, name: str, token: int) -> bool:
     """Give the lease back; false if it was no longer held under this token."""
     count = tx.execute(
