@@ -292,6 +292,37 @@ class StaleDeliveryError(DeliveryError):
         self.attempt = attempt
 
 
+class AlreadyAckedError(DeliveryError):
+    """A transaction acks what is acked already; it was not committed."""
+
+    def __init__(self, group: str, unit: str, lo: int, hi: int) -> None:
+        what = f"offset {lo}" if hi == lo + 1 else f"part of offsets {lo} to {hi - 1}"
+        super().__init__(
+            f"group {group!r}, unit {unit!r}: {what} is acked already, so the transaction was "
+            "not committed; do not process it again"
+        )
+        self.group = group
+        self.unit = unit
+        self.lo = lo
+        self.hi = hi
+
+
+class AnsweredError(DeliveryError):
+    """A delivery is answered once: it was acked, nacked or rejected before."""
+
+
+class ConsumerClosedError(DeliveryError):
+    """The consumer is closed, or has given the unit back: the answer does not count."""
+
+
+class ConsumerModeError(DeliveryError):
+    """A consumer is used event by event or in batches, not both."""
+
+
+class UnknownUnitError(DeliveryError, LookupError):
+    """A consumer is told about a unit that it does not hold."""
+
+
 # --- shared groups -------------------------------------------------------------------------
 
 

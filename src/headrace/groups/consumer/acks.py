@@ -1,0 +1,109 @@
+"""Acks in the catalog: the claim is checked and the progress joined in one transaction.
+
+A consumer writes the progress of a unit on two ways: in the group commits of its acks, and in
+transactions that join an ack with a publish.  They may overlap, so neither replaces what the
+other stored: :func:`join` reads the row and adds to it.  Reading costs little, and decoding is
+spared as long as the row is still what this store wrote last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from headrace.catalog import Tx, claims
+from headrace.catalog import progress as stored
+from headrace.errors import AlreadyAckedError, Fenced
+from headrace.groups.consumer.types import OwnedUnit, UnitAck
+from headrace.groups.host import Host
+from headrace.groups.progress import Progress
+
+
+def load(tx: Tx, group: str, segment_id: int) -> Progress | None:
+    """A group's progress in a segment, as it is stored."""
+    row = stored.get(tx, group, segment_id)
+    return None if row is None else decode(row)
+
+
+def decode(row: stored.Progress) -> Progress:
+    """A stored row as the record that it holds; a row of a floor alone has no more."""
+    return Progress.decode(row.state) if row.state else Progress(row.floor)
+
+
+def store(tx: Tx, group: str, segment_id: int, progress: Progress) -> None:
+    """Write a group's progress in a segment, in place of what is there."""
+    stored.put(tx, stored.Progress(group, segment_id, progress.floor, progress.encode()))
+
+
+def join(tx: Tx, group: str, segment_id: int, progress: Progress) -> Progress:
+    """Add ``progress`` to what is stored, and return what is stored now."""
+    before = load(tx, group, segment_id)
+    after = progress if before is None else before.merge(progress)
+    store(tx, group, segment_id, after)
+    return after
+
+
+class CatalogAcks:
+    """The ack store of groups whose members own their units in the catalog."""
+
+    repeats_transactions = False
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._written: dict[tuple[str, int], bytes] = {}
+
+    def locks(self, unit: OwnedUnit) -> list[str]:
+        return [claims.lock(unit.group, unit.unit)]
+
+    async def commit(self, acks: Sequence[UnitAck], *, sync: bool) -> list[Fenced | None]:
+        encoded = [ack.progress.encode() for ack in acks]
+
+        def run(tx: Tx) -> list[Fenced | None]:
+            return [self._put(tx, ack, state) for ack, state in zip(acks, encoded, strict=True)]
+
+        locks = _sorted_locks(ack.unit for ack in acks)
+        found = await self._host.in_transaction(run, locks, sync=sync)
+        for ack, state, fenced in zip(acks, encoded, found, strict=True):
+            place = (ack.unit.group, ack.unit.segment_id)
+            if fenced is None:
+                self._written[place] = state
+            else:
+                self._written.pop(place, None)
+        return found
+
+    def _put(self, tx: Tx, ack: UnitAck, state: bytes) -> Fenced | None:
+        unit = ack.unit
+        try:
+            claims.check(tx, unit.group, unit.unit, unit.token)
+        except Fenced as fenced:
+            return fenced
+        row = stored.get(tx, unit.group, unit.segment_id)
+        if row is None or row.state == self._written.get((unit.group, unit.segment_id)):
+            fresh = stored.Progress(unit.group, unit.segment_id, ack.progress.floor, state)
+            stored.put(tx, fresh)
+        else:
+            store(tx, unit.group, unit.segment_id, decode(row).merge(ack.progress))
+        return None
+
+    def stage(self, tx: Tx, ack: UnitAck) -> None:
+        unit = ack.unit
+        claims.check(tx, unit.group, unit.unit, unit.token)
+        stage_progress(tx, unit, ack.progress)
+
+    def forget(self, unit: OwnedUnit) -> None:
+        """The unit is given up: another owner may write its row from now on."""
+        self._written.pop((unit.group, unit.segment_id), None)
+
+
+def stage_progress(tx: Tx, unit: OwnedUnit, acked: Progress) -> None:
+    """Join what a transaction acks to what is stored; what is acked already is refused."""
+    before = load(tx, unit.group, unit.segment_id) or unit.progress
+    known = before.acked()
+    for lo, hi in acked.ranges:
+        if known.ack_range(lo, hi) != hi - lo:
+            raise AlreadyAckedError(unit.group, unit.unit, lo, hi)
+    attempts = dict(before.attempts)
+    store(tx, unit.group, unit.segment_id, Progress.of(known, attempts))
+
+
+def _sorted_locks(units: Iterable[OwnedUnit]) -> list[str]:
+    return sorted({claims.lock(unit.group, unit.unit) for unit in units})

@@ -1,0 +1,116 @@
+"""What a consumer is told and what it tells: its units, its options, and its two outlets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from headrace.catalog import Tx
+from headrace.errors import Fenced, InvalidDeliveryConfigError
+from headrace.groups.delivery import DeliveryConfig, Stalled
+from headrace.groups.progress import Progress
+
+MiB = 1024 * 1024
+
+
+class OwnedUnit(msgspec.Struct, frozen=True, kw_only=True):
+    """A unit as its owner hands it to the consumer."""
+
+    group: str
+    """The name under which claims and progress are kept in the catalog."""
+    unit: str
+    """The claim's unit; unique within a consumer."""
+    token: int
+    stream: str
+    segment: int
+    segment_id: int
+    progress: Progress
+    """At the time of the claim."""
+    filter: str | None = None
+    """The group's subject filter; events that do not pass count as acked."""
+    strip: int = 0
+    """Leading subject tokens that the application does not see."""
+
+
+class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a consumer behaves, the same for all of its units."""
+
+    delivery: DeliveryConfig = DeliveryConfig()
+    """Limits of each unit."""
+    prefetch_bytes: int = 16 * MiB
+    """Events that are held, fetched ahead or in the hands of the application, in all units."""
+    durable_acks: bool = False
+    """Whether a commit of acks waits for the disk."""
+    ack_delay_ms: int = 5
+    """How long ``ack_soon`` may gather before it is committed."""
+    batch_events_max: int = 65_536
+    """Events in one Arrow batch."""
+    dead_letters: str | None = None
+    """The dead-letter stream; by default ``<group>.dead``."""
+    member: str = ""
+    """Who consumes, for the decision log and the headers of dead letters."""
+
+    def __post_init__(self) -> None:
+        for name, low in (("prefetch_bytes", 1), ("ack_delay_ms", 0), ("batch_events_max", 1)):
+            if getattr(self, name) < low:
+                raise InvalidDeliveryConfigError(
+                    f"{name} is {getattr(self, name)}; it must be at least {low}"
+                )
+
+
+class UnitAck(msgspec.Struct, frozen=True):
+    """A unit and what is to be stored of it.
+
+    In a commit ``progress`` is all that the consumer knows; within a transaction it is only what
+    that transaction acks.  A store joins it with what it has, so neither loses anything.
+    """
+
+    unit: OwnedUnit
+    progress: Progress
+
+
+class UnitEvents(Protocol):
+    """What the owner of the units hears; called on the event loop, and must not block."""
+
+    def drained(self, unit: str, token: int, progress: Progress) -> None:
+        """Nothing of the unit is in flight any more, and its progress is stored: release it."""
+        ...
+
+    def fenced(self, unit: str, token: int) -> None:
+        """An ack was refused: somebody else owns the unit, and the consumer has dropped it."""
+        ...
+
+    def stalled(self, unit: str, token: int, stall: Stalled) -> None:
+        """The application holds events of the unit and has answered none for too long."""
+        ...
+
+    def finished(self, unit: str, token: int) -> None:
+        """The segment is sealed, and everything in it is acked and stored."""
+        ...
+
+
+class AckStore(Protocol):
+    """Where acks are committed."""
+
+    async def commit(self, acks: Sequence[UnitAck], *, sync: bool) -> list[Fenced | None]:
+        """Store progress; for each unit None when it counted, or why it did not."""
+        ...
+
+    def stage(self, tx: Tx, ack: UnitAck) -> None:
+        """Within a transaction: check the claim and join the acked ranges to what is stored.
+
+        Raises :class:`~headrace.errors.Fenced` when the token is stale, and
+        :class:`~headrace.errors.AlreadyAckedError` when any of it is acked already.
+        """
+        ...
+
+    def locks(self, unit: OwnedUnit) -> list[str]:
+        """The locks under which :meth:`stage` may run."""
+        ...
+
+    @property
+    def repeats_transactions(self) -> bool:
+        """Whether what a transaction staged has to go through :meth:`commit` as well."""
+        ...

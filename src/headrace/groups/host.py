@@ -1,0 +1,35 @@
+"""What the runtimes of groups need of the program that they run in.
+
+``headrace.open()`` gives an object that offers all of it; groups know only this much of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, Protocol, TypeVar
+
+from headrace.catalog import Tx
+from headrace.log.log import Log
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Host(Protocol):
+    """A log, threads for what blocks, and transactions in a group with others."""
+
+    @property
+    def log(self) -> Log:
+        """The synchronous log underneath."""
+        ...
+
+    async def in_thread(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run something that blocks on a thread."""
+        ...
+
+    def in_transaction(
+        self, fn: Callable[[Tx], T], locks: Iterable[str] = (), *, sync: bool = True
+    ) -> asyncio.Future[T]:
+        """Run ``fn`` in a write transaction."""
+        ...
