@@ -728,3 +728,45 @@ class ReplayMismatchError(HeadraceError):
 
 class StagedFileLostError(HeadraceError):
     """A file that a task wrote is gone before its batch was committed; nothing was written."""
+
+
+# --- Spark: sessions and Java ------------------------------------------------------------------
+
+
+class SparkSetupError(HeadraceError):
+    """Spark cannot run here as asked; the message says what to install or change."""
+
+
+class JavaMissingError(SparkSetupError):
+    """There is no Java that Spark could run on."""
+
+
+class JavaTooOldError(JavaMissingError):
+    """There is a Java, and it is older than Spark needs."""
+
+
+class ExecutorPackageError(SparkSetupError):
+    """Executors lack this package, or have another version of it."""
+
+
+# --- Spark: source -----------------------------------------------------------------------------
+
+
+class InvalidOptionError(InvalidInputError):
+    """An option of a Spark read or write is unknown, malformed, or contradicts another."""
+
+
+class InvalidSchemaError(InvalidInputError):
+    """A schema names a column that is not there, or gives it another type."""
+
+
+class NotSharedError(SparkSetupError):
+    """Executors on other machines cannot reach this catalog or store."""
+
+
+class ForeignCheckpointError(HeadraceError):
+    """A checkpoint belongs to another catalog or stream, or to a later state of this one."""
+
+
+class DataLossError(HeadraceError):
+    """Events that a query has not read yet are gone."""

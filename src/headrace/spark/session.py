@@ -1,0 +1,131 @@
+"""Spark sessions with the settings that matter to a log.
+
+What is set, and why, stands in ``SETTINGS``; every one can be overridden.  A session that was
+built without this function can use ``format("headrace")`` all the same, only slower.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import ExecutorPackageError, InvalidOptionError, SparkSetupError
+from headrace.spark.java import use_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER_VARIABLE = "HEADRACE_SPARK_MASTER"
+"""Tells the Python processes of the driver, which are not told by Spark, what the master is."""
+
+SETTINGS = {
+    # A checkpoint's files are renamed into place by one call each, which halves a small trigger.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing."
+        "FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Events have times in UTC; a session in another zone would show and parse them in that.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+LOCAL_SETTINGS = {
+    # All on one machine: no port needs to be open to others, and the workers are this Python.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+}
+
+_LOCAL = re.compile(r"local(\[.*\])?|local-cluster\[.*\]")
+PROBES = 8
+"""Tasks that look whether executors have this package; some for each of a few executors."""
+
+
+def is_local(master: str) -> bool:
+    """Whether everything of this master runs on the driver's machine.
+
+    >>> is_local("local[*]"), is_local("local-cluster[2,1,1024]"), is_local("spark://host:7077")
+    (True, True, False)
+    """
+    return _LOCAL.fullmatch(master) is not None
+
+
+def session(app_name: str = "headrace", master: str = "local[*]", **settings: Any) -> SparkSession:
+    """A Spark session, on this machine unless another ``master`` is given.
+
+    ``settings`` are Spark's own, by their full names: ``session(**{"spark.driver.memory": "4g"})``.
+    One process has one session: if it has one already, that is returned with the settings applied
+    that can still be changed, and another master is an error.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SparkSetupError("PySpark is not installed: pip install 'headrace[spark]'") from error
+    for name in settings:
+        if not name.startswith("spark."):
+            raise InvalidOptionError(
+                f"{name!r} is not a setting of Spark: their names begin with 'spark.'"
+            )
+    running = SparkSession.getActiveSession()
+    if running is not None and running.sparkContext.master != master:
+        raise SparkSetupError(
+            f"this process has a Spark session on {running.sparkContext.master} already; stop it "
+            f"first, or ask for that master instead of {master}"
+        )
+    use_java()
+    os.environ[MASTER_VARIABLE] = master
+    logs = Path(__file__).with_name("log4j2.properties").as_uri()
+    given = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logs}"} | SETTINGS
+    if is_local(master):
+        cores = os.cpu_count() or 1
+        given |= LOCAL_SETTINGS | {"spark.sql.shuffle.partitions": str(max(2, cores))}
+        # Workers run this Python, which has the packages, and not whichever is on the path.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    given |= {name: _text(value) for name, value in settings.items()}
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in given.items():
+        builder = builder.config(name, value)
+    spark: SparkSession = builder.getOrCreate()
+    if not is_local(master):
+        try:
+            check_executors(spark)
+        except BaseException:
+            if running is None:
+                spark.stop()
+            raise
+    return spark
+
+
+def check_executors(spark: SparkSession) -> None:
+    """Refuse a session whose executors lack this package, before any query finds out."""
+    from headrace import __version__
+
+    def probe(_: int) -> tuple[str, str]:
+        import socket
+
+        try:
+            import headrace
+        except ImportError as error:
+            return socket.gethostname(), f"no package ({error})"
+        return socket.gethostname(), headrace.__version__
+
+    # By value: the function must not need the package that it looks for.
+    probe.__module__ = "__main__"
+    tasks = spark.sparkContext.parallelize(range(PROBES), PROBES)
+    found = {each for each in tasks.map(probe).collect() if each[1] != __version__}
+    if found:
+        told = "; ".join(f"{host}: {what}" for host, what in sorted(found))
+        raise ExecutorPackageError(
+            f"executors need headrace {__version__} and have not got it ({told}): install "
+            "'headrace[spark]' there, or ship it with spark.archives"
+        )
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,31 @@
+"""One Spark session for all tests: starting one takes longer than most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import headrace.spark
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session on two cores with a small heap, stopped when the run ends."""
+    folder: Path = tmp_path_factory.mktemp("spark")
+    session = headrace.spark.session(
+        "tests",
+        "local[2]",
+        **{
+            "spark.driver.memory": "768m",
+            "spark.sql.shuffle.partitions": 2,
+            "spark.default.parallelism": 2,
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.local.dir": str(folder / "local"),
+            "spark.python.worker.idleTimeoutSeconds": 0,
+        },
+    )
+    yield session
+    session.stop()
