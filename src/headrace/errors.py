@@ -452,6 +452,32 @@ class GroupExistsError(HeadraceError):
     """A group of that name exists with another config; delete it first."""
 
 
+class UnknownGroupError(HeadraceError, LookupError):
+    """There is no such group on the stream."""
+
+    def __init__(self, stream: str, group: str, kind: str = "", hint: str = "") -> None:
+        what = f"{kind} group" if kind else "group"
+        super().__init__(f"stream {stream!r} has no {what} {group!r}{hint and f'; {hint}'}")
+        self.stream = stream
+        self.group = group
+
+
+class UnknownMemberError(HeadraceError, LookupError):
+    """The group has no member of that name."""
+
+
+class NoActiveInstanceError(HeadraceError):
+    """No instance of the member holds its pin, so there is none that could step down."""
+
+
+class RoundOvertakenError(HeadraceError):
+    """A round that filled a work queue came too late; nothing of it was appended."""
+
+    def __init__(self, group: str, why: str) -> None:
+        super().__init__(f"a round of group {group!r} does not count: {why}")
+        self.group = group
+
+
 class GroupUpdateError(HeadraceError):
     """A change that this group does not allow; nothing was changed."""
 

@@ -42,6 +42,25 @@ class GroupName(msgspec.Struct, frozen=True, order=True):
         """The work-queue stream of an elastic group."""
         return self.key
 
+    @property
+    def partition_job(self) -> str:
+        """The name under which the filling of the work queue keeps its place in the source."""
+        return f"{self.key}{_JOIN}partition"
+
+    @property
+    def dead_letters(self) -> str:
+        """The stream of the events that the group gave up on."""
+        return f"{self.key}{_JOIN}dead"
+
+    @property
+    def lock(self) -> str:
+        """Held while the group is made, changed or deleted, and while its units are claimed."""
+        return f"group:{self.key}"
+
+    def share(self, member: str) -> str:
+        """The name under which a member of a static group keeps its place, where it has its own."""
+        return _JOIN.join((self.key, "member", check_name(member, "member name")))
+
     def pin(self, member: str) -> str:
         """The lease that the active instance of a member holds."""
         return _JOIN.join(("pin", self.stream, self.group, check_name(member, "member name")))
