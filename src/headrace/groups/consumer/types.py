@@ -28,10 +28,13 @@ class OwnedUnit(msgspec.Struct, frozen=True, kw_only=True):
     segment_id: int
     progress: Progress
     """At the time of the claim."""
-    filter: str | None = None
-    """The group's subject filter; events that do not pass count as acked."""
+    filter: str | tuple[str, ...] | None = None
+    """The group's subject filter, or several of which one must pass; other events count as acked."""
     strip: int = 0
     """Leading subject tokens that the application does not see."""
+    order_by: tuple[int, ...] | None = None
+    """Places (from 1, of the stored subject) of the tokens whose events are kept in order, instead
+    of the key of the event; () is the whole subject."""
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
