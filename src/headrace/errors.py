@@ -307,6 +307,25 @@ class AlreadyAckedError(DeliveryError):
         self.hi = hi
 
 
+class UnknownTicketError(DeliveryError, LookupError):
+    """An answer to a batch that was never handed out."""
+
+    def __init__(self, verb: str, ticket: int) -> None:
+        super().__init__(f"cannot {verb} batch {ticket}: it was never handed out")
+        self.verb = verb
+        self.ticket = ticket
+
+
+class StaleBatchError(DeliveryError):
+    """An answer that comes too late: the batch was answered, or timed out and comes again."""
+
+    def __init__(self, verb: str) -> None:
+        super().__init__(
+            f"cannot {verb} this batch: it was answered before, or it timed out and comes again"
+        )
+        self.verb = verb
+
+
 class AnsweredError(DeliveryError):
     """A delivery is answered once: it was acked, nacked or rejected before."""
 

@@ -122,6 +122,16 @@ class Dispatcher:
         return self.config.buffer_events_max - self._buffered()
 
     @property
+    def ready(self) -> bool:
+        """Whether a ``take`` may find something without waiting for an answer or for time."""
+        return self._cursor < len(self._offsets) or bool(self._order.freed)
+
+    @property
+    def walkable(self) -> int:
+        """Events in the buffer that no ``take`` has looked at."""
+        return len(self._offsets) - self._cursor
+
+    @property
     def in_flight(self) -> int:
         """Events handed out and not answered."""
         return len(self._pending)
@@ -336,6 +346,30 @@ class Dispatcher:
     def drain(self) -> None:
         """Hand out nothing more; answers to what is in flight still count."""
         self._draining = True
+
+    def recall(self, offsets: Iterable[int]) -> None:
+        """Events that a draining owner took and the consumer never saw: as if not handed out."""
+        self._check_fence()
+        given = list(offsets)
+        if not self._draining:
+            raise FeedError("events are recalled only from a unit that is draining")
+        for offset in given:
+            if offset not in self._pending:
+                raise UnknownDeliveryError("recall", offset, "it is not in flight")
+        for offset in given:
+            del self._pending[offset]
+
+    def renew(self, offsets: Iterable[int], now_ms: int) -> None:
+        """Events that wait to be seen by the consumer: their time begins now.
+
+        Unlike :meth:`extend` this is no sign of life.
+        """
+        self._check_fence()
+        deadline = self._advance(now_ms) + self.config.ack_wait_ms
+        for offset in offsets:
+            if offset in self._pending:
+                key, _ = self._pending.pop(offset)
+                self._pending[offset] = (key, deadline)
 
     def fence(self, fenced: Fenced) -> None:
         """The unit belongs to someone else: every call that would act now raises this."""
