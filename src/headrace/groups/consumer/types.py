@@ -29,7 +29,8 @@ class OwnedUnit(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress
     """At the time of the claim."""
     filter: str | tuple[str, ...] | None = None
-    """The group's subject filter, or several of which one must pass; other events count as acked."""
+    """The group's subject filter, or several of which one must pass; what does not pass counts as
+    acked."""
     strip: int = 0
     """Leading subject tokens that the application does not see."""
     order_by: tuple[int, ...] | None = None
