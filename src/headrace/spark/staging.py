@@ -324,7 +324,8 @@ class StagedWrite:
 
     def _stage_again(self, route: Route, file: StagedFile) -> list[StagedFile]:
         store, batch = self._log.store, file.batch
-        assert store is not None and batch.path is not None
+        assert store is not None
+        assert batch.path is not None
         stager = Stager(self._log, route, rows_bytes=0)
         try:
             opened = files.open_file(store, batch.path, batch.size_bytes, batch.checksum)

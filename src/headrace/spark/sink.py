@@ -1,0 +1,363 @@
+"""The sink: ``df.write`` and ``df.writeStream`` with ``format("headrace")``, exactly once.
+
+Tasks judge, route and encode their rows and stage them (:mod:`headrace.spark.staging`); nothing of
+that counts.  The driver then commits what all tasks staged in one transaction, together with the
+key of the batch: the query's id and the batch's number for a stream, an id of its own for a batch
+write.  A batch that comes again (a restart between stage and commit, a checkpoint put back) finds
+its key and writes nothing.  Task attempts that lost, were repeated or live on as zombies only leave
+files behind that nothing names.
+
+Spark calls ``abort`` also after a ``commit`` that raised, when nobody knows any more whether it
+happened.  So ``abort`` asks the catalog, under the lock that the commit held, and removes only
+files that are named nowhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from headrace.catalog import Tx, batches, streams
+from headrace.errors import (
+    BadRowError,
+    HeadraceError,
+    InvalidOptionError,
+    InvalidSinkError,
+    ReplayMismatchError,
+)
+from headrace.log import events
+from headrace.log.log import Log
+from headrace.log.routing import Route
+from headrace.spark import sink_rows
+from headrace.spark.connection import (
+    CONNECTION_OPTIONS,
+    STORE_OPTION,
+    Connection,
+    check_shared,
+    connection_of,
+    driver_master,
+)
+from headrace.spark.sink_rows import Columns
+from headrace.spark.staging import Part, StagedWrite, Stager, remove
+from headrace.subjects import check_name
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+OPTIONS = (
+    *CONNECTION_OPTIONS,
+    "stream",
+    "subject",
+    "subjectColumn",
+    "subjectPrefix",
+    "key",
+    "keyColumn",
+    "deadLetterStream",
+    "replay",
+    "producer",
+    "sequence",
+)
+SPARKS_OWN = ("checkpointlocation", "queryname", "path")
+"""Options that Spark hands on to every sink."""
+REPLAYS = ("check", "skip")
+
+
+class SinkOptions(msgspec.Struct, frozen=True):
+    """The options of a write, checked."""
+
+    connection: Connection
+    stream: str
+    subject: str | None = None
+    subject_column: str | None = None
+    subject_prefix: str = ""
+    key: str | None = None
+    key_column: str | None = None
+    dead_letter_stream: str | None = None
+    skip_replays: bool = False
+    producer: str | None = None
+    sequence: int | None = None
+
+
+def parse_options(options: Mapping[str, str]) -> SinkOptions:
+    """Spark's options, whose names come in lower case; an error names what is wrong."""
+    rest = {name.lower(): value for name, value in options.items()}
+    known = {name.lower() for name in OPTIONS} | set(SPARKS_OWN)
+    for name in rest:
+        if name not in known and not name.startswith(STORE_OPTION):
+            raise InvalidOptionError(
+                f"unknown option {name!r} of a write; there are {', '.join(OPTIONS)}"
+            )
+    stream = rest.get("stream")
+    if not stream:
+        raise InvalidOptionError("the option stream is missing: which stream to append to")
+    for constant, column in (("subject", "subjectColumn"), ("key", "keyColumn")):
+        if constant in rest and column.lower() in rest:
+            raise InvalidOptionError(f"give {constant} or {column}, not both")
+    replay = rest.get("replay", "check")
+    if replay not in REPLAYS:
+        raise InvalidOptionError(f"replay={replay!r}: use {' or '.join(REPLAYS)}")
+    producer, sequence = rest.get("producer"), rest.get("sequence")
+    if (producer is None) != (sequence is None):
+        raise InvalidOptionError("an idempotent write needs both producer and sequence")
+    if sequence is not None and not (sequence.isascii() and sequence.isdigit()):
+        raise InvalidOptionError(f"sequence={sequence!r} is not a number from 0 on")
+    return SinkOptions(
+        connection=connection_of(rest),
+        stream=check_name(stream, "stream"),
+        subject=rest.get("subject"),
+        subject_column=rest.get("subjectcolumn"),
+        subject_prefix=rest.get("subjectprefix", ""),
+        key=rest.get("key"),
+        key_column=rest.get("keycolumn"),
+        dead_letter_stream=rest.get("deadletterstream"),
+        skip_replays=replay == "skip",
+        producer=None if producer is None else check_name(producer, "producer"),
+        sequence=None if sequence is None else int(sequence),
+    )
+
+
+# --- what batch and stream writes share --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What one task staged, on its way to the driver."""
+
+    query: str | None
+    parts: tuple[Part, ...]
+
+
+class Sink(msgspec.Struct, frozen=True):
+    """A write that was checked: it can be sent to tasks."""
+
+    options: SinkOptions
+    columns: Columns
+
+    def stage(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """In a task: judge, route and stage all rows of a partition."""
+        self.options.connection.check_reachable()
+        stagers: list[Stager] = []
+        try:
+            return self._stage(self.options.connection.log(), iterator, stagers)
+        except BaseException:
+            for stager in stagers:
+                stager.discard()
+            raise
+
+    def _stage(self, log: Log, iterator: Iterator[pa.RecordBatch], stagers: list[Stager]) -> Staged:
+        partition, query = _task()
+        # A worker lives long, and what it knew of the stream may be old.
+        route = log.routes.refresh(self.options.stream)
+        stager = Stager(log, route)
+        stagers.append(stager)
+        put_aside = self._put_aside(log, stagers, partition)
+        first = 0
+        for batch in iterator:
+            if batch.num_rows:
+                rows = sink_rows.convert(batch, self.columns, events.now_us())
+                bad = sink_rows.judge(rows, route)
+                worst = next(bad, None)
+                if worst is not None:
+                    found = [worst, *(bad if self.options.dead_letter_stream else ())]
+                    put_aside(rows, found, first)
+                    rows = sink_rows.without(rows, found)
+                stager.add(rows)
+                first += batch.num_rows
+        return Staged(query, tuple(stager.finish() for stager in stagers))
+
+    def _put_aside(
+        self, log: Log, stagers: list[Stager], partition: int
+    ) -> Callable[[pa.RecordBatch, list[sink_rows.Bad], int], None]:
+        """What becomes of bad rows: dead letters, or an error that names the first."""
+        name = self.options.dead_letter_stream
+
+        def refuse(rows: pa.RecordBatch, bad: list[sink_rows.Bad], first: int) -> None:
+            del rows
+            raise BadRowError(partition, first + bad[0].row, bad[0].reason)
+
+        if name is None:
+            return refuse
+        route = log.routes.refresh(name)
+        stager = Stager(log, route)
+        stagers.append(stager)
+        subject = sink_rows.dead_subject(route, self.options.stream)
+
+        def keep(rows: pa.RecordBatch, bad: list[sink_rows.Bad], first: int) -> None:
+            stager.add(
+                sink_rows.dead_letters(
+                    rows,
+                    bad,
+                    subject=subject,
+                    stream=self.options.stream,
+                    partition=partition,
+                    first=first,
+                )
+            )
+
+        return keep
+
+    def commit(
+        self, messages: Sequence[WriterCommitMessage | None], producer: str, sequence: int
+    ) -> None:
+        """On the driver: append what all tasks staged, once."""
+        parts = _parts(messages)
+        if not any(part.count for part in parts):
+            return
+        write = StagedWrite(self.options.connection.log(), parts, producer, sequence)
+        outcome = write.commit()
+        if outcome.repeat and not self.options.skip_replays:
+            committed = sum(spot.count for spot in outcome.placed)
+            if committed != write.count:
+                raise ReplayMismatchError(producer, sequence, committed, write.count)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """On the driver: remove staged files, but none that a commit may have named."""
+        parts = _parts(messages)
+        paths = [file.batch.path for part in parts for file in part.files]
+        if not paths:
+            return
+
+        def unnamed(tx: Tx) -> list[str]:
+            return [
+                path
+                for path in paths
+                if path is not None
+                and not batches.is_referenced(tx, path)
+                and not batches.is_buried(tx, path)
+            ]
+
+        # What cannot be removed now is the sweep's; the query's own error is the one to show.
+        with contextlib.suppress(HeadraceError):
+            log = self.options.connection.log()
+            locks = sorted({streams.lock(part.stream_id) for part in parts})
+            remove(log, log.catalog.write(unnamed, locks=locks))
+
+
+def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
+    """Of all tasks, the written stream's parts before the dead letters'; a lost task has none."""
+    staged = [message for message in messages if isinstance(message, Staged)]
+    longest = max((len(message.parts) for message in staged), default=0)
+    return [message.parts[at] for at in range(longest) for message in staged]
+
+
+QUERY_ID = "sql.streaming.queryId"
+"""A name internal to Spark; nothing else tells a task which query it works for."""
+
+
+def _task() -> tuple[int, str | None]:
+    context = TaskContext.get()
+    if context is None:
+        return 0, None
+    return context.partitionId(), context.getLocalProperty(QUERY_ID)
+
+
+def make_sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Sink:
+    """Check everything that can be checked before a row is seen."""
+    parsed = parse_options(options)
+    if overwrite:
+        raise InvalidSinkError(
+            "a stream is appended to, never overwritten: use mode('append') or outputMode('append')"
+        )
+    columns = sink_rows.plan_columns(
+        schema,
+        subject=parsed.subject,
+        subject_column=parsed.subject_column,
+        subject_prefix=parsed.subject_prefix,
+        key=parsed.key,
+        key_column=parsed.key_column,
+    )
+    log = parsed.connection.log()
+    check_shared(log, driver_master())
+    route = _writable(log, parsed.stream, "stream")
+    if columns.subject_text is not None:
+        _check_constant(route, columns)
+    if parsed.dead_letter_stream is not None:
+        if parsed.dead_letter_stream == parsed.stream:
+            raise InvalidOptionError("deadLetterStream must be another stream than stream")
+        _writable(log, parsed.dead_letter_stream, "deadLetterStream")
+    return Sink(parsed, columns)
+
+
+def _writable(log: Log, name: str, option: str) -> Route:
+    route = log.routes.refresh(name)
+    if route.stream.config.internal:
+        raise InvalidOptionError(f"{option}={name}: the stream belongs to a group")
+    return route
+
+
+def _check_constant(route: Route, columns: Columns) -> None:
+    """A subject that is the same for all rows is judged once, and early."""
+    assert columns.subject_text is not None
+    subject = columns.subject_prefix + columns.subject_text
+    route.check_subjects(pa.record_batch({"subject": pa.array([subject])}))
+
+
+# --- what Spark calls --------------------------------------------------------------------------
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """``df.write``: one commit for the whole data frame."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._producer = sink.options.producer or f"spark-write-{uuid.uuid4().hex}"
+        self._sequence = sink.options.sequence or 0
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._sink.stage(iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        self._sink.commit(messages, self._producer, self._sequence)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        self._sink.abort(messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """``df.writeStream``: one commit for each batch of the query."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._sink.stage(iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+        query = next((m.query for m in messages if isinstance(m, Staged) and m.query), None)
+        if query is None:
+            if any(isinstance(message, Staged) for message in messages):
+                raise InvalidSinkError(
+                    "Spark does not tell which query this batch belongs to, so it cannot be "
+                    "written exactly once; use a Spark release that Headrace supports"
+                )
+            return
+        self._sink.commit(messages, f"spark-{query}", batch_id)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+        del batch_id
+        self._sink.abort(messages)
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
+    """The writer of ``df.write``; what does not fit is refused here, before any task runs."""
+    return BatchWriter(make_sink(options, schema, overwrite))
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
+    """The writer of ``df.writeStream``."""
+    sink = make_sink(options, schema, overwrite)
+    if sink.options.producer is not None:
+        raise InvalidOptionError("producer and sequence are for batch writes; a query has its own")
+    return StreamWriter(sink)
