@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+PEERS  := $(VENV)/.installed-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint format bench torture lock clean
+.PHONY: help env demo test lint format bench bench-peers torture lock clean
 
 help: ## list the commands
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Installed from pinned, hashed requirements; nothing is done while those are unchanged.
 $(STAMP): requirements/dev.txt pyproject.toml
@@ -38,7 +39,15 @@ format: $(STAMP) ## fix what ruff can fix
 bench: $(STAMP) ## benchmarks as ratios; table on screen, JSON in bench/results
 	$(BIN)/python -m bench
 
-torture: $(STAMP) ## writers killed at random on SQLite and PostgreSQL; every event accounted for
+$(PEERS): $(STAMP) requirements/peers.txt
+	@echo "installing the peers of the benchmarks in $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/peers.txt
+	@touch $(PEERS)
+
+bench-peers: $(PEERS) ## the same work on Headrace, NATS JetStream and (if installed) Redis Streams
+	$(BIN)/python -m bench.peers
+
+torture: $(STAMP) ## writers and members killed and frozen, on both catalogs; every event accounted for
 	$(BIN)/python -m tests.torture
 
 lock: ## recompile requirements/dev.txt (needs uv)
