@@ -1,0 +1,120 @@
+"""The columns of the source: names and types for Spark, and Arrow batches made to fit them.
+
+Spark takes a batch only if its columns have exactly the order, types and nullability of the
+schema it was told, so that schema is turned into Arrow's by Spark's own function and batches are
+made to match it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from headrace.errors import InvalidSchemaError
+
+HEADERS = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
+ORIGIN = StructType([StructField("region", StringType()), StructField("sequence", LongType())])
+
+TYPES: dict[str, DataType] = {
+    "key": StringType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "subject": StringType(),
+    "segment": IntegerType(),
+    "epoch": ArrayType(LongType()),
+    "headers": HEADERS,
+    "stream": StringType(),
+    "origin": ORIGIN,
+}
+DEFAULT = tuple(name for name in TYPES if name not in ("headers", "stream", "origin"))
+"""Those that a read has when no schema is given; the others are for who asks for them."""
+
+STREAM_NAMES = ("topic", "stream")
+SEGMENT_NAMES = ("partition", "segment")
+
+
+def default_schema(*, headers: bool) -> StructType:
+    names = (*DEFAULT, "headers") if headers else DEFAULT
+    return StructType([StructField(name, TYPES[name]) for name in names])
+
+
+def check_schema(schema: StructType) -> None:
+    """Refuse a schema with a column that is not there or has another type."""
+    if not schema.fields:
+        raise InvalidSchemaError("the schema has no columns")
+    for field in schema.fields:
+        expected = TYPES.get(field.name)
+        if expected is None:
+            raise InvalidSchemaError(
+                f"there is no column {field.name!r}; there are {', '.join(TYPES)}"
+            )
+        if not _same(expected, field.dataType):
+            raise InvalidSchemaError(
+                f"column {field.name!r} is {expected.simpleString()}, not "
+                f"{field.dataType.simpleString()}; cast it after the read"
+            )
+
+
+def _same(expected: DataType, found: DataType) -> bool:
+    """Equal but for what may be null."""
+    match expected, found:
+        case ArrayType(), ArrayType():
+            return _same(expected.elementType, found.elementType)
+        case StructType(), StructType():
+            return expected.names == found.names and all(
+                _same(mine.dataType, its.dataType)
+                for mine, its in zip(expected.fields, found.fields, strict=True)
+            )
+    return expected == found
+
+
+class Shape:
+    """Makes stored batches into batches of a schema; one per task."""
+
+    def __init__(self, schema: StructType) -> None:
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._constants: dict[str, pa.Array] = {}
+
+    def fit(self, batch: pa.RecordBatch, stream: str, segment: int) -> pa.RecordBatch:
+        """The asked columns of stored events, which have their offset with them."""
+        names = set(batch.schema.names)
+        count = batch.num_rows
+        arrays = []
+        for field in self._schema:
+            if field.name in STREAM_NAMES:
+                arrays.append(self._constant(field, stream, count))
+            elif field.name in SEGMENT_NAMES:
+                arrays.append(self._constant(field, np.int32(segment), count))
+            elif field.name not in names:
+                arrays.append(pa.nulls(count, field.type))
+            else:
+                column = batch.column(field.name)
+                arrays.append(column if column.type == field.type else column.cast(field.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _constant(self, field: pa.Field, value: Any, count: int) -> pa.Array:
+        """The same value for every row; a slice of what was made for an earlier batch."""
+        made = self._constants.get(field.name)
+        if made is None or len(made) < count:
+            made = pa.repeat(pa.scalar(value, field.type), count)
+            self._constants[field.name] = made
+        return made.slice(0, count)

@@ -1,0 +1,139 @@
+"""Where a log is, as options of Spark say it, and one opened log per process.
+
+Python workers are used again by later batches, so a log that was opened stays open in its
+process.  A worker on another machine than the driver must be able to reach catalog and store:
+what cannot be shared is refused on the driver where the master is known, and else by the first
+task, before it reads or writes anything.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from headrace.errors import InvalidOptionError, NotSharedError
+from headrace.log.log import Log
+from headrace.log.open import open_log
+from headrace.spark.session import MASTER_VARIABLE, is_local
+
+CATALOG_VARIABLE = "HEADRACE_CATALOG"
+STORE_OPTION = "store."
+"""What stands after this in an option's name is for the storage client."""
+CONNECTION_OPTIONS = ("catalog", "store")
+
+
+class Connection(msgspec.Struct, frozen=True):
+    """The address of a log; ``machine`` is where it was written down."""
+
+    catalog: str
+    store: str | None = None
+    store_options: tuple[tuple[str, str], ...] = ()
+    machine: str = ""
+
+    def log(self) -> Log:
+        """The log, opened once per process; its catalog must exist."""
+        with _opening:
+            found = _opened.get(self)
+            if found is None or found[0] != os.getpid():
+                opened = open_log(
+                    self.catalog, self.store, store_options=dict(self.store_options), create=False
+                )
+                found = _opened[self] = (os.getpid(), opened)
+        return found[1]
+
+    def check_reachable(self) -> None:
+        """In a task: refuse to work from a machine that cannot see what the driver saw."""
+        if self.machine and self.machine != machine() and not self._is_shared_address():
+            raise NotSharedError(
+                f"the task runs on {socket.gethostname()}, and the catalog {self.catalog} or its "
+                "store is on the driver's machine: use a postgresql:// catalog with a store such "
+                "as s3://…, or a local master"
+            )
+
+    def _is_shared_address(self) -> bool:
+        if "://" not in self.catalog or self.catalog.startswith(("file:", "sqlite:")):
+            return False
+        return self.store is None or ("://" in self.store and not self.store.startswith("file:"))
+
+
+_opened: dict[Connection, tuple[int, Log]] = {}
+_opening = threading.Lock()
+
+
+def connection_of(options: Mapping[str, str]) -> Connection:
+    """The connection that options name; their keys are in lower case."""
+    catalog = options.get("catalog") or os.environ.get(CATALOG_VARIABLE)
+    if not catalog:
+        raise InvalidOptionError(
+            "option 'catalog' is missing: give a folder or a postgresql:// address "
+            f"(or set ${CATALOG_VARIABLE})"
+        )
+    more = sorted(
+        (name.removeprefix(STORE_OPTION), value)
+        for name, value in options.items()
+        if name.startswith(STORE_OPTION)
+    )
+    store = options.get("store")
+    return Connection(
+        _absolute(catalog), None if store is None else _absolute(store), tuple(more), machine()
+    )
+
+
+def _absolute(place: str) -> str:
+    """Workers stand in other folders than the driver, to which a path may be relative."""
+    return place if "://" in place or not place else str(Path(place).expanduser().absolute())
+
+
+def check_shared(log: Log, master: str | None) -> None:
+    """Refuse a log that executors of this master cannot reach."""
+    if master is None or is_local(master):
+        return
+    if not log.catalog.shared:
+        raise NotSharedError(
+            f"{log.catalog.where} is on this machine, and executors of {master} are not: use a "
+            "postgresql:// catalog, or a local master"
+        )
+    if log.store is not None and not log.store.shared:
+        raise NotSharedError(
+            f"the store {log.store.url} is on this machine, and executors of {master} are not: "
+            "use a store such as s3://bucket/prefix, or a local master"
+        )
+
+
+def machine() -> str:
+    """What tells this machine from others."""
+    try:
+        return Path("/etc/machine-id").read_text().strip() + "/" + socket.gethostname()
+    except OSError:
+        return socket.gethostname()
+
+
+def driver_master() -> str | None:
+    """The master, as far as a Python process of the driver can tell.
+
+    Spark does not tell it.  A session of ours leaves it in the environment; for others it stands
+    on the command line of the Java process that we descend from.
+    """
+    return os.environ.get(MASTER_VARIABLE) or _master_of_ancestors()
+
+
+def _master_of_ancestors() -> str | None:
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            status = Path(f"/proc/{pid}/stat").read_text()
+        except (OSError, ValueError):
+            return None
+        for at, word in enumerate(words):
+            if word.startswith("spark.master="):
+                return word.partition("=")[2]
+            if word == "--master" and at + 1 < len(words):
+                return words[at + 1]
+        pid = int(status.rpartition(")")[2].split()[1])
+    return None

@@ -1,0 +1,87 @@
+"""A streaming query's place: for every stream, the offset that comes next in each segment.
+
+Spark keeps these as JSON in the checkpoint and compares them as text, so keys are sorted.  A
+place names the catalog and the streams it belongs to by their ids, and is refused by any other.
+
+A stream's map holds all segments that the query has still to finish, also those that wait for a
+predecessor; see :mod:`headrace.spark.planning`.
+
+The start of a query must be found once: ``latest`` is another place a moment later.  Spark does
+not keep it, and asks for it again whenever the first batch is repeated.  So the end of the first
+batch, which Spark does keep, carries the start in ``first``, and whoever reads that batch takes
+the start from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from headrace.errors import ForeignCheckpointError
+
+Positions = Mapping[int, int]
+
+
+class StreamAt(msgspec.Struct, frozen=True):
+    """The places in one stream, which is the one with this id."""
+
+    id: int
+    segments: dict[int, int]
+
+
+class Offset(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in all streams of a query."""
+
+    catalog: str
+    streams: dict[str, StreamAt]
+    initial: bool = False
+    first: dict[str, dict[int, int]] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What Spark keeps; equal places give equal text."""
+        shown: dict[str, Any] = {"catalog": self.catalog}
+        if self.first is not None:
+            shown["first"] = {
+                name: _sorted(self.first[name]) for name in sorted(self.first)
+            }
+        if self.initial:
+            shown["initial"] = True
+        shown["streams"] = {
+            name: {"id": at.id, "segments": _sorted(at.segments)}
+            for name, at in sorted(self.streams.items())
+        }
+        return shown
+
+    def at(self, stream: str) -> Positions:
+        found = self.streams.get(stream)
+        return {} if found is None else found.segments
+
+    def beginning(self, stream: str) -> Positions:
+        """Where the first batch begins, for a batch that ends here."""
+        return self.at(stream) if self.first is None else self.first.get(stream, {})
+
+
+def parse(data: Mapping[str, Any]) -> Offset:
+    """The place that Spark kept, or an error when it was not written by this source."""
+    try:
+        return msgspec.convert(data, Offset, strict=False)
+    except msgspec.ValidationError as error:
+        raise ForeignCheckpointError(
+            f"the checkpoint does not hold places of a Headrace stream ({error}); choose another "
+            "checkpointLocation"
+        ) from error
+
+
+def lag_events(latest: Offset, behind: Offset) -> dict[tuple[str, int], int]:
+    """How many events lie between two places, for every segment of the later one."""
+    return {
+        (stream, segment): max(0, head - behind.at(stream).get(segment, 0))
+        for stream, at in latest.streams.items()
+        for segment, head in at.segments.items()
+    }
+
+
+def _sorted(segments: Positions) -> dict[str, int]:
+    return {str(number): segments[number] for number in sorted(segments)}

@@ -1,0 +1,251 @@
+"""The options of a Spark read: names as users of Kafka's source know them, checked before use."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from headrace.errors import InvalidOptionError
+from headrace.log.events import to_us
+from headrace.spark.connection import (
+    CONNECTION_OPTIONS,
+    STORE_OPTION,
+    Connection,
+    connection_of,
+)
+from headrace.subjects import parse_filter
+
+WHICH = ("subscribe", "subscribePattern", "assign")
+OPTIONS = (
+    *CONNECTION_OPTIONS,
+    *WHICH,
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingTimestamp",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "includeHeaders",
+    "subject",
+    "spans",
+)
+BATCH_ONLY = ("endingOffsets", "endingTimestamp", "spans")
+STREAM_ONLY = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
+)
+KAFKA_LATEST, KAFKA_EARLIEST = -1, -2
+TRIGGER_DELAY_MAX_S = 15 * 60.0
+
+Spot = str | int | dict[str, dict[int, int]]
+"""``earliest``, ``latest``, a time in microseconds, or {stream: {segment: offset}}."""
+
+
+class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to read, and how."""
+
+    connection: Connection
+    subscribe: tuple[str, ...] = ()
+    pattern: str | None = None
+    assign: dict[str, tuple[int, ...]] = {}
+    start: Spot | None = None
+    end: Spot | None = None
+    rows_max: int | None = None
+    rows_min: int | None = None
+    bytes_max: int | None = None
+    trigger_delay_s: float = TRIGGER_DELAY_MAX_S
+    partitions_min: int = 1
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    subject: str | None = None
+    spans: dict[str, dict[int, tuple[tuple[int, int], ...]]] | None = None
+    given: frozenset[str] = frozenset()
+
+    def refuse(self, names: tuple[str, ...], why: str) -> None:
+        """An error if any of these options was given."""
+        found = [name for name in names if name.lower() in self.given]
+        if found:
+            raise InvalidOptionError(f"option {found[0]!r} {why}")
+
+
+def is_read(options: Mapping[str, str]) -> bool:
+    """Whether these options say what to read."""
+    return any(name.lower() in options for name in WHICH)
+
+
+def parse_options(options: Mapping[str, str]) -> SourceOptions:
+    """Checked options; the names' case does not matter."""
+    given = {name.lower(): value for name, value in options.items()}
+    known = {name.lower() for name in OPTIONS}
+    for name in given:
+        if name not in known and not name.startswith(STORE_OPTION):
+            raise InvalidOptionError(
+                f"unknown option {name!r}; there are {', '.join(OPTIONS[:-1])} and {STORE_OPTION}…"
+            )
+    which = [name for name in WHICH if name.lower() in given]
+    if len(which) != 1:
+        raise InvalidOptionError(
+            f"give one of the options {', '.join(map(repr, WHICH))}"
+            + (f", not {' and '.join(map(repr, which))}" if which else "")
+        )
+    _one_of(given, "startingOffsets", "startingTimestamp")
+    _one_of(given, "endingOffsets", "endingTimestamp")
+    subject = given.get("subject")
+    return SourceOptions(
+        connection=connection_of(given),
+        subscribe=_names(given),
+        pattern=_pattern(given),
+        assign=_assign(given),
+        start=_spot(given, "startingOffsets", "startingTimestamp"),
+        end=_spot(given, "endingOffsets", "endingTimestamp"),
+        rows_max=_count(given, "maxOffsetsPerTrigger"),
+        rows_min=_count(given, "minOffsetsPerTrigger"),
+        bytes_max=_count(given, "maxBytesPerTrigger"),
+        trigger_delay_s=_duration_s(given, "maxTriggerDelay", TRIGGER_DELAY_MAX_S),
+        partitions_min=_count(given, "minPartitions") or 1,
+        fail_on_data_loss=_flag(given, "failOnDataLoss", True),
+        include_headers=_flag(given, "includeHeaders", False),
+        subject=None if subject is None else parse_filter(subject),
+        spans=_spans(given),
+        given=frozenset(given),
+    )
+
+
+def _one_of(given: Mapping[str, str], first: str, second: str) -> None:
+    if first.lower() in given and second.lower() in given:
+        raise InvalidOptionError(f"give {first!r} or {second!r}, not both")
+
+
+def _names(given: Mapping[str, str]) -> tuple[str, ...]:
+    text = given.get("subscribe")
+    if text is None:
+        return ()
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if not all(names):
+        raise InvalidOptionError(f"subscribe={text!r}: give streams' names, with commas between")
+    return names
+
+
+def _pattern(given: Mapping[str, str]) -> str | None:
+    text = given.get("subscribepattern")
+    if text is not None:
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise InvalidOptionError(
+                f"subscribePattern={text!r} is not a regular expression: {error}"
+            ) from error
+    return text
+
+
+def _assign(given: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+    if "assign" not in given:
+        return {}
+    shown = 'assign: give JSON such as {"orders": [0, 1]}'
+    found = _json(given["assign"], dict[str, tuple[int, ...]], shown)
+    if not found or not all(found.values()):
+        raise InvalidOptionError(f"{shown}, with at least one segment")
+    return found
+
+
+def _spot(given: Mapping[str, str], offsets: str, time: str) -> Spot | None:
+    if time.lower() in given:
+        return _time_us(given[time.lower()], time)
+    text = given.get(offsets.lower())
+    if text is None:
+        return None
+    if text.strip().lower() in ("earliest", "latest"):
+        return text.strip().lower()
+    return _json(
+        text,
+        dict[str, dict[int, int]],
+        f"{offsets}={text!r}: give 'earliest', 'latest' or JSON such as "
+        '{"orders": {"0": 17, "1": -2}} (-2 is earliest, -1 latest)',
+    )
+
+
+def _time_us(text: str, name: str) -> int:
+    try:
+        return int(text) * 1000
+    except ValueError:
+        pass
+    try:
+        return to_us(datetime.fromisoformat(text).astimezone(UTC) if _zoned(text) else _utc(text))
+    except ValueError as error:
+        raise InvalidOptionError(
+            f"{name}={text!r}: give milliseconds since 1970, or a time such as "
+            "2026-01-31T12:00:00Z"
+        ) from error
+
+
+def _zoned(text: str) -> bool:
+    return datetime.fromisoformat(text).tzinfo is not None
+
+
+def _utc(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def _count(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if not 0 < count < 1 << 62:
+        raise InvalidOptionError(f"{name}={text!r}: give a whole number above 0")
+    return count
+
+
+def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
+    text = given.get(name.lower())
+    if text is None:
+        return default
+    if text.lower() not in ("true", "false"):
+        raise InvalidOptionError(f"{name}={text!r}: give true or false")
+    return text.lower() == "true"
+
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def _duration_s(given: Mapping[str, str], name: str, default: float) -> float:
+    text = given.get(name.lower())
+    if text is None:
+        return default
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", text)
+    if found is None:
+        raise InvalidOptionError(f"{name}={text!r}: give a time such as 500ms, 30s, 15m or 2h")
+    return float(found[1]) * _UNITS_S[found[2]]
+
+
+def _spans(
+    given: Mapping[str, str],
+) -> dict[str, dict[int, tuple[tuple[int, int], ...]]] | None:
+    if "spans" not in given:
+        return None
+    return _json(
+        given["spans"],
+        dict[str, dict[int, tuple[tuple[int, int], ...]]],
+        "spans is for native reads",
+    )
+
+
+def _json(text: str, type_: Any, hint: str) -> Any:
+    try:
+        return msgspec.convert(json.loads(text), type_, strict=False)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise InvalidOptionError(f"{hint} ({error})") from error

@@ -1,0 +1,148 @@
+"""What a batch reads: which segments may be read, how far, and in how many parts.
+
+No I/O here.  A stream's segments form a graph: a sealed segment has successors.  A query's place
+in a stream is a map from segment to next offset that holds every segment it has still to finish.
+A segment outside the map lies either *after* it (it descends from a segment in the map, and is
+read from its first offset) or *before* it (it was finished, or lies before the start).  A segment
+is *ready* once all its predecessors are finished; only ready segments are planned.  So a key's
+events keep their order through splits and merges, because one batch ends before the next begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from headrace.catalog.streams import Segment
+
+SPLIT_BYTES = 64 * 1024 * 1024
+"""A batch read is cut into parts of about this size."""
+PARTS_MAX = 10_000
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Segments that are not finished, at their offsets: those that can be read, and the rest."""
+
+    ready: dict[int, int]
+    waiting: dict[int, int]
+
+    @property
+    def all(self) -> dict[int, int]:
+        return self.ready | self.waiting
+
+
+def standing(
+    segments: Sequence[Segment], at: Mapping[int, int], *, successors: bool = True
+) -> Standing:
+    """Where a query stands in a stream; ``segments`` are in the order of their numbers.
+
+    Without ``successors`` only the segments in the map count.
+    """
+    following: set[int] = set()
+    finished: set[int] = set()
+    ready: dict[int, int] = {}
+    waiting: dict[int, int] = {}
+    for segment in segments:
+        before = following.intersection(segment.predecessors)
+        position = at.get(segment.number)
+        if position is None:
+            if not before or not successors:
+                continue
+            position = 0
+        following.add(segment.number)
+        through = before <= finished
+        if through and segment.sealed and position >= segment.head:
+            finished.add(segment.number)
+        elif through:
+            ready[segment.number] = position
+        else:
+            waiting[segment.number] = position
+    return Standing(ready, waiting)
+
+
+def earliest(segments: Sequence[Segment]) -> dict[int, int]:
+    """The place before every retained event."""
+    return _unfinished(segments, {segment.number: segment.tail for segment in segments})
+
+
+def latest(segments: Sequence[Segment]) -> dict[int, int]:
+    """The place after every event there is."""
+    return {segment.number: segment.head for segment in segments if not segment.sealed}
+
+
+def uncovered(segments: Sequence[Segment], at: Mapping[int, int]) -> list[int]:
+    """Open segments that a read from this place would never come to."""
+    seen = standing(segments, at).all
+    return [s.number for s in segments if not s.sealed and s.number not in seen]
+
+
+def _unfinished(segments: Sequence[Segment], at: Mapping[int, int]) -> dict[int, int]:
+    return {
+        segment.number: at[segment.number]
+        for segment in segments
+        if not segment.sealed or at[segment.number] < segment.head
+    }
+
+
+def admit(lags: Mapping[int, int], most: int | None) -> dict[int, int]:
+    """How much of each segment's lag a batch takes, ``most`` in all; in proportion, none left out.
+
+    >>> admit({0: 90, 1: 10}, 50), admit({0: 1000, 1: 1}, 10), admit({0: 5}, None)
+    ({0: 45, 1: 5}, {0: 9, 1: 1}, {0: 5})
+    """
+    behind = {number: lag for number, lag in lags.items() if lag > 0}
+    total = sum(behind.values())
+    if most is None or total <= most:
+        return behind
+    if most <= len(behind):
+        # Not even one for each: who is first depends on the lags, so that nobody always is.
+        order = sorted(behind)
+        turn = total % len(order)
+        return dict.fromkeys((order[turn:] + order[:turn])[:most], 1)
+    taken = {number: 1 for number in behind}
+    spare = most - len(behind)
+    rest = total - len(behind)
+    for number, lag in behind.items():
+        taken[number] += (lag - 1) * spare // rest
+    left = most - sum(taken.values())
+    for number in sorted(behind, key=lambda each: taken[each] - behind[each]):
+        more = min(left, behind[number] - taken[number])
+        taken[number] += more
+        left -= more
+    return taken
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A run of offsets of one segment, ``end`` not included."""
+
+    stream: str
+    segment: int
+    start: int
+    end: int
+
+    @property
+    def events(self) -> int:
+        return self.end - self.start
+
+
+def spans(stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[Span]:
+    """What lies between two places of a stream; a segment that the start lacks begins at 0."""
+    return [
+        Span(stream, number, start.get(number, 0), end[number])
+        for number in sorted(end)
+        if start.get(number, 0) < end[number]
+    ]
+
+
+def cut(runs: Sequence[Span], least: int) -> list[Span]:
+    """The same offsets in at least ``least`` parts, the longest ones cut in equal shares."""
+    total = sum(run.events for run in runs)
+    if len(runs) >= least or total == 0:
+        return list(runs)
+    each = max(1, -(-total // min(least, PARTS_MAX)))
+    return [
+        Span(run.stream, run.segment, start, min(start + each, run.end))
+        for run in runs
+        for start in range(run.start, run.end, each)
+    ]
