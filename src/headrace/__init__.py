@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Stream,
     )
     from headrace.client import Headrace, Position, Transaction, open
+    from headrace.log.compact import CompactionPolicy
     from headrace.log.events import Event
     from headrace.reading import Reading
 
@@ -46,6 +47,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ByBytes",
     "ByEvents",
+    "CompactionPolicy",
     "Consumed",
     "DamagedBatchError",
     "Event",
@@ -74,6 +76,7 @@ _HOMES = {
         "ByBytes", "ByEvents", "Consumed", "Fixed", "Groups", "Limits", "Segment", "Stream",
     ),
     "headrace.client": ("Headrace", "Position", "Transaction", "open"),
+    "headrace.log.compact": ("CompactionPolicy",),
     "headrace.log.events": ("Event",),
     "headrace.reading": ("Reading",),
 }  # fmt: skip

@@ -21,7 +21,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-import msgspec
 import pyarrow as pa
 
 from headrace.catalog import Tx
@@ -31,10 +30,12 @@ from headrace.errors import CatalogClosedError, CatalogUnavailableError, Headrac
 from headrace.housekeeping import Housekeeper
 from headrace.log import limits
 from headrace.log.append import ATTEMPTS_MAX, Outcome, Stale, Write
+from headrace.log.compact import Compacted, CompactionPolicy
 from headrace.log.cursor import OnDamaged
 from headrace.log.events import Event, Events, Headers, batch_of, check_event, now_us
 from headrace.log.log import Log, Scaled, discard, to_batch
 from headrace.log.open import open_log
+from headrace.log.position import Position
 from headrace.log.read import Place, Query
 from headrace.log.sweep import Swept
 from headrace.publisher import Publisher
@@ -45,14 +46,6 @@ T = TypeVar("T")
 
 THREADS = 8
 SMALL_BYTES = 256 * 1024
-
-
-class Position(msgspec.Struct, frozen=True):
-    """An event's place."""
-
-    stream: str
-    segment: int
-    offset: int
 
 
 def open(
@@ -336,6 +329,19 @@ class Headrace:
     ) -> dict[int, int]:
         """Remove what the stream's policy lets go, or all below ``before``."""
         return await self.in_thread(self.log.trim, stream, before)
+
+    async def compact(
+        self, stream: str, policy: CompactionPolicy | None = None, *, dry_run: bool = False
+    ) -> Compacted:
+        """Make large files of a stream's small batches; offsets stay, readers notice nothing.
+
+        Without ``policy`` the stream's own decides, and without that the usual one.
+        """
+        return await self.in_thread(self.log.compact, stream, policy, dry_run=dry_run)
+
+    async def set_compaction(self, stream: str, policy: CompactionPolicy | None) -> None:
+        """Have a stream compacted by ``headrace pipeline``; None: no longer."""
+        await self.in_thread(self.log.set_compaction, stream, policy)
 
     async def sweep(
         self, *, older_than_s: float = limits.SWEEP_GRACE_S, dry_run: bool = False

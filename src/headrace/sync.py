@@ -135,6 +135,8 @@ class Headrace:
     retile = _mirror(client.Headrace.retile)
     autoscale = _mirror(client.Headrace.autoscale)
     trim = _mirror(client.Headrace.trim)
+    compact = _mirror(client.Headrace.compact)
+    set_compaction = _mirror(client.Headrace.set_compaction)
     sweep = _mirror(client.Headrace.sweep)
 
     # These two wait for a commit and nothing else, so they do it on the caller's thread.

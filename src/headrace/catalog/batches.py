@@ -225,6 +225,96 @@ def trim(tx: Tx, stream_id: int, segment_id: int, before: int) -> bool:
     return len(due) == TRIM_BATCHES_MAX
 
 
+# --- compaction ----------------------------------------------------------------------------
+
+
+class CompactedFile(msgspec.Struct, frozen=True):
+    """A file that holds the events of neighbouring batches, and does not count yet."""
+
+    path: str
+    rows: int
+    size_bytes: int
+    layout: int
+    checksum: int
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A batch without its events, with all else that the catalog knows of it."""
+
+    start: int
+    end: int
+    size_bytes: int
+    total_bytes: int
+    max_ts_us: int
+    created_us: int
+    layout: int
+    checksum: int
+    path: str | None
+
+
+_PIECE = (
+    "start_offset, end_offset, bytes, total_bytes, max_ts_us, created_us, layout, checksum, path"
+)
+
+
+def pieces(tx: Tx, segment_id: int, start: int, limit: int) -> list[Piece]:
+    """Batches that start at offset ``start`` or later, oldest first."""
+    rows = tx.rows(
+        f"SELECT {_PIECE} FROM batches WHERE segment_id = ? AND start_offset >= ? "
+        "ORDER BY start_offset LIMIT ?",
+        (segment_id, start, limit),
+    )
+    return [Piece(*row) for row in rows]
+
+
+def replace(tx: Tx, segment_id: int, old: Sequence[Piece], new: CompactedFile) -> bool:
+    """Put one file in the place of neighbouring batches; false if they are no longer as they were.
+
+    The caller holds the stream's lock.  The running values are those of the last batch that goes:
+    the segment's size counts events as they were appended, whatever a file makes of them, so that
+    nothing behind has to be told.
+    """
+    first, last = old[0], old[-1]
+    span = (segment_id, first.start, last.end)
+    rows = tx.rows(
+        f"SELECT {_PIECE} FROM batches WHERE segment_id = ? AND start_offset >= ? "
+        "AND start_offset < ? ORDER BY start_offset",
+        span,
+    )
+    found = [Piece(*row) for row in rows]
+    if found != list(old):
+        # Done already, when a commit whose answer was lost is tried again.
+        return len(found) == 1 and found[0].path == new.path
+    tx.execute(
+        "INSERT INTO graveyard (path, buried_us) SELECT path, ? FROM batches WHERE segment_id = ? "
+        "AND start_offset >= ? AND start_offset < ? AND path IS NOT NULL",
+        (tx.now_us(), *span),
+    )
+    tx.execute(
+        "DELETE FROM batches WHERE segment_id = ? AND start_offset >= ? AND start_offset < ?", span
+    )
+    tx.execute(
+        _insert_batches(1),
+        (
+            segment_id,
+            first.start,
+            last.end,
+            new.size_bytes,
+            last.total_bytes,
+            last.max_ts_us,
+            last.created_us,
+            new.layout,
+            new.checksum,
+            new.path,
+            None,
+        ),
+    )
+    return True
+
+
+# --- files ---------------------------------------------------------------------------------
+
+
 def is_referenced(tx: Tx, path: str) -> bool:
     return tx.row("SELECT 1 FROM batches WHERE path = ?", (path,)) is not None
 

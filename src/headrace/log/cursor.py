@@ -102,6 +102,13 @@ class Cursor:
 
     def _lost(self, upto: int) -> None:
         """There is no batch at ``position``: it was trimmed, or it is missing."""
+        # Or it was compacted between two queries: one moment decides, and the next look finds it.
+        found = self._catalog.read(
+            lambda tx: next(batches.from_offset(tx, self._segment_id, self.position, 1, 1), None),
+            snapshot=True,
+        )
+        if found is not None and found.start <= self.position < found.end:
+            return
         row = self._catalog.read(
             lambda tx: tx.row("SELECT tail FROM segments WHERE id = ?", (self._segment_id,))
         )
@@ -212,13 +219,14 @@ def _join(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
         layouts = [events.layout_of(part.schema) for part in parts]
         union = int(np.bitwise_or.reduce(layouts))
         parts = [
-            part if layout == union else _widen(part, union)
+            part if layout == union else widen(part, union)
             for part, layout in zip(parts, layouts, strict=True)
         ]
     return pa.concat_batches(parts)
 
 
-def _widen(batch: pa.RecordBatch, layout: int) -> pa.RecordBatch:
+def widen(batch: pa.RecordBatch, layout: int) -> pa.RecordBatch:
+    """The batch with all columns of a layout; those it does not have are null."""
     schema = events.schema_of(layout)
     names = set(batch.schema.names)
     arrays = [

@@ -8,6 +8,7 @@ the footer, and a file is read by the footer that was checked.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,11 +30,17 @@ def new_path(prefix: str, stream_id: int, segment: int) -> str:
 
 def encode(batch: pa.RecordBatch) -> tuple[memoryview, int]:
     """The file of a batch, and the checksum of its footer."""
+    return encode_all(batch.schema, [batch])
+
+
+def encode_all(schema: pa.Schema, parts: Iterable[pa.RecordBatch]) -> tuple[memoryview, int]:
+    """The same for the parts of a batch, each a row group or several of its own."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
-        sink, batch.schema, compression="zstd", write_page_checksum=True, version="2.6"
+        sink, schema, compression="zstd", write_page_checksum=True, version="2.6"
     ) as writer:
-        writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)
+        for part in parts:
+            writer.write_batch(part, row_group_size=ROW_GROUP_ROWS)
     data = memoryview(sink.getvalue())
     return data, crc32(data[-_footer_bytes(data) :])
 

@@ -10,7 +10,7 @@ from itertools import islice
 import msgspec
 import pyarrow as pa
 
-from headrace.catalog import Catalog, Tx, batches, schema, streams
+from headrace.catalog import Catalog, Tx, batches, entries, schema, streams
 from headrace.catalog.producers import Placed
 from headrace.catalog.streams import Fixed, Retention, Scaling, Segment, Stream, StreamConfig
 from headrace.errors import (
@@ -26,8 +26,9 @@ from headrace.errors import (
     TilingError,
     UnknownSegmentError,
 )
-from headrace.log import autoscale, events, internal, limits, retain, scale
+from headrace.log import autoscale, compact, events, internal, limits, retain, scale
 from headrace.log.append import ATTEMPTS_MAX, Outcome, Stale, Write
+from headrace.log.compact import Compacted, CompactionPolicy, Compactor
 from headrace.log.cursor import OnDamaged
 from headrace.log.events import Event, Events
 from headrace.log.read import Query, Reader
@@ -138,8 +139,10 @@ class Log:
 
         def delete(tx: Tx) -> None:
             streams.delete(tx, streams.require(tx, name))
+            entries.delete(tx, compact.BUCKET, name)
 
-        self.catalog.write(delete, locks=(streams.LOCK_ALL, streams.lock(stream.id)))
+        locks = (streams.LOCK_ALL, streams.lock(stream.id), entries.lock(compact.BUCKET))
+        self.catalog.write(delete, locks=locks)
         self.routes.forget(name)
 
     # -- append -------------------------------------------------------------------------
@@ -318,6 +321,31 @@ class Log:
 
         while before > segment.tail and self.catalog.write(step, locks=(streams.lock(stream.id),)):
             pass
+
+    def compactor(self, name: str, policy: CompactionPolicy | None = None) -> Compactor:
+        """What compacts a stream, by its own policy if none is given."""
+        self.stream(name)
+        return Compactor(self.catalog, self.store, self.prefix, name, policy)
+
+    def compact(
+        self,
+        name: str,
+        policy: CompactionPolicy | None = None,
+        *,
+        dry_run: bool = False,
+        progress: Callable[[Compacted], None] | None = None,
+    ) -> Compacted:
+        """Make large files of a stream's small batches; see :mod:`headrace.log.compact`."""
+        return self.compactor(name, policy).compact(dry_run=dry_run, progress=progress)
+
+    def set_compaction(self, name: str, policy: CompactionPolicy | None) -> None:
+        """Have a stream compacted by ``headrace pipeline``; None: no longer."""
+        compact.set_policy(self.catalog, name, policy)
+
+    def compaction(self, name: str) -> CompactionPolicy | None:
+        """The policy by which a stream is compacted, if there is one."""
+        self.stream(name)
+        return compact.get_policy(self.catalog, name)
 
     def empty_graveyard(self) -> int:
         """Remove the files that trimming gave up long enough ago; returns how many."""

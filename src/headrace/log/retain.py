@@ -85,6 +85,8 @@ def _walk(stream: Stream, places: Places, may_go: Callable[[int, int, Place], bo
     events = sum(segment.events for segment in stream.segments)
     size = sum(segment.retained_bytes for segment in stream.segments)
     cuts = {segment.number: segment.tail for segment in stream.segments}
+    # Sizes as appended, from the running totals: a file that compaction wrote is smaller.
+    totals = {segment.number: segment.trimmed_bytes for segment in stream.segments}
     heap: list[tuple[int, int, int, Place, Iterator[Place]]] = []
 
     def offer(number: int, rest: Iterator[Place]) -> None:
@@ -97,10 +99,11 @@ def _walk(stream: Stream, places: Places, may_go: Callable[[int, int, Place], bo
     while heap:
         _, number, _, place, rest = heapq.heappop(heap)
         left_events = events - (place.end - place.start)
-        left_size = size - place.size_bytes
+        left_size = size - (place.total_bytes - totals[number])
         if not may_go(left_events, left_size, place):
             continue
         events, size = left_events, left_size
+        totals[number] = place.total_bytes
         cuts[number] = place.end
         offer(number, rest)
     return cuts
