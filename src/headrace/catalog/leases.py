@@ -65,6 +65,30 @@ def acquire(tx: Tx, name: str, owner: str, ttl_ms: int) -> Lease | None:
     return Lease(name, owner, row[0], row[1])
 
 
+def seize(tx: Tx, name: str, owner: str, ttl_ms: int) -> Lease:
+    """Take the lease whoever holds it; the former owner's token is stale from here on."""
+    check_key(name, "a lease's name")
+    check_key(owner, "a lease's owner")
+    _check_ttl(name, ttl_ms)
+    row = tx.row(
+        "INSERT INTO leases (name, owner, token, expires_us) VALUES (?, ?, 1, ?) "
+        "ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, token = leases.token + 1, "
+        "expires_us = excluded.expires_us RETURNING token, expires_us",
+        (name, owner, tx.now_us() + ttl_ms * 1000),
+    )
+    assert row is not None
+    tx.notify(channel(name))
+    return Lease(name, owner, row[0], row[1])
+
+
+def extend(tx: Tx, name: str, token: int, ttl_ms: int) -> None:
+    """Prolong the lease, also one that has run out, unless somebody else took it."""
+    _check_ttl(name, ttl_ms)
+    check(tx, name, token)
+    expires_us = tx.now_us() + ttl_ms * 1000
+    tx.execute("UPDATE leases SET expires_us = ? WHERE name = ?", (expires_us, name))
+
+
 def renew(tx: Tx, name: str, token: int, ttl_ms: int) -> Lease:
     """Prolong the lease; raises :class:`LeaseLost` once it has expired or changed hands."""
     _check_ttl(name, ttl_ms)

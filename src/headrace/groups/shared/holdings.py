@@ -64,6 +64,16 @@ class Member:
         )
 
 
+class MemberView(msgspec.Struct, frozen=True):
+    """A member as others may see it."""
+
+    borrower: str
+    session: str
+    units: int
+    share: int
+    benched_ms: int
+
+
 class Bench(msgspec.Struct, frozen=True):
     """A session that was evicted gets nothing for a while."""
 
@@ -107,6 +117,16 @@ class Holdings:
             self._active,
             tuple(self._destined.items()),
         )
+
+    def views(self, now_ms: int) -> tuple[MemberView, ...]:
+        """Every member, for people who ask."""
+        found = []
+        for member in self.members.values():
+            bench = self._benched.get(member.session)
+            benched_ms = max(0, bench.until_ms - now_ms) if bench else 0
+            view = (member.borrower, member.session, len(member.units), member.share, benched_ms)
+            found.append(MemberView(*view))
+        return tuple(found)
 
     # --- units come and go ---
 

@@ -33,7 +33,7 @@ from headrace.errors import DeposedError, StaleTokenError, UnexpectedMessageErro
 from headrace.groups.progress import Progress
 from headrace.groups.ranges import OFFSET_MAX
 from headrace.groups.shared.assignment import AssignmentStatus, UnitState
-from headrace.groups.shared.holdings import LOADED, Holdings, Member
+from headrace.groups.shared.holdings import LOADED, Holdings, Member, MemberView
 from headrace.groups.shared.ledger import Ledger
 from headrace.groups.shared.messages import (
     NO_TOKEN,
@@ -112,6 +112,14 @@ class Leader:
             for name, member in holdings.members.items()
             if holdings.may_own(member, now_ms)
         }
+
+    def members(self, now_ms: int) -> tuple[MemberView, ...]:
+        """Every borrower, with what it has and what it should have."""
+        return self._holdings.views(now_ms)
+
+    def note(self, what: str, unit: Unit, reason: str, now_ms: int) -> None:
+        """Remember something that the runtime has done for the group."""
+        self._holdings.decide(now_ms, what, unit, None, reason)
 
     def progress_of(self, unit: Unit) -> Progress:
         """How far the group has come in a unit, as far as this leader knows."""

@@ -1,0 +1,437 @@
+"""A leader at work: its core, the catalog, and the clock.
+
+Everything happens on the event loop.  The core's requests (store this, list the segments, renew
+the lease) become transactions and reads; their answers go back into the core.  A full plan is
+made when the node has handed over everything that was waiting.
+
+*Looking at the log.*  The core asks for a listing once a second.  News of a stream brings the next
+one forward, but a look never takes more than a twentieth of the time: what it costs is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+import msgspec
+
+from headrace.catalog import Tx, leases, streams
+from headrace.errors import (
+    CatalogClosedError,
+    Fenced,
+    HeadraceError,
+    LeaseLost,
+    ProtocolError,
+    SegmentSealedError,
+)
+from headrace.groups.host import Host
+from headrace.groups.progress import Progress
+from headrace.groups.shared import properties, state
+from headrace.groups.shared.leader import Leader
+from headrace.groups.shared.listing import Segments
+from headrace.groups.shared.messages import FromLeader, LeaderWanted, Message, Unit
+from headrace.groups.shared.properties import GroupProperties, LeaderStatus, MemberStatus
+from headrace.groups.shared.records import (
+    Commit,
+    LeaderEffect,
+    ListSegments,
+    RenewLease,
+    StepDown,
+    StoredUnit,
+    ToBorrower,
+)
+
+STATUS_MS = 250
+"""A change of members or decisions is stored for others to see after this."""
+LOOK_MS_MIN = 50
+LOOK_COST_FACTOR = 20
+SCALE_MS = 1000
+IDLE_MS = 10_000
+"""A leader without borrowers steps down after this."""
+
+_log = logging.getLogger(__name__)
+
+
+class LeaderHome(Protocol):
+    """What a leader needs of its node."""
+
+    host: Host
+    name: str
+
+    @property
+    def now_ms(self) -> int:
+        """The node's clock."""
+        ...
+
+    def to_borrower(self, message: FromLeader) -> None:
+        """Send a message to a borrower, wherever it is."""
+        ...
+
+    def stopped(self, leading: Leading) -> None:
+        """A leader has stepped down."""
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside."""
+        ...
+
+    def rearm(self) -> None:
+        """A due time may have changed."""
+        ...
+
+
+class Leading:
+    """One group led from this node."""
+
+    def __init__(
+        self,
+        home: LeaderHome,
+        group: GroupProperties,
+        token: int,
+        stored: list[StoredUnit],
+        *,
+        lease_sent_ms: int,
+    ) -> None:
+        self.home = home
+        self.properties = group
+        self.group = group.key
+        self.token = token
+        self.core = Leader(
+            group.key,
+            name=home.name,
+            token=token,
+            stored=stored,
+            settings=group.settings,
+            now_ms=home.now_ms,
+            lease_sent_ms=lease_sent_ms,
+        )
+        self.segments = Segments(group.filter)
+        self.unplanned = False
+        self.commits = 0
+        self.busy_s = 0.0
+        """Time spent in the core, for measurements."""
+        self._tick_due_ms = home.now_ms
+        self._looking = False
+        self._look_again = False
+        self._look_due_ms = 0
+        self._status_due_ms = 0
+        self._told: tuple[object, object] | None = None
+        """The last decision and the members that others have been told of."""
+        self._scale_due_ms = 0
+        self._idle_since_ms: int | None = None
+        self._committing = False
+        self._heads: dict[Unit, int] = {}
+        self._stop_listening: list[Callable[[], None]] = []
+        self._listening_to: set[int] = set()
+
+    # --- events ---
+
+    def start(self) -> None:
+        """Begin to lead: the first tick lists the segments."""
+        loop = asyncio.get_running_loop()
+        catalog = self.home.host.log.catalog
+        channel = leases.channel(state.lease_name(self.group))
+        self._stop_listening.append(
+            catalog.subscribe(channel, lambda: _call(loop, self._check_lease))
+        )
+        self.tick()
+
+    def receive(self, message: Message) -> None:
+        """A message of a borrower."""
+        if self.core.deposed:
+            return
+        if isinstance(message, LeaderWanted):
+            self._replace_former(message)
+        try:
+            effects = self.core.receive(message, self.home.now_ms)
+        except ProtocolError as error:
+            _log.debug("%s", error)
+            for reply in error.replies:
+                self.home.to_borrower(reply)  # type: ignore[arg-type]
+            return
+        self.unplanned = True
+        self._do(effects)
+
+    def _replace_former(self, message: LeaderWanted) -> None:
+        """A session that was taken over loses its units at once: its successor asks for them."""
+        session, incarnation = _session_of(message.borrower)
+        for borrower in list(self.core.borrowers):
+            other, before = _session_of(borrower)
+            if other == session and before < incarnation:
+                self._do(self.core.drop_silent(borrower, self.home.now_ms))
+
+    def plan(self) -> None:
+        """Everything that waited has been taken in: decide anew what has to be."""
+        if self.unplanned and not self.core.deposed:
+            self.unplanned = False
+            self._do(self.core.balance(self.home.now_ms))
+
+    @property
+    def due_ms(self) -> int:
+        """When ``tick`` has something to do."""
+        return self._tick_due_ms
+
+    def tick(self) -> None:
+        """Do what is due."""
+        now_ms = self.home.now_ms
+        if self.core.deposed or now_ms < self._tick_due_ms:
+            return
+        self._tick_due_ms = now_ms + self.properties.settings.tick_ms
+        self._do(self.core.tick(now_ms))
+        if self.core.deposed:
+            return
+        if self._look_again and now_ms >= self._look_due_ms:
+            self._look()
+        if now_ms >= self._status_due_ms:
+            self._status_due_ms = now_ms + STATUS_MS
+            self._tell_status(now_ms)
+        if self.properties.scale_for_members and now_ms >= self._scale_due_ms:
+            self._scale_due_ms = now_ms + SCALE_MS
+            self._scale()
+        self._step_down_if_idle(now_ms)
+
+    def _step_down_if_idle(self, now_ms: int) -> None:
+        if self.core.borrowers or self._committing:
+            self._idle_since_ms = None
+        elif self._idle_since_ms is None:
+            self._idle_since_ms = now_ms
+        elif now_ms - self._idle_since_ms >= IDLE_MS:
+            self.step_down("nobody is subscribed")
+
+    def step_down(self, reason: str) -> None:
+        """Give the group up."""
+        if not self.core.deposed:
+            self._do(self.core.lease_lost(reason))
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything it was told is stored."""
+        return not self._committing
+
+    # --- effects ---
+
+    def _do(self, effects: list[LeaderEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case ToBorrower(message=message):
+                    self.home.to_borrower(message)
+                case Commit() as commit:
+                    self._committing = True
+                    self.home.spawn(self._commit(commit))
+                case ListSegments():
+                    self._look()
+                case RenewLease() as renewal:
+                    self.home.spawn(self._renew(renewal))
+                case StepDown(reason=reason):
+                    self._stop(reason)
+
+    async def _commit(self, commit: Commit) -> None:
+        """Store a commit, in parts if it is long; sent again by the core when it fails."""
+        claimed: list[tuple[Unit, Progress]] = []
+        keys = dict(self.segments.keys) if commit.claims or commit.progress else {}
+        host = self.home.host
+        try:
+            for part in state.parts(commit):
+                run = functools.partial(state.run_commit, group=self.group, commit=part)
+                claimed += await host.in_transaction(
+                    functools.partial(run, segments=keys),
+                    state.locks(self.group, part),
+                    # An ack lost with the power repeats an event; a lost claim would let the
+                    # same token be given twice.
+                    sync=bool(part.claims or part.forget),
+                )
+        except (LeaseLost, Fenced) as error:
+            lost = str(error)
+            self._answer(lambda: self.core.commit_failed(commit.number, lost, lost=True))
+        except CatalogClosedError:
+            return
+        except HeadraceError as error:
+            reason = str(error)
+            _log.warning("leader of %s cannot store its progress: %s", self.group, reason)
+            self._answer(lambda: self.core.commit_failed(commit.number, reason, lost=False))
+        else:
+            self.commits += 1
+            self._answer(lambda: self.core.committed(commit.number, claimed, self.home.now_ms))
+
+    def _answer(self, fn: Callable[[], list[LeaderEffect]]) -> None:
+        self._committing = False
+        if not self.core.deposed:
+            self.unplanned = True
+            self._do(fn())
+            self.plan()
+            self.home.rearm()
+
+    async def _renew(self, renewal: RenewLease) -> None:
+        name = state.lease_name(self.group)
+
+        def renew(tx: Tx) -> None:
+            leases.renew(tx, name, renewal.token, renewal.ttl_ms)
+
+        try:
+            await self.home.host.in_transaction(renew, (leases.lock(name),), sync=False)
+        except LeaseLost as error:
+            if not self.core.deposed:
+                self._do(self.core.lease_lost(str(error)))
+        except HeadraceError as error:
+            _log.warning("leader of %s cannot renew its lease: %s", self.group, error)
+        else:
+            if not self.core.deposed:
+                self._do(self.core.lease_renewed(renewal.sent_ms))
+
+    def _check_lease(self) -> None:
+        """The lease has changed hands, or so it seems."""
+        if not self.core.deposed:
+            settings, now_ms = self.properties.settings, self.home.now_ms
+            renewal = RenewLease(self.token, settings.lease_ttl_ms, now_ms)
+            self.home.spawn(self._renew(renewal))
+
+    def _stop(self, reason: str) -> None:
+        _log.info("leader of %s steps down: %s", self.group, reason)
+        for stop in self._stop_listening:
+            stop()
+        self.home.stopped(self)
+        self.home.spawn(self._release())
+
+    async def _release(self) -> None:
+        name = state.lease_name(self.group)
+        try:
+            await self.home.host.in_transaction(
+                lambda tx: leases.release(tx, name, self.token), (leases.lock(name),), sync=False
+            )
+        except HeadraceError as error:
+            _log.warning("the lease of %s is left to run out: %s", self.group, error)
+
+    # --- the log ---
+
+    def news(self) -> None:
+        """A stream of the group has changed."""
+        self._look_again = True
+        now_ms = self.home.now_ms
+        if now_ms >= self._look_due_ms and not self.core.deposed:
+            self._look()
+
+    def _look(self) -> None:
+        if self._looking:
+            self._look_again = True
+            return
+        self._looking, self._look_again = True, False
+        self.home.spawn(self._list())
+
+    async def _list(self) -> None:
+        began_s = time.perf_counter()
+        catalog = self.home.host.log.catalog
+        try:
+            look = await self.home.host.in_thread(catalog.read, self.segments.look, snapshot=True)
+        except HeadraceError as error:
+            self._looking = False
+            _log.warning("leader of %s cannot look at the log: %s", self.group, error)
+            return
+        self._looking = False
+        if self.core.deposed:
+            return
+        listing = self.segments.changes(look, set(self.core.units))
+        self._listen(look.streams)
+        self.unplanned = True
+        self._do(self.core.segments_listed(listing, self.home.now_ms))
+        self.plan()
+        cost_ms = (time.perf_counter() - began_s) * 1000
+        self._look_due_ms = self.home.now_ms + max(LOOK_MS_MIN, int(cost_ms * LOOK_COST_FACTOR))
+        self.home.rearm()
+
+    def _listen(self, found: dict[int, str]) -> None:
+        """Hear when one of the streams changes."""
+        loop = asyncio.get_running_loop()
+        for stream_id in set(found) - self._listening_to:
+            self._listening_to.add(stream_id)
+            self._stop_listening.append(
+                self.home.host.log.catalog.subscribe(
+                    streams.channel(stream_id), lambda: _call(loop, self.news)
+                )
+            )
+
+    def _scale(self) -> None:
+        """More members than segments: split the one that takes most, one at a time."""
+        units = self.core.units
+        waiting = [u for u in units.values() if not u.finished and u.missing]
+        active = [u for u in units.values() if u.active and u.end is None]
+        grown = {u.unit: u.head - self._heads.get(u.unit, u.head) for u in active}
+        self._heads = {u.unit: u.head for u in active}
+        if waiting or not active or len(self.core.shares(self.home.now_ms)) <= len(active):
+            return
+        hottest = max(active, key=lambda u: (grown[u.unit], u.lag, u.unit))
+        stream, _, number = hottest.unit.rpartition("/")
+        self.home.spawn(self._split(stream, int(number)))
+
+    async def _split(self, stream: str, number: int) -> None:
+        try:
+            await self.home.host.in_thread(self.home.host.log.split, stream, number, 2)
+        except SegmentSealedError:
+            return  # somebody else was quicker
+        except HeadraceError as error:
+            _log.warning("segment %s of %s cannot be split: %s", number, stream, error)
+            return
+        now_ms = self.home.now_ms
+        reason = "more members than segments: split the one that takes most"
+        self.core.note("scale", f"{stream}/{number}", reason, now_ms)
+        self.news()
+
+    # --- what others see ---
+
+    def status(self, now_ms: int) -> LeaderStatus:
+        """What there is to say about the group."""
+        offset_ms = int(time.time() * 1000) - now_ms
+        return LeaderStatus(
+            leader=self.home.name,
+            token=self.token,
+            at_us=0,
+            members=tuple(
+                MemberStatus(
+                    member=view.borrower,
+                    session=view.session,
+                    units=view.units,
+                    share=view.share,
+                    benched_ms=view.benched_ms,
+                )
+                for view in self.core.members(now_ms)
+            ),
+            decisions=tuple(
+                msgspec.structs.replace(decision, at_ms=decision.at_ms + offset_ms)
+                for decision in self.core.decisions
+            ),
+        )
+
+    def _tell_status(self, now_ms: int) -> None:
+        decided = self.core.decisions[-1] if self.core.decisions else None
+        members = tuple(
+            (m.borrower, m.units, m.share, m.benched_ms > 0) for m in self.core.members(now_ms)
+        )
+        if self._told is not None and self._told[0] is decided and self._told[1] == members:
+            return
+        self._told = (decided, members)
+        self.home.spawn(self._put_status(self.status(now_ms)))
+
+    async def _put_status(self, status: LeaderStatus) -> None:
+        lock = properties.status_locks(self.group)
+        try:
+            await self.home.host.in_transaction(
+                lambda tx: properties.put_status(tx, self.group, status), lock, sync=False
+            )
+        except HeadraceError:
+            self._told = None  # told again, if this one still leads
+
+
+def _session_of(borrower: str) -> tuple[str, int]:
+    """Session and incarnation of a borrower; agents name them so."""
+    session, _, rest = borrower.partition(":")
+    incarnation = rest.partition(":")[0]
+    return session, int(incarnation) if incarnation.isdecimal() else 0
+
+
+def _call(loop: asyncio.AbstractEventLoop, fn: Callable[[], None]) -> None:
+    """From a thread of the catalog's."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(fn)

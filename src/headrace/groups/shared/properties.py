@@ -1,0 +1,196 @@
+"""A declared group: what is stored about it beside its progress, and making and deleting it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.catalog import Tx, entries, leases
+from headrace.errors import (
+    InvalidInputError,
+    SharedGroupBusyError,
+    SharedGroupExistsError,
+    UnknownSharedGroupError,
+)
+from headrace.groups.shared import starts
+from headrace.groups.shared.handler import group_key
+from headrace.groups.shared.records import Decision
+from headrace.groups.shared.settings import Balance, LeaderSettings
+from headrace.groups.shared.state import lease_name
+
+BUCKET = "shared-groups"
+STATUS_BUCKET = "shared-status"
+
+
+class GroupProperties(msgspec.Struct, frozen=True, kw_only=True):
+    """A shared group as it was declared."""
+
+    group: str
+    filter: str
+    start: str
+    """``earliest``, ``now`` or a time."""
+    created_us: int = 0
+    scale_for_members: bool = False
+    """Split the hottest segment while there are more members than segments."""
+    settings: LeaderSettings = LeaderSettings()
+
+    @property
+    def key(self) -> str:
+        """The name under which claims and progress are kept."""
+        return group_key(self.group, self.filter)
+
+    @property
+    def balance(self) -> Balance:
+        """What a fair share is measured in."""
+        return self.settings.balance
+
+
+class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A member as its leader sees it."""
+
+    member: str
+    """The borrower's identifier: session, incarnation and a count."""
+    session: str
+    units: int
+    share: int
+    benched_ms: int = 0
+    """Left out for so long yet, because it was evicted."""
+
+    @property
+    def why_idle(self) -> str:
+        """Why it has no unit; empty if it has."""
+        if self.units:
+            return ""
+        if self.benched_ms:
+            return f"evicted; gets nothing for another {self.benched_ms / 1000:.0f} s"
+        if self.share:
+            return "its units are on their way"
+        return "there are more members than segments with something to read: stands by"
+
+
+class LeaderStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a leader last said about its group."""
+
+    leader: str
+    token: int
+    at_us: int
+    members: tuple[MemberStatus, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    """The latest decisions; ``at_ms`` is milliseconds since 1970."""
+
+
+def put(tx: Tx, properties: GroupProperties) -> None:
+    """Store a group's properties; the caller holds the bucket's lock."""
+    entries.put(tx, BUCKET, properties.key, msgspec.json.encode(properties))
+
+
+def get(tx: Tx, key: str) -> GroupProperties | None:
+    """The group under a key."""
+    entry = entries.get(tx, BUCKET, key)
+    return None if entry is None else _decode(entry.value)
+
+
+def require(tx: Tx, key: str) -> GroupProperties:
+    """The group under a key, or an error that lists those there are."""
+    found = get(tx, key)
+    if found is None:
+        raise unknown(tx, key)
+    return found
+
+
+def unknown(tx: Tx, name: str) -> UnknownSharedGroupError:
+    """What to say when a group is not there."""
+    known = sorted(each.key for each in all_groups(tx))[:20]
+    listed = f"known: {', '.join(known)}" if known else "there are none yet"
+    return UnknownSharedGroupError(f"there is no shared group {name!r}; {listed}")
+
+
+def find(tx: Tx, group: str, filter: str | None = None) -> GroupProperties:
+    """A group by its name, and by its filter if the name alone does not tell."""
+    if filter is not None:
+        return require(tx, group_key(group, filter))
+    found = [each for each in all_groups(tx) if each.group == group]
+    if not found:
+        raise unknown(tx, group)
+    if len(found) > 1:
+        filters = ", ".join(each.filter for each in found)
+        raise InvalidInputError(f"group {group!r} has several filters: say which of {filters}")
+    return found[0]
+
+
+def all_groups(tx: Tx) -> list[GroupProperties]:
+    """Every group, by key."""
+    found = entries.changes(tx, BUCKET, 0).entries
+    groups = [_decode(entry.value) for entry in found if entry.value is not None]
+    return sorted(groups, key=lambda each: each.key)
+
+
+def declare(
+    tx: Tx,
+    properties: GroupProperties,
+    start: starts.Start,
+    places: starts.Places,
+    *,
+    exist_ok: bool,
+) -> GroupProperties:
+    """Make a group; one that exists stays as it is, and must be the same unless `exist_ok`."""
+    found = get(tx, properties.key)
+    if found is None:
+        made = msgspec.structs.replace(properties, created_us=tx.now_us())
+        put(tx, made)
+        starts.begin(tx, made.key, made.filter, start, places)
+        return made
+    same = msgspec.structs.replace(properties, created_us=found.created_us) == found
+    if not same and not exist_ok:
+        raise SharedGroupExistsError(
+            f"shared group {properties.key} exists already, with other properties; delete it first"
+        )
+    return found
+
+
+def declare_locks(key: str) -> tuple[str, ...]:
+    """What making or deleting a group depends on."""
+    return (entries.lock(BUCKET), entries.lock(starts.finished_bucket(key)))
+
+
+def delete(tx: Tx, key: str, *, force: bool) -> None:
+    """Delete a group and all its progress; its leader loses the lease at once."""
+    require(tx, key)
+    lease = leases.get(tx, lease_name(key))
+    status = get_status(tx, key)
+    if lease is not None and status is not None and status.members and not force:
+        raise SharedGroupBusyError(key, len(status.members))
+    if lease is not None:
+        leases.release(tx, lease.name, lease.token)
+    entries.delete(tx, BUCKET, key)
+    entries.delete(tx, STATUS_BUCKET, key)
+    starts.forget_group(tx, key)
+
+
+def delete_locks(key: str) -> tuple[str, ...]:
+    """What deleting a group depends on."""
+    lease = leases.lock(lease_name(key))
+    return (*declare_locks(key), entries.lock(STATUS_BUCKET), lease)
+
+
+def put_status(tx: Tx, key: str, status: LeaderStatus) -> None:
+    """Store what a leader says about its group, if it still leads."""
+    leases.check(tx, lease_name(key), status.token)
+    stamped = msgspec.structs.replace(status, at_us=tx.now_us())
+    entries.put(tx, STATUS_BUCKET, key, msgspec.json.encode(stamped))
+
+
+def status_locks(key: str) -> tuple[str, ...]:
+    """What storing a status depends on."""
+    return (entries.lock(STATUS_BUCKET), leases.lock(lease_name(key)))
+
+
+def get_status(tx: Tx, key: str) -> LeaderStatus | None:
+    """What the group's leader said last."""
+    entry = entries.get(tx, STATUS_BUCKET, key)
+    if entry is None or entry.value is None:
+        return None
+    return msgspec.json.decode(entry.value, type=LeaderStatus)
+
+
+def _decode(value: bytes | None) -> GroupProperties:
+    return msgspec.json.decode(value or b"", type=GroupProperties)

@@ -1,0 +1,237 @@
+"""Sessions in the catalog: what a session is subscribed to, who runs it, and when it is over.
+
+A session is an entry (its subscriptions and how long they are kept) and a lease (who runs it).
+Opening a session seizes the lease: a process that ran it before is fenced from that commit on, and
+hears of it.  A persistent session that nobody runs is kept for its time, then forgotten with the
+progress of its private subscriptions; an in-memory one goes with its process.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.catalog import Tx, entries, leases
+from headrace.errors import (
+    InvalidInputError,
+    LeaseLost,
+    SessionBusyError,
+    SessionTakenOverError,
+    UnknownSessionError,
+)
+from headrace.groups.shared import starts
+
+BUCKET = "sessions"
+TTL_MS = 15_000
+HEARTBEAT_MS = 5_000
+EXPIRY_MS_MAX = 366 * 24 * 3600 * 1000
+EXPIRY_MS = 7 * 24 * 3600 * 1000
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """One subscription of a session."""
+
+    text: str
+    """``$share/GROUP/FILTER``, or a filter for a private one."""
+    filter: str
+    shared: bool
+
+
+class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as it is stored."""
+
+    name: str
+    persistent: bool
+    expiry_ms: int
+    """How long it is kept while nobody runs it."""
+    created_us: int
+    seen_us: int
+    subscriptions: tuple[Subscription, ...] = ()
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A session, and whether somebody runs it."""
+
+    record: SessionRecord
+    node: str | None
+    """Who runs it; None when nobody does."""
+    token: int
+    expires_us: int | None
+    """When it will be forgotten; None while it is run."""
+
+
+def lease_name(session: str) -> str:
+    """The lease of whoever runs a session."""
+    return f"session {session}"
+
+
+def private_group(session: str, filter: str) -> str:
+    """The name under which a private subscription keeps its progress; no group is called so."""
+    return f"~{session}:{filter}"
+
+
+def locks(name: str) -> tuple[str, ...]:
+    """What opening, changing or deleting a session depends on."""
+    return (entries.lock(BUCKET), leases.lock(lease_name(name)))
+
+
+def check_expiry(expiry_ms: int) -> int:
+    """The time, or an error that says what is allowed."""
+    if not 0 <= expiry_ms <= EXPIRY_MS_MAX:
+        raise InvalidInputError(f"expiry_ms is {expiry_ms}; it must be 0 to {EXPIRY_MS_MAX}")
+    return expiry_ms
+
+
+def get(tx: Tx, name: str) -> SessionRecord | None:
+    """A session as it is stored."""
+    entry = entries.get(tx, BUCKET, name)
+    if entry is None or entry.value is None:
+        return None
+    return msgspec.json.decode(entry.value, type=SessionRecord)
+
+
+def put(tx: Tx, record: SessionRecord) -> None:
+    """Store a session."""
+    entries.put(tx, BUCKET, record.name, msgspec.json.encode(record))
+
+
+def open(
+    tx: Tx, name: str, node: str, *, persistent: bool, expiry_ms: int
+) -> tuple[SessionRecord, int]:
+    """Take a session over, or begin one; returns it with the token of whoever runs it now."""
+    found = get(tx, name)
+    if found is not None and (is_over(tx, found) or not found.persistent or not persistent):
+        forget(tx, found)
+        found = None
+    lease = leases.seize(tx, lease_name(name), node, TTL_MS)
+    now_us = tx.now_us()
+    record = SessionRecord(
+        name=name,
+        persistent=persistent,
+        expiry_ms=expiry_ms,
+        created_us=found.created_us if found else now_us,
+        seen_us=now_us,
+        subscriptions=found.subscriptions if found else (),
+    )
+    put(tx, record)
+    return record, lease.token
+
+
+def subscribe(tx: Tx, name: str, token: int, added: Subscription) -> None:
+    """Store a subscription of a session that this process runs."""
+    record = owned(tx, name, token)
+    kept = tuple(each for each in record.subscriptions if each.text != added.text)
+    put(tx, msgspec.structs.replace(record, subscriptions=(*kept, added), seen_us=tx.now_us()))
+
+
+def unsubscribe(tx: Tx, name: str, token: int, text: str) -> None:
+    """Forget a subscription, with its progress if it is private."""
+    record = owned(tx, name, token)
+    for each in record.subscriptions:
+        if each.text == text and not each.shared:
+            starts.forget_group(tx, private_group(name, each.filter))
+    kept = tuple(each for each in record.subscriptions if each.text != text)
+    put(tx, msgspec.structs.replace(record, subscriptions=kept, seen_us=tx.now_us()))
+
+
+def owned(tx: Tx, name: str, token: int) -> SessionRecord:
+    """The session, if this token is the newest; else it was taken over."""
+    try:
+        leases.check(tx, lease_name(name), token)
+    except LeaseLost:
+        raise taken_over(name) from None
+    record = get(tx, name)
+    if record is None:
+        raise taken_over(name)
+    return record
+
+
+def taken_over(name: str) -> SessionTakenOverError:
+    """What a process hears whose session another one runs."""
+    return SessionTakenOverError(
+        f"session {name!r} was opened by another process, or removed; this one is over"
+    )
+
+
+def touch(tx: Tx, name: str, token: int) -> None:
+    """Still here."""
+    owned(tx, name, token)
+    leases.extend(tx, lease_name(name), token, TTL_MS)
+
+
+def close(tx: Tx, name: str, token: int) -> None:
+    """Nobody runs the session any more; an in-memory one is over."""
+    try:
+        record = owned(tx, name, token)
+    except SessionTakenOverError:
+        return
+    leases.release(tx, lease_name(name), token)
+    if record.persistent and record.expiry_ms:
+        put(tx, msgspec.structs.replace(record, seen_us=tx.now_us()))
+    else:
+        forget(tx, record)
+
+
+def forget(tx: Tx, record: SessionRecord) -> None:
+    """Delete a session and the progress of its private subscriptions."""
+    for each in record.subscriptions:
+        if not each.shared:
+            starts.forget_group(tx, private_group(record.name, each.filter))
+    entries.delete(tx, BUCKET, record.name)
+
+
+def is_over(tx: Tx, record: SessionRecord) -> bool:
+    """Whether nobody has run the session for longer than it is kept."""
+    expires_us = info(tx, record).expires_us
+    return expires_us is not None and tx.now_us() > expires_us
+
+
+def info(tx: Tx, record: SessionRecord) -> SessionInfo:
+    """A session, and whether somebody runs it."""
+    row = tx.row(
+        "SELECT owner, token, expires_us FROM leases WHERE name = ?", (lease_name(record.name),)
+    )
+    owner, token, until_us = row if row else (None, 0, 0)
+    if owner is not None and until_us > tx.now_us():
+        return SessionInfo(record=record, node=owner, token=token, expires_us=None)
+    # A process that died was seen last when it renewed its lease.
+    seen_us = max(record.seen_us, until_us - TTL_MS * 1000)
+    kept_us = record.expiry_ms * 1000 if record.persistent else 0
+    return SessionInfo(record=record, node=None, token=token, expires_us=seen_us + kept_us)
+
+
+def all_sessions(tx: Tx) -> list[SessionInfo]:
+    """Every session that is not over, by name."""
+    found = []
+    for entry in entries.changes(tx, BUCKET, 0).entries:
+        if entry.value is not None:
+            record = msgspec.json.decode(entry.value, type=SessionRecord)
+            if not is_over(tx, record):
+                found.append(info(tx, record))
+    return sorted(found, key=lambda each: each.record.name)
+
+
+def sweep(tx: Tx) -> list[str]:
+    """Forget the sessions that are over; returns their names."""
+    over = []
+    for entry in entries.changes(tx, BUCKET, 0).entries:
+        if entry.value is not None:
+            record = msgspec.json.decode(entry.value, type=SessionRecord)
+            if is_over(tx, record):
+                forget(tx, record)
+                over.append(record.name)
+    return over
+
+
+def remove(tx: Tx, name: str, *, force: bool) -> None:
+    """Delete a session; one that is run only with `force`, and its process is fenced."""
+    record = get(tx, name)
+    if record is None or is_over(tx, record):
+        raise UnknownSessionError(f"there is no session {name!r}")
+    running = info(tx, record)
+    if running.node is not None:
+        if not force:
+            raise SessionBusyError(
+                f"session {name!r} is run by {running.node}; close it there, or use force"
+            )
+        leases.release(tx, lease_name(name), running.token)
+    forget(tx, record)

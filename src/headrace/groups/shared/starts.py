@@ -1,0 +1,149 @@
+"""Where a group begins in the streams that its filter can match.
+
+The places are fixed once, in the transaction that makes the group: a row of progress for every
+segment that exists then.  A segment without a row is younger than the group, so the group begins
+at its first event.  That way every leader says the same, and a group collects from its first
+moment on, with or without members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from headrace.catalog import Tx, entries, progress, streams
+from headrace.catalog.streams import Segment, Stream
+from headrace.errors import InvalidPositionError, StartBeforeHistoryError
+from headrace.groups.progress import Progress
+from headrace.log import events
+from headrace.log.cursor import Cursor
+from headrace.log.log import Log
+from headrace.log.read import Query, Reader
+from headrace.subjects import overlaps
+
+Start: TypeAlias = str | datetime
+"""``"earliest"``, ``"now"`` or a time."""
+
+Places: TypeAlias = Mapping[int, Mapping[int, int]]
+"""{stream id: {segment number: offset}} of a start by time."""
+
+
+def check_start(start: Start) -> Start:
+    """The start, or an error that says which there are."""
+    if isinstance(start, datetime):
+        events.to_us(start)
+        return start
+    if start in ("earliest", "now"):
+        return start
+    raise InvalidPositionError(f"start={start!r}: give 'earliest', 'now' or a time with its zone")
+
+
+def describe(start: Start) -> str:
+    """A start as it is stored and shown."""
+    if isinstance(start, datetime):
+        return start.astimezone(UTC).isoformat()
+    return start
+
+
+def matching(tx: Tx, filter: str) -> list[Stream]:
+    """The streams that can hold events of a filter; those of groups capture nothing."""
+    return [
+        stream
+        for stream in streams.all_streams(tx, internal=False)
+        if any(overlaps(filter, subject) for subject in stream.config.subjects)
+    ]
+
+
+def places_at(log: Log, filter: str, start: Start) -> Places:
+    """Look a time up in the log; blocks.  Empty for the starts that need no looking up."""
+    if not isinstance(start, datetime):
+        return {}
+    found: dict[int, dict[int, int]] = {}
+    for stream in log.catalog.read(lambda tx: matching(tx, filter), snapshot=True):
+        _check_history(log, stream, start)
+        reader = Reader(log.catalog, log.store, stream.name, Query(start=start))
+        here = reader.positions
+        found[stream.id] = {s.number: here.get(s.number, s.head) for s in reader.stream.segments}
+    return found
+
+
+def _check_history(log: Log, stream: Stream, start: datetime) -> None:
+    for segment in stream.segments:
+        if segment.tail == 0:
+            continue
+        first_us = _first_time_us(log, stream, segment)
+        if events.to_us(start) < first_us:
+            begins = datetime.fromtimestamp(first_us / 1e6, UTC)
+            raise StartBeforeHistoryError(stream.name, describe(start), begins.isoformat())
+
+
+def _first_time_us(log: Log, stream: Stream, segment: Segment) -> int:
+    """The time of the first event that is still there."""
+    cursor = Cursor(log.catalog, log.store, stream.name, segment, segment.tail, lambda _: None)
+    while cursor.position < segment.head:
+        batch = cursor.next(segment.head)
+        if batch is not None and batch.num_rows:
+            return int(batch.column("timestamp")[0].value)
+    return segment.max_ts_us + 1
+
+
+def finished_bucket(group: str) -> str:
+    """Where the finished units of a group are kept."""
+    return f"shared-finished:{group}"
+
+
+def begin(tx: Tx, group: str, filter: str, start: Start, places: Places) -> None:
+    """Write where a new group begins in everything that exists."""
+    for stream in matching(tx, filter):
+        progress.subscribe(tx, stream.id, group)
+        offsets = {s.number: _offset(s, start, places.get(stream.id)) for s in stream.segments}
+        over: set[int] = set()
+        for segment in stream.segments:
+            offset = offsets[segment.number]
+            if offset is None:
+                continue
+            state = Progress(floor=offset).encode()
+            progress.put(tx, progress.Progress(group, segment.id, offset, state))
+            through = segment.sealed and offset >= segment.head
+            # In the order of numbers, predecessors come first.
+            if through and set(segment.predecessors) <= over:
+                over.add(segment.number)
+                put_finished(tx, group, f"{stream.name}/{segment.number}", segment.id)
+
+
+def _offset(segment: Segment, start: Start, places: Mapping[int, int] | None) -> int | None:
+    if start == "earliest":
+        return segment.tail
+    if start == "now":
+        return segment.head
+    # A stream or a segment that appeared after the look-up is younger than the group.
+    return None if places is None else places.get(segment.number)
+
+
+def put_finished(tx: Tx, group: str, unit: str, segment_id: int) -> None:
+    """A unit is over for the group."""
+    entries.put(tx, finished_bucket(group), unit, str(segment_id).encode())
+
+
+def finished(tx: Tx, group: str) -> dict[str, int]:
+    """The finished units of a group, with the segments they were."""
+    found = entries.changes(tx, finished_bucket(group), 0).entries
+    return {entry.key: int(entry.value) for entry in found if entry.value is not None}
+
+
+def forget(tx: Tx, group: str, units: Iterable[str]) -> None:
+    """Units whose segments are deleted are not finished, they are gone."""
+    for unit in units:
+        entries.delete(tx, finished_bucket(group), unit)
+
+
+def forget_group(tx: Tx, group: str) -> None:
+    """Delete everything about where a group stands; the tokens of its claims stay."""
+    forget(tx, group, finished(tx, group))
+    for (stream_id,) in tx.rows(
+        "SELECT stream_id FROM subscriptions WHERE group_name = ?", (group,)
+    ):
+        progress.unsubscribe(tx, stream_id, group)
+    tx.execute("DELETE FROM progress WHERE group_name = ?", (group,))
+    tx.execute("UPDATE claims SET owner = NULL WHERE group_name = ?", (group,))

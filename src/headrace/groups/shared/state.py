@@ -1,0 +1,141 @@
+"""A leader's durable state in the catalog: loading it, and storing a commit.
+
+Per unit: the claim (owner and token), the progress, and an entry if it is finished.  Every write
+checks the token of the group's lease first, so a leader that was replaced cannot change a thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+
+import msgspec
+
+from headrace.catalog import Tx, claims, entries, leases, progress
+from headrace.groups.consumer.acks import decode, store
+from headrace.groups.progress import Progress
+from headrace.groups.shared import starts
+from headrace.groups.shared.messages import Unit, unit_of
+from headrace.groups.shared.records import ClaimRecord, Commit, ProgressRecord, StoredUnit
+
+LOCKS_MAX = 500
+"""Units in one transaction; PostgreSQL holds a lock for each of them."""
+
+
+class SegmentKey(msgspec.Struct, frozen=True):
+    """Which row of the log a unit is."""
+
+    stream_id: int
+    segment_id: int
+
+
+def lease_name(group: str) -> str:
+    """The lease of a group's leader."""
+    return f"leader {group}"
+
+
+def claim_unit(group: str, unit: Unit) -> str:
+    """A unit as its claim names it: one consumer may have the same segment in two groups."""
+    return f"{unit}@{group}"
+
+
+def unit_of_claim(name: str) -> Unit:
+    """The inverse of :func:`claim_unit`."""
+    return name.partition("@")[0]
+
+
+def load(tx: Tx, group: str, filter: str) -> list[StoredUnit]:
+    """Everything that is stored about the units of a group that exist."""
+    tokens = {
+        unit_of_claim(name): int(token)
+        for name, token in tx.rows("SELECT unit, token FROM claims WHERE group_name = ?", (group,))
+    }
+    rows = {
+        int(segment_id): (int(floor), bytes(state))
+        for segment_id, floor, state in tx.rows(
+            "SELECT segment_id, floor, state FROM progress WHERE group_name = ?", (group,)
+        )
+    }
+    over = starts.finished(tx, group)
+    stored = []
+    for stream in starts.matching(tx, filter):
+        for segment in stream.segments:
+            unit = unit_of(stream.name, segment.number)
+            token = tokens.get(unit, 0)
+            found = rows.get(segment.id)
+            if found is None and not token:
+                continue
+            place = progress.Progress(group, segment.id, *(found or (segment.tail, b"")))
+            finished = over.get(unit) == segment.id
+            stored.append(StoredUnit(unit, token, decode(place), finished))
+    return stored
+
+
+def parts(commit: Commit, units_max: int = LOCKS_MAX) -> Iterator[Commit]:
+    """A commit in parts that are stored one after the other; each may be stored again."""
+    records = iter(
+        (*commit.progress, *commit.claims, *commit.forget)  # in the order in which they count
+    )
+    while part := tuple(islice(records, units_max)):
+        yield msgspec.structs.replace(
+            commit,
+            progress=tuple(r for r in part if isinstance(r, ProgressRecord)),
+            claims=tuple(r for r in part if isinstance(r, ClaimRecord)),
+            forget=tuple(r for r in part if isinstance(r, str)),
+        )
+
+
+def locks(group: str, commit: Commit) -> tuple[str, ...]:
+    """What a commit depends on."""
+    units = {r.unit for r in commit.progress} | {r.unit for r in commit.claims}
+    names = [claims.lock(group, claim_unit(group, unit)) for unit in units]
+    if commit.forget or any(record.finished for record in commit.progress):
+        names.append(entries.lock(starts.finished_bucket(group)))
+    return (leases.lock(lease_name(group)), *names)
+
+
+def run_commit(
+    tx: Tx, group: str, commit: Commit, segments: Mapping[Unit, SegmentKey]
+) -> list[tuple[Unit, Progress]]:
+    """Store a commit; returns the merged progress of each unit that it claims.
+
+    Raises ``LeaseLost`` if somebody else leads, and ``Fenced`` if a claim's token is not new.
+    """
+    leases.check(tx, lease_name(group), commit.token)
+    known = [record for record in commit.progress if record.unit in segments]
+    for stream_id in {segments[record.unit].stream_id for record in known}:
+        progress.subscribe(tx, stream_id, group)
+    wanted = {r.unit for r in known} | {r.unit for r in commit.claims if r.unit in segments}
+    stored = _read(tx, group, (segments[unit].segment_id for unit in wanted))
+    for record in known:
+        key = segments[record.unit].segment_id
+        before = stored.get(key)
+        merged = record.progress if before is None else before.merge(record.progress)
+        if merged != before:
+            store(tx, group, key, merged)
+            stored[key] = merged
+        if record.finished:
+            starts.put_finished(tx, group, record.unit, key)
+    claimed = []
+    for claim in commit.claims:
+        claims.grant(tx, group, claim_unit(group, claim.unit), claim.borrower, claim.unit_token)
+        found = segments.get(claim.unit)
+        here = stored.get(found.segment_id) if found else None
+        claimed.append((claim.unit, here or Progress()))
+    starts.forget(tx, group, commit.forget)
+    return claimed
+
+
+def _read(tx: Tx, group: str, segment_ids: Iterable[int]) -> dict[int, Progress]:
+    found: dict[int, Progress] = {}
+    ids = iter(segment_ids)
+    while part := list(islice(ids, 200)):
+        marks = ", ".join("?" * len(part))
+        for segment_id, floor, state in tx.rows(
+            "SELECT segment_id, floor, state FROM progress "
+            f"WHERE group_name = ? AND segment_id IN ({marks})",
+            (group, *part),
+        ):
+            row = progress.Progress(group, segment_id, floor, bytes(state))
+            found[int(segment_id)] = decode(row)
+    return found
