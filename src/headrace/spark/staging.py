@@ -146,7 +146,7 @@ class Stager:
         segment = self._route.segments[index]
         batch = _join(self._held.pop(index))
         del self._held_bytes[index]
-        made = write_file(self._log, self._route.stream.id, segment, batch)
+        made = write_file(self._log, self._route.stream.id, segment.number, segment.id, batch)
         self._files.append(StagedFile(segment.number, made, time.time()))
 
 
@@ -172,16 +172,16 @@ def shares(
 
 
 def write_file(
-    log: Log, stream_id: int, segment: streams.Segment, batch: pa.RecordBatch
+    log: Log, stream_id: int, segment: int, segment_id: int, batch: pa.RecordBatch
 ) -> NewBatch:
     """Write a batch to the store; nothing names the file yet."""
     assert log.store is not None
     slim = without_empty_columns(batch)
     data, checksum = files.encode(slim)
-    path = files.new_path(log.prefix, stream_id, segment.number)
+    path = files.new_path(log.prefix, stream_id, segment)
     log.store.put(path, data)
     return NewBatch(
-        segment_id=segment.id,
+        segment_id=segment_id,
         rows=slim.num_rows,
         size_bytes=len(data),
         max_ts_us=max_ts_us(slim),
