@@ -8,14 +8,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+# At once, since it is also the name of a module, which whoever imports that would leave here.
+from headrace.spark.session import session
+
 if TYPE_CHECKING:
     from headrace.spark.java import find_java
-    from headrace.spark.session import check_executors, session
+    from headrace.spark.session import check_executors
 
 _HOMES = {
     "check_executors": "headrace.spark.session",
     "find_java": "headrace.spark.java",
-    "session": "headrace.spark.session",
 }
 
 __all__ = ["check_executors", "find_java", "session"]
@@ -25,6 +27,4 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Kept under its name: `session` is also the name of a module, which importing would leave.
-    found = globals()[name] = getattr(importlib.import_module(home), name)
-    return found
+    return getattr(importlib.import_module(home), name)
