@@ -200,6 +200,30 @@ def places(tx: Tx, segment_id: int, after: int, limit: int) -> list[Place]:
     return [Place(*row) for row in rows]
 
 
+def bytes_before(tx: Tx, segment: streams.Segment, offset: int) -> int:
+    """The bytes of a segment that lie before an offset; within a batch they count evenly."""
+    row = tx.row(
+        f"SELECT {_PLACE} FROM batches WHERE segment_id = ? AND start_offset <= ? "
+        "ORDER BY start_offset DESC LIMIT 1",
+        (segment.id, offset),
+    )
+    if row is None:
+        return segment.trimmed_bytes
+    place = Place(*row)
+    inside = min(offset, place.end) - place.start
+    left = place.size_bytes * (place.end - place.start - inside) // (place.end - place.start)
+    return place.total_bytes - left
+
+
+def offset_at_bytes(tx: Tx, segment: streams.Segment, size_bytes: int) -> int:
+    """The offset before which about so many bytes of the segment lie: ``bytes_before`` reversed."""
+    place = _search(tx, segment, "total_bytes", size_bytes)
+    if place is None:
+        return segment.head
+    inside = max(0, size_bytes - (place.total_bytes - place.size_bytes))
+    return place.start + inside * (place.end - place.start) // max(1, place.size_bytes)
+
+
 TRIM_BATCHES_MAX = 1000
 
 

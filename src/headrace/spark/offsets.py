@@ -43,9 +43,7 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
         """What Spark keeps; equal places give equal text."""
         shown: dict[str, Any] = {"catalog": self.catalog}
         if self.first is not None:
-            shown["first"] = {
-                name: _sorted(self.first[name]) for name in sorted(self.first)
-            }
+            shown["first"] = {name: _sorted(self.first[name]) for name in sorted(self.first)}
         if self.initial:
             shown["initial"] = True
         shown["streams"] = {

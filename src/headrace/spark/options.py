@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
@@ -48,6 +48,7 @@ STREAM_ONLY = (
 KAFKA_LATEST, KAFKA_EARLIEST = -1, -2
 TRIGGER_DELAY_MAX_S = 15 * 60.0
 
+T = TypeVar("T")
 Spot = str | int | dict[str, dict[int, int]]
 """``earliest``, ``latest``, a time in microseconds, or {stream: {segment: offset}}."""
 
@@ -184,8 +185,7 @@ def _time_us(text: str, name: str) -> int:
         return to_us(datetime.fromisoformat(text).astimezone(UTC) if _zoned(text) else _utc(text))
     except ValueError as error:
         raise InvalidOptionError(
-            f"{name}={text!r}: give milliseconds since 1970, or a time such as "
-            "2026-01-31T12:00:00Z"
+            f"{name}={text!r}: give milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z"
         ) from error
 
 
@@ -244,7 +244,7 @@ def _spans(
     )
 
 
-def _json(text: str, type_: Any, hint: str) -> Any:
+def _json(text: str, type_: type[T], hint: str) -> T:
     try:
         return msgspec.convert(json.loads(text), type_, strict=False)
     except (ValueError, msgspec.ValidationError) as error:

@@ -100,7 +100,7 @@ def admit(lags: Mapping[int, int], most: int | None) -> dict[int, int]:
         order = sorted(behind)
         turn = total % len(order)
         return dict.fromkeys((order[turn:] + order[:turn])[:most], 1)
-    taken = {number: 1 for number in behind}
+    taken = dict.fromkeys(behind, 1)
     spare = most - len(behind)
     rest = total - len(behind)
     for number, lag in behind.items():

@@ -1,0 +1,392 @@
+"""The driver's side of the source: looks at the catalog and decides what the next batch reads.
+
+The cost of a decision depends on the number of segments and not on how many batches lie in wait:
+rows are counted by offsets, and bytes are found by a search over the catalog's batch index.  A
+query that waits asks every few milliseconds; as long as nothing was heard of a change, the answer
+is the last one.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+
+from headrace.catalog import Tx, batches, streams
+from headrace.catalog.streams import Segment, Stream
+from headrace.errors import (
+    DataLossError,
+    ForeignCheckpointError,
+    InvalidOptionError,
+    InvalidPositionError,
+    UnknownSegmentError,
+)
+from headrace.log.log import Log
+from headrace.log.read import Query
+from headrace.spark import planning
+from headrace.spark.offsets import Offset, StreamAt
+from headrace.spark.options import KAFKA_EARLIEST, KAFKA_LATEST, SourceOptions, Spot
+from headrace.spark.planning import Span
+
+LOOK_S = 1.0
+"""Without news there is a look as often as this all the same."""
+
+
+class Planner:
+    """Places and spans of one query; used by one thread."""
+
+    def __init__(
+        self, log: Log, options: SourceOptions, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._log = log
+        self._options = options
+        self._clock = clock
+        self._target: dict[str, dict[int, int]] | None = None
+        self._news = threading.Event()
+        self._heard: dict[int, Callable[[], None]] = {}
+        self._known: dict[str, Stream] = {}
+        self._answer: tuple[Offset, bool, float] | None = None
+        self._triggered = clock()
+
+    # -- streams ------------------------------------------------------------------------
+
+    def streams(self) -> dict[str, Stream]:
+        """The streams of the query as they stand now."""
+        return self._log.catalog.read(self._read_streams, snapshot=True)
+
+    def _read_streams(self, tx: Tx) -> dict[str, Stream]:
+        options = self._options
+        if options.pattern is not None:
+            names = [
+                name
+                for name, _ in streams.configs(tx)
+                if re.fullmatch(options.pattern, name) is not None
+            ]
+        else:
+            names = list(options.subscribe or options.assign)
+        found = {name: streams.require(tx, name) for name in names}
+        for name, wanted in options.assign.items():
+            for number in wanted:
+                if found[name].segment(number) is None:
+                    raise UnknownSegmentError(f"stream {name!r} has no segment {number}")
+        return found
+
+    def _segments(self, stream: Stream) -> tuple[Segment, ...]:
+        """Those that the query may read."""
+        wanted = self._options.assign.get(stream.name)
+        if wanted is None:
+            return stream.segments
+        return tuple(segment for segment in stream.segments if segment.number in wanted)
+
+    # -- places -------------------------------------------------------------------------
+
+    def start(self, default: str) -> Offset:
+        """Where the query begins."""
+        spot = self._options.start if self._options.start is not None else default
+        return self._offset(self.streams(), spot, "startingOffsets", initial=True)
+
+    def end(self) -> Offset:
+        """Where a batch read ends."""
+        spot = self._options.end if self._options.end is not None else "latest"
+        return self._offset(self.streams(), spot, "endingOffsets")
+
+    def _offset(
+        self, found: Mapping[str, Stream], spot: Spot, what: str, *, initial: bool = False
+    ) -> Offset:
+        if isinstance(spot, dict):
+            for name in spot:
+                if name not in found:
+                    raise InvalidOptionError(
+                        f"{what} names stream {name!r}, which is not among those that are read"
+                    )
+            for name in found:
+                if name not in spot:
+                    raise InvalidOptionError(f"{what} says nothing about stream {name!r}")
+        return Offset(
+            catalog=self._log.prefix,
+            streams={
+                name: StreamAt(stream.id, self._positions(stream, spot, what))
+                for name, stream in found.items()
+            },
+            initial=initial,
+        )
+
+    def _positions(self, stream: Stream, spot: Spot, what: str) -> dict[int, int]:
+        segments = self._segments(stream)
+        match spot:
+            case "earliest":
+                return planning.earliest(segments)
+            case "latest" if what == "endingOffsets":
+                return {segment.number: segment.head for segment in segments}
+            case "latest":
+                return planning.latest(segments)
+            case int():
+                found = self._at_time(stream, spot)
+                if what == "endingOffsets":
+                    return {s.number: found.get(s.number, s.head) for s in segments}
+                return found
+            case dict():
+                return self._given(stream, segments, spot[stream.name], what)
+        raise InvalidOptionError(f"{what}={spot!r} is not a place")
+
+    def _given(
+        self, stream: Stream, segments: tuple[Segment, ...], given: Mapping[int, int], what: str
+    ) -> dict[int, int]:
+        by_number = {segment.number: segment for segment in segments}
+        found = {}
+        for number, offset in given.items():
+            segment = by_number.get(number)
+            if segment is None:
+                raise UnknownSegmentError(
+                    f"{what}: stream {stream.name!r} has no segment {number} that is read"
+                )
+            offset = {KAFKA_EARLIEST: segment.tail, KAFKA_LATEST: segment.head}.get(offset, offset)
+            if not segment.tail <= offset <= segment.head:
+                raise InvalidPositionError(
+                    f"{what}: offset {offset} is outside segment {number} of stream "
+                    f"{stream.name!r}, which has {segment.tail} to {segment.head}"
+                )
+            found[number] = offset
+        if what == "endingOffsets":
+            # What is not named is read to its head, as a read without an end would.
+            return {segment.number: segment.head for segment in segments} | found
+        left_out = planning.uncovered(segments, found)
+        if left_out:
+            raise InvalidOptionError(
+                f"{what} leaves out segment {left_out[0]} of stream {stream.name!r}, which would "
+                "never be read; name it too (-2 is earliest, -1 latest)"
+            )
+        return found
+
+    def _at_time(self, stream: Stream, ts_us: int) -> dict[int, int]:
+        """The first event at or after a time, for every segment that has or may get one."""
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=ts_us)
+        query = Query(start=moment, follow=True, segments=self._options.assign.get(stream.name))
+        return self._log.reader(stream.name, query).positions
+
+    # -- the next batch -----------------------------------------------------------------
+
+    def freeze(self) -> None:
+        """From now on behave as if nothing more arrived: a query that reads what there is."""
+        self._target = {
+            name: {segment.number: segment.head for segment in stream.segments}
+            for name, stream in self.streams().items()
+        }
+        self._answer = None
+
+    def next(self, start: Offset, *, limited: bool) -> Offset:
+        """The end of the next batch; ``start`` itself when there is nothing to read."""
+        if self._answer is not None:
+            asked, all_of_it, until = self._answer
+            waiting = asked == start and all_of_it == limited and self._clock() < until
+            if waiting and not self._news.is_set():
+                return start
+        self._look()
+        end = self._plan(start, limited)
+        if end is None:
+            self._answer = (start, limited, self._clock() + LOOK_S)
+            return start
+        self._answer = None
+        self._triggered = self._clock()
+        return end
+
+    def latest(self, start: Offset) -> Offset:
+        """The heads of all that a query at ``start`` has still to read."""
+        if self._news.is_set() or not self._known:
+            self._look()
+        return self._end(
+            start, lambda stream, at: {s.number: s.head for s in self._left(stream, at)}
+        )
+
+    def _left(self, stream: Stream, at: Mapping[int, int]) -> list[Segment]:
+        unfinished = self._standing(stream, at).all
+        return [segment for segment in stream.segments if segment.number in unfinished]
+
+    def _look(self) -> None:
+        self._news.clear()
+        self._known = self.streams()
+        for stream in self._known.values():
+            if stream.id not in self._heard:
+                # First listen, then look once more: nothing is missed in between.
+                self._heard[stream.id] = self._log.catalog.subscribe(
+                    streams.channel(stream.id), self._news.set
+                )
+                self._news.set()
+
+    def _standing(self, stream: Stream, at: Mapping[int, int]) -> planning.Standing:
+        return planning.standing(
+            self._segments(stream), at, successors=stream.name not in self._options.assign
+        )
+
+    def _plan(self, start: Offset, limited: bool) -> Offset | None:
+        check_owner(start, self._log.prefix, self._known)
+        lags: dict[tuple[str, int], int] = {}
+        for name, stream in self._known.items():
+            at = self._at(start, stream)
+            heads = {s.number: s.head for s in self._segments(stream)}
+            bound = None if self._target is None else self._target.get(name, {})
+            for number, position in self._standing(stream, at).ready.items():
+                self._check_retained(stream, number, position)
+                head = heads[number] if bound is None else min(heads[number], bound.get(number, 0))
+                lags[name, number] = max(0, head - position)
+        total = sum(lags.values())
+        if total == 0 or (limited and self._holds_back(total)):
+            return None
+        keys = dict(enumerate(lags))
+        taken = planning.admit(
+            {index: lags[key] for index, key in keys.items()},
+            self._options.rows_max if limited else None,
+        )
+        admitted = {keys[index]: count for index, count in taken.items()}
+        if limited and self._options.bytes_max is not None:
+            admitted = self._within_bytes(start, admitted, self._options.bytes_max)
+        return self._end(
+            start,
+            lambda stream, at: {
+                number: position + admitted.get((stream.name, number), 0)
+                for number, position in self._standing(stream, at).all.items()
+            },
+        )
+
+    def _at(self, start: Offset, stream: Stream) -> Mapping[int, int]:
+        """The query's place in a stream; one that it has not met yet is read from its start."""
+        if stream.name in start.streams:
+            return start.at(stream.name)
+        return {s.number: 0 for s in self._segments(stream) if not s.predecessors}
+
+    def _end(
+        self, start: Offset, positions: Callable[[Stream, Mapping[int, int]], dict[int, int]]
+    ) -> Offset:
+        first = None
+        if start.initial:
+            first = {name: dict(at.segments) for name, at in start.streams.items()}
+        return Offset(
+            catalog=self._log.prefix,
+            streams={
+                name: StreamAt(stream.id, positions(stream, self._at(start, stream)))
+                for name, stream in self._known.items()
+            },
+            first=first,
+        )
+
+    def _holds_back(self, total: int) -> bool:
+        """Whether to wait for more, as ``minOffsetsPerTrigger`` asks."""
+        least = self._options.rows_min
+        if least is None or total >= least or self._target is not None:
+            return False
+        return self._clock() - self._triggered < self._options.trigger_delay_s
+
+    def _check_retained(self, stream: Stream, number: int, position: int) -> None:
+        segment = stream.segment(number)
+        assert segment is not None
+        if position > segment.head:
+            raise ForeignCheckpointError(
+                f"the query has read segment {number} of stream {stream.name!r} up to {position}, "
+                f"and its head is {segment.head}: the catalog is older than the checkpoint; start "
+                "with a new checkpointLocation"
+            )
+        if position < segment.tail and self._options.fail_on_data_loss:
+            raise data_loss(stream.name, number, position, segment.tail)
+
+    def _within_bytes(
+        self, start: Offset, admitted: Mapping[tuple[str, int], int], most: int
+    ) -> dict[tuple[str, int], int]:
+        """Less of each where all together would be more than ``most`` bytes; never nothing."""
+
+        def weigh(tx: Tx) -> dict[tuple[str, int], int]:
+            spans: dict[tuple[str, int], tuple[Segment, int, int, int]] = {}
+            for (name, number), count in admitted.items():
+                stream = self._known[name]
+                segment = stream.segment(number)
+                assert segment is not None
+                position = max(segment.tail, self._at(start, stream).get(number, 0))
+                begin = batches.bytes_before(tx, segment, position)
+                end = batches.bytes_before(tx, segment, min(position + count, segment.head))
+                spans[name, number] = (segment, position, begin, max(1, end - begin))
+            keys = dict(enumerate(spans))
+            shares = planning.admit({i: spans[key][3] for i, key in keys.items()}, most)
+            found = {}
+            for index, share in shares.items():
+                segment, position, begin, size = spans[keys[index]]
+                count = admitted[keys[index]]
+                if share < size:
+                    place = batches.offset_at_bytes(tx, segment, begin + share)
+                    count = max(1, min(count, place - position))
+                found[keys[index]] = count
+            return found
+
+        return self._log.catalog.read(weigh, snapshot=True)
+
+    # -- spans --------------------------------------------------------------------------
+
+    def spans(self, start: Offset, end: Offset) -> list[Span]:
+        """What a batch between two places reads, cut as asked."""
+        runs = []
+        for name in sorted(end.streams):
+            begin = end.beginning(name) if start.initial else start.at(name)
+            runs += planning.spans(name, begin, end.at(name))
+        return planning.cut(runs, self._options.partitions_min)
+
+    def whole_runs(self, name: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[Span]:
+        """What a batch read takes of a stream: everything after ``start``, in parts of a size.
+
+        There is no order between the tasks of a batch, so all that follows is read at once.
+        """
+        stream = self._known.get(name) or self.streams()[name]
+        begin = self._standing(stream, start).all
+        runs = []
+        for segment in self._segments(stream):
+            first = begin.get(segment.number)
+            if first is None or first >= end.get(segment.number, 0):
+                continue
+            run = Span(name, segment.number, max(first, segment.tail), end[segment.number])
+            each = max(1, segment.retained_bytes // max(1, segment.events))
+            runs += planning.cut([run], run.events * each // planning.SPLIT_BYTES + 1)
+        return runs
+
+    def check_owner(self, place: Offset) -> None:
+        """Refuse a place that belongs to another catalog or stream."""
+        if any(name not in self._known for name in place.streams):
+            self._known = self.streams()
+        check_owner(place, self._log.prefix, self._known)
+
+    def segment_ids(self, names: Mapping[str, object]) -> dict[tuple[str, int], int]:
+        """The catalog's ids of segments, by stream and number."""
+        if any(name not in self._known for name in names):
+            self._known = self.streams()
+        return {
+            (name, segment.number): segment.id
+            for name, stream in self._known.items()
+            for segment in stream.segments
+        }
+
+    def close(self) -> None:
+        for stop in self._heard.values():
+            stop()
+        self._heard.clear()
+
+
+def check_owner(start: Offset, catalog: str, known: Mapping[str, Stream]) -> None:
+    """Refuse a place of another catalog, or of a stream that is no longer the same."""
+    mend = "choose another checkpointLocation"
+    if start.catalog != catalog:
+        raise ForeignCheckpointError(f"the checkpoint belongs to another catalog; {mend}")
+    for name, at in start.streams.items():
+        stream = known.get(name)
+        if stream is None:
+            raise ForeignCheckpointError(
+                f"the checkpoint belongs to stream {name!r}, which this query does not read; {mend}"
+            )
+        if stream.id != at.id:
+            raise ForeignCheckpointError(
+                f"stream {name!r} was deleted and made anew since the checkpoint; {mend}"
+            )
+
+
+def data_loss(stream: str, segment: int, position: int, first: int) -> DataLossError:
+    return DataLossError(
+        f"stream {stream!r} segment {segment}: offsets {position} to {first - 1} were trimmed "
+        "before the query read them; set failOnDataLoss to false to go on without them"
+    )

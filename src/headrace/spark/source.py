@@ -1,0 +1,278 @@
+"""``format("headrace")``: a stream as a Spark DataFrame, batch and streaming.
+
+Spark makes a source in one Python process of the driver, plans in others, and reads in the
+workers of its executors; what goes from one to the next is pickled.  So readers hold nothing but
+options and schema, and whatever is opened is opened where it is used and kept by its process
+(:mod:`headrace.spark.connection`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from headrace.catalog.streams import Segment
+from headrace.errors import InvalidOptionError, TrimmedError
+from headrace.log.cursor import Cursor
+from headrace.spark import offsets, planning
+from headrace.spark.columns import Shape, check_schema, default_schema
+from headrace.spark.connection import check_shared, driver_master
+from headrace.spark.offsets import Offset
+from headrace.spark.options import (
+    BATCH_ONLY,
+    STREAM_ONLY,
+    WHICH,
+    SourceOptions,
+    is_read,
+    parse_options,
+)
+from headrace.spark.planner import Planner, data_loss
+from headrace.spark.planning import Span
+from headrace.spark.pushdown import Narrowing
+from headrace.subjects import match_array
+
+if TYPE_CHECKING:
+    from headrace.spark.sink import BatchWriter, StreamWriter
+
+NO_LIMIT = 1 << 62
+_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class HeadraceSource(DataSource):
+    """Reads streams and appends to them; see ``docs/spark.md`` for the options."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._read: SourceOptions | None = None
+        # Options that make no sense are found here, before there is a query.
+        if is_read(options):
+            if "stream" in options:
+                raise InvalidOptionError("option 'stream' is for a write, 'subscribe' for a read")
+            self._read = parse_options(options)
+            log = self._read.connection.log()
+            check_shared(log, driver_master())
+            planner = Planner(log, self._read)
+            planner.start("earliest")
+            planner.end()
+
+    @classmethod
+    def name(cls) -> str:
+        return "headrace"
+
+    def schema(self) -> StructType:
+        return default_schema(headers=self._options().include_headers)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        options = self._options()
+        options.refuse(STREAM_ONLY, "is for streaming reads")
+        if options.start == "latest":
+            raise InvalidOptionError("startingOffsets='latest' leaves nothing for a batch to read")
+        if options.end == "earliest":
+            raise InvalidOptionError("endingOffsets='earliest' leaves nothing for a batch to read")
+        check_schema(schema)
+        if _PUSHDOWN_WORKER in sys.modules or _is_main(_PUSHDOWN_WORKER):
+            return FilteringReader(options, schema)
+        return BatchReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+        options = self._options()
+        options.refuse(BATCH_ONLY, "is for batch reads")
+        check_schema(schema)
+        return StreamReader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from headrace.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        from headrace.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
+
+    def _options(self) -> SourceOptions:
+        if self._read is None:
+            raise InvalidOptionError(
+                f"which stream to read? give one of the options {', '.join(map(repr, WHICH))}"
+            )
+        return self._read
+
+
+def _is_main(module: str) -> bool:
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name == module
+
+
+class Run(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, span: Span, segment_id: int) -> None:
+        super().__init__(None)
+        self.span = span
+        self.segment_id = segment_id
+
+
+def runs_of(planner: Planner, spans: Sequence[Span]) -> list[InputPartition]:
+    ids = planner.segment_ids({span.stream: None for span in spans})
+    return [Run(span, ids[span.stream, span.segment]) for span in spans]
+
+
+def read_run(
+    options: SourceOptions, schema: StructType, partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """The events of a run, in the columns of the schema; bounded in memory."""
+    if not isinstance(partition, Run):
+        return
+    options.connection.check_reachable()
+    log = options.connection.log()
+    span = partition.span
+    segment = Segment(partition.segment_id, span.segment, 0, 0, 0, 0, 0, 0, 0, 0, None)
+    on_damaged = None if options.fail_on_data_loss else lambda _: None
+    cursor = Cursor(log.catalog, log.store, span.stream, segment, span.start, on_damaged)
+    shape = Shape(schema)
+    while cursor.position < span.end:
+        try:
+            batch = cursor.next(span.end)
+        except TrimmedError as error:
+            if options.fail_on_data_loss:
+                raise data_loss(span.stream, span.segment, error.offset, error.first) from error
+            cursor.position = min(error.first, span.end)
+            continue
+        if batch is None:
+            continue
+        if "marker" in batch.schema.names:
+            batch = batch.filter(batch.column("marker").is_null())
+        if options.subject is not None:
+            batch = batch.filter(match_array(options.subject, batch.column("subject")))
+        if batch.num_rows:
+            yield shape.fit(batch, span.stream, span.segment)
+
+
+class BatchReader(DataSourceReader):
+    """A read with an end."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        return self._partitions(Narrowing())
+
+    def _partitions(self, narrowing: Narrowing) -> list[InputPartition]:
+        planner = Planner(self._options.connection.log(), self._options)
+        spans = narrowing.apply(self._spans(planner))
+        return runs_of(planner, planning.cut(spans, self._options.partitions_min))
+
+    def _spans(self, planner: Planner) -> list[Span]:
+        if self._options.spans is not None:
+            return [
+                Span(stream, segment, start, end)
+                for stream, segments in self._options.spans.items()
+                for segment, bounds in segments.items()
+                for start, end in bounds
+            ]
+        end = planner.end()
+        begin = planner.start("earliest")
+        return [
+            run
+            for name, at in end.streams.items()
+            for run in planner.whole_runs(name, begin.at(name), at.segments)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_run(self._options, self._schema, partition)
+
+
+class FilteringReader(BatchReader):
+    """A batch read that is told what the query filters by.
+
+    Spark refuses a reader that can be told when ``spark.sql.python.filterPushdown.enabled`` is
+    not set, so this one is made only in the process that exists for telling.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._narrowing = Narrowing()
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802
+        # All are left to Spark as well: here they only spare reading what cannot match.
+        self._narrowing = Narrowing.of(filters)
+        return filters
+
+    def partitions(self) -> list[InputPartition]:
+        return self._partitions(self._narrowing)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A read that goes on; places are kept by Spark in the checkpoint."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._planner: Planner | None = None
+        self._initial: Offset | None = None
+        self._at: Offset | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self._options, "schema": self._schema}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["options"], state["schema"])  # type: ignore[misc]
+
+    def _plan(self) -> Planner:
+        if self._planner is None:
+            self._planner = Planner(self._options.connection.log(), self._options)
+        return self._planner
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        if self._initial is None:
+            self._initial = self._plan().start("latest")
+        return self._initial.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        options = self._options
+        if options.rows_max or options.rows_min or options.bytes_max:
+            return ReadMaxRows(options.rows_max or NO_LIMIT)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        begin = offsets.parse(start)
+        self._at = self._plan().next(begin, limited=not isinstance(limit, ReadAllAvailable))
+        # The very text that Spark gave, when nothing is new: it compares texts.
+        return start if self._at is begin else self._at.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return None if self._at is None else self._plan().latest(self._at).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._plan().freeze()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        planner = self._plan()
+        begin, until = offsets.parse(start), offsets.parse(end)
+        planner.check_owner(until)
+        return runs_of(planner, planner.spans(begin, until))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_run(self._options, self._schema, partition)
+
+    def stop(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
