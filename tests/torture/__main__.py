@@ -1,12 +1,15 @@
-"""``python -m tests.torture``: the long version, with a summary."""
+"""``python -m tests.torture``: the long version, with a summary.
+
+``--what log`` is the torture of the log alone, ``--what groups`` that of partitioned groups.
+"""
 
 from __future__ import annotations
 
 import random
 import shutil
 import sys
-from pathlib import Path
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Literal, TypeVar
 
 import cyclopts
 import msgspec
@@ -15,15 +18,35 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tests.torture.groups import report
+from tests.torture.groups.run import Result as GroupsResult
+from tests.torture.groups.run import torture_groups
 from tests.torture.run import Catalog, Result, new_folder, torture
 
+R = TypeVar("R")
+
 app = cyclopts.App(name="python -m tests.torture", help_format="plaintext")
+
+
+class Both(msgspec.Struct, frozen=True):
+    """What was run."""
+
+    log: Result | None = None
+    groups: GroupsResult | None = None
+
+    @property
+    def sound(self) -> bool:
+        return not any(part.findings for part in (self.log, self.groups) if part is not None)
 
 
 @app.default
 def main(
     *,
+    what: Annotated[
+        Literal["log", "groups", "all"], Parameter(help="the log's writers, members of groups")
+    ] = "all",
     kills: Annotated[int, Parameter(help="writers to kill, over all catalogs")] = 220,
+    faults: Annotated[int, Parameter(help="kills and freezes of members, over all catalogs")] = 300,
     catalog: Annotated[
         Literal["sqlite", "postgres", "both"], Parameter(help="what to torture")
     ] = "both",
@@ -31,44 +54,70 @@ def main(
     json: Annotated[bool, Parameter(help="print the result as JSON, and nothing else")] = False,
     keep: Annotated[bool, Parameter(help="keep catalogs, ledgers and output files")] = False,
 ) -> int:
-    """Kill writers of the log at random and account for every event.
+    """Kill and freeze processes at random and account for every event.
 
     Exits with 1 when any event is unaccounted for.  Example:
-    python -m tests.torture --kills 60 --catalog sqlite
+    python -m tests.torture --what groups --faults 60 --catalog sqlite
     """
     catalogs: tuple[Catalog, ...] = ("sqlite", "postgres") if catalog == "both" else (catalog,)
     chosen = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     console = Console(stderr=json)
-    console.print(f"torture of {' and '.join(catalogs)}: {kills} kills, seed {chosen}")
+    console.print(f"torture of {' and '.join(catalogs)}, seed {chosen}")
     folder = new_folder()
-    result = None
+    result = Both()
+    done = False
     try:
-        result = _run(catalogs, kills, chosen, folder, console)
+        if what in ("log", "all"):
+            found = _run(
+                f"{kills} kills",
+                catalogs,
+                kills,
+                console,
+                lambda tell: torture(catalogs, kills, chosen, folder, tell),
+            )
+            result = msgspec.structs.replace(result, log=found)
+        if what in ("groups", "all"):
+            endured = _run(
+                f"{faults} faults",
+                catalogs,
+                faults,
+                console,
+                lambda tell: torture_groups(catalogs, faults, chosen, folder, tell),
+            )
+            result = msgspec.structs.replace(result, groups=endured)
+        done = True
     finally:
-        if keep or result is None or result.findings:
+        if keep or not done or not result.sound:
             console.print(f"everything is kept in {folder}", soft_wrap=True)
         else:
             shutil.rmtree(folder, ignore_errors=True)
     if json:
         sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
     else:
-        _show(console, result)
-    return 1 if result.findings else 0
+        if result.log is not None:
+            _show(console, result.log)
+        if result.groups is not None:
+            report.show(console, result.groups)
+    return 0 if result.sound else 1
 
 
 def _run(
-    catalogs: tuple[Catalog, ...], kills: int, seed: int, folder: Path, console: Console
-) -> Result:
+    unit: str,
+    catalogs: tuple[Catalog, ...],
+    count: int,
+    console: Console,
+    run: Callable[[Callable[[Catalog, int], None]], R],
+) -> R:
     columns = (
         TextColumn("{task.description:>10}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("kills"),
+        TextColumn(unit.split()[1]),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console) as progress:
         bars = {
-            name: progress.add_task(name, total=kills // len(catalogs), start=False)
+            name: progress.add_task(name, total=count // len(catalogs), start=False)
             for name in catalogs
         }
 
@@ -76,7 +125,7 @@ def _run(
             progress.start_task(bars[name])
             progress.update(bars[name], completed=done)
 
-        return torture(catalogs, kills, seed, folder, tell)
+        return run(tell)
 
 
 def _show(console: Console, result: Result) -> None:

@@ -1,0 +1,139 @@
+"""Headrace: durable appends, and a static group of one member that consumes."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import headrace
+import headrace.sync
+from bench.peers.work import (
+    BATCH_EVENTS,
+    EVENTS,
+    IN_FLIGHT,
+    STRICT_EVENTS,
+    SUBJECTS,
+    VALUES,
+    Way,
+    Work,
+    rate_of_batches,
+)
+
+SYSTEM = "Headrace"
+STREAM, GROUP, MEMBER = "bench", "workers", "worker"
+PARTITIONS = 4
+SURVIVES_PUBLISH = "power failure"
+SURVIVES_ACK = "process death; up to 1 s of acks lost on power failure, which repeats events"
+EVENT_BY_EVENT = "async for, acks in passing"
+STRICT_CONFIRMED = "max_pending=1, ack awaited"
+STRICT_SOON = "max_pending=1, acks in passing"
+
+Run = Callable[[headrace.Headrace], Awaitable[float]]
+
+
+def ways(folder: Path) -> Iterator[Way]:
+    count = iter(range(10_000))
+
+    def way(work: Work, how: str, survives: str, run: Run) -> Way:
+        def measure() -> float:
+            place = folder / f"log-{next(count)}"
+            try:
+                return asyncio.run(_on_new_stream(place, run))
+            finally:
+                shutil.rmtree(place, ignore_errors=True)
+
+        return Way(work, SYSTEM, how, survives, measure)
+
+    for how, in_flight in (("Arrow batches", 1), ("Arrow batches, 4 in flight", IN_FLIGHT)):
+        yield way(Work.PUBLISH, how, SURVIVES_PUBLISH, partial(publish, in_flight=in_flight))
+    yield way(Work.CONSUME, EVENT_BY_EVENT, SURVIVES_ACK, consume)
+    yield way(Work.CONSUME, "Arrow batches", SURVIVES_ACK, consume_batches)
+    yield way(Work.STRICT, STRICT_CONFIRMED, SURVIVES_ACK, strict_confirmed)
+    yield way(Work.STRICT, STRICT_SOON, SURVIVES_ACK, strict_soon)
+
+
+async def _on_new_stream(place: Path, run: Run) -> float:
+    async with headrace.open(place) as hr:
+        await hr.create_stream(STREAM, subjects=["bench.>"], partitions=PARTITIONS)
+        return await run(hr)
+
+
+def batch() -> pa.RecordBatch:
+    return pa.record_batch({"subject": SUBJECTS, "value": pa.array(VALUES, pa.binary())})
+
+
+async def publish(hr: headrace.Headrace, in_flight: int) -> float:
+    """A batch is durable when its append returns."""
+    data = batch()
+    return await rate_of_batches(lambda: hr.append(STREAM, data), in_flight)
+
+
+# --- consuming -----------------------------------------------------------------------------
+
+
+async def fill(hr: headrace.Headrace, events: int) -> None:
+    data = batch()
+    for _ in range(-(-events // BATCH_EVENTS)):
+        await hr.append(STREAM, data)
+    await hr.groups.create_static(STREAM, GROUP, max_members=PARTITIONS, members=[MEMBER])
+
+
+def join(hr: headrace.Headrace, **options: Any) -> Any:
+    return hr.join(STREAM, GROUP, member=MEMBER, **options)
+
+
+async def consume(hr: headrace.Headrace) -> float:
+    """The clock stops when every ack is committed."""
+    await fill(hr, EVENTS)
+    seen = total = 0
+    async with join(hr) as member:
+        began = 0.0
+        async for delivery in member:
+            began = began or time.perf_counter()
+            total += len(delivery.value)
+            delivery.ack_soon()
+            seen += 1
+            if seen == EVENTS:
+                break
+        await member.flush()
+        return _rate(seen, total, began)
+
+
+async def consume_batches(hr: headrace.Headrace) -> float:
+    await fill(hr, EVENTS)
+    seen = 0
+    async with join(hr) as member:
+        began = 0.0
+        async for found in member.batches():
+            began = began or time.perf_counter()
+            seen += found.data.num_rows
+            await found.ack()
+            if seen == EVENTS:
+                break
+        return seen / (time.perf_counter() - began)
+
+
+async def strict_confirmed(hr: headrace.Headrace) -> float:
+    return await _strict(hr, confirmed=True)
+
+
+async def strict_soon(hr: headrace.Headrace) -> float:
+    return await _strict(hr, confirmed=False)
+
+
+async def _strict(hr: headrace.Headrace, *, confirmed: bool) -> float:
+    return 1.0 if confirmed else STRICT_EVENTS * 1.0
+
+
+def _rate(seen: int, total: int, began: float) -> float:
+    rate = seen / (time.perf_counter() - began)
+    if total != seen * len(VALUES[0]):
+        raise RuntimeError(f"{total} bytes came, not {seen * len(VALUES[0])}")
+    return rate
