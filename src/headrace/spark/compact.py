@@ -1,0 +1,182 @@
+"""The compaction job: runs are planned and committed on the driver, and rewritten by tasks.
+
+A task that is tried again, or whose zombie still writes, leaves a file that nothing names; only
+what the driver commits counts.  See :mod:`headrace.log.compact` for the rules.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.catalog.batches import CompactedFile
+from headrace.errors import (
+    DamagedBatchError,
+    HeadraceError,
+    SparkSetupError,
+    TrimmedError,
+    UnknownStreamError,
+)
+from headrace.log.compact import Compacted, CompactionPolicy, Compactor, Rewrite, Run, rewrite
+from headrace.spark.connection import Connection, check_shared
+from headrace.spark.jobs import COMPACTION, JobSpec, JobStatus, Meter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+LOOK_EVERY_S = 10.0
+RUNS_PLANNED_MAX = 256
+"""A plan looks ahead this far; the next one takes up what is left."""
+
+RESULT = "at long, outcome binary"
+
+
+class Written(msgspec.Struct, frozen=True, tag=True):
+    """The run's file is there."""
+
+    file: CompactedFile
+
+
+class Gone(msgspec.Struct, frozen=True, tag=True):
+    """The run was trimmed or deleted before it could be read."""
+
+
+class Damaged(msgspec.Struct, frozen=True, tag=True):
+    """A batch of the run cannot be read."""
+
+    start: int
+    end: int
+    message: str
+
+
+Outcome = Written | Gone | Damaged
+
+
+class RewriteTasks(msgspec.Struct, frozen=True):
+    """What a task of Spark does: the rewrites whose numbers it is given."""
+
+    connection: Connection
+    tasks: tuple[Rewrite, ...]
+
+    def __call__(self, parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        self.connection.check_reachable()
+        for part in parts:
+            for at in part.column(0).to_pylist():
+                outcome = msgspec.json.encode(self._rewrite(self.tasks[at]))
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array([at], pa.int64()), pa.array([outcome], pa.binary())],
+                    names=["at", "outcome"],
+                )
+
+    def _rewrite(self, task: Rewrite) -> Outcome:
+        log = self.connection.log()
+        assert log.store is not None
+        try:
+            return Written(rewrite(log.catalog, log.store, log.prefix, task))
+        except DamagedBatchError as error:
+            return Damaged(error.start, error.end, str(error))
+        except (TrimmedError, UnknownStreamError):
+            return Gone()
+
+
+class CompactionJob:
+    """Compacts one stream by its policy, for as long as it runs."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        stream: str,
+        policy: CompactionPolicy | None = None,
+        *,
+        look_every_s: float = LOOK_EVERY_S,
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._policy = policy
+        self._look_every_s = look_every_s
+        self._compactor: Compactor | None = None
+        self._spark: SparkSession | None = None
+        self._due: list[Run] = []
+        self._meter = Meter()
+        self._rounds = 0
+        self.done = Compacted(stream=stream)
+
+    @property
+    def name(self) -> str:
+        return JobSpec(COMPACTION, self._stream).name
+
+    def start(self, spark: SparkSession) -> None:
+        log = self._connection.log()
+        check_shared(log, spark.sparkContext.master)
+        self._compactor = log.compactor(self._stream, self._policy)
+        self._spark = spark
+
+    def run(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            if not self.step():
+                stop.wait(self._look_every_s)
+
+    def step(self) -> bool:
+        """Rewrite and commit as many runs as there are cores; false when none was due."""
+        compactor, spark = self._started()
+        if not self._due:
+            self._due = list(islice(compactor.plan(), RUNS_PLANNED_MAX))
+        wave = self._due[: max(1, spark.sparkContext.defaultParallelism)]
+        if wave:
+            self._work(compactor, spark, wave)
+        self._rounds += 1
+        return bool(wave)
+
+    def status(self) -> JobStatus:
+        note = f"{len(self.done.damaged)} damaged batches" if self.done.damaged else ""
+        return JobStatus(
+            rounds=self._rounds,
+            events=self.done.events,
+            rate_per_s=self._meter.rate_per_s(time.monotonic()),
+            lag_events=sum(run.end - run.start for run in self._due),
+            note=note,
+        )
+
+    def _started(self) -> tuple[Compactor, SparkSession]:
+        if self._compactor is None or self._spark is None:
+            raise SparkSetupError(f"{self.name} was not started")
+        return self._compactor, self._spark
+
+    def _work(self, compactor: Compactor, spark: SparkSession, wave: list[Run]) -> None:
+        # Before the first byte of a file: how old it may be when it comes to count.
+        began_s = time.monotonic()
+        outcomes = self._rewrite(spark, [run.task for run in wave])
+        self._due = self._due[len(wave) :]
+        for run, outcome in zip(wave, outcomes, strict=True):
+            match outcome:
+                case Written(file=file):
+                    if compactor.commit(run, file, began_s):
+                        self.done = self.done.with_run(run, file)
+                        self._meter.add(run.end - run.start, time.monotonic())
+                    else:
+                        self.done = self.done.with_lost()
+                case Gone():
+                    self.done = self.done.with_lost()
+                case Damaged(start=start, end=end, message=message):
+                    self.done = self.done.with_damage(message)
+                    self._due += compactor.without_damage(run, start, end)
+
+    def _rewrite(self, spark: SparkSession, tasks: list[Rewrite]) -> list[Outcome]:
+        count = len(tasks)
+        work = RewriteTasks(self._connection, tuple(tasks))
+        rows = spark.range(0, count, 1, count).mapInArrow(work, RESULT).collect()
+        found = {
+            row.at: msgspec.json.decode(bytes(row.outcome), type=Written | Gone | Damaged)
+            for row in rows
+        }
+        if len(found) != count:
+            raise HeadraceError(f"{self.name}: {count} rewrites gave {len(found)} answers")
+        return [found[at] for at in range(count)]
