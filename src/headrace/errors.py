@@ -815,3 +815,18 @@ class ForeignCheckpointError(HeadraceError):
 
 class DataLossError(HeadraceError):
     """Events that a query has not read yet are gone."""
+
+
+# --- pipeline ------------------------------------------------------------------------------------
+
+
+class UnknownJobError(HeadraceError, LookupError):
+    """An event of a job that is not running."""
+
+
+class PipelineLedError(HeadraceError):
+    """Another supervisor leads the pipeline of this catalog."""
+
+
+class PipelineBrokenError(HeadraceError):
+    """The Spark application of a supervisor is gone; start it again."""
