@@ -31,7 +31,7 @@ from headrace.errors import (
 )
 from headrace.groups.partitioned import admin
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
-from headrace.groups.partitioned.ownership import acquire_pin, claim, release
+from headrace.groups.partitioned.ownership import Moment, acquire_pin, claim, release
 from headrace.groups.partitioned.pins import ClaimRefused, Owner, Refusal
 from headrace.groups.partitioned.units import GroupKind
 from headrace.log.events import Event
@@ -211,7 +211,7 @@ def pinned(log: Log, name: GroupName, member: str, instance: str, ttl_ms: int = 
 
 def claimed(log: Log, name: GroupName, owner: Owner, *partitions: int) -> list[Any]:
     segments = range(10)
-    return log.catalog.write(lambda tx: claim(tx, name, owner, partitions, segments))
+    return log.catalog.write(lambda tx: claim(Moment(tx), name, owner, partitions, segments))
 
 
 def test_status_tells_who_is_missing_and_what_nobody_consumes(orders: Log) -> None:
@@ -316,7 +316,7 @@ def test_groups_start_where_they_are_told(orders: Log, place: str) -> None:
 
     def gone(tx: Tx) -> int:
         name = GroupName("orders", "audit")
-        found = claim(tx, name, owner, [0], range(10))[0]
+        found = claim(Moment(tx), name, owner, [0], range(10))[0]
         assert not isinstance(found, ClaimRefused)
         return sum(unit.progress.floor for unit in found.units)
 

@@ -41,6 +41,7 @@ from headrace.groups.partitioned.messages import (
     ClaimDenied,
     Claimed,
     ClaimLost,
+    ClaimsFreed,
     Close,
     ConfigSeen,
     Decision,
@@ -112,6 +113,11 @@ class Instance:
         return frozenset(assignment.get(self.member, ()))
 
     @property
+    def waits_for_claims(self) -> bool:
+        """Whether a claim was refused and is to be made again."""
+        return self.phase is Phase.PINNED and self._partitions.waiting
+
+    @property
     def settled(self) -> bool:
         """Pinned with exactly what the config says, or standing by, waiting or closed."""
         if self.phase is Phase.PINNED:
@@ -169,6 +175,9 @@ class Instance:
             case PinReleased(token):
                 if self.phase is Phase.STEPPING_DOWN and token == self._pin_token:
                     self._unpinned()
+            case ClaimsFreed():
+                if self.phase is Phase.PINNED:
+                    self._partitions.retry()
             case StepDownAsked(pin_token):
                 if self.phase is Phase.PINNED and pin_token == self._pin_token:
                     self._step_down("asked to by an administrator", hold=True)

@@ -89,6 +89,10 @@ class ClaimDenied(msgspec.Struct, frozen=True):
     owner: Owner | None = None
 
 
+class ClaimsFreed(msgspec.Struct, frozen=True):
+    """News: partitions that were refused may be free by now."""
+
+
 class ClaimLost(msgspec.Struct, frozen=True):
     """The catalog refused an ack or a release: the partition is someone else's."""
 
@@ -141,6 +145,7 @@ Event = (
     | PinReleased
     | Claimed
     | ClaimDenied
+    | ClaimsFreed
     | ClaimLost
     | Drained
     | Released

@@ -11,12 +11,11 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 import msgspec
 
 from headrace.catalog import Tx, claims, entries, leases, streams
-from headrace.errors import Fenced, InvalidNameError, UnknownStreamError
+from headrace.errors import Fenced, InvalidNameError, UnknownGroupError
 from headrace.groups.consumer.types import OwnedUnit
 from headrace.groups.partitioned.config import GroupConfig, decode_elastic, decode_static
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
 from headrace.groups.partitioned.pins import (
-    ClaimGranted,
     ClaimRefused,
     Owner,
     PartitionClaim,
@@ -161,60 +160,93 @@ class Taken(msgspec.Struct, frozen=True):
     units: tuple[OwnedUnit, ...]
 
 
+class Moment:
+    """What many claims of one transaction look up alike: a group's config and stream."""
+
+    def __init__(self, tx: Tx) -> None:
+        self.tx = tx
+        self._groups: dict[GroupName, Group | None] = {}
+
+    def group(self, name: GroupName) -> Group | None:
+        """The group, if it and its streams are there."""
+        if name not in self._groups:
+            self._groups[name] = self._look(name)
+        return self._groups[name]
+
+    def _look(self, name: GroupName) -> Group | None:
+        config = read_config(self.tx, name)
+        source = streams.get(self.tx, name.stream)
+        if config is None or source is None:
+            return None
+        read = read_stream(name, config)
+        stream = source if read == name.stream else streams.get(self.tx, read)
+        if stream is None:
+            return None
+        layout = layout_of(config, source.config)
+        return Group(config, claimed_config(config, layout), layout, stream)
+
+
+class Group(msgspec.Struct, frozen=True):
+    """A group within a transaction."""
+
+    config: GroupConfig
+    judged: GroupConfig
+    """By which claims are judged."""
+    layout: Layout
+    stream: streams.Stream
+    """That its members read."""
+
+
 def claim(
-    tx: Tx,
+    moment: Moment,
     name: GroupName,
     owner: Owner,
     partitions: Sequence[int],
     segments: Container[int] = (),
 ) -> list[Taken | ClaimRefused]:
     """Claim partitions for an owner, each judged for itself, under :func:`claim_locks`."""
-    config = read_config(tx, name)
-    stream: streams.Stream | None = None
-    layout = Layout.SEGMENTS
-    judged = config
-    if config is not None:
-        source = streams.get(tx, name.stream)
-        stream = streams.get(tx, read_stream(name, config))
-        if source is not None:
-            layout = layout_of(config, source.config)
-            judged = claimed_config(config, layout)
-    if stream is None:
-        judged = None
-    found = read_claims(tx, name)
-    members = {owner.member} | {c.owner.member for c in found.values() if c.owner is not None}
-    pins = {m: p for m in members if (p := _pin(tx, name, m)) is not None}
+    tx, group = moment.tx, moment.group(name)
     now_ms = _ms(tx.now_us())
+    own_pin = _pin(tx, name, owner.member)
     answers: list[Taken | ClaimRefused] = []
     for partition in partitions:
-        held = found.get(partition)
+        row = claims.get(tx, name.key, str(partition))
+        held = None if row is None else PartitionClaim(_owner(row.owner), row.token)
+        holder = None if held is None else held.owner
         verdict = judge_claim(
             partition,
             owner,
-            claimant_pin=pins.get(owner.member),
-            config=judged,
+            claimant_pin=own_pin,
+            config=None if group is None else group.judged,
             claim=held,
-            owner_pin=None if held is None or held.owner is None else pins.get(held.owner.member),
+            owner_pin=None if holder is None else _pin(tx, name, holder.member),
             now_ms=now_ms,
         )
-        match verdict:
-            case ClaimGranted(token):
-                assert config is not None
-                assert stream is not None
-                if held is None or held.owner != owner:
-                    taken = claims.take(tx, name.key, str(partition), owner.encode())
-                    assert taken.token == token, f"token {taken.token} where {token} was judged"
-                if layout is Layout.SEGMENTS:
-                    unit = unit_of_partition(tx, name, config, stream, partition, token)
-                    answers.append(Taken(partition, token, (unit,)))
-                else:
-                    units = units_of_share(
-                        tx, name, config, stream, owner, held={}, locked=segments
-                    )
-                    answers.append(Taken(partition, token, tuple(units)))
-            case ClaimRefused():
-                answers.append(verdict)
+        if isinstance(verdict, ClaimRefused):
+            answers.append(verdict)
+            continue
+        assert group is not None
+        if holder != owner:
+            taken = claims.take(tx, name.key, str(partition), owner.encode())
+            assert taken.token == verdict.token, f"{taken.token}, but {verdict.token} was judged"
+        units = _units(tx, name, group, owner, partition, verdict.token, segments)
+        answers.append(Taken(partition, verdict.token, units))
     return answers
+
+
+def _units(
+    tx: Tx,
+    name: GroupName,
+    group: Group,
+    owner: Owner,
+    partition: int,
+    token: int,
+    segments: Container[int],
+) -> tuple[OwnedUnit, ...]:
+    if group.layout is Layout.SEGMENTS:
+        return (unit_of_partition(tx, name, group.config, group.stream, partition, token),)
+    found = units_of_share(tx, name, group.config, group.stream, owner, held={}, locked=segments)
+    return tuple(found)
 
 
 def _pin(tx: Tx, name: GroupName, member: str) -> Pin | None:
@@ -235,11 +267,10 @@ def follow(
     Raises Fenced when the share is no longer the owner's.
     """
     claims.check(tx, name.key, str(share), token)
-    config = read_config(tx, name)
-    stream = streams.get(tx, name.stream)
-    if config is None or stream is None:
-        raise UnknownStreamError(f"group {name.key!r} or its stream is gone")
-    return units_of_share(tx, name, config, stream, owner, held=held, locked=segments)
+    group = Moment(tx).group(name)
+    if group is None:
+        raise UnknownGroupError(name.stream, name.group)
+    return units_of_share(tx, name, group.config, group.stream, owner, held=held, locked=segments)
 
 
 def release(

@@ -97,6 +97,11 @@ class Partitions:
         return owned == self.wanted == self.parts.keys()
 
     @property
+    def waiting(self) -> bool:
+        """Whether a claim was refused and is to be made again."""
+        return any(p.stage is Stage.CLAIMING and p.waits_for for p in self.parts.values())
+
+    @property
     def wake_at_ms(self) -> int | None:
         """When a tick has something to do."""
         times = (part.at_ms for part in self.parts.values() if part.stage is not Stage.OWNED)
@@ -166,6 +171,13 @@ class Partitions:
             if partition not in self.parts and token >= self.tokens_seen.get(partition, 0):
                 self.tokens_seen[partition] = token
                 self._give_back(partition, token)
+
+    def retry(self) -> None:
+        """Ask at once for what was refused."""
+        for partition, part in list(self.parts.items()):
+            if part.stage is Stage.CLAIMING and part.waits_for and partition in self.wanted:
+                part.at_ms = self._out.now_ms + self._timings.request_timeout_ms
+                self._out.do(ClaimPartition(partition, self.pin_token))
 
     # --- out ---------------------------------------------------------------------------
 

@@ -21,8 +21,6 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from enum import Enum
 
-import msgspec
-
 from headrace.catalog import Tx, claims, streams
 from headrace.catalog import progress as stored
 from headrace.errors import HeadraceError
@@ -153,7 +151,9 @@ def units_of_share(
             continue
         if segment.number not in locked:
             raise SegmentsMoved(stream.name)
-        claim = claims.take(tx, share, str(segment.number), owner.encode())
+        claim = claims.get(tx, share, str(segment.number))
+        if claim is None or claim.owner != owner.encode():
+            claim = claims.take(tx, share, str(segment.number), owner.encode())
         found.append(
             OwnedUnit(
                 group=share,
@@ -175,15 +175,3 @@ def progress_in(tx: Tx, group: str, segment: streams.Segment) -> Progress:
     row = stored.get(tx, group, segment.id)
     found = Progress() if row is None else decode(row)
     return found if found.floor >= segment.tail else found.merge(Progress(segment.tail))
-
-
-class Member(msgspec.Struct, frozen=True):
-    """A member of a group, and so its pin."""
-
-    name: GroupName
-    member: str
-
-    @property
-    def pin(self) -> str:
-        """The lease of its active instance."""
-        return self.name.pin(self.member)
