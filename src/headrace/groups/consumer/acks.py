@@ -98,7 +98,8 @@ def stage_progress(tx: Tx, unit: OwnedUnit, acked: Progress) -> None:
     """Join what a transaction acks to what is stored; what is acked already is refused."""
     before = load(tx, unit.group, unit.segment_id) or unit.progress
     known = before.acked()
-    for lo, hi in acked.ranges:
+    below = ((0, acked.floor),) if acked.floor else ()
+    for lo, hi in below + acked.ranges:
         if known.ack_range(lo, hi) != hi - lo:
             raise AlreadyAckedError(unit.group, unit.unit, lo, hi)
     attempts = dict(before.attempts)

@@ -156,6 +156,11 @@ class BatchDispatcher:
         return bool(self._queue) and self._state is _State.QUEUED and not self._draining
 
     @property
+    def empty(self) -> bool:
+        """Nothing that was fed is left, whether handed out or not."""
+        return not self._queue
+
+    @property
     def caught_up(self) -> bool:
         """Everything that was fed is acked."""
         return self._acked.floor >= self._next_offset

@@ -74,7 +74,8 @@ class Dispatcher:
     """Hands out one unit's events and keeps its progress.
 
     >>> dispatcher = Dispatcher(DeliveryConfig(max_deliveries=3))
-    >>> dispatcher.feed([0, 1, 2], keys=[7, 7, 8], end=3)
+    >>> dispatcher.feed([0, 1, 2], keys=[7, 7, 8], end=3) is None
+    True
     >>> dispatcher.take(10, now_ms=0).offsets       # 1 waits for 0, they share a key
     [0, 2]
     >>> dispatcher.ack(0, attempt=1, now_ms=5)
@@ -188,11 +189,14 @@ class Dispatcher:
 
     # --- events in, events out ---------------------------------------------------------
 
-    def feed(self, offsets: Sequence[int] | Int64s, keys: Sequence[int] | Int64s, end: int) -> None:
+    def feed(
+        self, offsets: Sequence[int] | Int64s, keys: Sequence[int] | Int64s, end: int
+    ) -> npt.NDArray[np.bool_] | None:
         """Add the group's events among ``next_offset`` … ``end``, ascending.
 
         Offsets in that range that are not given hold nothing for this group (filtered out, or
-        markers) and count as acked.  Those acked under an earlier owner are passed over.
+        markers) and count as acked.  Those acked under an earlier owner are passed over: then the
+        answer says which were taken, and None when all were.
         """
         self._check_fence()
         ours = np.asarray(offsets, dtype=np.int64)
@@ -205,7 +209,7 @@ class Dispatcher:
             ours[0] < start or ours[-1] >= end or not bool((ours[1:] > ours[:-1]).all())
         ):
             raise FeedError(f"a feed must ascend within {start} to {end}")
-        fresh = ours
+        fresh, keep = ours, None
         if self._acked.end > start:
             keep = ~self._acked.contains_many(ours)
             fresh, keys = ours[keep], np.asarray(keys)[keep]
@@ -220,6 +224,7 @@ class Dispatcher:
         self._cursor = 0
         self._offsets.extend(fresh.tolist())
         self._keys.extend(keys.tolist() if isinstance(keys, np.ndarray) else keys)
+        return keep
 
     def take(self, max_events: int, now_ms: int) -> Handout:
         """Hand out up to ``max_events``: first what is due again, then in order."""

@@ -1,0 +1,145 @@
+"""Group commits of acks: at once when none is under way, else with the next.
+
+Each commit stores everything that its units know at that moment, so a commit that failed is made
+good by any later one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from headrace.errors import Fenced, HeadraceError
+from headrace.groups.consumer.run import Run
+from headrace.groups.consumer.types import AckStore, UnitAck
+
+RETRY_MS = 500
+
+
+class Commits:
+    """What is to be stored, and who waits for it."""
+
+    def __init__(
+        self,
+        store: AckStore,
+        *,
+        sync: bool,
+        settle: Callable[[], None],
+        stored: Callable[[Run, Fenced | None], None],
+        failed: Callable[[HeadraceError], None],
+    ) -> None:
+        self._store = store
+        self._sync = sync
+        self._settle = settle
+        self._stored = stored
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._due: dict[Run, list[asyncio.Future[None]]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self.commits = 0
+
+    def later(self, run: Run, delay_ms: int) -> None:
+        """Store what the run knows within ``delay_ms``."""
+        run.dirty = True
+        at = self._loop.time() + delay_ms / 1000
+        if self._timer is None or at < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(at, self._time)
+            self._timer_at = at
+        self._due.setdefault(run, [])
+
+    def now(self, run: Run) -> asyncio.Future[None]:
+        """Store what the run knows; done once that has happened."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._due.setdefault(run, []).append(waiter)
+        self._start()
+        return waiter
+
+    async def flush(self) -> None:
+        """Wait until everything that is known now is stored."""
+        self._settle()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        waiters = [self.now(run) for run in list(self._due)]
+        if waiters:
+            await asyncio.wait(waiters)
+        for waiter in waiters:
+            waiter.result()
+
+    def forget(self, run: Run, why: HeadraceError) -> None:
+        """The run is gone: who waits for it waits in vain."""
+        for waiter in self._due.pop(run, ()):
+            _raise_in(waiter, why)
+
+    def stop(self) -> None:
+        """No commit starts by itself any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _time(self) -> None:
+        self._timer = None
+        self._start()
+
+    def _start(self) -> None:
+        if self._task is None:
+            self._task = self._loop.create_task(self._commit_all())
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+    async def _commit_all(self) -> None:
+        while self._due:
+            self._settle()
+            due, self._due = self._due, {}
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            runs = [run for run in due if run.gone is None]
+            for run in runs:
+                run.dirty, run.storing = False, True
+            acks = [UnitAck(run.owned, run.progress()) for run in runs]
+            try:
+                results = await self._store.commit(acks, sync=self._sync) if acks else []
+            except HeadraceError as error:
+                self._broken(due, error)
+                return
+            finally:
+                for run in runs:
+                    run.storing = False
+            self.commits += 1
+            for run, fenced in zip(runs, results, strict=True):
+                for waiter in due[run]:
+                    if fenced is not None:
+                        _raise_in(waiter, fenced)
+                    elif not waiter.done():
+                        waiter.set_result(None)
+                self._stored(run, fenced)
+
+    def _broken(self, due: dict[Run, list[asyncio.Future[None]]], error: HeadraceError) -> None:
+        """Nothing is known to be stored; whoever waits is told, and it is tried again."""
+        told = False
+        for run, waiters in due.items():
+            for waiter in waiters:
+                told = _raise_in(waiter, error) or told
+            if run.gone is None:
+                self.later(run, RETRY_MS)
+        if not told:
+            self._failed(error)
+
+
+def _raise_in(waiter: asyncio.Future[None], error: HeadraceError) -> bool:
+    """Let whoever waits raise an error of their own; false if nobody does."""
+    if waiter.done():
+        return False
+    if isinstance(error, Fenced):  # a traceback belongs to one exception
+        error = Fenced(error.group, error.unit, error.token, error.current)
+    waiter.set_exception(error)
+    waiter.exception()  # a waiter that went away is not worth a warning
+    return True

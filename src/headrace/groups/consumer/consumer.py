@@ -1,0 +1,674 @@
+"""The consumer: hands a member's units to its application, and stores the answers.
+
+Theory of operation
+-------------------
+An owner (a member of a partitioned group, a session of a shared one) opens units and closes them;
+an application takes events and answers them.  In between stand
+
+    news ─▶ fetch ─▶ run (one per unit, over its dispatcher) ─▶ ready ─▶ application
+                      ▲                                                    │ ack, nack, …
+                      └──────────── commits ─▶ ack store ◀─────────────────┘
+
+Nothing polls.  Each arrow is a call on the event loop: news of a segment makes its run *hungry*,
+what is fetched makes it *offered*, and an application that finds ``ready`` empty takes a block
+from the runs on offer.  So an idle consumer costs nothing, and a busy one does most of its work
+once per block of events and not once per event.
+
+*Bounds.*  Fetching stops when the bytes held, fetched ahead or in the application's hands, reach
+``prefetch_bytes``; one fetch may go beyond.  Deliveries are bounded by the dispatcher.
+
+*Unseen.*  Events that stand in ``ready`` are in flight for the dispatcher and unknown to the
+application.  Their time is renewed while they wait, and when a unit is drained they go back.
+
+*The end of a unit.*  ``drain``: nothing more is handed out; when the last answer is stored the
+owner is told.  ``abandon`` and a refused commit: every answer raises from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Self
+
+from headrace.errors import (
+    AlreadyAckedError,
+    ConsumerClosedError,
+    ConsumerModeError,
+    Fenced,
+    HeadraceError,
+    UnknownSegmentError,
+    UnknownUnitError,
+)
+from headrace.groups.consumer.batches import Batch, BatchRun
+from headrace.groups.consumer.commits import Commits
+from headrace.groups.consumer.consume import Handler, consume
+from headrace.groups.consumer.dead_letters import bury
+from headrace.groups.consumer.delivery import Delivery
+from headrace.groups.consumer.events import EventRun
+from headrace.groups.consumer.fetch import Fetched, Skipped, UnitReader
+from headrace.groups.consumer.news import Reach, follow
+from headrace.groups.consumer.run import Dying, Run, now_ms
+from headrace.groups.consumer.types import AckStore, ConsumerOptions, OwnedUnit, UnitEvents
+from headrace.groups.host import Host
+from headrace.log import limits
+
+BLOCK_EVENTS = 512
+SHARE_EVENTS = 64
+"""Events taken at a time, and what each unit may give of them at least."""
+FETCHES_MAX = 4
+"""Reads under way at a time."""
+INLINE_EVENTS = 32
+"""So few are read where we stand: a change of thread takes longer."""
+FIRST_ROWS = 256
+RETRY_S = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+class Consumer:
+    """Events of the units that a member owns; ``async for delivery in consumer``."""
+
+    def __init__(
+        self, host: Host, options: ConsumerOptions, acks: AckStore, events: UnitEvents
+    ) -> None:
+        self.host = host
+        self.options = options
+        self.acks = acks
+        self._events = events
+        self._loop = asyncio.get_running_loop()
+        self._commits = Commits(
+            acks,
+            sync=options.durable_acks,
+            settle=self._settle,
+            stored=self._stored,
+            failed=self._surface,
+        )
+        self._make: Callable[[Consumer, OwnedUnit], Run] | None = None
+        self._waiting: dict[str, OwnedUnit] = {}  # opened before it is known how they are used
+        self._runs: dict[str, Run] = {}
+        self._offered: deque[Run] = deque()
+        self._hungry: dict[Run, None] = {}
+        self._soon: dict[Run, None] = {}
+        self._burials: dict[Run, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ready: deque[Delivery] = deque()
+        self._ready_batches: deque[Batch] = deque()
+        self._aside: deque[Delivery] = deque()
+        self._failures: deque[HeadraceError] = deque(maxlen=16)
+        self._fetches = 0
+        self._held_bytes = 0.0
+        self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = 0
+        self._closed: ConsumerClosedError | None = None
+
+    # -- for the owner of the units -----------------------------------------------------
+
+    def open(self, unit: OwnedUnit) -> None:
+        """Begin to consume a unit; one of the same name has to be gone."""
+        if self._closed is not None:
+            raise ConsumerClosedError("the consumer is closed: it takes no more units")
+        if unit.unit in self._runs or unit.unit in self._waiting:
+            raise UnknownUnitError(f"unit {unit.unit!r} is open already; drain or abandon it first")
+        if self._make is None:
+            self._waiting[unit.unit] = unit
+        else:
+            self._begin(self._make(self, unit))
+
+    def drain(self, unit: str, token: int) -> None:
+        """Hand out nothing more of a unit; ``drained`` is told when its last answer is stored."""
+        waiting = self._waiting.get(unit)
+        if waiting is not None and waiting.token == token:
+            del self._waiting[unit]
+            self._loop.call_soon(self._events.drained, unit, token, waiting.progress)
+            return
+        run = self._find(unit, token)
+        if run.draining:
+            return
+        self._settle()
+        run.drain(self._take_back(run))
+        run.drop_ahead()
+        self._loop.call_soon(self.check_end, run)
+
+    def abandon(self, unit: str, token: int, why: Fenced) -> None:
+        """The unit belongs to somebody else: from now on every answer raises ``why``."""
+        waiting = self._waiting.get(unit)
+        if waiting is not None and waiting.token == token:
+            del self._waiting[unit]
+            return
+        self._give_up(self._find(unit, token), why)
+
+    @property
+    def units(self) -> dict[str, int]:
+        """The units that are open, with their tokens."""
+        waiting = {name: unit.token for name, unit in self._waiting.items()}
+        return waiting | {name: run.owned.token for name, run in self._runs.items()}
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of events that are fetched ahead or in the application's hands."""
+        return int(self._held_bytes)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed is not None
+
+    async def close(self) -> None:
+        """Store every answer that was given, and let go of all units.
+
+        What is not answered will be delivered again, by whoever owns the units next.
+        """
+        if self._closed is not None:
+            return
+        self._closed = ConsumerClosedError("the consumer is closed: the answer does not count")
+        self._hungry.clear()
+        try:
+            burials = list(self._burials.values())
+            if burials:
+                await asyncio.wait(burials, timeout=RETRY_S)
+            await self._commits.flush()
+        finally:
+            self._commits.stop()
+            for run in list(self._runs.values()):
+                self._drop(run, self._closed)
+            self._waiting.clear()
+            self._ready.clear()
+            self._ready_batches.clear()
+            self._aside.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            for task in [*self._burials.values()]:
+                task.cancel()
+            pending = [*self._tasks, *self._burials.values()]
+            if pending:
+                await asyncio.wait(pending)
+            self._wake.set()
+
+    # -- for the application ------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        ready = self._ready
+        if ready:
+            return ready.popleft()
+        return await self._next()
+
+    async def _next(self) -> Delivery:
+        self._use(EventRun)
+        while True:
+            if self._failures:
+                raise self._failures.popleft()
+            if self._closed is not None:
+                raise StopAsyncIteration
+            if self._aside:
+                self._ready.extend(self._aside)
+                self._aside.clear()
+            if not self._ready:
+                self._fill()
+                if self._ready:
+                    # A loop that finds events at hand never waits: others get their turn here.
+                    await asyncio.sleep(0)
+                    if self._failures:
+                        continue
+            if self._ready:
+                return self._ready.popleft()
+            self._wake.clear()
+            if not self._offered and not self._failures:
+                await self._wake.wait()
+
+    def batches(self) -> AsyncIterator[Batch]:
+        """The same events as Arrow record batches, answered as a whole::
+
+        async for batch in consumer.batches():
+            work(batch.data)
+            await batch.ack()
+        """
+        self._use(BatchRun)
+        return _Batches(self._next_batch)
+
+    async def _next_batch(self) -> Batch:
+        while True:
+            if self._failures:
+                raise self._failures.popleft()
+            if self._closed is not None:
+                raise StopAsyncIteration
+            if not self._ready_batches:
+                self._fill_batches()
+            if self._ready_batches:
+                return self._ready_batches.popleft()
+            self._wake.clear()
+            if not self._offered:
+                await self._wake.wait()
+
+    async def consume(self, handler: Handler, *, concurrency: int = 1) -> None:
+        """Call ``handler(delivery)`` for every event, up to ``concurrency`` at a time.
+
+        It is acked when the handler returns, unless it has been answered; a handler that raises
+        nacks it with the reason.  Order per key holds whatever the concurrency.  Returns when the
+        consumer is closed.
+        """
+        await consume(self, handler, concurrency)
+
+    async def flush(self) -> None:
+        """Wait until every answer so far is stored; raises what went wrong with one."""
+        await self._commits.flush()
+        if self._failures:
+            raise self._failures.popleft()
+        self._restore()
+
+    # -- taking from the runs -----------------------------------------------------------
+
+    def _use(self, kind: type[EventRun] | type[BatchRun]) -> None:
+        if self._make is kind:
+            return
+        if self._make is not None:
+            raise ConsumerModeError(
+                "this consumer is in use already, event by event or in batches: it cannot be both"
+            )
+        self._make = kind
+        waiting, self._waiting = self._waiting, {}
+        for unit in waiting.values():
+            self._begin(kind(self, unit))
+
+    def _fill(self) -> None:
+        """Take a block of events from the runs that are on offer."""
+        self._settle()
+        now = now_ms()
+        room = BLOCK_EVENTS
+        turns = len(self._offered)
+        share = max(SHARE_EVENTS, room // max(1, turns))
+        for _ in range(turns):
+            run = self._offered.popleft()
+            run.offered = False
+            if run.gone is not None or run.draining:
+                continue
+            assert isinstance(run, EventRun)
+            found = run.take(min(room, share), now)
+            if found:
+                self._ready.extend(found)
+                room -= len(found)
+                self.wake_at(run.wake_at_ms)
+                if run.may_take():
+                    self.offer(run)
+            self._want(run)
+            if room <= 0:
+                break
+        self._pump()
+
+    def _fill_batches(self) -> None:
+        """Take one batch from the first run that has one."""
+        for _ in range(len(self._offered)):
+            run = self._offered.popleft()
+            run.offered = False
+            if run.gone is not None or run.draining:
+                continue
+            assert isinstance(run, BatchRun)
+            found = run.take(now_ms())
+            self._want(run)
+            if found is not None:
+                self._ready_batches.append(found)
+                self.wake_at(run.wake_at_ms)
+                break
+        self._pump()
+
+    def _take_back(self, run: Run) -> list[int]:
+        """Remove what the application has not seen of a run; gives the offsets."""
+        found = [
+            one.offset for queue in (self._ready, self._aside) for one in queue if one._run is run
+        ]
+        if found:
+            self._ready = deque(one for one in self._ready if one._run is not run)
+            self._aside = deque(one for one in self._aside if one._run is not run)
+        for batch in [batch for batch in self._ready_batches if batch._run is run]:
+            self._ready_batches.remove(batch)
+            found.append(batch._handout.piece.start)
+        return found
+
+    def _unseen(self) -> dict[Run, list[int]]:
+        found: dict[Run, list[int]] = {}
+        for queue in (self._ready, self._aside):
+            for one in queue:
+                found.setdefault(one._run, []).append(one.offset)
+        for batch in self._ready_batches:
+            found.setdefault(batch._run, []).append(batch._handout.piece.start)
+        return found
+
+    # -- units come and go --------------------------------------------------------------
+
+    def _begin(self, run: Run) -> None:
+        self._runs[run.owned.unit] = run
+        self._spawn(self._start(run))
+
+    async def _start(self, run: Run) -> None:
+        owned = run.owned
+        while run.gone is None:
+            news = follow(self.host, owned.stream)
+            try:
+                stream = await news.open()
+            except HeadraceError as error:
+                await self._trouble(error)
+                continue
+            try:
+                segment = await news.segment(owned.segment)
+                if segment.id != owned.segment_id:
+                    raise UnknownSegmentError(
+                        f"stream {owned.stream!r} was made anew: segment {owned.segment} is "
+                        "not the one that this unit stands for"
+                    )
+            except HeadraceError as error:
+                news.close()
+                await self._trouble(error)
+                continue
+            if run.gone is not None:
+                news.close()
+                return
+            run.news = news
+            run.reader = UnitReader(
+                self.host.log,
+                owned,
+                segment,
+                stream.config.key_tokens,
+                run.next_offset,
+                with_keys=isinstance(run, EventRun),
+            )
+            news.listen(owned.segment, run, partial(self._reach, run))
+            return
+
+    async def _trouble(self, error: HeadraceError) -> None:
+        """Tell the application, and try again in a while."""
+        self._surface(error)
+        await asyncio.sleep(RETRY_S)
+
+    def _reach(self, run: Run, reach: Reach | HeadraceError) -> None:
+        if isinstance(reach, HeadraceError):
+            self._surface(reach)
+            return
+        run.head, run.sealed = reach.head, reach.sealed
+        self._want(run)
+        self._pump()
+        self.check_end(run)
+
+    def _find(self, unit: str, token: int) -> Run:
+        run = self._runs.get(unit)
+        if run is None or run.owned.token != token:
+            raise UnknownUnitError(f"the consumer does not hold unit {unit!r} with token {token}")
+        return run
+
+    def _drop(self, run: Run, why: HeadraceError) -> None:
+        self._take_back(run)
+        self._soon.pop(run, None)
+        self._hungry.pop(run, None)
+        if self._runs.get(run.owned.unit) is run:
+            del self._runs[run.owned.unit]
+        run.end(why)
+        self._commits.forget(run, why)
+
+    def _give_up(self, run: Run, why: Fenced) -> None:
+        if run.gone is not None:
+            return
+        if run.soon_unstored or run in self._soon:
+            self._surface(why)
+        run.fence(why)
+        self._drop(run, why)
+
+    def lost(self, run: Run, fenced: Fenced) -> None:
+        """A commit was refused: the unit is somebody else's."""
+        if run.gone is None:
+            self._give_up(run, fenced)
+            self._events.fenced(run.owned.unit, run.owned.token)
+
+    def check_end(self, run: Run) -> None:
+        """Tell the owner when a drain, or the segment, has come to its end."""
+        if run.gone is not None:
+            return
+        owned = run.owned
+        if run.draining and run.idle:
+            if run.storing:
+                return
+            if run.dirty:
+                self._commits.now(run)
+                return
+            progress = run.progress()
+            self._drop(
+                run,
+                ConsumerClosedError(
+                    f"unit {owned.unit!r} was given back: the answer does not count"
+                ),
+            )
+            self._events.drained(owned.unit, owned.token, progress)
+        elif run.through and not (run.dirty or run.storing or run.finished_told):
+            run.finished_told = True
+            self._events.finished(owned.unit, owned.token)
+
+    # -- fetching -----------------------------------------------------------------------
+
+    def _want(self, run: Run) -> None:
+        if self._closed is None and run.hungry():
+            self._hungry[run] = None
+
+    def _pump(self) -> None:
+        """Start as many fetches as may run."""
+        while self._hungry and self._fetches < FETCHES_MAX:
+            room = self.options.prefetch_bytes - self._held_bytes
+            if room <= 0:
+                return
+            run = next(iter(self._hungry))
+            del self._hungry[run]
+            if not run.hungry():
+                continue
+            reader = run.reader
+            assert reader is not None
+            end = min(run.head, reader.position + self._rows(run, room))
+            if end - reader.position <= INLINE_EVENTS and self.host.log.catalog.quick:
+                try:
+                    self._fetched(run, reader.next(end))
+                except HeadraceError as error:
+                    self._fetch_failed(run, error)
+                continue
+            run.fetching = True
+            self._fetches += 1
+            self._spawn(self._fetch(run, reader, end))
+
+    def _rows(self, run: Run, room: float) -> int:
+        """How many events to fetch at most, so that about ``room`` bytes come."""
+        if run.row_bytes:
+            wanted = int(room / run.row_bytes)
+        else:
+            wanted = limits.READ_ROWS if room >= 4 * limits.READ_BYTES else FIRST_ROWS
+        most = self.options.batch_events_max if isinstance(run, BatchRun) else limits.READ_ROWS
+        return max(1, min(wanted, most))
+
+    async def _fetch(self, run: Run, reader: UnitReader, end: int) -> None:
+        try:
+            found = await self.host.in_thread(reader.next, end)
+        except HeadraceError as error:
+            self._fetches -= 1
+            self._fetch_failed(run, error)
+        else:
+            self._fetches -= 1
+            run.fetching = False
+            self._fetched(run, found)
+        self._pump()
+
+    def _fetched(self, run: Run, found: Fetched | Skipped) -> None:
+        if isinstance(found, Skipped) and found.trimmed:
+            _log.warning(
+                "group %s, unit %s: events below offset %d were trimmed before they were delivered",
+                run.owned.group,
+                run.owned.unit,
+                found.end,
+            )
+        run.fetched(found)
+        if run.may_take():
+            self.offer(run)
+        self._want(run)
+
+    def _fetch_failed(self, run: Run, error: HeadraceError) -> None:
+        """Tell the application once, and read again in a while."""
+        run.fetching = True
+        self._surface(error)
+
+        def again() -> None:
+            run.fetching = False
+            self._want(run)
+            self._pump()
+
+        self._loop.call_later(RETRY_S, again)
+
+    # -- what runs ask for --------------------------------------------------------------
+
+    def ack_soon(self, run: Run) -> None:
+        self._soon[run] = None
+        self._commits.later(run, self.options.ack_delay_ms)
+
+    def changed(self, run: Run, *, delay_ms: int) -> None:
+        self._commits.later(run, delay_ms)
+
+    def stored(self, run: Run) -> Awaitable[None]:
+        return self._commits.now(run)
+
+    def offer(self, run: Run) -> None:
+        if not run.offered:
+            run.offered = True
+            self._offered.append(run)
+            self._wake.set()
+
+    def account(self, size_bytes: float) -> None:
+        self._held_bytes += size_bytes
+        if size_bytes < 0 and self._hungry and self._fetches < FETCHES_MAX:
+            self._loop.call_soon(self._pump)
+
+    def _settle(self) -> None:
+        """Pass the acks that were gathered on to their dispatchers."""
+        if not self._soon:
+            return
+        runs, self._soon = self._soon, {}
+        for run in runs:
+            run.soon_unstored = True
+            try:
+                run.settle()
+            except HeadraceError as error:
+                self._surface(error)
+            if run.draining:
+                self.check_end(run)
+
+    def _stored(self, run: Run, fenced: Fenced | None) -> None:
+        if fenced is not None:
+            self.lost(run, fenced)
+            return
+        if not run.dirty:
+            run.soon_unstored = False
+        self.check_end(run)
+
+    def _surface(self, error: HeadraceError) -> None:
+        """The application hears of it at its next delivery, or when it flushes."""
+        self._failures.append(error)
+        self._aside.extend(self._ready)
+        self._ready.clear()
+        self._wake.set()
+
+    def _restore(self) -> None:
+        self._ready.extend(self._aside)
+        self._aside.clear()
+
+    # -- dead letters -------------------------------------------------------------------
+
+    def bury(self, run: Run) -> asyncio.Future[None]:
+        task = self._burials.get(run)
+        if task is None:
+            task = self._loop.create_task(self._bury(run))
+            self._burials[run] = task
+            task.add_done_callback(partial(self._buried, run))
+        return asyncio.shield(task)
+
+    def _buried(self, run: Run, task: asyncio.Task[None]) -> None:
+        del self._burials[run]
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, HeadraceError) and not isinstance(error, Fenced):
+            self._surface(error)
+
+    async def _bury(self, run: Run) -> None:
+        while (dying := run.dying()) is not None:
+            try:
+                await self._bury_each(run, dying)
+            except Fenced as fenced:
+                self.lost(run, fenced)
+                raise
+            if run.gone is None:
+                dying.confirm()
+                if self.acks.repeats_transactions:
+                    self.changed(run, delay_ms=self.options.ack_delay_ms)
+        self.check_end(run)
+        if run.gone is not None:
+            raise run.gone
+
+    async def _bury_each(self, run: Run, dying: Dying) -> None:
+        try:
+            await bury(self, run, dying)
+        except AlreadyAckedError:
+            # An earlier try was stored after all, of which only the answer was lost.
+            if len(dying.letters) == 1:
+                return
+            for letter, one in zip(dying.letters, _singles(dying.ranges), strict=True):
+                await self._bury_each(run, Dying([letter], [one], dying.confirm))
+
+    # -- time ---------------------------------------------------------------------------
+
+    def wake_at(self, at_ms: int | None) -> None:
+        if at_ms is None or self._closed is not None:
+            return
+        if self._timer is None or at_ms < self._timer_at_ms:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at_ms = at_ms
+            self._timer = self._loop.call_later(max(0, at_ms - now_ms()) / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._settle()
+        now = now_ms()
+        unseen = self._unseen()
+        soonest: int | None = None
+        for run in list(self._runs.values()):
+            at_ms = run.wake_at_ms
+            if at_ms is not None and at_ms <= now:
+                for stall in run.tick(now, unseen.get(run, [])):
+                    self._events.stalled(run.owned.unit, run.owned.token, stall)
+                if run.draining:
+                    self.check_end(run)
+                at_ms = run.wake_at_ms
+                if at_ms is not None and at_ms <= now:
+                    at_ms = None  # it is on offer: the next take sees to it
+            if at_ms is not None and (soonest is None or at_ms < soonest):
+                soonest = at_ms
+        self.wake_at(soonest)
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        assert isinstance(task, asyncio.Task)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _Batches:
+    """The iterator of :meth:`Consumer.batches`."""
+
+    def __init__(self, get: Callable[[], Awaitable[Batch]]) -> None:
+        self._get = get
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Batch:
+        return await self._get()
+
+
+def _singles(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [(offset, offset + 1) for lo, hi in ranges for offset in range(lo, hi)]

@@ -1,0 +1,162 @@
+"""A delivery: one event in the hands of the application, and the ways to answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from headrace.errors import AnsweredError
+from headrace.groups.consumer import rows
+from headrace.log.position import Position
+
+if TYPE_CHECKING:
+    from headrace.groups.consumer.events import EventRun
+    from headrace.groups.consumer.run import Run
+    from headrace.groups.consumer.transaction import AckTransaction
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Delivery(msgspec.Struct, gc=False, eq=False):
+    """One event, to be answered once: acked (alone or in a transaction), nacked or rejected.
+
+    Every answer raises :class:`~headrace.errors.Fenced` when the unit belongs to somebody else
+    by now: the work does not count.
+    """
+
+    _run: Any
+    offset: int
+    subject: str
+    value: bytes
+    key: str | None
+    timestamp_us: int
+    headers: rows.Headers = ()
+    attempt: int = 1
+    """How often the event was handed out, this time included."""
+    _answer: str = ""
+
+    @property
+    def timestamp(self) -> datetime:
+        """When the event happened, as its publisher says."""
+        return _EPOCH + timedelta(microseconds=self.timestamp_us)
+
+    @property
+    def stream(self) -> str:
+        """The stream that it was read from."""
+        name: str = self._run.owned.stream
+        return name
+
+    @property
+    def segment(self) -> int:
+        """The segment that it was read from."""
+        number: int = self._run.owned.segment
+        return number
+
+    @property
+    def unit(self) -> str:
+        """The unit of the group that it belongs to."""
+        name: str = self._run.owned.unit
+        return name
+
+    @property
+    def position(self) -> Position:
+        """Its place in the log."""
+        return Position(self.stream, self.segment, self.offset)
+
+    @property
+    def answered(self) -> bool:
+        """Whether it was acked, nacked or rejected."""
+        return bool(self._answer)
+
+    def ack_soon(self) -> None:
+        """The event is done with; stored with the next commit, without waiting for it.
+
+        A failure is raised by the next delivery or by ``flush``.
+        """
+        run: EventRun = self._run
+        if self._answer or run.gone is not None:
+            self._check("ack")
+        self._answer = "acked"
+        if self.attempt != 1:
+            run.ack_one(self)
+            return
+        soon = run.soon
+        soon.append(self.offset)
+        if len(soon) == 1:
+            run.runtime.ack_soon(run)
+
+    async def ack(self) -> None:
+        """The event is done with; returns once that is stored."""
+        self._check("ack")
+        run: EventRun = self._run
+        run.ack_one(self)
+        self._answer = "acked"
+        await run.stored()
+
+    async def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
+        """Deliver it again, after ``delay_ms`` or the back-off, before the next of its key."""
+        self._check("nack")
+        run: EventRun = self._run
+        run.nack(self, delay_ms, reason)
+        self._answer = "nacked"
+        await run.stored()
+
+    async def reject(self, reason: str = "") -> None:
+        """It can never be done: a dead letter at once; returns once that is stored."""
+        self._check("reject")
+        run: EventRun = self._run
+        done = run.reject(self, reason)
+        self._answer = "rejected"
+        await done
+
+    async def extend(self) -> None:
+        """Still at it: the whole waiting time for the answer begins anew."""
+        self._check("extend")
+        run: EventRun = self._run
+        run.extend(self)
+
+    def transaction(self) -> AckTransaction:
+        """Output that commits together with the ack of this event, or not at all::
+
+        async with delivery.transaction() as tx:
+            tx.publish("invoices.eu.42", b"…")
+        """
+        self._check("ack")
+        run: EventRun = self._run
+        return run.transaction(self)
+
+    def _check(self, verb: str) -> None:
+        if self._answer:
+            raise AnsweredError(
+                f"cannot {verb} offset {self.offset} of unit {self.unit!r}: it was {self._answer} "
+                "already"
+            )
+        if self._run.gone is not None:
+            raise self._run.gone
+
+
+def deliveries(run: Run, data: pa.RecordBatch, strip: int) -> list[Delivery]:
+    """Stored rows as deliveries, column by column."""
+    subjects = data.column("subject")
+    keys, headers = _column(data, "key"), _column(data, "headers")
+    columns: list[Iterable[Any]] = [
+        repeat(run),
+        data.column(0).to_numpy().tolist(),
+        rows.texts(subjects, rows.prefix_bytes(subjects, strip) if strip else None),
+        rows.binaries(data.column("value")),
+        repeat(None) if keys is None else rows.texts(keys),
+        rows.stamps_us(data.column("timestamp")),
+    ]
+    if headers is not None:
+        columns.append(rows.headers(headers))
+    return list(map(Delivery, *columns))
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
+    at = batch.schema.get_field_index(name)
+    return None if at < 0 else batch.column(at)

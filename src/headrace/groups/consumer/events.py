@@ -1,0 +1,283 @@
+"""Event by event: a unit's events as deliveries, in blocks.
+
+What is fetched becomes Python objects a block at a time, column by column.  A delivery is made
+once and kept until it is acked, so handing it out is a look-up; one that comes again is a copy
+with its attempt.  Acks gather in ``soon`` and reach the dispatcher as one call per block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from itertools import compress
+
+import msgspec
+
+from headrace.errors import DeliveryError, Fenced
+from headrace.groups.consumer.dead_letters import dead_letter
+from headrace.groups.consumer.delivery import Delivery, deliveries
+from headrace.groups.consumer.fetch import Fetched, Skipped
+from headrace.groups.consumer.run import Dying, Run, Runtime, now_ms
+from headrace.groups.consumer.transaction import AckTransaction
+from headrace.groups.consumer.types import OwnedUnit
+from headrace.groups.delivery import DeadLetter, Dispatcher, Stalled
+from headrace.groups.progress import Progress
+
+HOLES_DELAY_MS = 200
+"""Progress over events that were not for this group is not urgent."""
+
+
+class EventRun(Run):
+    """One unit, handed out event by event."""
+
+    def __init__(self, runtime: Runtime, owned: OwnedUnit) -> None:
+        super().__init__(runtime, owned)
+        self.dispatcher = Dispatcher(runtime.options.delivery, owned.progress)
+        self.soon: list[int] = []
+        self.rows: dict[int, Delivery] = {}
+        self.committing: set[int] = set()
+        self._at = 0  # rows of ahead[0] that are fed
+
+    # -- the core's state ---------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        return self.dispatcher.idle and not self.soon and not self.committing
+
+    @property
+    def caught_up(self) -> bool:
+        return not self.soon and not self.committing and self.dispatcher.caught_up
+
+    @property
+    def next_offset(self) -> int:
+        return self.dispatcher.next_offset
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        return self.dispatcher.wake_at_ms
+
+    def progress(self) -> Progress:
+        return self.dispatcher.progress()
+
+    def may_take(self) -> bool:
+        return self.gone is None and (self.dispatcher.ready or bool(self.ahead))
+
+    # -- out ----------------------------------------------------------------------------
+
+    def take(self, room: int, now: int) -> list[Delivery]:
+        """Up to ``room`` deliveries, fed from what was fetched as far as needed."""
+        dispatcher = self.dispatcher
+        found: list[Delivery] = []
+        while room > 0:
+            if dispatcher.walkable < room and self.ahead:
+                self._feed(room - dispatcher.walkable)
+            handout = dispatcher.take(room, now)
+            offsets = handout.offsets
+            if not offsets:
+                if dispatcher.walkable or not self.ahead or not dispatcher.wanted:
+                    break
+                continue  # all that was fed waits for its keys: look further
+            found.extend(map(self.rows.__getitem__, offsets))
+            if handout.attempts.count(1) != len(offsets):
+                self._renumber(found, len(found) - len(offsets), handout.attempts)
+            room -= len(offsets)
+        if dispatcher.dying:
+            self.runtime.bury(self)
+        return found
+
+    def _renumber(self, found: list[Delivery], start: int, attempts: list[int]) -> None:
+        """Deliveries that come again are new ones: who holds the old ones holds nothing."""
+        for at, attempt in enumerate(attempts, start):
+            if attempt != 1:
+                again = msgspec.structs.replace(found[at], attempt=attempt, _answer="")
+                found[at] = self.rows[again.offset] = again
+
+    def _feed(self, wanted: int) -> None:
+        dispatcher = self.dispatcher
+        while self.ahead and wanted > 0:
+            part = self.ahead[0]
+            if isinstance(part, Skipped):
+                dispatcher.feed((), (), part.end)
+                self.ahead.popleft()
+                self.runtime.changed(self, delay_ms=HOLES_DELAY_MS)
+                continue
+            count = min(wanted, part.rows - self._at, dispatcher.wanted)
+            if count <= 0:
+                return
+            self._feed_rows(part, count)
+            wanted -= count
+
+    def _feed_rows(self, part: Fetched, count: int) -> None:
+        assert part.keys is not None
+        at = self._at
+        self._at += count
+        offsets = part.data.column(0).to_numpy()
+        if self._at == part.rows:
+            end = part.end
+            self.ahead.popleft()
+            self._at = 0
+        else:
+            end = int(offsets[at + count])
+        mine = offsets[at : at + count]
+        start = self.dispatcher.next_offset
+        keep = self.dispatcher.feed(mine, part.keys[at : at + count], end)
+        made = deliveries(self, part.data.slice(at, count), self.owned.strip)
+        if keep is not None and not keep.all():
+            made = list(compress(made, keep.tolist()))
+            self.hold(-(count - len(made)) * self.row_bytes)
+        self.rows.update(zip([one.offset for one in made], made, strict=True))
+        if end - start != len(made):
+            self.runtime.changed(self, delay_ms=HOLES_DELAY_MS)
+
+    # -- answers ------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        if not self.soon:
+            return
+        offsets = self.soon
+        self.soon = []
+        if self.gone is not None:
+            return
+        try:
+            self.dispatcher.ack_many(offsets, now_ms())
+        except DeliveryError:
+            self._settle_slowly(offsets)
+        else:
+            self._release(offsets)
+
+    def _settle_slowly(self, offsets: list[int]) -> None:
+        """One of them came too late; the others count."""
+        first: DeliveryError | None = None
+        for offset in offsets:
+            try:
+                self.dispatcher.ack(offset, 1, now_ms())
+            except DeliveryError as error:
+                first = first or error
+            else:
+                self._release([offset])
+        if first is not None:
+            raise first
+
+    def ack_one(self, delivery: Delivery) -> None:
+        """Ack one now; it is stored with the next commit."""
+        self.dispatcher.ack(delivery.offset, delivery.attempt, now_ms())
+        self._release([delivery.offset])
+
+    def acked_elsewhere(self, offset: int, attempt: int) -> None:
+        """A transaction has stored the ack."""
+        self.dispatcher.ack(offset, attempt, now_ms())
+        self._release([offset], stored=True)
+
+    def _release(self, offsets: list[int], *, stored: bool = False) -> None:
+        held = self.rows
+        self.hold(-self.held_bytes * len(offsets) / max(1, self._held_events()))
+        for offset in offsets:
+            del held[offset]
+        if not stored:
+            self.runtime.changed(self, delay_ms=self.runtime.options.ack_delay_ms)
+        if self.may_take():
+            self.runtime.offer(self)
+
+    def _held_events(self) -> int:
+        ahead = sum(part.rows for part in self.ahead if isinstance(part, Fetched))
+        return len(self.rows) + ahead - self._at
+
+    def nack(self, delivery: Delivery, delay_ms: int | None, reason: str) -> None:
+        """Refuse one; it comes again, or dies."""
+        outcome = self.dispatcher.nack(
+            delivery.offset, delivery.attempt, now_ms(), delay_ms, reason
+        )
+        self._refused(outcome)
+
+    def reject(self, delivery: Delivery, reason: str) -> Awaitable[None]:
+        """Let one die; waits until it is stored as a dead letter."""
+        self.dispatcher.reject(delivery.offset, delivery.attempt, now_ms(), reason)
+        return self.runtime.bury(self)
+
+    def extend(self, delivery: Delivery) -> None:
+        """Its time begins anew."""
+        self.dispatcher.extend(delivery.offset, delivery.attempt, now_ms())
+
+    def _refused(self, outcome: object) -> None:
+        self.runtime.changed(self, delay_ms=self.runtime.options.ack_delay_ms)
+        if isinstance(outcome, DeadLetter):
+            self.runtime.bury(self)
+        else:
+            self.runtime.wake_at(self.dispatcher.wake_at_ms)
+
+    # -- transactions and dead letters --------------------------------------------------
+
+    def transaction(self, delivery: Delivery) -> AckTransaction:
+        """Output that commits with the ack."""
+        return AckTransaction(self.runtime, self, _Answer(self, delivery))
+
+    def dying(self) -> Dying | None:
+        letters = list(self.dispatcher.dying.values())
+        if not letters or self.gone is not None:
+            return None
+
+        def confirm() -> None:
+            for letter in letters:
+                self.dispatcher.dead_lettered(letter.offset, now_ms())
+            self._release([letter.offset for letter in letters], stored=True)
+
+        return Dying(
+            [dead_letter(self, self.rows[letter.offset], letter) for letter in letters],
+            [(letter.offset, letter.offset + 1) for letter in letters],
+            confirm,
+        )
+
+    # -- time and the end ---------------------------------------------------------------
+
+    def tick(self, now: int, unseen: list[int]) -> list[Stalled]:
+        self.settle()
+        self.dispatcher.renew([*unseen, *self.committing], now)
+        found: list[Stalled] = []
+        for outcome in self.dispatcher.tick(now):
+            if isinstance(outcome, Stalled):
+                found.append(outcome)
+            else:
+                self._refused(outcome)
+        due = self.dispatcher.wake_at_ms
+        if due is not None and due <= now:
+            self.runtime.offer(self)
+        return found
+
+    def drain(self, unseen: list[int]) -> None:
+        self.dispatcher.drain()
+        self.dispatcher.recall(unseen)
+        self.draining = True
+
+    def fence(self, fenced: Fenced) -> None:
+        self.dispatcher.fence(fenced)
+
+    def drop_ahead(self) -> None:
+        super().drop_ahead()
+        self._at = 0
+
+
+class _Answer:
+    """The ack of one delivery, as part of a transaction."""
+
+    def __init__(self, run: EventRun, delivery: Delivery) -> None:
+        self._run = run
+        self._delivery = delivery
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        return [(self._delivery.offset, self._delivery.offset + 1)]
+
+    def begin(self) -> None:
+        self._delivery._check("ack")
+        self._run.dispatcher.extend(self._delivery.offset, self._delivery.attempt, now_ms())
+        self._delivery._answer = "acked"
+        self._run.committing.add(self._delivery.offset)
+
+    def committed(self) -> None:
+        self._run.committing.discard(self._delivery.offset)
+        if self._run.gone is None:
+            self._run.acked_elsewhere(self._delivery.offset, self._delivery.attempt)
+            self._run.runtime.check_end(self._run)
+
+    def failed(self) -> None:
+        self._run.committing.discard(self._delivery.offset)
+        self._delivery._answer = ""

@@ -1,0 +1,102 @@
+"""Reading ahead: one unit's events from the log, filtered, on a thread.
+
+A reader holds a cursor in the segment and nothing else; how much may be read ahead is for the
+consumer to say.  What it returns is Arrow: rows become Python objects only when they are about to
+be handed out, if at all.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.catalog.streams import Segment
+from headrace.errors import TrimmedError
+from headrace.groups.consumer.types import OwnedUnit
+from headrace.log.cursor import Cursor
+from headrace.log.log import Log
+from headrace.subjects import match_array, parse_filter, route_hash_array
+
+Int64s = npt.NDArray[np.int64]
+
+
+class Fetched(msgspec.Struct, frozen=True, eq=False):
+    """Events up to ``end``; ``keys`` are their key hashes, when they were asked for."""
+
+    data: pa.RecordBatch
+    end: int
+    keys: Int64s | None
+    size_bytes: int
+
+    @property
+    def rows(self) -> int:
+        """How many events there are."""
+        return int(self.data.num_rows)
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """There is nothing for the group up to ``end``; ``trimmed`` when it was removed unread."""
+
+    end: int
+    trimmed: bool = False
+
+
+class UnitReader:
+    """Reads one segment forward for a group; used by one thread at a time."""
+
+    def __init__(
+        self,
+        log: Log,
+        unit: OwnedUnit,
+        segment: Segment,
+        key_tokens: tuple[int, ...],
+        start: int,
+        *,
+        with_keys: bool,
+    ) -> None:
+        self._cursor = Cursor(log.catalog, log.store, unit.stream, segment, start)
+        given = (unit.filter,) if isinstance(unit.filter, str) else unit.filter
+        self._filters = None if given is None else tuple(parse_filter(one) for one in given)
+        self._order_by = unit.order_by
+        self._key_tokens = key_tokens
+        self._with_keys = with_keys
+
+    @property
+    def position(self) -> int:
+        """The next offset to read."""
+        return self._cursor.position
+
+    def next(self, end: int) -> Fetched | Skipped:
+        """What comes next, below ``end``."""
+        cursor = self._cursor
+        try:
+            batch = cursor.next(end)
+        except TrimmedError as error:
+            cursor.position = max(cursor.position, error.first)
+            return Skipped(cursor.position, trimmed=True)
+        if batch is None:
+            return Skipped(cursor.position)
+        if "marker" in batch.schema.names:
+            batch = batch.filter(batch.column("marker").is_null())
+        if self._filters is not None:
+            batch = batch.filter(self._mask(batch.column("subject")))
+        if not batch.num_rows:
+            return Skipped(cursor.position)
+        keys = self._keys(batch) if self._with_keys else None
+        return Fetched(batch, cursor.position, keys, batch.nbytes)
+
+    def _mask(self, subjects: pa.Array) -> pa.Array:
+        assert self._filters is not None
+        found = np.zeros(len(subjects), np.bool_)
+        for one in self._filters:
+            found |= np.asarray(match_array(one, subjects), np.bool_)
+        return pa.array(found)
+
+    def _keys(self, batch: pa.RecordBatch) -> Int64s:
+        subjects = batch.column("subject")
+        if self._order_by is not None:
+            return route_hash_array(None, subjects, self._order_by).astype(np.int64)
+        keys = batch.column("key") if "key" in batch.schema.names else None
+        return route_hash_array(keys, subjects, self._key_tokens).astype(np.int64)

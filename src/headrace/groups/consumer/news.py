@@ -1,0 +1,205 @@
+"""News of streams: how far their segments have come, told to whoever consumes them.
+
+All consumers of a process share one look at a stream: an append wakes one callback and costs one
+small query, whether one consumer waits or five hundred, and only those are told whose segments
+moved.  While nothing is appended nothing runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable
+
+import msgspec
+
+from headrace.catalog import streams
+from headrace.catalog.streams import Segment, Stream
+from headrace.errors import HeadraceError, UnknownSegmentError, UnknownStreamError
+from headrace.groups.host import Host
+from headrace.log.log import Log
+
+RETRY_S = 1.0
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """How far a segment goes."""
+
+    head: int
+    sealed: bool
+
+
+Listener = Callable[[Reach | HeadraceError], None]
+
+
+class StreamNews:
+    """The heads of one stream's segments, kept up to date; made by :func:`follow`."""
+
+    def __init__(self, host: Host, name: str, let_go: Callable[[], None]) -> None:
+        self._host = host
+        self._name = name
+        self._let_go = let_go
+        self._loop = asyncio.get_running_loop()
+        self._listeners: dict[int, dict[object, Listener]] = {}
+        self._known: dict[int, Reach] = {}
+        self._users = 0
+        self._stream: Stream | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._unsubscribe: Callable[[], None] | None = None
+        self._looking = False
+        self._again = False
+
+    async def open(self) -> Stream:
+        """Begin to follow, if nobody does yet."""
+        self._users += 1
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+        try:
+            await asyncio.shield(self._opening)
+        except BaseException:
+            if self._opening.done():
+                self._opening = None
+            self.close()
+            raise
+        assert self._stream is not None
+        return self._stream
+
+    async def _open(self) -> None:
+        log = self._host.log
+        stream = await self._host.in_thread(log.stream, self._name)
+        channel = streams.channel(stream.id)
+        stop = await self._host.in_thread(log.catalog.subscribe, channel, self._heard)
+        self._unsubscribe = stop
+        # Subscribed first, looked second: nothing falls in between.
+        self._stream = await self._host.in_thread(log.stream, self._name)
+        self._known = {s.number: Reach(s.head, s.sealed) for s in self._stream.segments}
+        if not self._users:
+            self._stop()
+
+    def close(self) -> None:
+        """One user less; the last one ends it."""
+        self._users -= 1
+        if not self._users:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._let_go()
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+
+    async def segment(self, number: int) -> Segment:
+        """One of the stream's segments."""
+        assert self._stream is not None
+        found = self._stream.segment(number)
+        if found is None:
+            self._stream = await self._host.in_thread(self._host.log.stream, self._name)
+            found = self._stream.segment(number)
+        if found is None:
+            raise UnknownSegmentError(f"stream {self._name!r} has no segment {number}")
+        return found
+
+    def listen(self, number: int, who: object, listener: Listener) -> None:
+        """Tell ``listener`` how far the segment goes, now and whenever that changes."""
+        self._listeners.setdefault(number, {})[who] = listener
+        reach = self._known.get(number)
+        if reach is None:
+            self.look()
+        else:
+            listener(reach)
+
+    def leave(self, number: int, who: object) -> None:
+        """Tell it no more."""
+        listeners = self._listeners.get(number, {})
+        listeners.pop(who, None)
+        if not listeners:
+            self._listeners.pop(number, None)
+
+    # -- looking ------------------------------------------------------------------------
+
+    def _heard(self) -> None:
+        """On a thread of the catalog's."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.look)
+
+    def look(self) -> None:
+        """See how far the segments have come; one look at a time."""
+        if self._looking:
+            self._again = True
+            return
+        if self._stream is None or not self._listeners:
+            return
+        self._looking = True
+        catalog = self._host.log.catalog
+        if catalog.quick:
+            try:
+                self._found(self._read())
+            except HeadraceError:
+                self._later()
+            finally:
+                self._looking = False
+        else:
+            task = asyncio.ensure_future(self._host.in_thread(self._read))
+            task.add_done_callback(self._read_done)
+
+    def _read(self) -> list[tuple[int, int, int, bool]]:
+        assert self._stream is not None
+        stream_id = self._stream.id
+        return self._host.log.catalog.read(lambda tx: streams.heads(tx, stream_id))
+
+    def _read_done(self, task: asyncio.Future[list[tuple[int, int, int, bool]]]) -> None:
+        self._looking = False
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, HeadraceError):
+            self._later()
+        elif error is not None:
+            raise error
+        else:
+            self._found(task.result())
+        if self._again:
+            self._again = False
+            self.look()
+
+    def _found(self, heads: list[tuple[int, int, int, bool]]) -> None:
+        if not heads:
+            gone = UnknownStreamError(f"stream {self._name!r} was deleted while it was consumed")
+            self._tell_all(gone)
+            return
+        for number, _, head, sealed in heads:
+            before = self._known.get(number)
+            if before is None or before.head != head or before.sealed != sealed:
+                reach = self._known[number] = Reach(head, sealed)
+                for listener in list(self._listeners.get(number, {}).values()):
+                    listener(reach)
+
+    def _later(self) -> None:
+        """The catalog could not be read; ask again in a while."""
+        if self._users and not self._loop.is_closed():
+            self._loop.call_later(RETRY_S, self.look)
+
+    def _tell_all(self, error: HeadraceError) -> None:
+        for listeners in list(self._listeners.values()):
+            for listener in list(listeners.values()):
+                listener(error)
+
+
+_followed: weakref.WeakKeyDictionary[Log, dict[tuple[int, str], StreamNews]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def follow(host: Host, stream: str) -> StreamNews:
+    """The news of a stream, shared by all that follow it on this event loop; then ``open`` it."""
+    mine = _followed.setdefault(host.log, {})
+    key = (id(asyncio.get_running_loop()), stream)
+    found = mine.get(key)
+    if found is None:
+
+        def let_go() -> None:
+            if mine.get(key) is found:
+                del mine[key]
+
+        found = mine[key] = StreamNews(host, stream, let_go)
+    return found

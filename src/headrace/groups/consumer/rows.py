@@ -1,0 +1,105 @@
+"""Arrow columns as Python lists, fast: one copy of a column's bytes, then plain slices."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.subjects.columns import Tokens, blocks
+
+Int64s = npt.NDArray[np.int64]
+Headers = tuple[tuple[str, bytes], ...]
+
+_STRING, _BINARY = pa.string().id, pa.binary().id
+
+
+def texts(array: pa.Array, skip: Int64s | None = None) -> list[Any]:
+    """The strings of a column, each without its first ``skip`` bytes; nulls are None."""
+    if array.type.id != _STRING:
+        return texts(array.cast(pa.string()), skip)
+    bounds, raw = _parts(array)
+    starts = bounds[:-1] if skip is None else bounds[:-1] + skip
+    begins, ends = starts.tolist(), bounds[1:].tolist()
+    if raw.isascii():
+        text = raw.decode("ascii")
+        found: list[Any] = [text[a:b] for a, b in zip(begins, ends, strict=True)]
+    else:
+        found = [raw[a:b].decode() for a, b in zip(begins, ends, strict=True)]
+    return _with_nulls(array, found)
+
+
+def binaries(array: pa.Array) -> list[Any]:
+    """The values of a binary column."""
+    if array.type.id != _BINARY:
+        return binaries(array.cast(pa.binary()))
+    bounds, raw = _parts(array)
+    return _with_nulls(array, [raw[a:b] for a, b in pairwise(bounds.tolist())])
+
+
+def headers(array: pa.Array) -> list[Headers]:
+    """The headers of each event, as pairs."""
+    return [
+        () if row is None else tuple((pair["key"], pair["value"]) for pair in row)
+        for row in array.to_pylist()
+    ]
+
+
+def stamps_us(array: pa.Array) -> list[int]:
+    """The times of a column in microseconds since 1970."""
+    found: list[int] = array.view(pa.int64()).to_numpy().tolist()
+    return found
+
+
+def prefix_bytes(subjects: pa.Array, tokens: int) -> Int64s:
+    """How many bytes the first ``tokens`` tokens of every subject take, with their dots.
+
+    A subject that has no more than those is left as it is.
+    """
+    found = np.zeros(len(subjects), np.int64)
+    for low, block in blocks(subjects):
+        starts, lengths = Tokens(block).bounds(tokens)
+        part = starts - block.starts
+        part[lengths < 0] = 0
+        found[low : low + len(part)] = part
+    return found
+
+
+def strip_tokens(subjects: pa.Array, tokens: int) -> pa.Array:
+    """A column of subjects without their first tokens."""
+    skip = prefix_bytes(subjects, tokens)
+    if not skip.size:
+        return subjects
+    if skip.min() == skip.max():
+        # Code units are bytes here: the tokens that are cut off are all equally long.
+        same = pc.starts_with(subjects, subjects[0].as_py().encode()[: skip[0]].decode())
+        if pc.all(same).as_py():
+            return pc.utf8_slice_codeunits(subjects, len(_prefix(subjects, int(skip[0]))))
+    return pa.array(texts(subjects, skip), pa.string())
+
+
+def _prefix(subjects: pa.Array, size: int) -> str:
+    first: str = subjects[0].as_py()
+    return first.encode()[:size].decode()
+
+
+def _parts(array: pa.Array) -> tuple[npt.NDArray[np.int32], bytes]:
+    """The bounds of every row within the bytes of all of them."""
+    _, offsets, data = array.buffers()
+    first = array.offset
+    bounds = np.frombuffer(offsets, np.int32)[first : first + len(array) + 1]
+    if data is None or not len(array):
+        return np.zeros(len(array) + 1, np.int32), b""
+    lo, hi = int(bounds[0]), int(bounds[-1])
+    return bounds - lo, data.slice(lo, hi - lo).to_pybytes()
+
+
+def _with_nulls(array: pa.Array, found: list[Any]) -> list[Any]:
+    if array.null_count:
+        for row in np.flatnonzero(np.asarray(array.is_null())).tolist():
+            found[row] = None
+    return found

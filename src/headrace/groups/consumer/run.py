@@ -1,0 +1,224 @@
+"""A run: one unit in the hands of a consumer, from ``open`` until it is given up or lost.
+
+A run is never reused.  When the unit comes back, under a new token, it gets a new one; what the
+application still holds of the old one refers to the old one, which refuses every answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import msgspec
+
+from headrace.errors import Fenced, HeadraceError
+from headrace.groups.consumer.fetch import Fetched, Skipped, UnitReader
+from headrace.groups.consumer.news import StreamNews
+from headrace.groups.consumer.types import AckStore, ConsumerOptions, OwnedUnit
+from headrace.groups.delivery import Stalled
+from headrace.groups.host import Host
+from headrace.groups.progress import Progress
+from headrace.log.events import Event
+
+AHEAD_MAX = 2
+"""Fetched parts that wait in a unit; more than this is read only for units that have none."""
+
+
+def now_ms() -> int:
+    """The clock of all waiting; it never runs backwards."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class Runtime(Protocol):
+    """What a run asks of its consumer."""
+
+    host: Host
+    options: ConsumerOptions
+    acks: AckStore
+
+    def ack_soon(self, run: Run) -> None:
+        """Acks are gathering."""
+        ...
+
+    def changed(self, run: Run, *, delay_ms: int) -> None:
+        """There is progress to store, within ``delay_ms``."""
+        ...
+
+    def stored(self, run: Run) -> Awaitable[None]:
+        """Waits until what the run knows now is stored."""
+        ...
+
+    def offer(self, run: Run) -> None:
+        """The run may have something to hand out."""
+        ...
+
+    def account(self, size_bytes: float) -> None:
+        """So many bytes more (or less) are held."""
+        ...
+
+    def wake_at(self, at_ms: int | None) -> None:
+        """Time matters at this moment."""
+        ...
+
+    def bury(self, run: Run) -> asyncio.Future[None]:
+        """There are dead letters to store; done when they are."""
+        ...
+
+    def check_end(self, run: Run) -> None:
+        """Something ended that a drain, or the end of the segment, may have waited for."""
+        ...
+
+    def lost(self, run: Run, fenced: Fenced) -> None:
+        """The catalog says that the unit belongs to somebody else."""
+        ...
+
+
+class Dying(msgspec.Struct, frozen=True):
+    """Events that are to become dead letters."""
+
+    letters: list[Event]
+    ranges: list[tuple[int, int]]
+    confirm: Callable[[], None]
+    """They are stored."""
+
+
+class Run(ABC):
+    """What runs of events and of batches share: reading ahead, and the end."""
+
+    def __init__(self, runtime: Runtime, owned: OwnedUnit) -> None:
+        self.runtime = runtime
+        self.owned = owned
+        self.gone: HeadraceError | None = None
+        """Why answers no longer count."""
+        self.reader: UnitReader | None = None
+        self.news: StreamNews | None = None
+        self.head = 0
+        self.sealed = False
+        self.fetching = False
+        self.draining = False
+        self.finished_told = False
+        self.dirty = False
+        """There is something to store."""
+        self.storing = False
+        """A commit of it is under way."""
+        self.soon_unstored = False
+        """There are acks among it that nobody waits for."""
+        self.offered = False
+        self.ahead: deque[Fetched | Skipped] = deque()
+        self.held_bytes = 0.0
+        self.row_bytes = 0.0
+        """What an event of this unit takes, as far as is known."""
+
+    # -- what the two kinds do differently ----------------------------------------------
+
+    @property
+    @abstractmethod
+    def idle(self) -> bool:
+        """Nothing is in the application's hands and no dead letter is unconfirmed."""
+
+    @property
+    @abstractmethod
+    def caught_up(self) -> bool:
+        """Everything that was fed is acked, and everything that was fetched is fed."""
+
+    @property
+    @abstractmethod
+    def next_offset(self) -> int:
+        """Where reading goes on when nothing is fetched."""
+
+    @property
+    @abstractmethod
+    def wake_at_ms(self) -> int | None:
+        """When time matters next."""
+
+    @abstractmethod
+    def progress(self) -> Progress:
+        """What to store."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Pass gathered answers on to the core."""
+
+    @abstractmethod
+    def tick(self, now: int, unseen: list[int]) -> list[Stalled]:
+        """Expire what was not answered in time; what waits to be ``unseen`` has time still."""
+
+    @abstractmethod
+    def drain(self, unseen: list[int]) -> None:
+        """Hand out nothing more; what was taken and is ``unseen`` goes back."""
+
+    @abstractmethod
+    def fence(self, fenced: Fenced) -> None:
+        """The core refuses everything from now on."""
+
+    @abstractmethod
+    def dying(self) -> Dying | None:
+        """Dead letters to store, if there are any."""
+
+    @abstractmethod
+    def may_take(self) -> bool:
+        """Whether a take may find something."""
+
+    # -- reading ahead ------------------------------------------------------------------
+
+    def hungry(self) -> bool:
+        """Whether there is something to fetch and room for it."""
+        return (
+            self.reader is not None
+            and not self.fetching
+            and self.gone is None
+            and not self.draining
+            and len(self.ahead) < AHEAD_MAX
+            and self.reader.position < self.head
+        )
+
+    def fetched(self, found: Fetched | Skipped) -> None:
+        """Keep what was read until it is asked for."""
+        if self.gone is not None or self.draining:
+            return
+        self.ahead.append(found)
+        if isinstance(found, Fetched):
+            self.row_bytes = found.size_bytes / found.rows
+            self.hold(found.size_bytes)
+
+    def hold(self, size_bytes: float) -> None:
+        """Account for bytes that are held now, or no longer."""
+        self.held_bytes += size_bytes
+        self.runtime.account(size_bytes)
+
+    def drop_ahead(self) -> None:
+        """Forget what was read and not fed."""
+        self.ahead.clear()
+
+    # -- the end ------------------------------------------------------------------------
+
+    @property
+    def through(self) -> bool:
+        """The segment is sealed and all of it is acked."""
+        return (
+            self.sealed
+            and self.reader is not None
+            and not self.ahead
+            and not self.fetching
+            and self.reader.position >= self.head
+            and self.caught_up
+        )
+
+    def end(self, why: HeadraceError) -> None:
+        """No answer counts any more."""
+        if self.gone is None:
+            self.gone = why
+        self.drop_ahead()
+        self.hold(-self.held_bytes)
+        if self.news is not None:
+            self.news.leave(self.owned.segment, self)
+            self.news.close()
+            self.news = None
+
+    def stored(self) -> Awaitable[None]:
+        """Waits until what is known now is stored."""
+        return self.runtime.stored(self)
