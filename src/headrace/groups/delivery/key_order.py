@@ -52,6 +52,15 @@ class KeyOrder:
         """Take from the buffer what may go and park the rest; gives the new cursor."""
         held, parked, limit, resting = self.held, self.parked, self.limit, self.resting
         end = len(buffer_offsets)
+        if not parked and not resting and room > 0:
+            # Nothing waits, and mostly no two of a block share a key: then all of it may go.
+            stop = min(cursor + room, end)
+            block = dict.fromkeys(buffer_keys[cursor:stop], 1)
+            if len(block) == stop - cursor and held.keys().isdisjoint(block):
+                held.update(block)
+                offsets += buffer_offsets[cursor:stop]
+                keys += block
+                return stop
         while room > 0 and cursor < end:
             key = buffer_keys[cursor]
             count = held.get(key, 0)
