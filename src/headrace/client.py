@@ -27,6 +27,12 @@ from headrace.catalog import Tx
 from headrace.catalog.producers import Placed
 from headrace.catalog.streams import Fixed, Limits, Retention, Scaling, Stream, StreamConfig
 from headrace.errors import CatalogClosedError, CatalogUnavailableError, HeadraceError
+from headrace.groups.consumer import ConsumerOptions
+from headrace.groups.shared.admin import SharedGroups
+from headrace.groups.shared.node import SharedOptions
+from headrace.groups.shared.runtime import SharedRuntime
+from headrace.groups.shared.session import Session
+from headrace.groups.shared.sessions import EXPIRY_MS as SESSION_EXPIRY_MS
 from headrace.housekeeping import Housekeeper
 from headrace.log import limits
 from headrace.log.append import ATTEMPTS_MAX, Outcome, Stale, Write
@@ -55,22 +61,29 @@ def open(
     store_options: Mapping[str, str] | None = None,
     create: bool = True,
     housekeeping: bool = True,
+    shared: SharedOptions | None = None,
 ) -> Headrace:
     """A log on a folder (``"./data"``) or on PostgreSQL (``"postgresql://…"``).
 
     Large batches go to ``store``: a folder, ``s3://bucket/prefix`` and the like; by default a
     folder beside the catalog.  Use the result with ``async with``.  While it is open, one of the
     programs on a catalog applies the retention of its streams; ``housekeeping=False`` leaves that
-    to others.
+    to others.  ``shared`` says how this program takes part in shared groups.
     """
     opener = functools.partial(open_log, url, store, store_options=store_options, create=create)
-    return Headrace(opener, housekeeping=housekeeping)
+    return Headrace(opener, housekeeping=housekeeping, shared=shared)
 
 
 class Headrace:
     """An open log; made by :func:`headrace.open`."""
 
-    def __init__(self, opener: Callable[[], Log], *, housekeeping: bool = True) -> None:
+    def __init__(
+        self,
+        opener: Callable[[], Log],
+        *,
+        housekeeping: bool = True,
+        shared: SharedOptions | None = None,
+    ) -> None:
         self._opener = opener
         self._housekeeping = housekeeping
         self._housekeeper: Housekeeper | None = None
@@ -79,6 +92,7 @@ class Headrace:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._publisher: Publisher | None = None
         self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
+        self._shared = SharedRuntime(self, shared or SharedOptions())
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -104,6 +118,7 @@ class Headrace:
 
     async def close(self) -> None:
         """Finish what was published and release everything."""
+        await self._shared.close()
         if self._housekeeper is not None:
             await self._housekeeper.close()
             self._housekeeper = None
@@ -303,6 +318,35 @@ class Headrace:
     def tail(self, stream: str, *, start: Place = "latest", subject: str | None = None) -> Reading:
         """Events as they arrive."""
         return self.read(stream, start=start, follow=True, subject=subject)
+
+    # -- shared groups ------------------------------------------------------------------
+
+    def session(
+        self,
+        name: str | None = None,
+        *,
+        persistent: bool | None = None,
+        expiry_ms: int = SESSION_EXPIRY_MS,
+        options: ConsumerOptions | None = None,
+    ) -> Session:
+        """A session: private and shared subscriptions, consumed as one::
+
+            async with hr.session("worker-1") as session:
+                await session.subscribe("$share/audit/orders.>")
+                async for delivery in session:
+                    await delivery.ack()
+
+        One with a name is kept for ``expiry_ms`` while nobody runs it, unless it is not
+        ``persistent``; opening it again takes it over.
+        """
+        return self._shared.session(
+            name, persistent=persistent, expiry_ms=expiry_ms, options=options
+        )
+
+    @property
+    def shared_groups(self) -> SharedGroups:
+        """Declare, list, look at, explain and delete shared groups."""
+        return SharedGroups(self)
 
     # -- scaling and keeping ------------------------------------------------------------
 

@@ -141,6 +141,10 @@ class Consumer:
             return
         self._give_up(self._find(unit, token), why)
 
+    def fail(self, error: HeadraceError) -> None:
+        """The application hears of this at its next delivery, or when it flushes."""
+        self._surface(error)
+
     @property
     def units(self) -> dict[str, int]:
         """The units that are open, with their tokens."""

@@ -200,10 +200,11 @@ class Leading:
         elif self._idle_since_ms is None:
             self._idle_since_ms = now_ms
         elif now_ms - self._idle_since_ms >= IDLE_MS:
-            self.step_down("nobody is subscribed")
+            self.home.spawn(self.retire("nobody is subscribed"))
 
-    def step_down(self, reason: str) -> None:
-        """Give the group up."""
+    async def retire(self, reason: str) -> None:
+        """Give the group up; the lease goes first, so that borrowers find it free at once."""
+        await self._release()
         if not self.core.deposed:
             self._do(self.core.lease_lost(reason))
 

@@ -75,6 +75,10 @@ class Segments:
                 predecessors.update(_edges(tx, stream_id, name, places))
         return Look(found, places, predecessors)
 
+    def predecessors(self, unit: Unit) -> tuple[Unit, ...]:
+        """The segments that a unit follows from."""
+        return self._predecessors.get(unit, ())
+
     def _can_match(self, stream_id: int, config: bytes) -> bool:
         known = self._configs.get(stream_id)
         if known is None or known[0] != config:

@@ -25,7 +25,7 @@ from headrace.groups.host import Host
 from headrace.groups.shared import directory, properties, state
 from headrace.groups.shared.directory import Address
 from headrace.groups.shared.leading import Leading
-from headrace.groups.shared.messages import FromBorrower, FromLeader, Message
+from headrace.groups.shared.messages import FromBorrower, FromLeader, Invalidate, Message
 from headrace.groups.shared.properties import GroupProperties
 from headrace.groups.shared.records import StoredUnit
 from headrace.groups.shared.registry import (
@@ -103,6 +103,7 @@ class Node:
         self._address_due_ms = 0
         self._address: Address | None = None
         self._loop = asyncio.get_running_loop()
+        self._closing = False
         self._closed = False
 
     # --- beginning and end ---
@@ -124,10 +125,11 @@ class Node:
 
     async def close(self) -> None:
         """Give up what this node leads, say so, and hang up."""
+        self._closing = True
         for leading in list(self.leaders.values()):
             # What borrowers have reported is stored before their leader goes.
             await self._until(functools.partial(getattr, leading, "idle"))
-            leading.step_down("its process is closing")
+            await leading.retire("its process is closing")
         await self._until(lambda: not self._queue and not self._unsent)
         self._closed = True
         if self._timer is not None:
@@ -239,6 +241,8 @@ class Node:
     def _deliver(self, message: FromLeader) -> None:
         session = self._sessions.get(_session_key(message))
         if session is not None:
+            if isinstance(message, Invalidate):
+                self.registry.forget(message.group)
             session.receive(message)
 
     async def _look_up_node(self, node: str) -> tuple[Address | None, str]:
@@ -286,7 +290,7 @@ class Node:
                 self.host.log.catalog.read, read, snapshot=True
             )
             token = 0
-            if found is not None and owner is None and not self._closed:
+            if found is not None and owner is None and not self._closing:
                 owner, token = await self.host.in_transaction(claim, (leases.lock(name),))
         except HeadraceError as error:
             _log.warning("cannot find the leader of %s: %s", group, error)

@@ -133,6 +133,10 @@ class Registry:
         waiting = self._waiting.pop(group, {})
         return [ToLocalLeader(message) for message in waiting.values()]
 
+    def forget(self, group: str) -> None:
+        """A leader elsewhere has sent its borrowers away: look again before asking it."""
+        self._remote.pop(group, None)
+
     def failed(self, group: str) -> None:
         """The look-up, or loading the group, did not work; borrowers will ask again."""
         self._looking.pop(group, None)

@@ -210,6 +210,14 @@ def all_sessions(tx: Tx) -> list[SessionInfo]:
     return sorted(found, key=lambda each: each.record.name)
 
 
+def require(tx: Tx, name: str) -> SessionInfo:
+    """One session that is not over."""
+    record = get(tx, name)
+    if record is None or is_over(tx, record):
+        raise UnknownSessionError(f"there is no session {name!r}")
+    return info(tx, record)
+
+
 def sweep(tx: Tx) -> list[str]:
     """Forget the sessions that are over; returns their names."""
     over = []
@@ -224,10 +232,8 @@ def sweep(tx: Tx) -> list[str]:
 
 def remove(tx: Tx, name: str, *, force: bool) -> None:
     """Delete a session; one that is run only with `force`, and its process is fenced."""
-    record = get(tx, name)
-    if record is None or is_over(tx, record):
-        raise UnknownSessionError(f"there is no session {name!r}")
-    running = info(tx, record)
+    running = require(tx, name)
+    record = running.record
     if running.node is not None:
         if not force:
             raise SessionBusyError(

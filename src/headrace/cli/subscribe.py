@@ -1,0 +1,112 @@
+"""``headrace subscribe``: events of a shared group, or of one's own, at the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import suppress
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import App, Parameter
+
+from headrace.cli import records
+from headrace.cli.failures import UsageError
+from headrace.cli.group_shared import start_of
+from headrace.cli.options import NONE, Options
+from headrace.cli.read import printable
+from headrace.cli.screens import time_text
+
+app = App(name="subscribe", help_epilogue="")
+
+
+@app.default
+def subscribe(
+    subscription: str,
+    /,
+    *,
+    session: str | None = None,
+    start: str = "now",
+    limit: int | None = None,
+    idle: Annotated[float | None, Parameter(alias="--idle-s")] = None,
+    options: Options = NONE,
+) -> None:
+    """Consume events until Ctrl-C; each is acked once it is printed.
+
+    * `headrace subscribe '$share/audit/orders.>'`
+    * `headrace subscribe 'orders.eu.>' --session eu-log --start earliest --json`
+
+    Parameters
+    ----------
+    subscription
+        $share/GROUP/FILTER to take part in a group, or a filter of one's own.
+    session
+        A name under which to go on later; without one the session ends with the command.
+    start
+        Where a new subscription begins: earliest, now, a time, or 15m for 15 minutes ago.
+    limit
+        Stop after this many events.
+    idle
+        Stop when nothing came for this many seconds.
+    """
+    if limit is not None and limit < 1:
+        raise UsageError(f"--limit {limit}: take at least one event")
+    if idle is not None and idle <= 0:
+        raise UsageError(f"--idle {idle}: wait for longer than nothing")
+    begin = start_of(start, "--start")
+
+    async def run() -> None:
+        import headrace
+
+        async with (
+            headrace.open(
+                options.place,
+                store=options.store,
+                store_options=options.store_options,
+                create=False,
+                housekeeping=False,
+            ) as hr,
+            hr.session(session) as worker,
+        ):
+            if subscription not in worker.subscriptions:
+                await worker.subscribe(subscription, start=begin)
+            await _consume(worker, options.json, limit, idle)
+
+    asyncio.run(run())
+
+
+async def _consume(worker: Any, as_json: bool, limit: int | None, idle: float | None) -> None:
+    seen = 0
+    deliveries = aiter(worker)
+    with suppress(TimeoutError, StopAsyncIteration):
+        while limit is None or seen < limit:
+            async with asyncio.timeout(idle):
+                delivery = await anext(deliveries)
+            sys.stdout.write(_shown(delivery, as_json) + "\n")
+            sys.stdout.flush()
+            await delivery.ack()
+            seen += 1
+
+
+def _shown(delivery: Any, as_json: bool) -> str:
+    if not as_json:
+        text = printable(delivery.value.decode(errors="backslashreplace"))
+        place = f"{delivery.stream}/{delivery.segment}:{delivery.offset}"
+        when = time_text(delivery.timestamp_us // 1000 * 1000)
+        return f"{when}  {printable(delivery.subject)}  {place}  {text}"
+    row = {
+        "segment": delivery.segment,
+        "offset": delivery.offset,
+        "timestamp": delivery.timestamp_us,
+        "subject": delivery.subject,
+        "key": delivery.key,
+        "value": delivery.value,
+        "headers": [
+            {"key": key, "value": value if isinstance(value, bytes) else value.encode()}
+            for key, value in delivery.headers
+        ],
+        "epoch": None,
+        "origin": None,
+    }
+    shown = {"stream": delivery.stream, **records.shown(row), "attempt": delivery.attempt}
+    return msgspec.json.encode(shown).decode()

@@ -1,0 +1,233 @@
+"""Shared groups from outside: declare, list, look at, explain, delete."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.catalog import Tx, leases
+from headrace.groups.host import Host
+from headrace.groups.shared import properties, sessions, starts, state
+from headrace.groups.shared.properties import GroupProperties, LeaderStatus, MemberStatus
+from headrace.groups.shared.records import Decision
+from headrace.groups.shared.sessions import SessionInfo
+from headrace.groups.shared.settings import Balance, LeaderSettings
+from headrace.log.log import Log
+from headrace.subjects import check_name, parse_filter
+
+
+class UnitInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One segment as a group sees it."""
+
+    unit: str
+    owner: str | None
+    token: int
+    floor: int
+    head: int
+    lag_events: int
+    finished: bool
+
+
+class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A group, who leads it, who takes part, and how far it has come."""
+
+    properties: GroupProperties
+    leader: str | None
+    """The node that leads it; None when nobody does."""
+    leader_token: int
+    members: tuple[MemberStatus, ...]
+    units: tuple[UnitInfo, ...]
+    decisions: tuple[Decision, ...]
+
+    @property
+    def lag_events(self) -> int:
+        """Events that nobody has acked."""
+        return sum(unit.lag_events for unit in self.units)
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Why members have what they have."""
+
+    group: str
+    leader: str | None
+    members: tuple[tuple[str, int, str], ...]
+    """(member, units, why it is idle)"""
+    decisions: tuple[Decision, ...]
+
+
+def look(tx: Tx, group: GroupProperties) -> GroupInfo:
+    """Everything that the catalog knows about a group."""
+    lease = leases.get(tx, state.lease_name(group.key))
+    status = properties.get_status(tx, group.key)
+    if status is None or lease is None or status.token != lease.token:
+        decisions = status.decisions if status else ()
+        status = LeaderStatus(leader="", token=0, at_us=0, decisions=decisions)
+    owners = {
+        state.unit_of_claim(name): (owner, int(token))
+        for name, owner, token in tx.rows(
+            "SELECT unit, owner, token FROM claims WHERE group_name = ?", (group.key,)
+        )
+    }
+    over = starts.finished(tx, group.key)
+    rows = {row.unit: row for row in state.load(tx, group.key, group.filter)}
+    present = {member.member for member in status.members}
+    units = []
+    for stream in starts.matching(tx, group.filter):
+        for segment in stream.segments:
+            unit = f"{stream.name}/{segment.number}"
+            stored = rows.get(unit)
+            acked = stored.progress.acked() if stored else None
+            floor = acked.floor if acked else segment.tail
+            above = acked.acked_above_floor if acked else 0
+            owner, token = owners.get(unit, (None, 0))
+            finished = over.get(unit) == segment.id
+            units.append(
+                UnitInfo(
+                    unit=unit,
+                    owner=owner if owner in present and not finished else None,
+                    token=token,
+                    floor=floor,
+                    head=segment.head,
+                    lag_events=max(0, segment.head - max(floor, segment.tail) - above),
+                    finished=finished,
+                )
+            )
+    return GroupInfo(
+        properties=group,
+        leader=lease.owner if lease else None,
+        leader_token=lease.token if lease else 0,
+        members=status.members,
+        units=tuple(units),
+        decisions=status.decisions,
+    )
+
+
+def explain(info: GroupInfo) -> Explanation:
+    """The reasons, for people who ask."""
+    return Explanation(
+        group=info.properties.key,
+        leader=info.leader,
+        members=tuple((m.member, m.units, m.why_idle) for m in info.members),
+        decisions=info.decisions,
+    )
+
+
+class Groups:
+    """The same for programs without an event loop: each call is one transaction."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def declare(
+        self,
+        group: str,
+        filter: str,
+        *,
+        start: starts.Start = "now",
+        balance: Balance | str | None = None,
+        scale_for_members: bool = False,
+        settings: LeaderSettings | None = None,
+    ) -> GroupProperties:
+        """Make a group ahead of its subscribers; it collects from `start` on.
+
+        Declaring it again in the same way changes nothing.
+        """
+        chosen = settings or LeaderSettings()
+        if balance is not None:
+            chosen = msgspec.structs.replace(chosen, balance=Balance(balance))
+        wanted = GroupProperties(
+            group=check_name(group, "group name"),
+            filter=parse_filter(filter),
+            start=starts.describe(starts.check_start(start)),
+            scale_for_members=scale_for_members,
+            settings=chosen,
+        )
+        places = starts.places_at(self._log, wanted.filter, start)
+        return self._log.catalog.write(
+            lambda tx: properties.declare(tx, wanted, start, places, exist_ok=False),
+            locks=properties.declare_locks(wanted.key),
+        )
+
+    def list(self) -> tuple[GroupInfo, ...]:
+        """Every group."""
+        return self._log.catalog.read(
+            lambda tx: tuple(look(tx, group) for group in properties.all_groups(tx)), snapshot=True
+        )
+
+    def get(self, group: str, filter: str | None = None) -> GroupInfo:
+        """One group; its filter says which, if there are several of that name."""
+        wanted = None if filter is None else parse_filter(filter)
+        return self._log.catalog.read(
+            lambda tx: look(tx, properties.find(tx, group, wanted)), snapshot=True
+        )
+
+    def explain(self, group: str, filter: str | None = None) -> Explanation:
+        """Why members are idle, and what was decided."""
+        return explain(self.get(group, filter))
+
+    def delete(self, group: str, filter: str | None = None, *, force: bool = False) -> None:
+        """Delete a group with its progress; one with live members only with `force`."""
+        key = self.get(group, filter).properties.key
+        self._log.catalog.write(
+            lambda tx: properties.delete(tx, key, force=force), locks=properties.delete_locks(key)
+        )
+
+    def sessions(self) -> tuple[SessionInfo, ...]:
+        """Every session."""
+        return self._log.catalog.read(lambda tx: tuple(sessions.all_sessions(tx)), snapshot=True)
+
+    def session(self, name: str) -> SessionInfo:
+        """One session."""
+        return self._log.catalog.read(lambda tx: sessions.require(tx, name), snapshot=True)
+
+    def remove_session(self, name: str, *, force: bool = False) -> None:
+        """Delete a session and the progress of its private subscriptions."""
+        self._log.catalog.write(
+            lambda tx: sessions.remove(tx, name, force=force), locks=sessions.locks(name)
+        )
+
+
+class SharedGroups:
+    """``hr.shared_groups``: see :class:`Groups`."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    async def declare(
+        self,
+        group: str,
+        filter: str,
+        *,
+        start: starts.Start = "now",
+        balance: Balance | str | None = None,
+        scale_for_members: bool = False,
+        settings: LeaderSettings | None = None,
+    ) -> GroupProperties:
+        """Make a group ahead of its subscribers; it collects from `start` on.
+
+        Declaring it again in the same way changes nothing.
+        """
+        return await self._host.in_thread(
+            Groups(self._host.log).declare,
+            group,
+            filter,
+            start=start,
+            balance=balance,
+            scale_for_members=scale_for_members,
+            settings=settings,
+        )
+
+    async def list(self) -> tuple[GroupInfo, ...]:
+        """Every group."""
+        return await self._host.in_thread(Groups(self._host.log).list)
+
+    async def get(self, group: str, filter: str | None = None) -> GroupInfo:
+        """One group; its filter says which, if there are several of that name."""
+        return await self._host.in_thread(Groups(self._host.log).get, group, filter)
+
+    async def explain(self, group: str, filter: str | None = None) -> Explanation:
+        """Why members are idle, and what was decided."""
+        return await self._host.in_thread(Groups(self._host.log).explain, group, filter)
+
+    async def delete(self, group: str, filter: str | None = None, *, force: bool = False) -> None:
+        """Delete a group with its progress; one with live members only with `force`."""
+        await self._host.in_thread(Groups(self._host.log).delete, group, filter, force=force)
