@@ -1,0 +1,84 @@
+"""The decision log of a group: what was decided, about what, and why.
+
+The last ``DECISIONS_MAX`` are kept in the catalog, in one entry of the group's own, so that
+``headrace group explain`` answers from any machine and also when no member is left.  Whatever
+changes hands many times at once (a rebalance) is recorded in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from headrace.catalog import Tx, entries
+from headrace.groups.host import Host
+
+DECISIONS_MAX = 512
+REASON_CHARS_MAX = 500
+_KEY = "log"
+
+
+class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One decision; ``at_us`` is the catalog's time when it is recorded."""
+
+    what: str
+    """``assigned``, ``moving``, ``waiting for``, ``fenced``, ``evicted``, …"""
+    reason: str
+    member: str = ""
+    unit: str = ""
+    instance: str = ""
+    at_us: int = 0
+    number: int = 0
+    """Counts up within the group."""
+
+
+_decoder = msgspec.msgpack.Decoder(list[Decision])
+
+
+def bucket(group: str) -> str:
+    """Where a group's decisions are; watch it to follow them."""
+    return f"decisions:{group}"
+
+
+def locks(group: str) -> list[str]:
+    """The locks under which decisions may be recorded."""
+    return [entries.lock(bucket(group))]
+
+
+def record(tx: Tx, group: str, decisions: Sequence[Decision]) -> None:
+    """Add decisions; the oldest make room for them."""
+    if not decisions:
+        return
+    kept = read(tx, group)
+    number = kept[-1].number if kept else 0
+    now_us = tx.now_us()
+    for decision in decisions:
+        number += 1
+        kept.append(
+            msgspec.structs.replace(
+                decision,
+                at_us=now_us,
+                number=number,
+                reason=decision.reason[:REASON_CHARS_MAX],
+            )
+        )
+    entries.put(tx, bucket(group), _KEY, msgspec.msgpack.encode(kept[-DECISIONS_MAX:]))
+
+
+def read(tx: Tx, group: str, limit: int = DECISIONS_MAX) -> list[Decision]:
+    """The last decisions of a group, oldest first."""
+    entry = entries.get(tx, bucket(group), _KEY)
+    if entry is None or entry.value is None:
+        return []
+    return _decoder.decode(entry.value)[-limit:]
+
+
+def forget(tx: Tx, group: str) -> None:
+    """Remove the log of a group that is deleted."""
+    entries.delete(tx, bucket(group), _KEY)
+
+
+async def note(host: Host, group: str, *decisions: Decision) -> None:
+    """Record decisions in a transaction of their own; it does not wait for the disk."""
+    await host.in_transaction(lambda tx: record(tx, group, decisions), locks(group), sync=False)
