@@ -59,6 +59,7 @@ COMMANDS = (
     ("publish", "Publish events: one, lines, JSON lines, or a Parquet or CSV file."),
     ("read", "Read events from any place, or as they arrive."),
     ("store", "Look after the files of large batches."),
+    ("pipeline", "Run the jobs that move data in bulk, with Spark."),
     ("demo", "The tour: a year of real flights through a log."),
     ("sim", "Run the protocols in a world where everything goes wrong."),
 )

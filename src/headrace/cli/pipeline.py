@@ -1,0 +1,222 @@
+"""``headrace pipeline``: the jobs that move data in bulk, and how they are doing."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+from cyclopts import App, Parameter
+from rich.markup import escape
+from rich.table import Table
+
+from headrace.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED
+from headrace.cli.options import NONE, Options, console, print_json
+from headrace.cli.screens import time_text
+from headrace.cli.values import pair
+
+if TYPE_CHECKING:
+    from headrace.spark.connection import Connection
+    from headrace.spark.records import JobRecord, PipelineStatus
+
+T = TypeVar("T")
+
+app = App(name="pipeline", help_epilogue="")
+
+ONCE_LEASE_TTL_MS = 120_000
+"""With --once the lease is prolonged between rounds only."""
+
+
+@app.default
+def pipeline(
+    *,
+    master: str = "local[*]",
+    once: Annotated[bool, Parameter(negative="")] = False,
+    spark_conf: Annotated[tuple[str, ...], Parameter(negative="")] = (),
+    options: Options = NONE,
+) -> int:
+    """Run the jobs that the catalog asks for: work queues of elastic groups, compaction.
+
+    It starts and stops jobs as groups and policies come and go, tries failed ones again, and runs
+    until it is stopped.  Start it twice and the second one stands by.
+
+    * `headrace pipeline`
+    * `headrace pipeline --once` (from cron, or to see what there is to do)
+    * `headrace pipeline --master spark://host:7077 --spark-conf spark.executor.memory=4g`
+
+    Parameters
+    ----------
+    master
+        Where Spark runs; a cluster needs a postgresql:// catalog and a shared store.
+    once
+        Do what is due now, and end; the exit status is 1 if a job failed.
+    spark_conf
+        A setting of Spark, name=value; may be given again.
+    """
+    from headrace.spark.connection import check_shared
+    from headrace.spark.session import session
+    from headrace.spark.supervisor import Settings, Supervisor
+
+    settings = {"spark.scheduler.mode": "FAIR"}
+    settings |= dict(pair(each, "--spark-conf") for each in spark_conf)
+    place = connection(options)
+    check_shared(place.log(), master)
+    _speak()
+    supervisor = Supervisor(
+        place,
+        lambda: session("headrace pipeline", master, **settings),
+        settings=Settings(lease_ttl_ms=ONCE_LEASE_TTL_MS) if once else Settings(),
+    )
+    stop = threading.Event()
+    with _signals() as caught:
+        if not once:
+            _in_thread(lambda: supervisor.run(stop), caught, stop, supervisor.wake)
+            return EXIT_INTERRUPTED if signal.SIGINT in caught else 0
+        done = _in_thread(lambda: supervisor.run_once(stop), caught, stop, supervisor.wake)
+    if options.json:
+        print_json(done)
+    elif done:
+        console().print(_table(done))
+    else:
+        console().print("nothing to do: no elastic group, and no stream with a compaction policy")
+    return EXIT_FAILED if any(job.last_error for job in done) else 0
+
+
+@app.command
+def status(*, options: Options = NONE) -> None:
+    """Show who leads the pipeline and how its jobs are doing.
+
+    Example: `headrace pipeline status --json`
+    """
+    from headrace.spark.records import read_status
+
+    with options.open() as log:
+        found = read_status(log.catalog)
+    if options.json:
+        print_json(found)
+        return
+    console().print(_led_text(found))
+    if found.jobs:
+        console().print(_table(found.jobs))
+        for job in found.jobs:
+            if job.last_error and job.last_error_us is not None:
+                at = time_text(job.last_error_us)
+                console().print(
+                    f"[bold]{escape(job.name)}[/bold] failed at {at}: {escape(job.last_error)}"
+                )
+
+
+def connection(options: Options) -> Connection:
+    """The log of the options, as Spark's workers are told of it."""
+    from headrace.spark.connection import STORE_OPTION, connection_of
+
+    given = {"catalog": options.place}
+    if options.store is not None:
+        given["store"] = options.store
+    given |= {f"{STORE_OPTION}{name}": value for name, value in options.store_options.items()}
+    return connection_of(given)
+
+
+# --- screens -------------------------------------------------------------------------------
+
+
+def _led_text(found: PipelineStatus) -> str:
+    leader = found.supervisor
+    if not found.led:
+        return "nobody leads the pipeline; start it with: headrace pipeline"
+    if leader is None or leader.stopped:
+        return "a supervisor has just taken the lead"
+    return (
+        f"led by process {leader.pid} on {escape(leader.host)} since "
+        f"{time_text(leader.leads_since_us)}, Spark on {escape(leader.master or 'no master yet')}"
+    )
+
+
+def _table(jobs: tuple[JobRecord, ...] | list[JobRecord]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("job")
+    table.add_column("state")
+    for heading in ("events", "events/s", "lag", "starts"):
+        table.add_column(heading, justify="right")
+    table.add_column("note")
+    for job in jobs:
+        table.add_row(
+            escape(job.name),
+            _state(job),
+            f"{job.events:,}",
+            f"{job.rate_per_s:,.0f}",
+            "?" if job.lag_events is None else f"{job.lag_events:,}",
+            str(job.starts),
+            escape(job.note),
+        )
+    return table
+
+
+def _state(job: JobRecord) -> str:
+    if job.state == "running":
+        return "[green]running[/green]"
+    if job.state == "waiting" and job.due_us is not None:
+        in_s = max(0.0, job.due_us / 1e6 - datetime.now(UTC).timestamp())
+        return f"[yellow]again in {in_s:.0f} s[/yellow]"
+    return "[red]failed[/red]" if job.failures else job.state
+
+
+# --- threads and signals -------------------------------------------------------------------
+
+
+def _speak() -> None:
+    """What the supervisor does is told on stderr."""
+    logger = logging.getLogger("headrace")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collects SIGTERM and SIGINT instead of ending at once; the second SIGINT does end it."""
+    caught: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        if number == signal.SIGINT and number in caught:
+            raise KeyboardInterrupt
+        caught.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _in_thread(
+    work: Callable[[], T], caught: list[int], stop: threading.Event, wake: Callable[[], None]
+) -> T:
+    """Run it beside the main thread, in which signals arrive at any point and may hold no locks."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    worker = threading.Thread(target=run, name="supervisor", daemon=True)
+    worker.start()
+    while worker.is_alive():
+        worker.join(0.1)
+        if caught and not stop.is_set():
+            stop.set()
+            wake()
+    if errors:
+        raise errors[0]
+    return results[0]

@@ -1,0 +1,122 @@
+"""What a supervisor writes down for others to look at: entries of the bucket ``pipeline``.
+
+One entry for the supervisor that leads, and one for each job.  They are for people and consoles:
+no decision depends on them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headrace.catalog import Catalog, Tx, entries, leases
+from headrace.errors import HeadraceError, LeaseLost
+from headrace.spark.jobs import Kind
+
+BUCKET = "pipeline"
+LEASE = "pipeline"
+SUPERVISOR = "supervisor"
+JOB = "job/"
+
+ERROR_CHARS_MAX = 500
+
+
+class SupervisorRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The supervisor that leads, or the last one that did."""
+
+    owner: str
+    host: str
+    pid: int
+    master: str
+    leads_since_us: int
+    updated_us: int
+    stopped: bool = False
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as its supervisor last saw it."""
+
+    name: str
+    kind: Kind
+    target: str
+    state: str
+    """``running``, ``stopping``, ``waiting`` (to be started again) or ``stopped``."""
+    since_us: int
+    starts: int = 1
+    rounds: int = 0
+    events: int = 0
+    rate_per_s: float = 0.0
+    lag_events: int | None = None
+    failures: int = 0
+    """In a row, since it last worked."""
+    due_us: int | None = None
+    """When it is started again."""
+    last_error: str | None = None
+    last_error_us: int | None = None
+    note: str = ""
+    updated_us: int = 0
+
+
+class PipelineStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of a catalog's pipeline; ``led`` is whether a supervisor leads now."""
+
+    led: bool
+    supervisor: SupervisorRecord | None
+    jobs: tuple[JobRecord, ...]
+
+
+class PipelineRecordError(HeadraceError, ValueError):
+    """An entry of the bucket ``pipeline`` cannot have been written by this code."""
+
+
+def read_status(catalog: Catalog) -> PipelineStatus:
+    """What the bucket holds; of a pipeline that nobody leads no job is running."""
+    led = catalog.leases.get(LEASE) is not None
+    supervisor: SupervisorRecord | None = None
+    jobs = []
+    for entry in catalog.entries.list(BUCKET):
+        assert entry.value is not None
+        if entry.key == SUPERVISOR:
+            supervisor = _decode(entry.value, SupervisorRecord, entry.key)
+        elif entry.key.startswith(JOB):
+            job: JobRecord = _decode(entry.value, JobRecord, entry.key)
+            jobs.append(job if led else msgspec.structs.replace(job, state="stopped", due_us=None))
+    return PipelineStatus(led=led, supervisor=supervisor, jobs=tuple(jobs))
+
+
+def _decode(data: bytes, kind: Any, key: str) -> Any:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise PipelineRecordError(f"entry {key!r} of the pipeline: {error}") from error
+
+
+def write(
+    catalog: Catalog,
+    token: int,
+    supervisor: SupervisorRecord | None,
+    jobs: list[JobRecord],
+    gone: list[str],
+) -> None:
+    """Record what changed, in one transaction; raises LeaseLost when another leads by now."""
+
+    def record(tx: Tx) -> None:
+        held = leases.get(tx, LEASE)
+        if held is None or held.token != token:
+            raise LeaseLost(LEASE, token)
+        if supervisor is not None:
+            entries.put(tx, BUCKET, SUPERVISOR, msgspec.json.encode(supervisor))
+        for job in jobs:
+            entries.put(tx, BUCKET, f"{JOB}{job.name}", msgspec.json.encode(job))
+        for name in gone:
+            entries.delete(tx, BUCKET, f"{JOB}{name}")
+
+    # A figure that a power failure takes back is no loss.
+    catalog.write(record, locks=(entries.lock(BUCKET), leases.lock(LEASE)), sync=False)
+
+
+def stored_jobs(catalog: Catalog) -> list[str]:
+    """The names of jobs that have an entry."""
+    found = catalog.entries.list(BUCKET)
+    return [entry.key.removeprefix(JOB) for entry in found if entry.key.startswith(JOB)]

@@ -1,0 +1,386 @@
+"""The supervisor: runs what the catalog asks for, in one Spark application.
+
+It leads by a lease, so that of several supervisors on a catalog one works and the others stand by,
+with their Spark session ready.  While it leads it looks which jobs should run, does what
+:mod:`headrace.spark.supervision` decides, each job in a thread of its own, and writes down how they
+are.  A catalog that cannot be reached is tried again for as long as it takes; once the lease must
+have run out the jobs are stopped, since another supervisor may have it, and they start again with
+the next lease.  Nothing breaks if an old leader is slow to notice: a job's work counts only by a
+commit that checks what it was based on.
+
+One thread decides; the jobs' threads and the catalog's only wake it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import random
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.catalog import entries, leases
+from headrace.catalog.leases import Lease
+from headrace.errors import (
+    CatalogError,
+    DiskFullError,
+    HeadraceError,
+    LeaseLost,
+    PipelineBrokenError,
+    PipelineLedError,
+)
+from headrace.spark import records
+from headrace.spark.connection import Connection, check_shared
+from headrace.spark.jobs import Job, JobSpec, JobStatus
+from headrace.spark.recorder import Recorder
+from headrace.spark.records import JobRecord
+from headrace.spark.supervision import (
+    BackOff,
+    Effect,
+    Forget,
+    Phase,
+    Slot,
+    Start,
+    Stop,
+    Supervision,
+)
+from headrace.spark.wanted import BUCKETS, make_job, wanted_jobs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a supervisor behaves in time."""
+
+    lease_ttl_ms: int = 15_000
+    look_every_ms: int = 10_000
+    """News of the catalog comes at once; this is for news that got lost."""
+    record_every_ms: int = 2_000
+    """How often figures are written down, at most."""
+    alive_every_ms: int = 30_000
+    """How often it is written down that nothing changed."""
+    stop_within_ms: int = 30_000
+    """How long jobs may take to stop before they are left behind."""
+    back_off: BackOff = BackOff()
+
+
+class _Thread:
+    """A job at work."""
+
+    def __init__(self, job: Job, spark: SparkSession, ended: Callable[[str | None], None]) -> None:
+        self.job = job
+        self.stop = threading.Event()
+        self._spark = spark
+        self._ended = ended
+        self._thread = threading.Thread(target=self._run, name=job.name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        error: str | None = None
+        try:
+            self.job.start(self._spark)
+            self.job.run(self.stop)
+        except Exception as failure:
+            error = told(failure)
+        self._ended(error)
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+
+def told(error: BaseException) -> str:
+    """An error in a line or two, for an entry."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # Spark puts the message of a Python worker below many lines of its own.
+    own = [line for line in lines if line.startswith("headrace.errors.")]
+    text = own[-1] if own else " ".join(lines[:2])
+    return f"{type(error).__name__}: {text}"[: records.ERROR_CHARS_MAX]
+
+
+class Supervisor:
+    """One supervisor; ``run`` returns when it is told to stop."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        open_session: Callable[[], SparkSession],
+        *,
+        settings: Settings | None = None,
+        make: Callable[[Connection, JobSpec], Job] = make_job,
+    ) -> None:
+        self._connection = connection
+        self._open_session = open_session
+        self._settings = settings or Settings()
+        self._make = make
+        self._log = connection.log()
+        self._owner = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+        self._supervision = Supervision(self._settings.back_off)
+        self._recorder = Recorder(
+            self._log.catalog,
+            self._owner,
+            self._settings.record_every_ms,
+            self._settings.alive_every_ms,
+        )
+        self._threads: dict[str, _Thread] = {}
+        self._ended: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()
+        self._news = threading.Event()
+        self._spark: SparkSession | None = None
+        self._lease: Lease | None = None
+        self._lease_until_ms = 0
+        self._look_due_ms = 0
+        self._outage = False
+
+    def wake(self) -> None:
+        """Have a look now; for signal handlers and other threads."""
+        self._news.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Supervise until ``stop`` is set (and :meth:`wake` was called, to be quick)."""
+        with ExitStack() as subscriptions:
+            channels = [entries.channel(bucket) for bucket in BUCKETS]
+            for channel in (*channels, leases.channel(records.LEASE)):
+                subscriptions.callback(self._log.catalog.subscribe(channel, self._hear))
+            try:
+                # Before anything is led: starting Spark takes longer than a lease lasts.
+                self._session()
+                while not stop.is_set():
+                    self._turn()
+                    self._news.wait(self._pause_s())
+                    self._news.clear()
+            finally:
+                self._close()
+
+    def run_once(self, stop: threading.Event) -> list[JobRecord]:
+        """Do what is due now, job by job, until there is nothing left; needs the lead."""
+        try:
+            self._session()
+            self._lead()
+            if self._lease is None:
+                raise PipelineLedError(
+                    "another supervisor leads the pipeline of this catalog, and does what is due"
+                )
+            done = [self._once(spec, stop) for spec in wanted_jobs(self._log)]
+            self._recorder.end(self._lease.token, done)
+            return done
+        finally:
+            self._close()
+
+    # -- the loop -----------------------------------------------------------------------
+
+    def _hear(self) -> None:
+        self._look_due_ms = 0
+        self._news.set()
+
+    def _turn(self) -> None:
+        """One look at everything."""
+        try:
+            self._lead()
+            if self._lease is not None:
+                self._look()
+                self._recorder.write(
+                    self._lease.token, self._supervision.slots, self._status_of, _now_ms()
+                )
+            self._outage_is(None)
+        except LeaseLost:
+            _log.warning("another supervisor leads now; stopping the jobs")
+            self._stand_down()
+        except (CatalogError, DiskFullError) as error:
+            self._outage_is(error)
+            if self._lease is not None and _now_ms() >= self._lease_until_ms:
+                self._stand_down()
+        self._collect()
+        if self._lease is not None:
+            self._apply(self._supervision.due(_now_ms()))
+
+    def _look(self) -> None:
+        """See what should run."""
+        if _now_ms() >= self._look_due_ms:
+            # Set before looking: news that comes meanwhile asks for another look.
+            self._look_due_ms = _now_ms() + self._settings.look_every_ms
+            self._apply(self._supervision.want(wanted_jobs(self._log), _now_ms()))
+
+    def _pause_s(self) -> float:
+        ttl_ms, now_ms = self._settings.lease_ttl_ms, _now_ms()
+        if self._lease is None:
+            # Nobody is told when a lease runs out.
+            return min(ttl_ms / 5, 1000) / 1000
+        due_ms = [now_ms + ttl_ms // 6, self._look_due_ms, self._recorder.due_ms]
+        if self._supervision.next_due_ms is not None:
+            due_ms.append(self._supervision.next_due_ms)
+        return max(0.02, (min(due_ms) - now_ms) / 1000)
+
+    def _outage_is(self, error: HeadraceError | None) -> None:
+        if error is not None and not self._outage:
+            _log.warning("the catalog cannot be used, trying on: %s", error)
+        elif error is None and self._outage:
+            _log.warning("the catalog is back")
+        self._outage = error is not None
+
+    # -- the lease ----------------------------------------------------------------------
+
+    def _lead(self) -> None:
+        """Take the lease when it is free, and prolong it in time."""
+        ttl_ms = self._settings.lease_ttl_ms
+        asked_ms = _now_ms()
+        if self._lease is None:
+            if self._threads:
+                return  # Jobs of an earlier lease are still ending.
+            held = self._log.catalog.leases.get(records.LEASE)
+            if held is not None and held.owner != self._owner:
+                return
+            lease = self._log.catalog.leases.acquire(records.LEASE, self._owner, ttl_ms)
+            if lease is None:
+                return
+            self._recorder.begin()
+            self._lease = lease
+            self._look_due_ms = 0
+            _log.info("leading as %s", self._owner)
+        elif asked_ms < self._lease_until_ms - ttl_ms * 2 // 3:
+            return
+        else:
+            self._lease = self._log.catalog.leases.renew(self._lease, ttl_ms)
+        # From before it was asked for: by no clock is it held for less than we think.
+        self._lease_until_ms = asked_ms + ttl_ms
+
+    def _stand_down(self) -> None:
+        self._lease = None
+        self._apply(self._supervision.stand_down(_now_ms()))
+
+    # -- jobs ---------------------------------------------------------------------------
+
+    def _apply(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Start(spec=spec):
+                    self._start(spec)
+                case Stop(name=name):
+                    thread = self._threads.get(name)
+                    if thread is not None:
+                        thread.stop.set()
+                case Forget(name=name):
+                    self._recorder.forget(name)
+
+    def _start(self, spec: JobSpec) -> None:
+        def ended(error: str | None) -> None:
+            self._ended.put((spec.name, error))
+            self._news.set()
+
+        _log.info("starting %s", spec.name)
+        self._recorder.started(spec.name)
+        try:
+            job = self._make(self._connection, spec)
+        except HeadraceError as error:
+            ended(told(error))
+        else:
+            self._threads[spec.name] = _Thread(job, self._session(), ended)
+
+    def _session(self) -> SparkSession:
+        if self._spark is None:
+            self._spark = self._open_session()
+            self._recorder.master = str(self._spark.sparkContext.master)
+            check_shared(self._log, self._recorder.master)
+        return self._spark
+
+    def _status_of(self, name: str) -> JobStatus | None:
+        thread = self._threads.get(name)
+        return None if thread is None else thread.job.status()
+
+    def _collect(self) -> None:
+        """See which jobs have ended, and which have worked."""
+        while not self._ended.empty():
+            name, error = self._ended.get()
+            self._threads.pop(name, None)
+            if error is not None:
+                _log.warning("%s failed: %s", name, error)
+                self._check_spark()
+            self._apply(self._supervision.ended(name, error, _now_ms(), random.random()))
+        for slot in self._supervision.slots:
+            if slot.failures and slot.phase is Phase.RUNNING:
+                status = self._status_of(slot.spec.name)
+                if status is not None and status.rounds:
+                    self._supervision.worked(slot.spec.name)
+
+    def _check_spark(self) -> None:
+        """A job that failed because Spark is gone cannot be started again here."""
+        try:
+            gone = self._spark is None or bool(self._spark.sparkContext._jsc.sc().isStopped())
+        except Exception:
+            gone = True
+        if gone:
+            raise PipelineBrokenError(
+                "Spark's Java process is gone, and the pipeline with it; start it again"
+            )
+
+    def _once(self, spec: JobSpec, stop: threading.Event) -> JobRecord:
+        error = ""
+        status = JobStatus()
+        since_ms = _now_ms()
+        self._recorder.started(spec.name)
+        try:
+            job = self._make(self._connection, spec)
+            job.start(self._session())
+            while not stop.is_set() and job.step():
+                self._lead()
+            status = job.status()
+        except LeaseLost:
+            raise
+        except Exception as failure:
+            error = told(failure)
+        slot = Slot(
+            spec=spec,
+            phase=Phase.STOPPING,
+            since_ms=since_ms,
+            failures=int(bool(error)),
+            last_error=error,
+            last_error_ms=_now_ms(),
+        )
+        record = self._recorder.job(slot, status, _now_ms())
+        return msgspec.structs.replace(record, state="stopped")
+
+    # -- the end ------------------------------------------------------------------------
+
+    def _close(self) -> None:
+        """Stop the jobs, say so, and give back the lease and the session."""
+        slots = self._supervision.slots
+        deadline_ms = _now_ms() + self._settings.stop_within_ms
+        for thread in self._threads.values():
+            thread.stop.set()
+        for thread in self._threads.values():
+            thread.join(max(0, deadline_ms - _now_ms()) / 1000)
+        try:
+            self._give_back(slots)
+        except HeadraceError as error:
+            _log.warning("the lease runs out by itself: %s", error)
+        if self._spark is not None:
+            try:
+                self._spark.stop()
+            except Exception as error:
+                _log.warning("Spark was gone already: %s", told(error))
+
+    def _give_back(self, slots: tuple[Slot, ...]) -> None:
+        if self._lease is None:
+            return
+        lease, self._lease = self._lease, None
+        try:
+            jobs = [
+                self._recorder.job(slot, self._status_of(slot.spec.name), _now_ms())
+                for slot in slots
+            ]
+            self._recorder.end(lease.token, jobs)
+        finally:
+            self._log.catalog.leases.release(lease)
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

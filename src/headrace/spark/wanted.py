@@ -1,0 +1,53 @@
+"""Which jobs a catalog asks for, and how each is made.
+
+Elastic groups need their stream partitioned; streams with a compaction policy need compaction.
+"""
+
+from __future__ import annotations
+
+from headrace.errors import InvalidNameError
+from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
+from headrace.log import compact
+from headrace.log.log import Log
+from headrace.spark.connection import Connection
+from headrace.spark.jobs import COMPACTION, PARTITION, Job, JobSpec
+
+BUCKETS = (ELASTIC_BUCKET, compact.BUCKET)
+"""Where the wishes stand."""
+
+
+def wanted_jobs(log: Log) -> list[JobSpec]:
+    """The jobs that should run now."""
+    names = {stream.name for stream in log.streams(internal=True)}
+    found = []
+    for entry in log.catalog.entries.list(compact.BUCKET):
+        if entry.key in names and log.store is not None:
+            found.append(JobSpec(COMPACTION, entry.key, (entry.value or b"").decode()))
+    for entry in log.catalog.entries.list(ELASTIC_BUCKET):
+        # The job looks at its group's configuration itself, with every round.
+        if _stream_of(entry.key) in names:
+            found.append(JobSpec(PARTITION, entry.key))
+    return sorted(found)
+
+
+def _stream_of(key: str) -> str | None:
+    try:
+        return GroupName.of_key(key).stream
+    except InvalidNameError:
+        return None
+
+
+def make_job(connection: Connection, spec: JobSpec) -> Job:
+    """The job that a spec asks for."""
+    if spec.kind == COMPACTION:
+        from headrace.spark.compact import CompactionJob
+
+        return CompactionJob(connection, spec.target)
+    from headrace.spark.partition import PartitionJob
+
+    return PartitionJob(
+        connection.catalog,
+        connection.store,
+        GroupName.of_key(spec.target),
+        store_options=dict(connection.store_options),
+    )
