@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -48,7 +47,8 @@ from headrace.groups.partitioned.work_queue import (
 from headrace.log import events, limits
 from headrace.log.log import Log
 from headrace.log.read import Query
-from headrace.spark.connection import Connection, check_shared, connection_of
+from headrace.spark.connection import STORE_OPTION, Connection, check_shared, connection_of
+from headrace.spark.jobs import PARTITION, JobSpec, JobStatus, Meter
 from headrace.spark.staging import FRESH_S, max_ts_us, place, remove, write_file
 
 if TYPE_CHECKING:
@@ -67,7 +67,6 @@ ROOM_LOOK_S = 0.05
 """How often a full queue is looked at; acks are too many to tell of each."""
 STOP_LOOK_S = 0.2
 OVERTAKEN_MAX = 100
-RATE_WINDOW_S = 30.0
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -85,24 +84,10 @@ class Done(msgspec.Struct, frozen=True):
     """What one task made of its read: batches in their order within each partition."""
 
     batches: tuple[NewBatch, ...]
-    events: int
-
-
-class JobStatus(msgspec.Struct, frozen=True):
-    """How a partition job is doing; counts are since it was made."""
-
-    name: str
-    state: str
-    rounds: int
-    events_read: int
-    events_queued: int
-    behind_events: int
-    rate_events_per_s: float
-    error: str = ""
 
 
 class PartitionJob:
-    """Keeps the work queue of one elastic group filled.
+    """Keeps the work queue of one elastic group filled; a :class:`~headrace.spark.jobs.Job`.
 
     ``run`` works until it is told to stop or the group is gone; ``step`` does one round.  Both may
     be called again after an error.
@@ -114,54 +99,49 @@ class PartitionJob:
         store: str | None,
         group: GroupName,
         *,
+        store_options: Mapping[str, str] | None = None,
         round_events_max: int = ROUND_EVENTS_MAX,
         task_events: int = TASK_EVENTS,
         small_events: int = SMALL_EVENTS,
     ) -> None:
         self.group = group
-        self.name = f"partition {group.key}"
+        self.name = JobSpec(PARTITION, group.key).name
         given = {"catalog": catalog} | ({} if store is None else {"store": store})
+        given |= {f"{STORE_OPTION}{name}": v for name, v in (store_options or {}).items()}
         self._connection = connection_of(given)
         self._round_events_max = round_events_max
         self._task_events = task_events
         self._small_events = small_events
-        self._state = "new"
-        self._error = ""
-        self._rounds = self._read = self._queued = self._behind = 0
-        self._pace: deque[tuple[float, int]] = deque()
+        self._spark: SparkSession | None = None
+        self._meter = Meter()
+        self._rounds = 0
+        self._behind: int | None = None
+        self._note = ""
 
     def status(self) -> JobStatus:
-        """For the supervisor; may be asked from any thread."""
-        now = time.monotonic()
-        recent = [(at, count) for at, count in list(self._pace) if at > now - RATE_WINDOW_S]
-        span = max(1.0, now - recent[0][0]) if recent else 1.0
+        """How far it has come; ``events`` are those that it read of the source."""
         return JobStatus(
-            name=self.name,
-            state=self._state,
             rounds=self._rounds,
-            events_read=self._read,
-            events_queued=self._queued,
-            behind_events=self._behind,
-            rate_events_per_s=sum(count for _, count in recent) / span,
-            error=self._error,
+            events=self._meter.total,
+            rate_per_s=self._meter.rate_per_s(time.monotonic()),
+            lag_events=self._behind,
+            note=self._note,
         )
 
-    def run(self, spark: SparkSession, stop: threading.Event) -> None:
-        """Fill the queue until ``stop`` is set; returns early when the group is deleted."""
-        log = self._connection.log()
-        check_shared(log, spark.sparkContext.master)
-        self._error = ""
-        try:
-            self._run(log, spark, stop)
-        except UnknownGroupError:
-            self._state = "gone"
-        except HeadraceError as error:
-            self._state, self._error = "failed", str(error)
-            raise
-        else:
-            self._state = "stopped"
+    def start(self, spark: SparkSession) -> None:
+        """Take the session; refuses one whose executors cannot reach the log."""
+        check_shared(self._connection.log(), spark.sparkContext.master)
+        self._spark = spark
 
-    def _run(self, log: Log, spark: SparkSession, stop: threading.Event) -> None:
+    def run(self, stop: threading.Event) -> None:
+        """Fill the queue until ``stop`` is set; returns early when the group is deleted."""
+        try:
+            self._run(stop)
+        except UnknownGroupError:
+            self._note = "the group is gone"
+
+    def _run(self, stop: threading.Event) -> None:
+        log = self._connection.log()
         planned = self._plan(log)
         channels = (
             streams.channel(planned.source_id),
@@ -170,30 +150,34 @@ class PartitionJob:
         )
         with log.catalog.waiting(*channels) as wait:
             while not stop.is_set():
-                done = self.step(spark)
+                done = self.round()
                 if done.reads:
                     continue
                 if done.waits_for_room:
-                    self._state = "waiting for room"
+                    self._note = "the queue is full; waiting for members to ack"
                     wait(ROOM_LOOK_S)
                     continue
-                self._state = "idle"
+                self._note = ""
                 while not stop.is_set() and not wait(STOP_LOOK_S):
                     pass
 
-    def step(self, spark: SparkSession) -> Round:
+    def step(self) -> bool:
+        """One round; true when it read anything."""
+        return bool(self.round().reads)
+
+    def round(self) -> Round:
         """One round; the plan that was carried out, which reads nothing when there is no news."""
         log = self._connection.log()
         for _ in range(OVERTAKEN_MAX):
             planned = self._plan(log)
             if not planned.reads:
                 return planned
-            self._state = "running"
             try:
-                self._carry_out(log, spark, planned)
+                self._carry_out(log, planned)
             except (RoundOvertakenError, TrimmedError):
                 # Another job was quicker, or retention; the next plan starts from there.
                 continue
+            self._note = ""
             return planned
         raise CatalogUnavailableError(
             f"{self.name}: {OVERTAKEN_MAX} rounds in a row came too late; is another job at work?"
@@ -207,19 +191,19 @@ class PartitionJob:
         self._behind = planned.behind
         return planned
 
-    def _carry_out(self, log: Log, spark: SparkSession, planned: Round) -> None:
-        started_s = time.time()
+    def _carry_out(self, log: Log, planned: Round) -> None:
+        started_s = time.monotonic()
         work = self._work(log, planned)
         count = sum(read.end - read.start for read in planned.reads)
-        if count <= self._small_events:
+        if count <= self._small_events or self._spark is None:
             done = [carry_out(work, planned.reads, log)]
         else:
             tasks = self._cut(planned.reads)
-            context = spark.sparkContext
-            done = context.parallelize(tasks, len(tasks)).map(partial(_in_task, work)).collect()
+            spread = self._spark.sparkContext.parallelize(tasks, len(tasks))
+            done = spread.map(partial(_in_task, work)).collect()
         made = [batch for each in done for batch in each.batches]
         try:
-            if time.time() - started_s > FRESH_S:
+            if time.monotonic() - started_s > FRESH_S:
                 raise RoundOvertakenError(self.group.key, "it took so long that a sweep may come")
             self._commit(log, planned, made)
         except CatalogUnavailableError:
@@ -229,12 +213,8 @@ class PartitionJob:
             remove(log, [batch.path for batch in made])
             raise
         self._rounds += 1
-        self._read += count
-        self._queued += sum(each.events for each in done)
         self._behind = max(0, planned.behind - count)
-        self._pace.append((time.monotonic(), count))
-        while self._pace and self._pace[0][0] < time.monotonic() - RATE_WINDOW_S:
-            self._pace.popleft()
+        self._meter.add(count, time.monotonic())
 
     def _work(self, log: Log, planned: Round) -> Work:
         queue = log.routes.get(self.group.work_queue).stream
@@ -291,7 +271,7 @@ def carry_out(work: Work, reads: Iterable[SegmentRead], log: Log) -> Done:
     except BaseException:
         remove(log, [batch.path for batch in made])
         raise
-    return Done(tuple(made), sum(batch.num_rows for batch in joined.values()))
+    return Done(tuple(made))
 
 
 def _events(work: Work, read: SegmentRead, log: Log) -> Iterable[pa.RecordBatch]:
