@@ -55,9 +55,11 @@ app = App(
     result_action="return_value",
 )
 COMMANDS = (
-    ("stream", "Create, look at, scale, trim and remove streams."),
+    ("stream", "Create, look at, scale, compact, trim and remove streams."),
     ("publish", "Publish events: one, lines, JSON lines, or a Parquet or CSV file."),
     ("read", "Read events from any place, or as they arrive."),
+    ("subscribe", "Consume events of a shared group, or of one's own."),
+    ("session", "Look at the sessions of workers, and remove them."),
     ("store", "Look after the files of large batches."),
     ("pipeline", "Run the jobs that move data in bulk, with Spark."),
     ("demo", "The tour: a year of real flights through a log."),

@@ -1,4 +1,4 @@
-"""``headrace stream``: create, look at, scale, trim and remove streams."""
+"""``headrace stream``: create, look at, scale, compact, trim and remove streams."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from rich.markup import escape
 
 from headrace.catalog.streams import Retention, Scaling, Stream, StreamConfig
 from headrace.cli import policies, screens, values
+from headrace.cli.compact import compact
 from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options, console, print_json
 from headrace.log.log import Log, Scaled
 
-app = App(name="stream", help="Create, look at, scale, trim and remove streams.", help_epilogue="")
+app = App(
+    name="stream",
+    help="Create, look at, scale, compact, trim and remove streams.",
+    help_epilogue="",
+)
 
 KEEPING = Group("What is kept", sort_key=10)
 SCALING = Group("How it scales", sort_key=11)
@@ -354,6 +359,9 @@ def trim(
     for number, count in sorted(removed.items()):
         if count:
             console().print(f"  segment {number}: {count:,}, it starts at {firsts[number]:,} now")
+
+
+app.command(compact)
 
 
 @app.command
