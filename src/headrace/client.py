@@ -28,6 +28,8 @@ from headrace.catalog.producers import Placed
 from headrace.catalog.streams import Fixed, Limits, Retention, Scaling, Stream, StreamConfig
 from headrace.errors import CatalogClosedError, CatalogUnavailableError, HeadraceError
 from headrace.groups.consumer import ConsumerOptions
+from headrace.groups.partitioned.groups import Groups
+from headrace.groups.partitioned.member import Member
 from headrace.groups.shared.admin import SharedGroups
 from headrace.groups.shared.node import SharedOptions
 from headrace.groups.shared.runtime import SharedRuntime
@@ -92,6 +94,9 @@ class Headrace:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._publisher: Publisher | None = None
         self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
+        self._members: weakref.WeakSet[Member] = weakref.WeakSet()
+        self.groups = Groups(self)
+        """Static and elastic groups: create, change, look at and delete them."""
         self._shared = SharedRuntime(self, shared or SharedOptions())
 
     async def __aenter__(self) -> Self:
@@ -117,7 +122,9 @@ class Headrace:
         await self.close()
 
     async def close(self) -> None:
-        """Finish what was published and release everything."""
+        """Finish what was published, leave groups, and release everything."""
+        for member in list(self._members):
+            await member.close()
         await self._shared.close()
         if self._housekeeper is not None:
             await self._housekeeper.close()
@@ -347,6 +354,29 @@ class Headrace:
     def shared_groups(self) -> SharedGroups:
         """Declare, list, look at, explain and delete shared groups."""
         return SharedGroups(self)
+
+    # -- consuming ----------------------------------------------------------------------
+
+    def join(self, stream: str, group: str, member: str, **options: Any) -> Member:
+        """Consume from a static or elastic group as one of its members::
+
+            async with hr.join("orders", "billing", member="m1") as member:
+                async for delivery in member:
+                    ...
+                    await delivery.ack()
+
+        Several programs may join as the same member: one is active, the others stand by and take
+        over.  A name that is not (yet) a member waits; ``member.status`` says so.
+
+        Options: ``pin_ttl_ms`` (5000; how soon a standby takes over from a program that died),
+        ``drain_limit_ms`` (10000; how long events in hand may hold up a hand-over), and those of
+        delivery: ``max_pending``, ``max_pending_per_key``, ``ack_wait_ms``, ``max_deliveries``,
+        ``backoff_min_ms``, ``backoff_max_ms``, ``stall_after_ms``, ``buffer_events_max``,
+        ``prefetch_bytes``, ``durable_acks``, ``ack_delay_ms``, ``batch_events_max``.
+        """
+        joined = Member(self, stream, group, member, **options)
+        self._members.add(joined)
+        return joined
 
     # -- scaling and keeping ------------------------------------------------------------
 

@@ -58,6 +58,7 @@ from headrace.groups.partitioned.messages import (
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
 from headrace.groups.partitioned.ownership import STEP_DOWN_BUCKET
 from headrace.groups.partitioned.pins import Pin
+from headrace.groups.partitioned.record import Record
 from headrace.groups.partitioned.requests import (
     Answer,
     Asked,
@@ -87,6 +88,9 @@ class View(msgspec.Struct, frozen=True):
 
     number: int
     config: GroupConfig | None
+    """By which units are claimed."""
+    group: GroupConfig | None = None
+    """As its administrator gave it."""
     layout: Layout = Layout.SEGMENTS
 
 
@@ -101,6 +105,7 @@ class Hub:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
+        self.record = Record(host)
         self._joined: dict[Joined, None] = {}
         self._by_group: dict[str, dict[Joined, None]] = {}
         self._by_pin: dict[str, dict[Joined, None]] = {}
@@ -279,20 +284,21 @@ class Hub:
             joined.feed(ConfigSeen(view.number, view.config))
 
     async def _look(self, name: GroupName) -> View:
-        def look(tx: Tx) -> tuple[GroupConfig | None, Layout]:
+        number = next(self._numbers)
+
+        def look(tx: Tx) -> View:
             config = ownership.read_config(tx, name)
             source = streams.get(tx, name.stream)
             if config is None or source is None:
-                return None, Layout.SEGMENTS
+                return View(number, None)
             layout = layout_of(config, source.config)
-            return claimed_config(config, layout), layout
+            return View(number, claimed_config(config, layout), config, layout)
 
-        number = next(self._numbers)
-        config, layout = await self._read(look)
+        view = await self._read(look)
         known = self._views.get(name.key)
         if known is not None and known.number > number:
             return known
-        view = self._views[name.key] = View(number, config, layout)
+        self._views[name.key] = view
         return view
 
     # -- the clock ----------------------------------------------------------------------
@@ -401,9 +407,13 @@ class Hub:
             isinstance(asked.request, ClaimPartition) and self.layout(asked.joined) is Layout.SHARES
         )
 
+    def view(self, joined: Joined) -> View | None:
+        """The group of an instance as it was last seen."""
+        return self._views.get(joined.name.key)
+
     def layout(self, joined: Joined) -> Layout:
         """How the partitions of an instance's group lie."""
-        view = self._views.get(joined.name.key)
+        view = self.view(joined)
         return Layout.SEGMENTS if view is None else view.layout
 
     # -- renewals -----------------------------------------------------------------------

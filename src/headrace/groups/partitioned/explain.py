@@ -1,0 +1,73 @@
+"""Explain: what a group is doing, who it waits for, and the decisions that led there."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.groups.partitioned import admin
+from headrace.groups.partitioned.admin import GroupInfo
+from headrace.groups.partitioned.names import GroupName
+from headrace.groups.partitioned.record import Recorded, recorded
+from headrace.groups.partitioned.status import GroupStatus
+from headrace.log.log import Log
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """A group at one moment, in words."""
+
+    group: GroupInfo
+    status: GroupStatus
+    findings: tuple[str, ...]
+    """What is not as it should be, and why; nothing when all partitions are consumed."""
+    decisions: tuple[Recorded, ...]
+    """The last ones, oldest first."""
+
+
+def explain(log: Log, stream: str, group: str) -> Explanation:
+    """What the group is doing and why."""
+    info = admin.get(log, stream, group)
+    status = admin.status(log, stream, group)
+    return Explanation(
+        info, status, tuple(findings(info, status)), recorded(log, GroupName(stream, group))
+    )
+
+
+def findings(info: GroupInfo, status: GroupStatus) -> list[str]:
+    """Why partitions are not consumed, one line for each reason."""
+    if not status.members:
+        return ["the group has no members: nobody consumes anything; add members or a mapping"]
+    lines = []
+    moving = set(status.moving)
+    for member in status.members:
+        idle = [p for p in member.assigned if p not in member.consumed]
+        if not idle:
+            continue
+        if member.instance is None:
+            why = f"no instance of {member.member} has joined"
+        elif moving.intersection(idle):
+            why = f"{member.member} waits for the members that still finish them"
+        else:
+            why = f"instance {member.instance} of {member.member} has not claimed them yet"
+        lines.append(f"{numbers(idle)}: {why}")
+    if status.surplus:
+        lines.append(
+            f"{', '.join(status.surplus)}: own nothing, since the group has "
+            f"{info.config.max_members} partitions"
+        )
+    return lines
+
+
+def numbers(partitions: list[int]) -> str:
+    """Partitions in words.
+
+    >>> numbers([0, 1, 2, 5])
+    'partitions 0-2, 5'
+    """
+    runs: list[list[int]] = []
+    for partition in sorted(partitions):
+        if runs and partition == runs[-1][1] + 1:
+            runs[-1][1] = partition
+        else:
+            runs.append([partition, partition])
+    text = ", ".join(str(lo) if lo == hi else f"{lo}-{hi}" for lo, hi in runs)
+    return f"partition{'s' if len(partitions) != 1 else ''} {text}"

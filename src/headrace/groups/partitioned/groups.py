@@ -1,0 +1,155 @@
+"""``hr.groups``: partitioned groups for programs, each call one transaction.
+
+Start here::
+
+    await hr.groups.create_elastic("orders", "billing", max_members=16, filter="orders.*.*",
+                                   wildcards=[2], members=["m1", "m2"])
+    async with hr.join("orders", "billing", member="m1") as member:
+        async for delivery in member:
+            ...
+            await delivery.ack()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from headrace.groups.host import Host
+from headrace.groups.partitioned import admin, explain, lag
+from headrace.groups.partitioned.admin import GroupInfo, Mappings
+from headrace.groups.partitioned.config import Distribution
+from headrace.groups.partitioned.explain import Explanation
+from headrace.groups.partitioned.lag import GroupLag
+from headrace.groups.partitioned.status import GroupStatus
+from headrace.groups.partitioned.units import GroupKind
+from headrace.log.read import Place
+
+
+class Groups:
+    """The administration of static and elastic groups."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    async def create_static(
+        self,
+        stream: str,
+        group: str,
+        *,
+        max_members: int,
+        filter: str = "",
+        members: Iterable[str] = (),
+        mappings: Mappings = (),
+        start: Place = "earliest",
+    ) -> GroupInfo:
+        """Create a group whose members are fixed for its life.
+
+        The stream has ``partitions``, or its events carry the partition as first token of their
+        subject; ``max_members`` is the number of partitions.  ``filter`` is for what follows
+        that token.  Give ``members``, or ``mappings`` ({member: partitions}).  ``start`` is where
+        in the stream it begins: "earliest", "latest", a time, or {segment: offset}.
+        """
+        return await self._host.in_thread(
+            admin.create_static,
+            self._host.log,
+            stream,
+            group,
+            max_members=max_members,
+            filter=filter,
+            members=members,
+            mappings=mappings,
+            start=start,
+        )
+
+    async def create_elastic(
+        self,
+        stream: str,
+        group: str,
+        *,
+        max_members: int,
+        filter: str,
+        wildcards: Sequence[int],
+        max_buffered: int = 0,
+        members: Iterable[str] = (),
+        mappings: Mappings = (),
+        distribution: Distribution | str = Distribution.BLOCKS,
+        start: Place = "earliest",
+    ) -> GroupInfo:
+        """Create a group whose members or mappings may change at any time.
+
+        ``filter`` needs a ``*``; ``wildcards`` are the numbers (from 1) of those that make the
+        key.  The events go through a work queue of at most ``max_buffered`` unconsumed ones (0:
+        no limit), which the partition job fills.  ``distribution`` is "blocks" or "sticky".
+        """
+        return await self._host.in_thread(
+            admin.create_elastic,
+            self._host.log,
+            stream,
+            group,
+            max_members=max_members,
+            filter=filter,
+            wildcards=wildcards,
+            max_buffered=max_buffered,
+            members=members,
+            mappings=mappings,
+            distribution=distribution,
+            start=start,
+        )
+
+    async def get(self, stream: str, group: str) -> GroupInfo:
+        """A group with its config."""
+        return await self._host.in_thread(admin.get, self._host.log, stream, group)
+
+    async def list(
+        self, stream: str | None = None, kind: GroupKind | None = None
+    ) -> tuple[GroupInfo, ...]:
+        """The groups of a stream, or of all."""
+        return await self._host.in_thread(admin.list_groups, self._host.log, stream, kind)
+
+    async def delete(self, stream: str, group: str) -> GroupInfo:
+        """Delete a group with its work queue, its places and its dead letters."""
+        return await self._host.in_thread(admin.delete, self._host.log, stream, group)
+
+    async def add_members(self, stream: str, group: str, members: Iterable[str]) -> GroupInfo:
+        """Add members to an elastic group; those it has already are passed over."""
+        return await self._host.in_thread(admin.add_members, self._host.log, stream, group, members)
+
+    async def drop_members(self, stream: str, group: str, members: Iterable[str]) -> GroupInfo:
+        """Drop members from an elastic group; those it does not have are passed over."""
+        return await self._host.in_thread(
+            admin.drop_members, self._host.log, stream, group, members
+        )
+
+    async def set_mappings(self, stream: str, group: str, mappings: Mappings) -> GroupInfo:
+        """Map all partitions of an elastic group to members by hand: {member: partitions}."""
+        return await self._host.in_thread(
+            admin.set_mappings, self._host.log, stream, group, mappings
+        )
+
+    async def delete_mappings(
+        self, stream: str, group: str, members: Iterable[str] | None = None
+    ) -> GroupInfo:
+        """Back to automatic distribution, over ``members`` or over those that were mapped."""
+        return await self._host.in_thread(
+            admin.delete_mappings, self._host.log, stream, group, members
+        )
+
+    async def active(self, stream: str, group: str) -> GroupStatus:
+        """Who is active, who is missing, and which partitions nobody consumes."""
+        return await self._host.in_thread(admin.status, self._host.log, stream, group)
+
+    async def partitions(self, stream: str, group: str, member: str) -> tuple[int, ...]:
+        """The partitions that the config gives a member."""
+        return await self._host.in_thread(admin.partitions, self._host.log, stream, group, member)
+
+    async def step_down(self, stream: str, group: str, member: str) -> str:
+        """Have the active instance of a member give way to a standby; returns which it was."""
+        return await self._host.in_thread(admin.step_down, self._host.log, stream, group, member)
+
+    async def explain(self, stream: str, group: str) -> Explanation:
+        """What the group is doing and why, with the last decisions of its instances."""
+        return await self._host.in_thread(explain.explain, self._host.log, stream, group)
+
+    async def lag(self, stream: str, group: str) -> GroupLag:
+        """How far the group is behind, by partition."""
+        return await self._host.in_thread(lag.group_lag, self._host.log, stream, group)
