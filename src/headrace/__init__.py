@@ -38,6 +38,10 @@ if TYPE_CHECKING:
         Stream,
     )
     from headrace.client import Headrace, Position, Transaction, open
+    from headrace.groups.consumer import Batch, ConsumerOptions, Delivery
+    from headrace.groups.delivery import DeliveryConfig
+    from headrace.groups.shared.node import SharedOptions
+    from headrace.groups.shared.session import Session
     from headrace.log.compact import CompactionPolicy
     from headrace.log.events import Event
     from headrace.reading import Reading
@@ -45,11 +49,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Batch",
     "ByBytes",
     "ByEvents",
     "CompactionPolicy",
     "Consumed",
+    "ConsumerOptions",
     "DamagedBatchError",
+    "Delivery",
+    "DeliveryConfig",
     "Event",
     "Fenced",
     "Fixed",
@@ -63,6 +71,8 @@ __all__ = [
     "Position",
     "Reading",
     "Segment",
+    "Session",
+    "SharedOptions",
     "Stream",
     "Transaction",
     "TrimmedError",
@@ -76,6 +86,10 @@ _HOMES = {
         "ByBytes", "ByEvents", "Consumed", "Fixed", "Groups", "Limits", "Segment", "Stream",
     ),
     "headrace.client": ("Headrace", "Position", "Transaction", "open"),
+    "headrace.groups.consumer": ("Batch", "ConsumerOptions", "Delivery"),
+    "headrace.groups.delivery": ("DeliveryConfig",),
+    "headrace.groups.shared.node": ("SharedOptions",),
+    "headrace.groups.shared.session": ("Session",),
     "headrace.log.compact": ("CompactionPolicy",),
     "headrace.log.events": ("Event",),
     "headrace.reading": ("Reading",),

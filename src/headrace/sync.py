@@ -26,8 +26,13 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import pyarrow as pa
 
 from headrace import client
+from headrace.blocking import BlockingSession
 from headrace.catalog.producers import Placed
 from headrace.client import Position, Transaction
+from headrace.groups.consumer import ConsumerOptions
+from headrace.groups.shared.admin import Groups
+from headrace.groups.shared.node import SharedOptions
+from headrace.groups.shared.sessions import EXPIRY_MS
 from headrace.log.events import Event, Events, Headers
 from headrace.reading import Reading
 
@@ -42,6 +47,7 @@ def open(
     store_options: Mapping[str, str] | None = None,
     create: bool = True,
     housekeeping: bool = True,
+    shared: SharedOptions | None = None,
 ) -> Headrace:
     """As :func:`headrace.open`, for use with ``with``."""
     return Headrace(
@@ -51,6 +57,7 @@ def open(
             store_options=store_options,
             create=create,
             housekeeping=housekeeping,
+            shared=shared,
         )
     )
 
@@ -193,6 +200,26 @@ class Headrace:
                 yield batch
         finally:
             self.run(reading.close())
+
+    def session(
+        self,
+        name: str | None = None,
+        *,
+        persistent: bool | None = None,
+        expiry_ms: int = EXPIRY_MS,
+        options: ConsumerOptions | None = None,
+    ) -> BlockingSession:
+        session = self.client.session(
+            name, persistent=persistent, expiry_ms=expiry_ms, options=options
+        )
+        return BlockingSession(self, session)
+
+    session.__doc__ = client.Headrace.session.__doc__
+
+    @property
+    def shared_groups(self) -> Groups:
+        """Declare, list, look at, explain and delete shared groups."""
+        return Groups(self.client.log)
 
     @contextmanager
     def transaction(
