@@ -74,6 +74,8 @@ class _Pending:
         "batch",
         "captured",
         "expected",
+        "is_small",
+        "layout",
         "pinned",
         "route",
         "shares",
@@ -95,6 +97,8 @@ class _Pending:
         # The buffers tell at once that a batch is small; of a slice they tell too much.
         whole = batch.get_total_buffer_size()
         self.size_bytes = whole if whole <= limits.INLINE_BYTES else batch.nbytes
+        self.is_small = self.size_bytes <= limits.INLINE_BYTES
+        self.layout = events.layout_of(batch.schema)
         self.expected = expected
         self.pinned = pinned
         self.route: Route | None = None
@@ -166,53 +170,56 @@ class Write:
         batch = pending.batch
         if batch.num_rows == 0:
             return []
-        small = pending.size_bytes <= limits.INLINE_BYTES
         if pending.pinned is not None:
-            return [self._share(route, _pinned_index(route, pending.pinned), batch, small)]
+            return [self._share(route, _pinned_index(route, pending.pinned), pending)]
         if len(route.segments) == 1:
-            return [self._share(route, 0, batch, small)]
+            return [self._share(route, 0, pending)]
         if batch.num_rows == 1:
             key = batch.column("key")[0].as_py() if "key" in batch.schema.names else None
             index = route.segment_of(key, batch.column("subject")[0].as_py())
-            return [self._share(route, index, batch, small)]
+            return [self._share(route, index, pending)]
         places = route.segments_of(batch)
         counts = np.bincount(places, minlength=len(route.segments)).tolist()
         if max(counts) == batch.num_rows:
-            return [self._share(route, int(places[0]), batch, small)]
+            return [self._share(route, int(places[0]), pending)]
         # Numbers this short are sorted by radix, several times faster.
-        order = np.argsort(places.astype(np.uint16), kind="stable")
+        order = places.astype(np.uint16).argsort(kind="stable")
         ordered = batch.take(pa.array(order))
+        stamps = events.stamps_of(ordered)
         shares, at = [], 0
         for index, count in enumerate(counts):
             if count:
-                rows = order[at : at + count]
-                shares.append(self._share(route, index, ordered.slice(at, count), small, rows))
-                at += count
+                end = at + count
+                part = Part(ordered.slice(at, count), pending.layout, stamps[at:end])
+                shares.append(self._share(route, index, pending, part, order[at:end]))
+                at = end
         return shares
 
     def _share(
         self,
         route: Route,
         index: int,
-        batch: pa.RecordBatch,
-        small: bool,
+        pending: _Pending,
+        part: Part | None = None,
         rows: npt.NDArray[np.intp] | None = None,
     ) -> Share:
+        """What one segment gets: all of an append, or a part that has its ``rows``."""
         segment = route.segments[index]
+        if part is None:
+            part = Part(pending.batch, pending.layout, events.stamps_of(pending.batch))
         made: tuple[NewBatch, ...]
-        if small or batch.num_rows == 1 or batch.nbytes <= limits.INLINE_BYTES:
-            made = (_inline(segment.id, batch),)
+        if pending.is_small or part.rows == 1 or part.batch.nbytes <= limits.INLINE_BYTES:
+            made = (_inline(segment.id, part),)
         elif self._store is None:
-            parts = _cut(batch, limits.INLINE_BYTES)
-            made = tuple(_inline(segment.id, part) for part in parts)
+            made = tuple(_inline(segment.id, piece) for piece in part.cut(limits.INLINE_BYTES))
         else:
-            parts = _cut(batch, limits.FILE_BYTES)
-            made = tuple(self._file(route, segment, part) for part in parts)
+            pieces = part.cut(limits.FILE_BYTES)
+            made = tuple(self._file(route, segment, piece) for piece in pieces)
         return Share(segment.number, segment.id, rows, made)
 
-    def _file(self, route: Route, segment: streams.Segment, batch: pa.RecordBatch) -> NewBatch:
+    def _file(self, route: Route, segment: streams.Segment, part: Part) -> NewBatch:
         assert self._store is not None
-        data, checksum = files.encode(batch)
+        data, checksum = files.encode(part.batch)
         path = files.new_path(self._prefix, route.stream.id, segment.number)
         if not self._files:
             self._files_since = time.monotonic()
@@ -220,10 +227,10 @@ class Write:
         self._store.put(path, data)
         return NewBatch(
             segment_id=segment.id,
-            rows=batch.num_rows,
+            rows=part.rows,
             size_bytes=len(data),
-            max_ts_us=_max_ts_us(batch),
-            layout=events.layout_of(batch.schema),
+            max_ts_us=part.max_ts_us,
+            layout=part.layout,
             checksum=checksum,
             path=path,
         )
@@ -364,31 +371,36 @@ def _check_producer(producer: str | None, sequence: int | None) -> tuple[str | N
 # --- encoding ------------------------------------------------------------------------------
 
 
-def _inline(segment_id: int, batch: pa.RecordBatch) -> NewBatch:
-    blob = events.encode_blob(batch)
+class Part:
+    """Some rows on their way into one batch, with what the catalog records of them."""
+
+    __slots__ = ("batch", "layout", "max_ts_us", "rows")
+
+    def __init__(self, batch: pa.RecordBatch, layout: int, stamps: npt.NDArray[np.int64]) -> None:
+        self.batch = batch
+        self.layout = layout
+        self.rows = len(stamps)
+        self.max_ts_us = int(stamps.max())
+
+    def cut(self, target_bytes: int) -> list[Part]:
+        """The same in parts of about ``target_bytes``."""
+        size_bytes = self.batch.nbytes
+        if size_bytes <= target_bytes or self.rows == 1:
+            return [self]
+        count = min(self.rows, -(-size_bytes // target_bytes))
+        step = -(-self.rows // count)
+        slices = [self.batch.slice(at, step) for at in range(0, self.rows, step)]
+        return [Part(piece, self.layout, events.stamps_of(piece)) for piece in slices]
+
+
+def _inline(segment_id: int, part: Part) -> NewBatch:
+    blob = events.encode_blob(part.batch)
     return NewBatch(
         segment_id=segment_id,
-        rows=batch.num_rows,
-        size_bytes=len(blob),
-        max_ts_us=_max_ts_us(batch),
-        layout=events.layout_of(batch.schema),
+        rows=part.rows,
+        size_bytes=blob.nbytes,
+        max_ts_us=part.max_ts_us,
+        layout=part.layout,
         checksum=crc32(blob),
         data=blob,
     )
-
-
-def _cut(batch: pa.RecordBatch, target_bytes: int) -> list[pa.RecordBatch]:
-    """The batch in parts of about ``target_bytes``."""
-    if batch.nbytes <= target_bytes or batch.num_rows == 1:
-        return [batch]
-    parts = min(batch.num_rows, -(-batch.nbytes // target_bytes))
-    step = -(-batch.num_rows // parts)
-    return [batch.slice(at, step) for at in range(0, batch.num_rows, step)]
-
-
-def _max_ts_us(batch: pa.RecordBatch) -> int:
-    stamps = batch.column("timestamp")
-    if len(stamps) == 1:
-        return int(stamps[0].value)
-    start = stamps.offset
-    return int(np.frombuffer(stamps.buffers()[1], np.int64)[start : start + len(stamps)].max())

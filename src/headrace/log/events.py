@@ -10,10 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -86,7 +88,7 @@ def schema_of(layout: int) -> pa.Schema:
 
 
 def layout_of(schema: pa.Schema) -> int:
-    return sum(BITS[name] for name in schema.names)
+    return sum(map(BITS.__getitem__, schema.names))
 
 
 def now_us() -> int:
@@ -259,36 +261,53 @@ def marker_batch(payload: bytes, now: int) -> pa.RecordBatch:
 
 def normalise(data: pa.Table | pa.RecordBatch, now: int) -> pa.RecordBatch:
     """A caller's columns as stored ones: cast, filled in, checked, in one batch."""
-    if data.num_rows > limits.APPEND_ROWS_MAX or data.nbytes > limits.APPEND_BYTES_MAX:
+    rows = data.num_rows
+    # The buffers tell at once that there is little; the true size takes a while to find out.
+    size = data.get_total_buffer_size()
+    if size > limits.APPEND_BYTES_MAX // len(TYPES):
+        size = data.nbytes
+    if rows > limits.APPEND_ROWS_MAX or size > limits.APPEND_BYTES_MAX:
         raise AppendTooLargeError(
-            f"{data.num_rows} rows with {data.nbytes} bytes are too many for one append (at most "
+            f"{rows} rows with {size} bytes are too many for one append (at most "
             f"{limits.APPEND_ROWS_MAX} rows and {limits.APPEND_BYTES_MAX} bytes); append in parts"
         )
-    unknown = [name for name in data.schema.names if name not in TYPES or name == "marker"]
+    arrays, layout = [], 0
+    for name, at in _stored_columns(data.schema):
+        if at is None:
+            column = _stamps(rows, now)
+        else:
+            column = _cast(_one_chunk(data.column(at)), name, TYPES[name])
+            if column.null_count == rows and name not in REQUIRED:
+                continue
+            if name == "timestamp":
+                if column.null_count:
+                    column = pc.fill_null(column, pa.scalar(now, TIMESTAMP))
+                _check_times(column)
+        arrays.append(column)
+        layout |= BITS[name]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema_of(layout))
+    _check_columns(batch)
+    return batch
+
+
+@lru_cache(maxsize=16)
+def _stored_columns(schema: pa.Schema) -> tuple[tuple[str, int | None], ...]:
+    """Name and place in the input of each column to store; the time may have to be made up."""
+    names = schema.names
+    unknown = [name for name in names if name not in TYPES or name == "marker"]
     if unknown:
         allowed = ", ".join(name for name in TYPES if name != "marker")
         raise InvalidEventError(f"unknown columns {', '.join(unknown)}; events have {allowed}")
-    if len(set(data.schema.names)) != len(data.schema.names):
+    if len(set(names)) != len(names):
         raise InvalidEventError("a column appears twice")
     for name in ("subject", "value"):
-        if name not in data.schema.names:
+        if name not in names:
             raise InvalidEventError(f"the column {name!r} is missing")
-    arrays, names = [], []
-    for name, wanted in COLUMNS:
-        if name not in data.schema.names:
-            if name == "timestamp":
-                arrays.append(_stamps(data.num_rows, now))
-                names.append(name)
-            continue
-        column = _cast(_one_chunk(data.column(name)), name, wanted)
-        if name == "timestamp" and column.null_count:
-            column = pc.fill_null(column, pa.scalar(now, TIMESTAMP))
-        if name in REQUIRED or column.null_count < len(column):
-            arrays.append(column)
-            names.append(name)
-    batch = pa.RecordBatch.from_arrays(arrays, names)
-    check_batch(batch)
-    return batch
+    return tuple(
+        (name, names.index(name) if name in names else None)
+        for name in TYPES
+        if name in names or name == "timestamp"
+    )
 
 
 def _stamps(count: int, now: int) -> pa.Array:
@@ -323,6 +342,12 @@ def _cast(column: pa.Array, name: str, wanted: pa.DataType) -> pa.Array:
 
 def check_batch(batch: pa.RecordBatch) -> None:
     """Refuse a batch in which any event breaks a rule; names the first one's row."""
+    _check_times(batch.column("timestamp"))
+    _check_columns(batch)
+
+
+def _check_columns(batch: pa.RecordBatch) -> None:
+    """The same for all but the times."""
     invalid = first_invalid_subject(batch.column("subject"))
     if invalid is not None:
         row, reason = invalid
@@ -332,27 +357,31 @@ def check_batch(batch: pa.RecordBatch) -> None:
         row = _first(values.is_null())
         raise InvalidEventError(f"row {row}: value is null", row=row)
     _check_lengths(values, "value", limits.EVENT_BYTES_MAX)
-    _check_times(batch.column("timestamp"))
-    if "key" in batch.schema.names:
-        _check_lengths(batch.column("key"), "key", limits.KEY_BYTES_MAX)
-        _check_text(batch.column("key"), "key")
-    if "headers" in batch.schema.names:
+    names = batch.schema.names
+    if "key" in names:
+        keys = batch.column("key")
+        _check_lengths(keys, "key", limits.KEY_BYTES_MAX)
+        _check_text(keys, "key")
+    if "headers" in names:
         _check_header_column(batch.column("headers"))
-    if "epoch" in batch.schema.names:
+    if "epoch" in names:
         _check_epoch_column(batch.column("epoch"))
 
 
 def _check_lengths(column: pa.Array, name: str, most: int) -> None:
-    data = column.buffers()[2]
+    _, offsets, data = column.buffers()
     if data is None or data.size <= most:
         return
-    lengths = pc.binary_length(column)
-    if (pc.max(lengths).as_py() or 0) > most:
-        row = _first(pc.greater(lengths, most))
-        raise EventTooLargeError(
-            f"row {row}: {name} has {lengths[row].as_py()} bytes; at most {most} are allowed",
-            row=row,
-        )
+    bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+    lengths = bounds[1:] - bounds[:-1]
+    if lengths.max(initial=0) > most:
+        # Of a null the length says nothing.
+        lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy()
+        row = int(np.argmax(lengths > most))
+        if lengths[row] > most:
+            raise EventTooLargeError(
+                f"row {row}: {name} has {lengths[row]} bytes; at most {most} are allowed", row=row
+            )
 
 
 def _check_times(column: pa.Array) -> None:
@@ -428,13 +457,21 @@ def _first(mask: pa.Array) -> int:
 # --- blobs ---------------------------------------------------------------------------------
 
 
-def encode_blob(batch: pa.RecordBatch) -> bytes:
+def encode_blob(batch: pa.RecordBatch) -> memoryview:
     """The Arrow message of a batch, without its schema (its layout tells that)."""
-    return bytes(batch.serialize().to_pybytes())
+    return memoryview(batch.serialize())
 
 
-def decode_blob(data: bytes, layout: int) -> pa.RecordBatch:
+def decode_blob(data: bytes | memoryview, layout: int) -> pa.RecordBatch:
     return pa.ipc.read_record_batch(pa.py_buffer(data), schema_of(layout))
+
+
+def stamps_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """The times of a stored batch in microseconds, in place."""
+    column = batch.column(0)
+    assert column.type == TIMESTAMP, "stored columns begin with the time"
+    start = column.offset
+    return np.frombuffer(column.buffers()[1], np.int64)[start : start + len(column)]
 
 
 def public(batch: pa.RecordBatch, segment: int, offsets: pa.Array) -> pa.RecordBatch:

@@ -24,6 +24,7 @@ from headrace.subjects import (
     route_hash_array,
     route_partition,
     route_partition_array,
+    surely_match,
 )
 
 SUBJECTS_CACHED_MAX = 10_000
@@ -66,7 +67,7 @@ class Route:
         subjects = batch.column("subject")
         captured: Any = None
         for pattern in self.stream.config.subjects:
-            if pattern == ">":
+            if surely_match(pattern, subjects):
                 return
             found = np.asarray(match_array(pattern, subjects))
             captured = found if captured is None else captured | found

@@ -22,6 +22,7 @@ from headrace.subjects.filters import (
     overlaps,
     parse_filter,
     parse_share,
+    surely_match,
 )
 from headrace.subjects.hashing import (
     KEY_HASH_BITS,
@@ -69,4 +70,5 @@ __all__ = [
     "route_hash_array",
     "route_partition",
     "route_partition_array",
+    "surely_match",
 ]
