@@ -338,9 +338,10 @@ class Session:
         """
         self._check_open()
         if text in self._private:
-            private = self._private.pop(text)
+            private = self._private[text]
             await private.drain(DRAIN_S)
             await private.close()
+            del self._private[text]
         elif text in self._borrowing.subscriptions:
             self._borrowing.unsubscribe(text)
         else:

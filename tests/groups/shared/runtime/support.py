@@ -1,0 +1,147 @@
+"""What tests of running shared groups have in common: quick timers, and consumers that count."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import headrace
+from headrace.errors import Fenced, HeadraceError
+from headrace.groups.shared.settings import BorrowerSettings, LeaderSettings
+
+PATIENCE_S = 30.0
+
+QUICK_BORROWER = BorrowerSettings(
+    find_leader_ms=50,
+    ping_ms=100,
+    ping_timeout_ms=800,
+    resend_ms=100,
+    unsubscribe_timeout_ms=1000,
+    unsubscribe_resend_ms=50,
+)
+QUICK_LEADER = LeaderSettings(
+    tick_ms=25,
+    resend_ms=100,
+    renew_segments_ms=100,
+    borrower_timeout_ms=1200,
+    revoke_timeout_ms=5000,
+    lease_ttl_ms=1000,
+    heartbeat_ms=250,
+    commit_timeout_ms=500,
+)
+QUICK = headrace.SharedOptions(borrower=QUICK_BORROWER, leader=QUICK_LEADER)
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a test; one that hangs fails."""
+
+    async def limited() -> Any:
+        async with asyncio.timeout(60):
+            return await work
+
+    return asyncio.run(limited())
+
+
+async def until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
+    """Wait for a condition on the loop; fail loudly when it never comes true."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (found := condition()):
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"waited {timeout_s} s in vain for {what}")
+        await asyncio.sleep(0.002)
+    return found
+
+
+def open_log(url: Any) -> headrace.Headrace:
+    """A log whose shared groups have quick timers."""
+    return headrace.open(url, housekeeping=False, shared=QUICK)
+
+
+class Worker:
+    """A session that consumes, acks, and writes down what counted."""
+
+    def __init__(
+        self, hr: headrace.Headrace, name: str, *texts: str, start: Any = "now", soon: bool = False
+    ) -> None:
+        self.session = hr.session(name)
+        self.texts = texts
+        self.start = start
+        self.soon = soon
+        self.delivered: Counter[bytes] = Counter()
+        self.acked: Counter[bytes] = Counter()
+        self.order: dict[str | None, list[bytes]] = {}
+        self.fenced = 0
+        self.ended: HeadraceError | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Worker:
+        await self.session.__aenter__()
+        for text in self.texts:
+            if text not in self.session.subscriptions:
+                await self.session.subscribe(text, start=self.start)
+        self._task = asyncio.create_task(self._work())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End as a well-behaved worker does: between two events."""
+        await self.session.close()
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Stop consuming; the session stays as it is."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _work(self) -> None:
+        deliveries = aiter(self.session)
+        while True:
+            try:
+                delivery = await anext(deliveries)
+                self.delivered[delivery.value] += 1
+                self.order.setdefault(delivery.key, []).append(delivery.value)
+                if self.soon:
+                    delivery.ack_soon()
+                else:
+                    await delivery.ack()
+                self.acked[delivery.value] += 1
+            except Fenced:
+                self.fenced += 1
+            except StopAsyncIteration:
+                return
+            except HeadraceError as error:
+                self.ended = error
+                return
+
+
+async def publish(hr: headrace.Headrace, stream: str, count: int, keys: int = 50) -> list[bytes]:
+    """Append numbered events; returns their values."""
+    values = [b"%s-%d" % (stream.encode(), number) for number in range(count)]
+    for begin in range(0, count, 500):
+        await hr.append(
+            stream,
+            [
+                headrace.Event(
+                    subject=f"{stream}.{number % keys}",
+                    value=values[number],
+                    key=str(number % keys),
+                )
+                for number in range(begin, min(count, begin + 500))
+            ],
+        )
+    return values
+
+
+def total(*workers: Worker) -> Counter[bytes]:
+    """What was acked, over all workers."""
+    found: Counter[bytes] = Counter()
+    for worker in workers:
+        found += worker.acked
+    return found
