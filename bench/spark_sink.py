@@ -29,8 +29,9 @@ def events(spark: SparkSession, folder: Path) -> DataFrame:
     spark.range(0, ROWS, 1, 4).selectExpr(
         "concat('bench.', id % 1000) AS subject",
         "cast(id % 5000 AS string) AS key",
-        "unhex(concat(sha2(cast(id AS string), 512), substr(sha2(cast(-id AS string), 256), 1, 72)))"
-        " AS value",
+        "unhex(concat(sha2(cast(id AS string), 512), "
+        "substr(sha2(cast(-id AS string), 256), 1, 72))) "
+        "AS value",
     ).write.parquet(path)
     return spark.read.parquet(path)
 

@@ -49,13 +49,23 @@ from headrace.log.log import Log
 from headrace.log.read import Query
 from headrace.spark.connection import STORE_OPTION, Connection, check_shared, connection_of
 from headrace.spark.jobs import PARTITION, JobSpec, JobStatus, Meter
-from headrace.spark.staging import FRESH_S, max_ts_us, place, remove, write_file
+from headrace.spark.staging import (
+    FRESH_S,
+    HELD_BYTES_MAX,
+    max_ts_us,
+    place,
+    remove,
+    write_file,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROUND_EVENTS_MAX = 2_000_000
-TASK_EVENTS = 250_000
+ROUND_BYTES = 512 * 1024 * 1024
+"""Large events make a round shorter; bytes are guessed from what the source holds."""
+ROUND_BYTES_WITHOUT_STORE = 32 * 1024 * 1024
+TASK_EVENTS = 500_000
 """A segment's part of a round is cut into tasks of about this size."""
 SMALL_EVENTS = 20_000
 """Rounds up to this size are done without Spark."""
@@ -184,10 +194,13 @@ class PartitionJob:
         )
 
     def _plan(self, log: Log) -> Round:
-        planned = log.catalog.read(
-            lambda tx: plan_round(tx, self.group, events_max=self._round_events_max),
-            snapshot=True,
-        )
+        size_bytes = ROUND_BYTES_WITHOUT_STORE if log.store is None else ROUND_BYTES
+
+        def plan(tx: Tx) -> Round:
+            events_max = min(self._round_events_max, _events_of(tx, self.group.stream, size_bytes))
+            return plan_round(tx, self.group, events_max=events_max)
+
+        planned = log.catalog.read(plan, snapshot=True)
         self._behind = planned.behind
         return planned
 
@@ -245,6 +258,14 @@ class PartitionJob:
         log.catalog.write(lambda tx: commit_round(tx, planned, append), locks=round_locks(planned))
 
 
+def _events_of(tx: Tx, stream: str, size_bytes: int) -> int:
+    """About how many events of the stream have so many bytes."""
+    segments = streams.require(tx, stream).segments
+    held_bytes = sum(segment.retained_bytes for segment in segments)
+    held = sum(segment.events for segment in segments)
+    return max(1, size_bytes * held // held_bytes) if held_bytes > 0 else size_bytes
+
+
 # --- what a task does --------------------------------------------------------------------------
 
 
@@ -255,13 +276,27 @@ def _in_task(work: Work, read: SegmentRead) -> Done:
 
 def carry_out(work: Work, reads: Iterable[SegmentRead], log: Log) -> Done:
     """Read, partition and encode; files are written, and nothing names them yet."""
+    made: list[NewBatch] = []
     rows: dict[int, list[pa.RecordBatch]] = {}
-    for read in reads:
-        for batch in _events(work, read, log):
-            for number, share in partitioned(batch, work.config).items():
-                rows.setdefault(number, []).append(share)
+    held_bytes = 0
+    try:
+        for read in reads:
+            for batch in _events(work, read, log):
+                for number, share in partitioned(batch, work.config).items():
+                    rows.setdefault(number, []).append(share)
+                held_bytes += batch.nbytes
+                if held_bytes > HELD_BYTES_MAX:
+                    made += _encode_all(work, rows, log)
+                    rows, held_bytes = {}, 0
+        made += _encode_all(work, rows, log)
+    except BaseException:
+        remove(log, [batch.path for batch in made])
+        raise
+    return Done(tuple(made))
+
+
+def _encode_all(work: Work, rows: dict[int, list[pa.RecordBatch]], log: Log) -> list[NewBatch]:
     joined = {number: _join(parts) for number, parts in sorted(rows.items())}
-    rows.clear()
     large = _too_large_to_return(joined) if log.store is not None else set()
     ids = dict(work.queue_segments)
     made: list[NewBatch] = []
@@ -271,7 +306,7 @@ def carry_out(work: Work, reads: Iterable[SegmentRead], log: Log) -> Done:
     except BaseException:
         remove(log, [batch.path for batch in made])
         raise
-    return Done(tuple(made))
+    return made
 
 
 def _events(work: Work, read: SegmentRead, log: Log) -> Iterable[pa.RecordBatch]:
