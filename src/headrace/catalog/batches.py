@@ -200,6 +200,27 @@ def places(tx: Tx, segment_id: int, after: int, limit: int) -> list[Place]:
     return [Place(*row) for row in rows]
 
 
+class FilePlace(msgspec.Struct, frozen=True):
+    """Where a batch that is a file stands, and what is in it."""
+
+    start: int
+    end: int
+    size_bytes: int
+    layout: int
+    path: str
+
+
+def files_between(tx: Tx, segment_id: int, start: int, end: int) -> list[FilePlace]:
+    """The batches that are files and lie within offsets, whole."""
+    rows = tx.rows(
+        "SELECT start_offset, end_offset, bytes, layout, path FROM batches WHERE segment_id = ? "
+        "AND start_offset >= ? AND start_offset < ? AND end_offset <= ? AND path IS NOT NULL "
+        "ORDER BY start_offset",
+        (segment_id, start, end, end),
+    )
+    return [FilePlace(*row) for row in rows]
+
+
 def bytes_before(tx: Tx, segment: streams.Segment, offset: int) -> int:
     """The bytes of a segment that lie before an offset; within a batch they count evenly."""
     row = tx.row(

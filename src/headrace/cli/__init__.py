@@ -62,6 +62,7 @@ COMMANDS = (
     ("session", "Look at the sessions of workers, and remove them."),
     ("store", "Look after the files of large batches."),
     ("pipeline", "Run the jobs that move data in bulk, with Spark."),
+    ("doctor", "Check Python, Java, Spark, the catalog and the store."),
     ("demo", "The tour: a year of real flights through a log."),
     ("sim", "Run the protocols in a world where everything goes wrong."),
 )

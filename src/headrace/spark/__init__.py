@@ -13,14 +13,19 @@ from headrace.spark.session import session
 
 if TYPE_CHECKING:
     from headrace.spark.java import find_java
+    from headrace.spark.listener import LagListener, QueryLag
+    from headrace.spark.native import read
     from headrace.spark.session import check_executors
 
 _HOMES = {
+    "LagListener": "headrace.spark.listener",
+    "QueryLag": "headrace.spark.listener",
     "check_executors": "headrace.spark.session",
     "find_java": "headrace.spark.java",
+    "read": "headrace.spark.native",
 }
 
-__all__ = ["check_executors", "find_java", "session"]
+__all__ = ["LagListener", "QueryLag", "check_executors", "find_java", "read", "session"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,212 @@
+"""``headrace doctor``: what this machine has, what is wrong with it, and how to mend that."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from cyclopts import App, Parameter
+from rich.markup import escape
+from rich.table import Table
+
+from headrace.cli.failures import EXIT_FAILED, without_passwords
+from headrace.cli.options import NONE, Options, console, print_json
+from headrace.errors import HeadraceError, JavaMissingError, SparkSetupError
+
+app = App(name="doctor", help="Check Python, Java, Spark, the catalog and the store.")
+
+PYTHON_MIN = (3, 11)
+PYSPARK = ((4, 2), (4, 4))
+"""From the first that has what the source needs to the first that was not tried."""
+PANDAS_BELOW = (3,)
+
+State = Literal["ok", "warning", "failed"]
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was looked at; ``mend`` says what to do when it is not as it should be."""
+
+    name: str
+    state: State
+    found: str
+    mend: str = ""
+
+
+@app.default
+def doctor(
+    *,
+    spark: Annotated[bool, Parameter(negative="")] = False,
+    options: Options = NONE,
+) -> int:
+    """Check Python, Java, Spark, the catalog and the store; status 1 when something is wrong.
+
+    Example: `headrace doctor --catalog ./data`
+
+    Parameters
+    ----------
+    spark
+        Start Spark as well, and run a small query on it (takes some seconds).
+    """
+    checks = list(examine(options, start_spark=spark))
+    failed = any(check.state == "failed" for check in checks)
+    if options.json:
+        print_json({"ok": not failed, "checks": checks})
+    else:
+        _show(checks)
+    return EXIT_FAILED if failed else 0
+
+
+def examine(options: Options, *, start_spark: bool = False) -> Iterator[Check]:
+    """All checks, in their order."""
+    yield check_python(sys.version_info[:3])
+    pyspark = version_of("pyspark")
+    yield check_pyspark(pyspark)
+    if pyspark is not None:
+        yield check_pandas(version_of("pandas"))
+    yield check_java(needed=pyspark is not None)
+    if start_spark and pyspark is not None:
+        yield check_session()
+    yield from check_log(options)
+
+
+def check_python(version: tuple[int, ...]) -> Check:
+    shown = ".".join(map(str, version))
+    if version[:2] < PYTHON_MIN:
+        return Check("Python", "failed", shown, "install Python 3.11 or newer")
+    return Check("Python", "ok", shown)
+
+
+def check_pyspark(version: str | None) -> Check:
+    install = "pip install 'headrace[spark]'"
+    if version is None:
+        return Check("PySpark", "warning", "not installed", f"to use Spark: {install}")
+    first, beyond = PYSPARK
+    if not first <= numbers(version) < beyond:
+        shown = [".".join(map(str, each)) for each in PYSPARK]
+        mend = f"needs {shown[0]} or newer, below {shown[1]}: {install}"
+        return Check("PySpark", "failed", version, mend)
+    return Check("PySpark", "ok", version)
+
+
+def check_pandas(version: str | None) -> Check:
+    install = "pip install 'pandas<3'"
+    if version is None:
+        return Check("pandas", "failed", "not installed", f"PySpark needs it: {install}")
+    if numbers(version) >= PANDAS_BELOW:
+        return Check("pandas", "warning", version, f"PySpark is made for pandas 2: {install}")
+    return Check("pandas", "ok", version)
+
+
+def check_java(*, needed: bool) -> Check:
+    from headrace.spark.java import find_java
+
+    try:
+        java = find_java()
+    except JavaMissingError as error:
+        found, _, mend = str(error).partition(": ")
+        return Check("Java", "failed" if needed else "warning", found, mend)
+    where = "bundled with the java extra" if java.bundled else str(java.home)
+    return Check("Java", "ok", f"{java.release} ({where})")
+
+
+def check_session() -> Check:
+    """Start Spark and have it find the source by its name."""
+    from headrace.spark import session
+
+    try:
+        running = session("headrace doctor", "local[1]")
+        try:
+            count = running.range(10).count()
+            names = running.sparkContext.parallelize([0], 1).map(_has_package).collect()
+        finally:
+            running.stop()
+    except (SparkSetupError, RuntimeError, OSError) as error:
+        return Check("Spark", "failed", _line(error), "see the message, and the checks above")
+    if count != 10 or names != [True]:
+        mend = "install headrace in the Python of $PYSPARK_PYTHON, or unset that"
+        return Check("Spark", "failed", "its workers do not have this package", mend)
+    return Check("Spark", "ok", "started, and ran a query")
+
+
+def _has_package(_: int) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("pyspark_headrace") is not None
+
+
+def check_log(options: Options) -> Iterator[Check]:
+    """The catalog, if there is one, and its store."""
+    place = without_passwords(options.place)
+    if "://" not in options.place and not Path(options.place).expanduser().exists():
+        given = options.catalog is not None
+        yield Check(
+            "catalog",
+            "failed" if given else "warning",
+            f"there is none at {place}",
+            "name another with --catalog, or make it: headrace stream create …",
+        )
+        return
+    try:
+        with options.open() as log:
+            count = len(log.streams())
+            kind = "reachable by other machines" if log.catalog.shared else "on this machine"
+            yield Check("catalog", "ok", f"{place}: {count} streams, {kind}")
+            if log.store is None:
+                yield Check("store", "ok", "none: every batch lives inside the catalog")
+                return
+            path = f"{log.prefix}/doctor/{uuid.uuid4().hex}"
+            log.store.put(path, b"headrace")
+            same = log.store.get(path) == b"headrace"
+            log.store.delete(path)
+            kind = "reachable by other machines" if log.store.shared else "on this machine"
+            if same:
+                yield Check("store", "ok", f"{log.store.url}: writes and reads, {kind}")
+            else:
+                yield Check(
+                    "store", "failed", f"{log.store.url}: other bytes than written", "replace it"
+                )
+    except HeadraceError as error:
+        name = "store" if "store" in type(error).__name__.lower() else "catalog"
+        yield Check(name, "failed", _line(error), f"see what is at {place}, or name another")
+
+
+def version_of(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version.
+
+    >>> numbers("4.3.0"), numbers("3.0rc1")
+    ((4, 3, 0), (3,))
+    """
+    found = []
+    for part in version.split("."):
+        if not part.isdigit():
+            break
+        found.append(int(part))
+    return tuple(found)
+
+
+def _line(error: BaseException) -> str:
+    return without_passwords(" ".join(str(error).split()))[:400]
+
+
+_MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "failed": "[red]failed[/]"}
+
+
+def _show(checks: list[Check]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for name in ("check", "", "found", "what to do"):
+        table.add_column(name, overflow="fold")
+    for check in checks:
+        table.add_row(check.name, _MARKS[check.state], escape(check.found), escape(check.mend))
+    console().print(table)
