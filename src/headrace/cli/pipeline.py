@@ -15,10 +15,10 @@ from cyclopts import App, Parameter
 from rich.markup import escape
 from rich.table import Table
 
-from headrace.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED
+from headrace.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, UsageError
 from headrace.cli.options import NONE, Options, console, print_json
 from headrace.cli.screens import time_text
-from headrace.cli.values import pair
+from headrace.cli.values import duration_s, pair
 
 if TYPE_CHECKING:
     from headrace.spark.connection import Connection
@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 app = App(name="pipeline", help_epilogue="")
 
+LEASE_TTL_MS_MIN = 1_000
+LEASE_TTL_MS_MAX = 600_000
 ONCE_LEASE_TTL_MS = 120_000
 """With --once the lease is prolonged between rounds only."""
 
@@ -37,6 +39,7 @@ def pipeline(
     *,
     master: str = "local[*]",
     once: Annotated[bool, Parameter(negative="")] = False,
+    lease_ttl: str = "15s",
     spark_conf: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     options: Options = NONE,
 ) -> int:
@@ -55,6 +58,8 @@ def pipeline(
         Where Spark runs; a cluster needs a postgresql:// catalog and a shared store.
     once
         Do what is due now, and end; the exit status is 1 if a job failed.
+    lease_ttl
+        How long the others wait for a supervisor that is silent, before one of them takes over.
     spark_conf
         A setting of Spark, name=value; may be given again.
     """
@@ -63,6 +68,9 @@ def pipeline(
     from headrace.spark.supervisor import Settings, Supervisor
 
     settings = {"spark.scheduler.mode": "FAIR"}
+    ttl_ms = int(duration_s(lease_ttl, "--lease-ttl") * 1000)
+    if not LEASE_TTL_MS_MIN <= ttl_ms <= LEASE_TTL_MS_MAX:
+        raise UsageError(f"--lease-ttl {lease_ttl}: give 1s to 10m")
     settings |= dict(pair(each, "--spark-conf") for each in spark_conf)
     place = connection(options)
     check_shared(place.log(), master)
@@ -70,7 +78,7 @@ def pipeline(
     supervisor = Supervisor(
         place,
         lambda: session("headrace pipeline", master, **settings),
-        settings=Settings(lease_ttl_ms=ONCE_LEASE_TTL_MS) if once else Settings(),
+        settings=Settings(lease_ttl_ms=ONCE_LEASE_TTL_MS if once else ttl_ms),
     )
     stop = threading.Event()
     with _signals() as caught:
