@@ -237,5 +237,8 @@ def widen(batch: pa.RecordBatch, layout: int) -> pa.RecordBatch:
 
 
 def _with_offsets(batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
-    offsets = pa.array(np.arange(start, start + batch.num_rows, dtype=np.int64))
+    count = batch.num_rows
+    data = pa.py_buffer(np.arange(start, start + count, dtype=np.int64))
+    # Not pa.array: on an array of numpy's it loads pandas, if that is installed.
+    offsets = pa.Array.from_buffers(pa.int64(), count, [None, data])
     return pa.RecordBatch.from_arrays([offsets, *batch.columns], ["offset", *batch.schema.names])

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 import msgspec
+import pyarrow as pa
 
 from headrace.catalog import Tx
 from headrace.errors import (
@@ -65,6 +66,14 @@ LOUD = frozenset({Verdict.WAITING, Verdict.EVICTED, Verdict.FENCED})
 """Decisions that a person should hear of without asking."""
 
 _log = logging.getLogger(__name__)
+
+
+def _warm_up() -> None:
+    """Load now what the first event would load: with pandas installed, Arrow loads it then.
+
+    That takes the better part of a second, in which no pin is renewed.
+    """
+    pa.array([0]).to_numpy()
 
 
 class JoinOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +192,7 @@ class Member:
 
     async def open(self) -> None:
         """Join the group; with ``async with`` this is done for you."""
+        await self._host.in_thread(_warm_up)
         self._consumer = _MemberConsumer(
             self._host, self._options.consumer, CatalogAcks(self._host), self
         )
