@@ -138,6 +138,7 @@ class Supervisor:
         self._spark: SparkSession | None = None
         self._lease: Lease | None = None
         self._lease_until_ms = 0
+        self._leader = ""
         self._look_due_ms = 0
         self._outage = False
 
@@ -238,6 +239,7 @@ class Supervisor:
                 return  # Jobs of an earlier lease are still ending.
             held = self._log.catalog.leases.get(records.LEASE)
             if held is not None and held.owner != self._owner:
+                self._stands_by(held)
                 return
             lease = self._log.catalog.leases.acquire(records.LEASE, self._owner, ttl_ms)
             if lease is None:
@@ -245,6 +247,7 @@ class Supervisor:
             self._recorder.begin()
             self._lease = lease
             self._look_due_ms = 0
+            self._leader = self._owner
             _log.info("leading as %s", self._owner)
         elif asked_ms < self._lease_until_ms - ttl_ms * 2 // 3:
             return
@@ -252,6 +255,11 @@ class Supervisor:
             self._lease = self._log.catalog.leases.renew(self._lease, ttl_ms)
         # From before it was asked for: by no clock is it held for less than we think.
         self._lease_until_ms = asked_ms + ttl_ms
+
+    def _stands_by(self, held: Lease) -> None:
+        if self._leader != held.owner:
+            self._leader = held.owner
+            _log.info("standing by: %s leads", held.owner)
 
     def _stand_down(self) -> None:
         self._lease = None
