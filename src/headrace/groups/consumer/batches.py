@@ -77,9 +77,9 @@ class Batch:
     async def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
         """Deliver it again before what follows; when its deliveries are used up, in halves."""
         self._check("nack")
-        self._run.nack(self._handout, delay_ms, reason)
+        done = self._run.nack(self._handout, delay_ms, reason)
         self._answer = "nacked"
-        await self._run.stored()
+        await done
 
     async def reject(self, reason: str = "") -> None:
         """None of it can ever be done: all of it becomes dead letters."""
@@ -141,6 +141,10 @@ class BatchRun(Run):
     @property
     def wake_at_ms(self) -> int | None:
         return self.dispatcher.wake_at_ms
+
+    @property
+    def fetch_events_max(self) -> int:
+        return self.runtime.options.batch_events_max
 
     def progress(self) -> Progress:
         return self.dispatcher.progress()
@@ -208,14 +212,18 @@ class BatchRun(Run):
         if self.may_take():
             self.runtime.offer(self)
 
-    def nack(self, handout: BatchHandout, delay_ms: int | None, reason: str) -> None:
-        """A batch is refused."""
-        self._refused(self.dispatcher.nack(handout.ticket, now_ms(), delay_ms, reason))
+    def nack(self, handout: BatchHandout, delay_ms: int | None, reason: str) -> Awaitable[None]:
+        """A batch is refused; waits until that is stored."""
+        outcome = self.dispatcher.nack(handout.ticket, now_ms(), delay_ms, reason)
+        self._refused(outcome)
+        if isinstance(outcome, DyingPiece):
+            return self.runtime.buried(self)
+        return self.stored()
 
     def reject(self, handout: BatchHandout, reason: str) -> Awaitable[None]:
         """A batch dies; waits until its events are stored as dead letters."""
         self.dispatcher.reject(handout.ticket, now_ms(), reason)
-        return self.runtime.bury(self)
+        return self.runtime.buried(self)
 
     def _refused(self, outcome: object) -> None:
         self.runtime.changed(self, delay_ms=self.runtime.options.ack_delay_ms)

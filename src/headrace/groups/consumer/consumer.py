@@ -27,14 +27,12 @@ owner is told.  ``abandon`` and a refused commit: every answer raises from then 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Self
 
 from headrace.errors import (
-    AlreadyAckedError,
     ConsumerClosedError,
     ConsumerModeError,
     Fenced,
@@ -45,27 +43,20 @@ from headrace.errors import (
 from headrace.groups.consumer.batches import Batch, BatchRun
 from headrace.groups.consumer.commits import Commits
 from headrace.groups.consumer.consume import Handler, consume
-from headrace.groups.consumer.dead_letters import bury
+from headrace.groups.consumer.dead_letters import Burials
 from headrace.groups.consumer.delivery import Delivery
 from headrace.groups.consumer.events import EventRun
-from headrace.groups.consumer.fetch import Fetched, Skipped, UnitReader
+from headrace.groups.consumer.fetch import UnitReader
 from headrace.groups.consumer.news import Reach, follow
-from headrace.groups.consumer.run import Dying, Run, now_ms
+from headrace.groups.consumer.prefetch import Prefetch
+from headrace.groups.consumer.run import Run, now_ms
 from headrace.groups.consumer.types import AckStore, ConsumerOptions, OwnedUnit, UnitEvents
 from headrace.groups.host import Host
-from headrace.log import limits
 
 BLOCK_EVENTS = 512
 SHARE_EVENTS = 64
 """Events taken at a time, and what each unit may give of them at least."""
-FETCHES_MAX = 4
-"""Reads under way at a time."""
-INLINE_EVENTS = 32
-"""So few are read where we stand: a change of thread takes longer."""
-FIRST_ROWS = 256
 RETRY_S = 0.5
-
-_log = logging.getLogger(__name__)
 
 
 class Consumer:
@@ -90,16 +81,14 @@ class Consumer:
         self._waiting: dict[str, OwnedUnit] = {}  # opened before it is known how they are used
         self._runs: dict[str, Run] = {}
         self._offered: deque[Run] = deque()
-        self._hungry: dict[Run, None] = {}
+        self._prefetch = Prefetch(host, options, self._fetched, self._surface)
         self._soon: dict[Run, None] = {}
-        self._burials: dict[Run, asyncio.Task[None]] = {}
+        self._burials = Burials(self, self._surface)
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready: deque[Delivery] = deque()
         self._ready_batches: deque[Batch] = deque()
         self._aside: deque[Delivery] = deque()
         self._failures: deque[HeadraceError] = deque(maxlen=16)
-        self._fetches = 0
-        self._held_bytes = 0.0
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
@@ -154,7 +143,7 @@ class Consumer:
     @property
     def held_bytes(self) -> int:
         """Bytes of events that are fetched ahead or in the application's hands."""
-        return int(self._held_bytes)
+        return int(self._prefetch.held_bytes)
 
     @property
     def closed(self) -> bool:
@@ -169,11 +158,9 @@ class Consumer:
         if self._closed is not None:
             return
         self._closed = ConsumerClosedError("the consumer is closed: the answer does not count")
-        self._hungry.clear()
+        self._prefetch.stop()
         try:
-            burials = list(self._burials.values())
-            if burials:
-                await asyncio.wait(burials, timeout=RETRY_S)
+            await self._burials.close(RETRY_S)
             await self._commits.flush()
         finally:
             self._commits.stop()
@@ -186,11 +173,9 @@ class Consumer:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            for task in [*self._burials.values()]:
-                task.cancel()
-            pending = [*self._tasks, *self._burials.values()]
-            if pending:
-                await asyncio.wait(pending)
+            await self._prefetch.close()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
             self._wake.set()
 
     # -- for the application ------------------------------------------------------------
@@ -301,10 +286,10 @@ class Consumer:
                 self.wake_at(run.wake_at_ms)
                 if run.may_take():
                     self.offer(run)
-            self._want(run)
+            self._prefetch.want(run)
             if room <= 0:
                 break
-        self._pump()
+        self._prefetch.pump()
 
     def _fill_batches(self) -> None:
         """Take one batch from the first run that has one."""
@@ -315,12 +300,12 @@ class Consumer:
                 continue
             assert isinstance(run, BatchRun)
             found = run.take(now_ms())
-            self._want(run)
+            self._prefetch.want(run)
             if found is not None:
                 self._ready_batches.append(found)
                 self.wake_at(run.wake_at_ms)
                 break
-        self._pump()
+        self._prefetch.pump()
 
     def _take_back(self, run: Run) -> list[int]:
         """Remove what the application has not seen of a run; gives the offsets."""
@@ -395,8 +380,8 @@ class Consumer:
             self._surface(reach)
             return
         run.head, run.sealed = reach.head, reach.sealed
-        self._want(run)
-        self._pump()
+        self._prefetch.want(run)
+        self._prefetch.pump()
         self.check_end(run)
 
     def _find(self, unit: str, token: int) -> Run:
@@ -408,7 +393,7 @@ class Consumer:
     def _drop(self, run: Run, why: HeadraceError) -> None:
         self._take_back(run)
         self._soon.pop(run, None)
-        self._hungry.pop(run, None)
+        self._prefetch.forget(run)
         if self._runs.get(run.owned.unit) is run:
             del self._runs[run.owned.unit]
         run.end(why)
@@ -451,81 +436,6 @@ class Consumer:
             run.finished_told = True
             self._events.finished(owned.unit, owned.token)
 
-    # -- fetching -----------------------------------------------------------------------
-
-    def _want(self, run: Run) -> None:
-        if self._closed is None and run.hungry():
-            self._hungry[run] = None
-
-    def _pump(self) -> None:
-        """Start as many fetches as may run."""
-        while self._hungry and self._fetches < FETCHES_MAX:
-            room = self.options.prefetch_bytes - self._held_bytes
-            if room <= 0:
-                return
-            run = next(iter(self._hungry))
-            del self._hungry[run]
-            if not run.hungry():
-                continue
-            reader = run.reader
-            assert reader is not None
-            end = min(run.head, reader.position + self._rows(run, room))
-            if end - reader.position <= INLINE_EVENTS and self.host.log.catalog.quick:
-                try:
-                    self._fetched(run, reader.next(end))
-                except HeadraceError as error:
-                    self._fetch_failed(run, error)
-                continue
-            run.fetching = True
-            self._fetches += 1
-            self._spawn(self._fetch(run, reader, end))
-
-    def _rows(self, run: Run, room: float) -> int:
-        """How many events to fetch at most, so that about ``room`` bytes come."""
-        if run.row_bytes:
-            wanted = int(room / run.row_bytes)
-        else:
-            wanted = limits.READ_ROWS if room >= 4 * limits.READ_BYTES else FIRST_ROWS
-        most = self.options.batch_events_max if isinstance(run, BatchRun) else limits.READ_ROWS
-        return max(1, min(wanted, most))
-
-    async def _fetch(self, run: Run, reader: UnitReader, end: int) -> None:
-        try:
-            found = await self.host.in_thread(reader.next, end)
-        except HeadraceError as error:
-            self._fetches -= 1
-            self._fetch_failed(run, error)
-        else:
-            self._fetches -= 1
-            run.fetching = False
-            self._fetched(run, found)
-        self._pump()
-
-    def _fetched(self, run: Run, found: Fetched | Skipped) -> None:
-        if isinstance(found, Skipped) and found.trimmed:
-            _log.warning(
-                "group %s, unit %s: events below offset %d were trimmed before they were delivered",
-                run.owned.group,
-                run.owned.unit,
-                found.end,
-            )
-        run.fetched(found)
-        if run.may_take():
-            self.offer(run)
-        self._want(run)
-
-    def _fetch_failed(self, run: Run, error: HeadraceError) -> None:
-        """Tell the application once, and read again in a while."""
-        run.fetching = True
-        self._surface(error)
-
-        def again() -> None:
-            run.fetching = False
-            self._want(run)
-            self._pump()
-
-        self._loop.call_later(RETRY_S, again)
-
     # -- what runs ask for --------------------------------------------------------------
 
     def ack_soon(self, run: Run) -> None:
@@ -544,10 +454,19 @@ class Consumer:
             self._offered.append(run)
             self._wake.set()
 
+    def _fetched(self, run: Run) -> None:
+        if run.may_take():
+            self.offer(run)
+        self.check_end(run)
+
     def account(self, size_bytes: float) -> None:
-        self._held_bytes += size_bytes
-        if size_bytes < 0 and self._hungry and self._fetches < FETCHES_MAX:
-            self._loop.call_soon(self._pump)
+        self._prefetch.account(size_bytes)
+
+    def bury(self, run: Run) -> None:
+        self._burials.begin(run)
+
+    def buried(self, run: Run) -> Awaitable[None]:
+        return self._burials.wait(run)
 
     def _settle(self) -> None:
         """Pass the acks that were gathered on to their dispatchers."""
@@ -581,47 +500,6 @@ class Consumer:
     def _restore(self) -> None:
         self._ready.extend(self._aside)
         self._aside.clear()
-
-    # -- dead letters -------------------------------------------------------------------
-
-    def bury(self, run: Run) -> asyncio.Future[None]:
-        task = self._burials.get(run)
-        if task is None:
-            task = self._loop.create_task(self._bury(run))
-            self._burials[run] = task
-            task.add_done_callback(partial(self._buried, run))
-        return asyncio.shield(task)
-
-    def _buried(self, run: Run, task: asyncio.Task[None]) -> None:
-        del self._burials[run]
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, HeadraceError) and not isinstance(error, Fenced):
-            self._surface(error)
-
-    async def _bury(self, run: Run) -> None:
-        while (dying := run.dying()) is not None:
-            try:
-                await self._bury_each(run, dying)
-            except Fenced as fenced:
-                self.lost(run, fenced)
-                raise
-            if run.gone is None:
-                dying.confirm()
-                if self.acks.repeats_transactions:
-                    self.changed(run, delay_ms=self.options.ack_delay_ms)
-        self.check_end(run)
-        if run.gone is not None:
-            raise run.gone
-
-    async def _bury_each(self, run: Run, dying: Dying) -> None:
-        try:
-            await bury(self, run, dying)
-        except AlreadyAckedError:
-            # An earlier try was stored after all, of which only the answer was lost.
-            if len(dying.letters) == 1:
-                return
-            for letter, one in zip(dying.letters, _singles(dying.ranges), strict=True):
-                await self._bury_each(run, Dying([letter], [one], dying.confirm))
 
     # -- time ---------------------------------------------------------------------------
 
@@ -672,7 +550,3 @@ class _Batches:
 
     async def __anext__(self) -> Batch:
         return await self._get()
-
-
-def _singles(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    return [(offset, offset + 1) for lo, hi in ranges for offset in range(lo, hi)]

@@ -7,9 +7,11 @@ is neither an event that is passed over and kept nowhere, nor a letter of a stal
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from headrace.errors import UnknownStreamError
+from headrace.errors import AlreadyAckedError, Fenced, HeadraceError, UnknownStreamError
 from headrace.groups.consumer.transaction import acked, commit
 from headrace.groups.consumer.types import UnitAck
 from headrace.groups.delivery import DeadLetter
@@ -29,6 +31,7 @@ GROUP = "headrace-group"
 MEMBER = "headrace-member"
 
 DETAIL_CHARS_MAX = 1000
+RETRY_S = 0.5
 
 
 def stream_of(group: str) -> str:
@@ -81,3 +84,70 @@ async def bury(runtime: Runtime, run: Run, dying: Dying) -> None:
             await runtime.host.in_thread(log.create_internal_stream, stream, 1)
         else:
             return
+
+
+class Burials:
+    """Dead letters that are being stored, one commit of a run at a time.
+
+    What is dying stays so until it is stored: whatever fails is tried again.
+    """
+
+    def __init__(self, runtime: Runtime, surface: Callable[[HeadraceError], None]) -> None:
+        self._runtime = runtime
+        self._surface = surface
+        self._tasks: dict[Run, asyncio.Task[None]] = {}
+
+    def begin(self, run: Run) -> None:
+        """Store what is dying."""
+        if run not in self._tasks:
+            task = asyncio.get_running_loop().create_task(self._bury_all(run))
+            self._tasks[run] = task
+            task.add_done_callback(lambda _: self._ended(run, task))
+
+    def wait(self, run: Run) -> Awaitable[None]:
+        """The same, and wait for it; raises when it does not count."""
+        self.begin(run)
+        return asyncio.shield(self._tasks[run])
+
+    async def close(self, patience_s: float) -> None:
+        """Give what is under way a chance to end, and then end it."""
+        tasks = list(self._tasks.values())
+        if not tasks:
+            return
+        await asyncio.wait(tasks, timeout=patience_s)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    def _ended(self, run: Run, task: asyncio.Task[None]) -> None:
+        del self._tasks[run]
+        if not task.cancelled():
+            task.exception()  # whoever waits for it raises it
+
+    async def _bury_all(self, run: Run) -> None:
+        while (dying := run.dying()) is not None:
+            try:
+                await self._bury(run, dying)
+            except Fenced as fenced:
+                self._runtime.lost(run, fenced)
+                raise
+            except HeadraceError as error:
+                self._surface(error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if run.gone is not None:
+                break
+            dying.confirm()
+            if self._runtime.acks.repeats_transactions:
+                self._runtime.changed(run, delay_ms=0)
+        if run.gone is not None:
+            raise run.gone
+        self._runtime.check_end(run)
+
+    async def _bury(self, run: Run, dying: Dying) -> None:
+        try:
+            await bury(self._runtime, run, dying)
+        except AlreadyAckedError:
+            # An earlier try was stored after all, of which only the answer was lost.
+            for part in dying.apart() if len(dying.letters) > 1 else ():
+                await self._bury(run, part)

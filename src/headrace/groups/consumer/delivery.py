@@ -102,9 +102,9 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         """Deliver it again, after ``delay_ms`` or the back-off, before the next of its key."""
         self._check("nack")
         run: EventRun = self._run
-        run.nack(self, delay_ms, reason)
+        done = run.nack(self, delay_ms, reason)
         self._answer = "nacked"
-        await run.stored()
+        await done
 
     async def reject(self, reason: str = "") -> None:
         """It can never be done: a dead letter at once; returns once that is stored."""

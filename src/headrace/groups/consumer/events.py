@@ -21,6 +21,7 @@ from headrace.groups.consumer.transaction import AckTransaction
 from headrace.groups.consumer.types import OwnedUnit
 from headrace.groups.delivery import DeadLetter, Dispatcher, Stalled
 from headrace.groups.progress import Progress
+from headrace.log import limits
 
 HOLES_DELAY_MS = 200
 """Progress over events that were not for this group is not urgent."""
@@ -54,6 +55,10 @@ class EventRun(Run):
     @property
     def wake_at_ms(self) -> int | None:
         return self.dispatcher.wake_at_ms
+
+    @property
+    def fetch_events_max(self) -> int:
+        return limits.READ_ROWS
 
     def progress(self) -> Progress:
         return self.dispatcher.progress()
@@ -181,17 +186,20 @@ class EventRun(Run):
         ahead = sum(part.rows for part in self.ahead if isinstance(part, Fetched))
         return len(self.rows) + ahead - self._at
 
-    def nack(self, delivery: Delivery, delay_ms: int | None, reason: str) -> None:
-        """Refuse one; it comes again, or dies."""
+    def nack(self, delivery: Delivery, delay_ms: int | None, reason: str) -> Awaitable[None]:
+        """Refuse one; it comes again, or dies.  Waits until that is stored."""
         outcome = self.dispatcher.nack(
             delivery.offset, delivery.attempt, now_ms(), delay_ms, reason
         )
         self._refused(outcome)
+        if isinstance(outcome, DeadLetter):
+            return self.runtime.buried(self)
+        return self.stored()
 
     def reject(self, delivery: Delivery, reason: str) -> Awaitable[None]:
         """Let one die; waits until it is stored as a dead letter."""
         self.dispatcher.reject(delivery.offset, delivery.attempt, now_ms(), reason)
-        return self.runtime.bury(self)
+        return self.runtime.buried(self)
 
     def extend(self, delivery: Delivery) -> None:
         """Its time begins anew."""

@@ -6,7 +6,6 @@ application still holds of the old one refers to the old one, which refuses ever
 
 from __future__ import annotations
 
-import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -64,8 +63,12 @@ class Runtime(Protocol):
         """Time matters at this moment."""
         ...
 
-    def bury(self, run: Run) -> asyncio.Future[None]:
-        """There are dead letters to store; done when they are."""
+    def bury(self, run: Run) -> None:
+        """There are dead letters to store."""
+        ...
+
+    def buried(self, run: Run) -> Awaitable[None]:
+        """The same; waits until they are stored."""
         ...
 
     def check_end(self, run: Run) -> None:
@@ -84,6 +87,14 @@ class Dying(msgspec.Struct, frozen=True):
     ranges: list[tuple[int, int]]
     confirm: Callable[[], None]
     """They are stored."""
+
+    def apart(self) -> list[Dying]:
+        """Each of them alone."""
+        offsets = [offset for lo, hi in self.ranges for offset in range(lo, hi)]
+        return [
+            Dying([letter], [(offset, offset + 1)], self.confirm)
+            for letter, offset in zip(self.letters, offsets, strict=True)
+        ]
 
 
 class Run(ABC):
@@ -162,6 +173,11 @@ class Run(ABC):
     @abstractmethod
     def may_take(self) -> bool:
         """Whether a take may find something."""
+
+    @property
+    @abstractmethod
+    def fetch_events_max(self) -> int:
+        """How many events to fetch at a time."""
 
     # -- reading ahead ------------------------------------------------------------------
 

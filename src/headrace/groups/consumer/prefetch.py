@@ -1,0 +1,160 @@
+"""Prefetch: which unit is read next, and how far, within the bytes that a consumer may hold.
+
+A run that has something to read and little at hand is *hungry*.  Hungry runs are fed in turn, a
+few at a time, as long as what all of them hold is below ``prefetch_bytes``; so memory is bounded
+whatever the backlog and however many units there are.  A single fetch may go beyond the bound: it
+asks for as many events as should fit, by the size of those before, and at least for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from headrace.errors import HeadraceError
+from headrace.groups.consumer.fetch import Fetched, Skipped, UnitReader
+from headrace.groups.consumer.run import Run
+from headrace.groups.consumer.types import ConsumerOptions
+from headrace.groups.host import Host
+from headrace.log import limits
+
+FETCHES_MAX = 4
+"""Reads under way at a time."""
+INLINE_EVENTS = 32
+"""So few are read where we stand: a change of thread takes longer."""
+FIRST_ROWS = 256
+"""Asked for when the size of an event is not known and memory is short."""
+RETRY_S = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+class Prefetch:
+    """Reads ahead for all runs of a consumer."""
+
+    def __init__(
+        self,
+        host: Host,
+        options: ConsumerOptions,
+        fetched: Callable[[Run], None],
+        surface: Callable[[HeadraceError], None],
+    ) -> None:
+        self._host = host
+        self._options = options
+        self._fetched = fetched
+        self._surface = surface
+        self._loop = asyncio.get_running_loop()
+        self._hungry: dict[Run, None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
+        self._pumping = False
+        self.held_bytes = 0.0
+
+    def want(self, run: Run) -> None:
+        """Read on for this run, if there is something to read and room for it."""
+        if not self._stopped and run.hungry():
+            self._hungry[run] = None
+
+    def forget(self, run: Run) -> None:
+        """The run is gone."""
+        self._hungry.pop(run, None)
+
+    def account(self, size_bytes: float) -> None:
+        """So many bytes more, or less, are held."""
+        self.held_bytes += size_bytes
+        if size_bytes < 0 and self._hungry and not self._pumping:
+            self._pumping = True
+            self._loop.call_soon(self._pump_soon)
+
+    def _pump_soon(self) -> None:
+        self._pumping = False
+        self.pump()
+
+    def pump(self) -> None:
+        """Start as many fetches as may run."""
+        while self._hungry and len(self._tasks) < FETCHES_MAX:
+            room = self._options.prefetch_bytes - self.held_bytes
+            if room <= 0:
+                return
+            run = next(iter(self._hungry))
+            del self._hungry[run]
+            if not run.hungry():
+                continue
+            reader = run.reader
+            assert reader is not None
+            end = min(run.head, reader.position + self._rows(run, room))
+            if end - reader.position <= INLINE_EVENTS and self._host.log.catalog.quick:
+                self._read_here(run, reader, end)
+                continue
+            run.fetching = True
+            task = self._loop.create_task(self._read(run, reader, end))
+            self._tasks.add(task)
+            task.add_done_callback(self._done)
+
+    def _rows(self, run: Run, room: float) -> int:
+        """How many events to ask for, so that about ``room`` bytes come."""
+        if run.row_bytes:
+            wanted = int(room / run.row_bytes)
+        else:
+            wanted = limits.READ_ROWS if room >= 4 * limits.READ_BYTES else FIRST_ROWS
+        return max(1, min(wanted, run.fetch_events_max))
+
+    def _read_here(self, run: Run, reader: UnitReader, end: int) -> None:
+        try:
+            found = reader.next(end)
+        except HeadraceError as error:
+            self._failed(run, error)
+        else:
+            self._keep(run, found)
+
+    async def _read(self, run: Run, reader: UnitReader, end: int) -> None:
+        try:
+            found = await self._host.in_thread(reader.next, end)
+        except HeadraceError as error:
+            self._failed(run, error)
+        else:
+            run.fetching = False
+            self._keep(run, found)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.result()
+        self.pump()
+
+    def _keep(self, run: Run, found: Fetched | Skipped) -> None:
+        if isinstance(found, Skipped) and found.trimmed:
+            _log.warning(
+                "group %s, unit %s: events below offset %d were trimmed before they were delivered",
+                run.owned.group,
+                run.owned.unit,
+                found.end,
+            )
+        run.fetched(found)
+        self._fetched(run)
+        self.want(run)
+
+    def _failed(self, run: Run, error: HeadraceError) -> None:
+        """Tell the application, and read again in a while."""
+        run.fetching = True
+        if self._stopped or run.gone is not None:
+            return
+        self._surface(error)
+        self._loop.call_later(RETRY_S, self._again, run)
+
+    def _again(self, run: Run) -> None:
+        run.fetching = False
+        self.want(run)
+        self.pump()
+
+    def stop(self) -> None:
+        """Start no more."""
+        self._stopped = True
+        self._hungry.clear()
+
+    async def close(self) -> None:
+        """Stop, and wait for what is under way."""
+        self.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
