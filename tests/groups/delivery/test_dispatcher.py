@@ -471,3 +471,38 @@ def test_a_damaged_progress_record_is_refused() -> None:
     ):
         with pytest.raises(ProgressDecodeError):
             Dispatcher(DeliveryConfig(), record)
+
+
+# --- what waits to be seen ------------------------------------------------------------------
+
+
+def test_what_was_not_seen_goes_back_when_a_unit_is_drained() -> None:
+    dispatcher = Dispatcher(DeliveryConfig())
+    dispatcher.feed([0, 1, 2], [1, 2, 3], 3)
+    dispatcher.take(3, 0)
+    with pytest.raises(FeedError):
+        dispatcher.recall([1])
+    dispatcher.drain()
+    with pytest.raises(UnknownDeliveryError):
+        dispatcher.recall([1, 7])
+    dispatcher.recall([1, 2])
+    assert dispatcher.in_flight == 1
+    dispatcher.ack(0, 1, 1)
+    assert dispatcher.idle
+    assert dispatcher.progress() == Progress(1)
+
+
+def test_renewed_events_have_their_time_again_and_are_no_sign_of_life() -> None:
+    dispatcher = Dispatcher(DeliveryConfig(ack_wait_ms=100, stall_after_ms=250))
+    dispatcher.feed([0, 1], [1, 2], 2)
+    dispatcher.take(2, 0)
+    dispatcher.renew([1, 9], 90)
+    (late,) = dispatcher.tick(100)
+    assert isinstance(late, Retry)
+    assert late.offset == 0
+    dispatcher.renew([1], 180)
+    (stalled,) = dispatcher.tick(250)
+    assert isinstance(stalled, Stalled)
+    (late,) = dispatcher.tick(280)
+    assert isinstance(late, Retry)
+    assert late.offset == 1

@@ -26,7 +26,7 @@ class Commits:
         sync: bool,
         settle: Callable[[], None],
         stored: Callable[[Run, Fenced | None], None],
-        failed: Callable[[HeadraceError], None],
+        failed: Callable[[Exception], None],
     ) -> None:
         self._store = store
         self._sync = sync
@@ -107,7 +107,7 @@ class Commits:
             acks = [UnitAck(run.owned, run.progress()) for run in runs]
             try:
                 results = await self._store.commit(acks, sync=self._sync) if acks else []
-            except HeadraceError as error:
+            except Exception as error:
                 self._broken(due, error)
                 return
             finally:
@@ -122,7 +122,7 @@ class Commits:
                         waiter.set_result(None)
                 self._stored(run, fenced)
 
-    def _broken(self, due: dict[Run, list[asyncio.Future[None]]], error: HeadraceError) -> None:
+    def _broken(self, due: dict[Run, list[asyncio.Future[None]]], error: Exception) -> None:
         """Nothing is known to be stored; whoever waits is told, and it is tried again."""
         told = False
         for run, waiters in due.items():
@@ -134,7 +134,7 @@ class Commits:
             self._failed(error)
 
 
-def _raise_in(waiter: asyncio.Future[None], error: HeadraceError) -> bool:
+def _raise_in(waiter: asyncio.Future[None], error: Exception) -> bool:
     """Let whoever waits raise an error of their own; false if nobody does."""
     if waiter.done():
         return False

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, cast
 
-from headrace.errors import Fenced, HeadraceError, InvalidInputError
+from headrace.errors import DeliveryError, Fenced, HeadraceError, InvalidInputError
 from headrace.groups.consumer.delivery import Delivery
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ async def _work(consumer: Consumer, call: Callable[[Delivery], Awaitable[object]
             delivery = await anext(consumer)
         except StopAsyncIteration:
             return
-        except Fenced as fenced:
+        except (Fenced, DeliveryError) as error:
             # Work that no longer counts is no reason to stop working on the rest.
-            _log.warning("%s", fenced)
+            _log.warning("%s", error)
             continue
         try:
             await call(delivery)

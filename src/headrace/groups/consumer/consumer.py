@@ -57,6 +57,8 @@ BLOCK_EVENTS = 512
 SHARE_EVENTS = 64
 """Events taken at a time, and what each unit may give of them at least."""
 RETRY_S = 0.5
+LOOK_MS = 1000
+"""How often time is looked at while something is due that nobody takes."""
 
 
 class Consumer:
@@ -88,10 +90,12 @@ class Consumer:
         self._ready: deque[Delivery] = deque()
         self._ready_batches: deque[Batch] = deque()
         self._aside: deque[Delivery] = deque()
-        self._failures: deque[HeadraceError] = deque(maxlen=16)
+        self._failures: deque[Exception] = deque(maxlen=16)
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
+        limits = options.delivery
+        self._look_ms = min(LOOK_MS, limits.ack_wait_ms, limits.stall_after_ms or LOOK_MS)
         self._closed: ConsumerClosedError | None = None
 
     # -- for the owner of the units -----------------------------------------------------
@@ -490,7 +494,7 @@ class Consumer:
             run.soon_unstored = False
         self.check_end(run)
 
-    def _surface(self, error: HeadraceError) -> None:
+    def _surface(self, error: Exception) -> None:
         """The application hears of it at its next delivery, or when it flushes."""
         self._failures.append(error)
         self._aside.extend(self._ready)
@@ -527,7 +531,8 @@ class Consumer:
                     self.check_end(run)
                 at_ms = run.wake_at_ms
                 if at_ms is not None and at_ms <= now:
-                    at_ms = None  # it is on offer: the next take sees to it
+                    # What is due is on offer; other deadlines run on until somebody takes it.
+                    at_ms = now + self._look_ms
             if at_ms is not None and (soonest is None or at_ms < soonest):
                 soonest = at_ms
         self.wake_at(soonest)

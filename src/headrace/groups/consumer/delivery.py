@@ -81,10 +81,11 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         run: EventRun = self._run
         if self._answer or run.gone is not None:
             self._check("ack")
-        self._answer = "acked"
         if self.attempt != 1:
             run.ack_one(self)
+            self._answer = "acked"
             return
+        self._answer = "acked"
         soon = run.soon
         soon.append(self.offset)
         if len(soon) == 1:

@@ -12,7 +12,7 @@ from itertools import compress
 
 import msgspec
 
-from headrace.errors import DeliveryError, Fenced
+from headrace.errors import DeliveryError, Fenced, HeadraceError
 from headrace.groups.consumer.dead_letters import dead_letter
 from headrace.groups.consumer.delivery import Delivery, deliveries
 from headrace.groups.consumer.fetch import Fetched, Skipped
@@ -261,6 +261,11 @@ class EventRun(Run):
     def drop_ahead(self) -> None:
         super().drop_ahead()
         self._at = 0
+
+    def end(self, why: HeadraceError) -> None:
+        super().end(why)
+        self.rows.clear()
+        self.soon.clear()
 
 
 class _Answer:
