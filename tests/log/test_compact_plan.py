@@ -27,7 +27,8 @@ def pieces(
             start += 1
         total += size
         created_us = NOW_US - age_s * 1_000_000 + at
-        found.append(Piece(start, start + rows, size, total, 0, created_us, 11, at, None))
+        path = f"{at}.parquet" if size > MiB else None
+        found.append(Piece(start, start + rows, size, total, 0, created_us, 11, at, path))
         start += rows
     return found
 
@@ -76,6 +77,10 @@ def test_a_damaged_batch_parts_the_runs() -> None:
 
 def test_a_run_ends_at_the_target() -> None:
     assert plan(pieces(*[30 * MiB] * 5)) == [[30 * MiB] * 2] * 2
+
+
+def test_a_commit_frees_a_bounded_part_of_the_catalog() -> None:
+    assert plan(pieces(*[MiB] * 40)) == [[MiB] * 16, [MiB] * 16, [MiB] * 8]
 
 
 def test_a_batch_that_outweighs_the_others_is_not_rewritten_for_them() -> None:

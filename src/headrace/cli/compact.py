@@ -116,8 +116,8 @@ def _show(done: Compacted) -> None:
     else:
         sizes = f"{size_text(done.bytes_before)} → {size_text(done.bytes_after)}"
         console().print(
-            f"{named} {done.batches:,} batches with {done.events:,} events are "
-            f"{_files(done.files)} now ({sizes})"
+            f"{named} made {_files(done.files)} of {done.batches:,} batches with "
+            f"{done.events:,} events ({sizes})"
         )
     for message in done.damaged:
         console().print(f"left alone: {escape(message)}")

@@ -50,7 +50,14 @@ BUCKET = "compaction"
 
 PIECES_MAX = 10_000
 """Batches in one run: the commit replaces them all while appends wait."""
+INLINE_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes inside the catalog that one commit frees, for the same reason; files cost it nothing.
+
+What is left small by this is joined with its neighbours by a later run.
+"""
 ROWS_MAX = 8_000_000
+PASSES_MAX = 20
+"""Every pass doubles the size of the files it joins at least, so that a few are enough."""
 PAGE = 1000
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 SHARE_OF_LIMIT = 10
@@ -113,7 +120,10 @@ class Rewrite(msgspec.Struct, frozen=True):
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a compaction did; with ``dry_run`` what it would do."""
+    """What a compaction did; with ``dry_run`` what it would do.
+
+    An event that was rewritten twice, into a file and from there into a larger one, counts twice.
+    """
 
     stream: str
     files: int = 0
@@ -162,24 +172,27 @@ def runs(
     Batches that start at an offset in ``avoid`` are left alone.
     """
     run: list[Piece] = []
-    size = 0
+    size = inline = 0
     for piece in pieces:
         if piece.created_us > now_us - policy.min_age_s * 1_000_000:
             break
         small = 2 * piece.size_bytes < policy.target_bytes and piece.start not in avoid
+        within = piece.size_bytes if piece.path is None else 0
         if run and not (
             small
             and piece.start == run[-1].end
             and size + piece.size_bytes <= policy.target_bytes
+            and inline + within <= INLINE_BYTES_MAX
             and piece.end - run[0].start <= events_max
             and piece.created_us - run[0].created_us <= policy.span_s * 1_000_000
             and len(run) < PIECES_MAX
         ):
             yield from _worthwhile(policy, run, complete)
-            run, size = [], 0
+            run, size, inline = [], 0, 0
         if small:
             run.append(piece)
             size += piece.size_bytes
+            inline += within
     yield from _worthwhile(policy, run, complete)
 
 
@@ -410,12 +423,16 @@ class Compactor:
     def compact(
         self, *, dry_run: bool = False, progress: Callable[[Compacted], None] | None = None
     ) -> Compacted:
-        """One pass over the stream, in this process."""
+        """Compact the stream in this process, until nothing is due; a dry run looks once."""
         done = Compacted(stream=self.stream, dry_run=dry_run)
-        for run in self.plan():
-            done = done.with_run(run, None) if dry_run else self._compact(run, done)
-            if progress is not None:
-                progress(done)
+        for _ in range(1 if dry_run else PASSES_MAX):
+            before = done.files
+            for run in self.plan():
+                done = done.with_run(run, None) if dry_run else self._compact(run, done)
+                if progress is not None:
+                    progress(done)
+            if done.files == before:
+                break
         return done
 
     def _compact(self, run: Run, done: Compacted) -> Compacted:
