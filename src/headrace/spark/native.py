@@ -13,6 +13,7 @@ only a part is wanted, and files with markers in them.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import reduce
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 GROUP_FILES_MAX = 256
 MODULUS_MAX = 1 << 18
 HADOOP_SCHEMES = {"s3": "s3a", "gs": "gs", "abfs": "abfs", "abfss": "abfss", "az": "abfss"}
+PATTERN = re.compile(r"[\[\]{}*?\\]")
 
 Spot = str | datetime | Mapping[int, int]
 
@@ -173,11 +175,8 @@ def _scan(
     if subject is not None and "subject" not in wanted:
         wanted.append("subject")
     stored = StructType([StructField(name, TYPES[name]) for name in wanted])
-    # A folder's name is taken as it is, also when it looks like a pattern.
-    frame = (
-        spark.read.schema(stored)
-        .option("__globPaths__", "false")
-        .parquet(*(f"{root}/{file.place.path}" for file in group.files))
+    frame = spark.read.schema(stored).parquet(
+        *(f"{root}/{file.place.path}" for file in group.files)
     )
     starts, segments = [0] * group.modulus, [0] * group.modulus
     for file in group.files:
@@ -236,7 +235,8 @@ def _through_source(
 
 def _root(spark: SparkSession, log: Log) -> str | None:
     """The store's address for Spark, or None when Spark cannot reach it by itself."""
-    if log.store is None:
+    if log.store is None or PATTERN.search(log.store.url):
+        # A folder's name that looks like a pattern would be taken for one.
         return None
     scheme, found, rest = log.store.url.partition("://")
     if not found:

@@ -1,0 +1,189 @@
+"""``format("headrace")`` on a real Spark: batches, streams, restarts, splits, lag."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+import headrace.spark
+from headrace.log.log import Log
+from headrace.log.open import open_log
+from headrace.spark.listener import lag_of
+from tests.log.helpers import check_dense, create, event, per_key, table
+from tests.support import wait_until
+
+SPARK_S = 60.0
+
+
+@pytest.fixture
+def options(catalog_url: str, tmp_path: Path) -> dict[str, str]:
+    return {"catalog": catalog_url, "store": str(tmp_path / "store"), "subscribe": "s"}
+
+
+@pytest.fixture
+def log(options: dict[str, str]) -> Iterator[Log]:
+    opened = open_log(options["catalog"], options["store"])
+    yield opened
+    opened.catalog.close()
+
+
+sqlite = pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
+"""What has nothing to do with the database is tested on one."""
+
+
+def stream(spark: SparkSession, options: dict[str, str]) -> DataFrame:
+    return spark.readStream.format("headrace").options(**options).load()
+
+
+def into_memory(frame: DataFrame, name: str, checkpoint: Path, **trigger: Any) -> StreamingQuery:
+    writer = frame.writeStream.format("memory").queryName(name)
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    return (writer.trigger(**trigger) if trigger else writer).start()
+
+
+def rows(spark: SparkSession, name: str) -> list[dict[str, Any]]:
+    return [row.asDict() for row in spark.table(name).collect()]
+
+
+def read_now(spark: SparkSession, frame: DataFrame, name: str, checkpoint: Path) -> list[Any]:
+    query = into_memory(frame, name, checkpoint, availableNow=True)
+    query.awaitTermination(int(SPARK_S))
+    assert not query.isActive
+    return rows(spark, name)
+
+
+@sqlite
+def test_a_batch_has_all_events_and_a_schema_prunes_its_columns(
+    spark: SparkSession, log: Log, options: dict[str, str]
+) -> None:
+    create(log, segments=2)
+    log.append("s", table(300))
+    log.append("s", [event(1, key="k", headers={"a": b"b"}, epoch=(4, 5))])
+    reader = spark.read.format("headrace").options(**options, includeHeaders="true")
+    found = [row.asDict(recursive=True) for row in reader.load().collect()]
+    assert len(found) == 301
+    check_dense(sorted(found, key=lambda row: (row["segment"], row["offset"])))
+    (last,) = [row for row in found if row["headers"]]
+    assert last["headers"] == [{"key": "a", "value": bytearray(b"b")}]
+    assert last["epoch"] == [4, 5]
+    pruned = spark.read.schema("offset bigint, stream string").format("headrace")
+    assert pruned.options(**options).load().distinct().columns == ["offset", "stream"]
+
+
+@sqlite
+def test_trap_7_filters_spare_tasks_where_pushdown_is_on_and_do_no_harm_where_it_is_off(
+    spark: SparkSession, log: Log, options: dict[str, str]
+) -> None:
+    create(log, segments=4)
+    log.append("s", table(300, keys=50))
+    frame = spark.read.format("headrace").options(**options).load()
+    narrow = "segment = 2 AND offset >= 3 AND offset < 5"
+    assert frame.where(narrow).rdd.getNumPartitions() == 1
+    assert frame.where(narrow).count() == 2
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        assert frame.where(narrow).count() == 2
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+@sqlite
+def test_bad_input_is_an_error_before_the_query_starts(
+    spark: SparkSession, log: Log, options: dict[str, str], tmp_path: Path
+) -> None:
+    create(log)
+    reader = spark.readStream.format("headrace")
+    with pytest.raises(AnalysisException, match="there is no stream 'nobody'"):
+        reader.options(**options | {"subscribe": "nobody"}).load()
+    with pytest.raises(AnalysisException, match="unknown option 'colour'"):
+        spark.readStream.format("headrace").options(**options, colour="red").load()
+    wrong = spark.readStream.format("headrace").schema("colour string").options(**options).load()
+    with pytest.raises(StreamingQueryException, match="no column 'colour'"):
+        into_memory(wrong, "bad", tmp_path / "bad").awaitTermination(int(SPARK_S))
+
+
+def test_a_query_goes_on_where_its_checkpoint_says_and_a_replay_skips_nothing(
+    spark: SparkSession, log: Log, options: dict[str, str], tmp_path: Path
+) -> None:
+    """Trap 1 on a real Spark: the first batch of a query from ``latest`` is repeated."""
+    create(log, segments=2)
+    log.append("s", table(10))
+    frame, checkpoint, name = stream(spark, options), tmp_path / "query", f"q{id(log)}"
+    query = into_memory(frame, name, checkpoint)
+    wait_until(lambda: (checkpoint / "commits" / "0").exists(), "the first batch", SPARK_S)
+    log.append("s", table(40))
+    wait_until(lambda: len(rows(spark, name)) == 40, "the events", SPARK_S)
+    query.stop()
+
+    # As if the driver had died before it noted that its batches were done.
+    (tmp_path / "kept").mkdir()
+    for done in (checkpoint / "commits").iterdir():
+        shutil.move(done, tmp_path / "kept" / done.name)
+    later = sorted((checkpoint / "offsets").glob("[1-9]*"))
+    for logged in later:
+        logged.unlink()
+    log.append("s", table(50))
+    replayed = checkpoint.with_name("replayed")
+    shutil.copytree(checkpoint, replayed)
+    found = read_now(spark, stream(spark, options), name + "b", replayed)
+    assert len(found) == 90
+    starts = {n: min(r["offset"] for r in found if r["segment"] == n) for n in (0, 1)}
+    assert sum(starts.values()) == 10
+    check_dense(sorted(found, key=lambda row: (row["segment"], row["offset"])), starts)
+    assert read_now(spark, stream(spark, options), name + "c", replayed) == []
+
+
+@sqlite
+def test_a_running_query_follows_splits_and_merges_and_its_lag_is_reported(
+    spark: SparkSession, log: Log, options: dict[str, str], tmp_path: Path
+) -> None:
+    lags: list[headrace.spark.QueryLag] = []
+    listener = headrace.spark.LagListener(lags.append)
+    spark.streams.addListener(listener)
+    create(log, segments=2)
+    given = options | {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "60"}
+    query = into_memory(stream(spark, given), "splits", tmp_path / "splits")
+    try:
+        written = 0
+        for change in (
+            lambda: None,
+            lambda: log.split("s", 0),
+            lambda: log.merge("s", [1, 3]),
+            lambda: log.split("s", 4, 3),
+        ):
+            change()
+            log.append("s", [event(written + n, key=f"k{n % 11}") for n in range(80)])
+            written += 80
+        wait_until(lambda: spark.table("splits").count() >= written, "all events", SPARK_S)
+        wait_until(lambda: lags and lags[-1].events == 0, "the lag to be gone", SPARK_S)
+        assert str(query.id) in listener.lags
+    finally:
+        query.stop()
+        spark.streams.removeListener(listener)
+    found = rows(spark, "splits")
+    check_dense(found)
+    for key, values in per_key(found).items():
+        assert list(map(int, values)) == sorted(map(int, values)), key
+    assert max(lag.behind_max for lag in lags) > 0
+    assert all(lag.behind_min <= lag.behind_avg <= lag.behind_max for lag in lags)
+    progress = [p for p in query.recentProgress if p["numInputRows"]]
+    assert max(p["numInputRows"] for p in progress) <= 60
+    # Trap 8: what Spark itself reports of the source is empty, hence the listener.
+    assert not progress[-1]["sources"][0]["metrics"]
+
+
+def test_lag_is_told_of_our_sources_only() -> None:
+    ours = json.dumps({"catalog": "c", "streams": {"s": {"id": 1, "segments": {"0": 3, "1": 4}}}})
+    head = json.dumps({"catalog": "c", "streams": {"s": {"id": 1, "segments": {"0": 9, "1": 4}}}})
+    lag = lag_of("q", None, 7, [("5", "6"), (None, None), (ours, head)])
+    assert lag is not None
+    assert (lag.events, lag.behind_min, lag.behind_avg, lag.behind_max) == (6, 0, 3.0, 6)
+    assert lag_of("q", None, 7, [("5", "6")]) is None
