@@ -481,7 +481,9 @@ def public(batch: pa.RecordBatch, segment: int, offsets: pa.Array) -> pa.RecordB
     arrays = []
     for field in READ_SCHEMA:
         if field.name == "segment":
-            arrays.append(pa.array(np.full(count, segment, np.int32)))
+            # Not pa.array: on an array of numpy's it loads pandas, if that is installed.
+            data = pa.py_buffer(np.full(count, segment, np.int32))
+            arrays.append(pa.Array.from_buffers(pa.int32(), count, [None, data]))
         elif field.name == "offset":
             arrays.append(offsets)
         elif field.name in names:

@@ -172,10 +172,10 @@ class BatchRun(Run):
             self.dispatcher.feed(np.empty(0, np.int64), part.end)
             self.runtime.changed(self, delay_ms=self.runtime.options.ack_delay_ms)
             return
-        data, offsets = part.data, part.data.column(0).to_numpy()
+        data, offsets = part.data, rows.int64s(part.data.column(0))
         keep = self.dispatcher.feed(offsets, part.end)
         if keep is not None:
-            data, offsets = data.filter(pa.array(keep)), offsets[keep]
+            data, offsets = data.filter(rows.mask(keep)), offsets[keep]
         if len(offsets):
             self._fed.append(_Fed(data, offsets, part.size_bytes))
         else:

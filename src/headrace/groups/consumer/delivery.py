@@ -147,7 +147,7 @@ def deliveries(run: Run, data: pa.RecordBatch, strip: int) -> list[Delivery]:
     keys, headers = _column(data, "key"), _column(data, "headers")
     columns: list[Iterable[Any]] = [
         repeat(run),
-        data.column(0).to_numpy().tolist(),
+        rows.int64s(data.column(0)).tolist(),
         rows.texts(subjects, rows.prefix_bytes(subjects, strip) if strip else None),
         rows.binaries(data.column("value")),
         repeat(None) if keys is None else rows.texts(keys),

@@ -13,6 +13,7 @@ from itertools import compress
 import msgspec
 
 from headrace.errors import DeliveryError, Fenced, HeadraceError
+from headrace.groups.consumer import rows
 from headrace.groups.consumer.dead_letters import dead_letter
 from headrace.groups.consumer.delivery import Delivery, deliveries
 from headrace.groups.consumer.fetch import Fetched, Skipped
@@ -115,7 +116,7 @@ class EventRun(Run):
         assert part.keys is not None
         at = self._at
         self._at += count
-        offsets = part.data.column(0).to_numpy()
+        offsets = rows.int64s(part.data.column(0))
         if self._at == part.rows:
             end = part.end
             self.ahead.popleft()

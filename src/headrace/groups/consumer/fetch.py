@@ -7,10 +7,13 @@ be handed out, if at all.
 
 from __future__ import annotations
 
+from functools import reduce
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.catalog.streams import Segment
 from headrace.errors import TrimmedError
@@ -89,10 +92,8 @@ class UnitReader:
 
     def _mask(self, subjects: pa.Array) -> pa.Array:
         assert self._filters is not None
-        found = np.zeros(len(subjects), np.bool_)
-        for one in self._filters:
-            found |= np.asarray(match_array(one, subjects), np.bool_)
-        return pa.array(found)
+        first, *others = (match_array(one, subjects) for one in self._filters)
+        return reduce(pc.or_, others, first)
 
     def _keys(self, batch: pa.RecordBatch) -> Int64s:
         subjects = batch.column("subject")
