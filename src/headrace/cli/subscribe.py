@@ -7,15 +7,12 @@ import sys
 from contextlib import suppress
 from typing import Annotated, Any
 
-import msgspec
 from cyclopts import App, Parameter
 
-from headrace.cli import records
+from headrace.cli.deliveries import shown
 from headrace.cli.failures import UsageError
 from headrace.cli.group_shared import start_of
 from headrace.cli.options import NONE, Options
-from headrace.cli.read import printable
-from headrace.cli.screens import time_text
 
 app = App(name="subscribe", help_epilogue="")
 
@@ -82,31 +79,7 @@ async def _consume(worker: Any, as_json: bool, limit: int | None, idle: float | 
         while limit is None or seen < limit:
             async with asyncio.timeout(idle):
                 delivery = await anext(deliveries)
-            sys.stdout.write(_shown(delivery, as_json) + "\n")
+            sys.stdout.write(shown(delivery, as_json) + "\n")
             sys.stdout.flush()
             await delivery.ack()
             seen += 1
-
-
-def _shown(delivery: Any, as_json: bool) -> str:
-    if not as_json:
-        text = printable(delivery.value.decode(errors="backslashreplace"))
-        place = f"{delivery.stream}/{delivery.segment}:{delivery.offset}"
-        when = time_text(delivery.timestamp_us // 1000 * 1000)
-        return f"{when}  {printable(delivery.subject)}  {place}  {text}"
-    row = {
-        "segment": delivery.segment,
-        "offset": delivery.offset,
-        "timestamp": delivery.timestamp_us,
-        "subject": delivery.subject,
-        "key": delivery.key,
-        "value": delivery.value,
-        "headers": [
-            {"key": key, "value": value if isinstance(value, bytes) else value.encode()}
-            for key, value in delivery.headers
-        ],
-        "epoch": None,
-        "origin": None,
-    }
-    shown = {"stream": delivery.stream, **records.shown(row), "attempt": delivery.attempt}
-    return msgspec.json.encode(shown).decode()

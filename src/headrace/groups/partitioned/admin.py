@@ -45,6 +45,7 @@ from headrace.groups.partitioned.ownership import (
     read_pins,
     step_down_key,
 )
+from headrace.groups.partitioned.record import DECISIONS_BUCKET
 from headrace.groups.partitioned.status import GroupStatus, group_status
 from headrace.groups.partitioned.units import (
     GroupKind,
@@ -219,6 +220,7 @@ def delete(log: Log, stream: str, group: str, kind: GroupKind | None = None) -> 
         *_locks(name, info.kind, None),
         streams.LOCK_ALL,
         entries.lock(STEP_DOWN_BUCKET),
+        entries.lock(DECISIONS_BUCKET),
         *(streams.lock(s.id) for s in found.values()),
         *(leases.lock(name.pin(member)) for member in info.config.assignment()),
     ]
@@ -261,6 +263,7 @@ def _forget_owners(tx: Tx, name: GroupName, config: GroupConfig) -> None:
         (STEP_DOWN_BUCKET, len(beginning), beginning),
     ):
         entries.delete(tx, STEP_DOWN_BUCKET, entry_key)
+    entries.delete(tx, DECISIONS_BUCKET, name.key)
 
 
 # --- looking ---------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import os
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -215,6 +216,8 @@ class Member:
                 _log.warning("%s: the catalog does not answer; the pin will run out", self)
             finally:
                 self._hub.leave(self)
+            with suppress(HeadraceError):
+                await self._hub.record.flush(now_ms())
 
     @property
     def consumer(self) -> Consumer:

@@ -18,6 +18,7 @@ from headrace.errors import HeadraceError
 from headrace.groups.host import Host
 from headrace.groups.partitioned.messages import Decision
 from headrace.groups.partitioned.names import GroupName
+from headrace.groups.partitioned.ownership import read_config
 from headrace.log.log import Log
 
 DECISIONS_BUCKET = "group-decisions"
@@ -63,7 +64,9 @@ class Record:
 
         def run(tx: Tx) -> None:
             for name, decisions in pending.items():
-                _append(tx, name, decisions, now_ms)
+                # Nothing is kept about a group that is not there (any more).
+                if read_config(tx, name) is not None:
+                    _append(tx, name, decisions, now_ms)
 
         await self._host.in_transaction(run, [entries.lock(DECISIONS_BUCKET)], sync=False)
 

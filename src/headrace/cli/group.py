@@ -1,0 +1,202 @@
+"""``headrace group``: groups of members that share a stream, of every kind."""
+
+from __future__ import annotations
+
+from cyclopts import App
+from rich.markup import escape
+
+from headrace.cli import group_screens as screens
+from headrace.cli import values
+from headrace.cli.failures import UsageError
+from headrace.cli.group_partitioned import elastic, mapping, show_change, static
+from headrace.cli.group_shared import app as shared
+from headrace.cli.options import NONE, Options, console, print_json
+from headrace.groups.partitioned import admin, explain, lag
+
+app = App(
+    name="group",
+    help="Groups: create them, see who consumes what and why, and join them.",
+    help_epilogue="",
+)
+members_app = App(name="members", help="Add members to an elastic group, or drop some.")
+mapping_app = App(name="mapping", help="Map the partitions of an elastic group by hand, or not.")
+app.command(static)
+app.command(elastic)
+app.command(shared)
+app.command(members_app)
+app.command(mapping_app)
+app.command(
+    "headrace.cli.group_join:join",
+    name="join",
+    help="Consume as a member: print each event, or run a command for it.",
+)
+elastic.command(members_app)
+elastic.command(mapping_app)
+
+
+@members_app.command
+def add(stream: str, group: str, members: str, /, *, options: Options = NONE) -> None:
+    """Add members to an elastic group; those it has already are passed over.
+
+    Example: `headrace group members add orders billing m3,m4`
+
+    Parameters
+    ----------
+    members
+        Names, comma-separated.
+    """
+    with options.open() as log:
+        after = admin.add_members(log, stream, group, _names(members))
+    show_change(after, options)
+
+
+@members_app.command
+def drop(stream: str, group: str, members: str, /, *, options: Options = NONE) -> None:
+    """Drop members from an elastic group; they finish what they hold, and then wait.
+
+    Example: `headrace group members drop orders billing m3`
+
+    Parameters
+    ----------
+    members
+        Names, comma-separated.
+    """
+    with options.open() as log:
+        after = admin.drop_members(log, stream, group, _names(members))
+    show_change(after, options)
+
+
+def _names(text: str) -> list[str]:
+    names = values.words(text)
+    if not names:
+        raise UsageError("name at least one member: m3,m4")
+    return names
+
+
+@mapping_app.command(name="set")
+def set_mapping(
+    stream: str, group: str, first: str, /, *more: str, options: Options = NONE
+) -> None:
+    """Say by hand which member consumes which partitions; all of them have to be there.
+
+    Example: `headrace group mapping set orders billing m1:0,1 m2:2,3`
+
+    Parameters
+    ----------
+    first
+        A member and its partitions: m1:0,1
+    more
+        The other members.
+    """
+    given = [mapping(text) for text in (first, *more)]
+    with options.open() as log:
+        after = admin.set_mappings(log, stream, group, given)
+    show_change(after, options)
+
+
+@mapping_app.command
+def unset(
+    stream: str, group: str, /, *, members: str | None = None, options: Options = NONE
+) -> None:
+    """Go back to automatic distribution.
+
+    Example: `headrace group mapping unset orders billing`
+
+    Parameters
+    ----------
+    members
+        The members from now on, comma-separated; else those that were mapped.
+    """
+    names = None if members is None else _names(members)
+    with options.open() as log:
+        after = admin.delete_mappings(log, stream, group, names)
+    show_change(after, options)
+
+
+@app.command
+def active(stream: str, group: str, /, *, options: Options = NONE) -> None:
+    """Show which members are active, who is missing, and what nobody consumes.
+
+    Example: `headrace group active orders billing`
+    """
+    with options.open() as log:
+        found = admin.status(log, stream, group)
+    if options.json:
+        print_json(screens.status_data(found))
+        return
+    console().print(screens.status_table(found))
+    for line in screens.status_lines(found):
+        console().print(line)
+
+
+@app.command(name="step-down")
+def step_down(stream: str, group: str, member: str, /, *, options: Options = NONE) -> None:
+    """Have the active instance of a member give way to a standby.
+
+    Example: `headrace group step-down orders billing m1`
+    """
+    with options.open() as log:
+        instance = admin.step_down(log, stream, group, member)
+    if options.json:
+        print_json({"member": member, "instance": instance})
+    else:
+        console().print(f"instance {escape(instance)} of {escape(member)} is asked to step down")
+
+
+@app.command
+def partitions(stream: str, group: str, member: str, /, *, options: Options = NONE) -> None:
+    """Print the partitions that a member is given.
+
+    Example: `headrace group partitions orders billing m1`
+    """
+    with options.open() as log:
+        found = admin.partitions(log, stream, group, member)
+    if options.json:
+        print_json({"member": member, "partitions": found})
+    else:
+        console().print(", ".join(map(str, found)) or "none")
+
+
+@app.command(name="explain")
+def explain_group(stream: str, group: str, /, *, limit: int = 20, options: Options = NONE) -> None:
+    """Say what the group is doing and why: who waits for whom, and the latest decisions.
+
+    Example: `headrace group explain orders billing`
+
+    Parameters
+    ----------
+    limit
+        How many of the latest decisions to show.
+    """
+    if limit < 0:
+        raise UsageError(f"--limit {limit}: give 0 or more")
+    with options.open() as log:
+        found = explain.explain(log, stream, group)
+    if options.json:
+        print_json(screens.explanation_data(found))
+        return
+    screen = console()
+    screen.print(screens.group_line(found.group))
+    screen.print(screens.status_table(found.status))
+    for line in found.findings or ("every partition is consumed by the member it is given to",):
+        screen.print(escape(line))
+    for decision in found.decisions[len(found.decisions) - limit :] if limit else ():
+        screen.print(escape(screens.decision_line(decision)))
+
+
+@app.command(name="lag")
+def group_lag(stream: str, group: str, /, *, options: Options = NONE) -> None:
+    """Show how far the group is behind, in events, bytes and seconds.
+
+    Example: `headrace group lag orders billing --json`
+    """
+    with options.open() as log:
+        found = lag.group_lag(log, stream, group)
+    if options.json:
+        print_json(found)
+        return
+    console().print(screens.lag_table(found))
+    waiting = (
+        f", {found.source_events:,} of them not partitioned yet" if found.source_events else ""
+    )
+    console().print(f"{found.events:,} events behind{waiting}")
