@@ -756,14 +756,14 @@ class BadRowError(InvalidEventError):
 
 
 class ReplayMismatchError(HeadraceError):
-    """A batch that was committed came again with another number of rows."""
+    """A batch that was committed came again with other rows; these were not written."""
 
     def __init__(self, producer: str, sequence: int, committed: int, found: int) -> None:
         super().__init__(
             f"batch {sequence} of {producer} was committed with {committed} rows and comes again "
-            f"with {found}: the checkpoint is older than what was written, or the query does not "
-            "repeat itself. Start it with a new checkpoint from where it should go on, or set "
-            "replay=skip to pass over this batch"
+            f"with {found} others: the checkpoint is older than what was written, or the query "
+            "does not repeat itself. Start it with a new checkpoint from where it should go on, "
+            "or set replay=skip to pass over this batch"
         )
         self.producer = producer
         self.sequence = sequence

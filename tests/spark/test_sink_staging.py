@@ -45,7 +45,7 @@ def rows(first: int = 0, count: int = ROWS, task: int = 0) -> pa.RecordBatch:
     )
 
 
-def stage(log: Log, stream: str, *batches: pa.RecordBatch, rows_bytes: int = 20_000) -> Part:
+def stage(log: Log, stream: str, *batches: pa.RecordBatch, rows_bytes: int | None = 20_000) -> Part:
     stager = Stager(log, log.routes.refresh(stream), rows_bytes=rows_bytes)
     for batch in batches:
         for at in range(0, batch.num_rows, 200):
@@ -184,7 +184,7 @@ def test_a_stream_that_was_made_anew_does_not_get_what_was_staged_for_the_old_on
 
 
 def test_a_small_batch_needs_no_file(log: Log, stream: str) -> None:
-    part = stage(log, stream, rows(count=100), rows_bytes=staging.ROWS_BYTES)
+    part = stage(log, stream, rows(count=100), rows_bytes=None)
     assert part.files == ()
     StagedWrite(log, [part], "query", 0).commit()
     assert files(log) == set()
@@ -196,13 +196,13 @@ def test_without_a_store_rows_travel_and_too_many_are_refused(
 ) -> None:
     log = Log(catalog, None)
     log.create_stream("clean", StreamConfig(subjects=("clean.>",)), segments=3)
-    part = stage(log, "clean", rows())
+    part = stage(log, "clean", rows(), rows_bytes=None)
     assert part.files == ()
     StagedWrite(log, [part], "query", 0).commit()
     assert len(values(log, "clean")) == ROWS
     monkeypatch.setattr(staging, "ROWS_BYTES_WITHOUT_STORE", 10_000)
     with pytest.raises(InvalidSinkError, match="no store"):
-        stage(log, "clean", rows())
+        stage(log, "clean", rows(), rows_bytes=None)
 
 
 @pytest.mark.usefixtures("small_files")

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.errors import InvalidOptionError, NotSharedError
+from headrace.catalog import schema
+from headrace.errors import CatalogUnavailableError, InvalidOptionError, NotSharedError
 from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.spark.session import MASTER_VARIABLE, is_local
@@ -39,7 +40,7 @@ class Connection(msgspec.Struct, frozen=True):
         """The log, opened once per process; its catalog must exist."""
         with _opening:
             found = _opened.get(self)
-            if found is None or found[0] != os.getpid():
+            if found is None or found[0] != os.getpid() or not _is_current(found[1]):
                 opened = open_log(
                     self.catalog, self.store, store_options=dict(self.store_options), create=False
                 )
@@ -63,6 +64,20 @@ class Connection(msgspec.Struct, frozen=True):
 
 _opened: dict[Connection, tuple[int, Log]] = {}
 _opening = threading.Lock()
+
+
+def _is_current(log: Log) -> bool:
+    """Whether the catalog is still the one that was opened.
+
+    Workers live long, and at the same address another catalog may have been made meanwhile, whose
+    files are elsewhere.
+    """
+    try:
+        return log.catalog.read(lambda tx: schema.get_setting(tx, "catalog_id")) == log.prefix
+    except CatalogUnavailableError:
+        return True
+    except Exception:
+        return False
 
 
 def connection_of(options: Mapping[str, str]) -> Connection:

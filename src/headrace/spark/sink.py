@@ -216,11 +216,9 @@ class Sink(msgspec.Struct, frozen=True):
         if not any(part.count for part in parts):
             return
         write = StagedWrite(self.options.connection.log(), parts, producer, sequence)
-        outcome = write.commit()
-        if outcome.repeat and not self.options.skip_replays:
-            committed = sum(spot.count for spot in outcome.placed)
-            if committed != write.count:
-                raise ReplayMismatchError(producer, sequence, committed, write.count)
+        done = write.commit()
+        if done.repeat and done.digest != write.digest and not self.options.skip_replays:
+            raise ReplayMismatchError(producer, sequence, done.count, write.count)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver: remove staged files, but none that a commit may have named."""

@@ -6,9 +6,12 @@ and is small travels to the driver as rows, so that a small batch needs no file 
 
 The driver has a ``StagedWrite``.  It places the files and the rows of all tasks at the heads of
 their segments, in one transaction that also records (producer, sequence): a batch that comes again
-finds its record and writes nothing.  Files for a segment that was sealed meanwhile are read and
-staged again for its successors; so are files that lay about for long, because a sweep takes
-unnamed files that are older than any append may be.
+finds its record and writes nothing.  The record holds a digest of the rows, whatever their order,
+so that a batch that comes again with others is told from one that is the same.
+
+Files for a segment that was sealed meanwhile are read and staged again for its successors; so are
+files that lay about for long, because a sweep takes unnamed files that are older than any append
+may be.
 
 Order.  Within a segment a task's files come in the order in which it wrote them, and its rows
 after them.  A task keeps the route it began with, so no key of it is ever in two places.
@@ -22,7 +25,9 @@ from itertools import zip_longest
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.catalog import Tx, batches, producers, streams
 from headrace.catalog.batches import NewBatch
@@ -37,9 +42,10 @@ from headrace.errors import (
     UnknownStreamError,
 )
 from headrace.log import events, files, limits
-from headrace.log.append import ATTEMPTS_MAX, TOGETHER_MAX, Outcome, Stale, Write
+from headrace.log.append import ATTEMPTS_MAX, TOGETHER_MAX, Stale, Write
 from headrace.log.log import Log
 from headrace.log.routing import Route
+from headrace.subjects import route_hash_array
 
 ROUTE_BYTES = 8 * 1024 * 1024
 """Rows are routed in portions of about this size."""
@@ -50,6 +56,9 @@ HELD_BYTES_MAX = 96 * 1024 * 1024
 ROWS_BYTES = 256 * 1024
 """What a task may return as rows when there is a store."""
 ROWS_BYTES_WITHOUT_STORE = 64 * 1024 * 1024
+DIGESTS = 1 << 62
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_DIGEST = "digest"
 FRESH_S = limits.APPEND_DEADLINE_S / 2
 """Staged files older than this are staged again; half, because clocks of machines differ."""
 
@@ -68,6 +77,7 @@ class Part(msgspec.Struct, frozen=True):
     stream: str
     stream_id: int
     count: int
+    digest: int
     files: tuple[StagedFile, ...] = ()
     rows: bytes = b""
 
@@ -75,16 +85,17 @@ class Part(msgspec.Struct, frozen=True):
 class Stager:
     """Takes the rows of one task for one stream; see the module's text."""
 
-    def __init__(self, log: Log, route: Route, *, rows_bytes: int = ROWS_BYTES) -> None:
+    def __init__(self, log: Log, route: Route, *, rows_bytes: int | None = None) -> None:
         self._log = log
         self._route = route
-        self._rows_bytes = rows_bytes if log.store is not None else ROWS_BYTES_WITHOUT_STORE
+        most = ROWS_BYTES if log.store is not None else ROWS_BYTES_WITHOUT_STORE
+        self._rows_bytes = most if rows_bytes is None else rows_bytes
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
         self._held: dict[int, list[pa.RecordBatch]] = {}
         self._held_bytes: dict[int, int] = {}
         self._files: list[StagedFile] = []
-        self._count = 0
+        self._count = self._digest = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take checked rows; all that are added have the same columns."""
@@ -107,6 +118,7 @@ class Stager:
             stream=self._route.stream.name,
             stream_id=self._route.stream.id,
             count=self._count,
+            digest=self._digest,
             files=tuple(self._files),
             rows=_pack([part for parts in self._held.values() for part in parts]),
         )
@@ -120,6 +132,7 @@ class Stager:
             return
         batch = _join(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
+        self._digest = (self._digest + digest(batch)) % DIGESTS
         for index, share in shares(batch, self._places(batch)):
             self._held.setdefault(index, []).append(share)
             self._held_bytes[index] = self._held_bytes.get(index, 0) + share.nbytes
@@ -131,7 +144,7 @@ class Stager:
         while sum(self._held_bytes.values()) > HELD_BYTES_MAX:
             self._write(max(self._held_bytes, key=self._held_bytes.__getitem__))
 
-    def _places(self, batch: pa.RecordBatch) -> np.ndarray | None:
+    def _places(self, batch: pa.RecordBatch) -> npt.NDArray[np.intp] | None:
         return None if len(self._route.segments) == 1 else self._route.segments_of(batch)
 
     def _refuse_what_needs_a_store(self) -> None:
@@ -150,8 +163,19 @@ class Stager:
         self._files.append(StagedFile(segment.number, made, time.time()))
 
 
+def digest(batch: pa.RecordBatch) -> int:
+    """A number for the rows of a batch in any order, from their keys and the sizes of values."""
+    keys = batch.column("key") if "key" in batch.schema.names else None
+    found = route_hash_array(keys, batch.column("subject")).astype(np.uint64)
+    found *= _SPREAD
+    found ^= pc.binary_length(batch.column("value")).to_numpy().astype(np.uint64)
+    found *= _SPREAD
+    found ^= found >> np.uint64(32)
+    return int(found.sum()) % DIGESTS
+
+
 def shares(
-    batch: pa.RecordBatch, places: np.ndarray | None
+    batch: pa.RecordBatch, places: npt.NDArray[np.intp] | None
 ) -> Iterable[tuple[int, pa.RecordBatch]]:
     """The rows of a batch by place, in their order; without places all have place 0."""
     if places is None:
@@ -241,6 +265,18 @@ def _unpack(data: bytes) -> list[pa.RecordBatch]:
 # --- on the driver ---------------------------------------------------------------------------
 
 
+class Committed(msgspec.Struct, frozen=True):
+    """Where the rows are; of a ``repeat`` where they have been, and the digest they had then."""
+
+    placed: tuple[Placed, ...]
+    digest: int
+    repeat: bool
+
+    @property
+    def count(self) -> int:
+        return sum(spot.count for spot in self.placed)
+
+
 class StagedWrite:
     """What all tasks staged, committed once under (producer, sequence)."""
 
@@ -249,6 +285,7 @@ class StagedWrite:
         self._producer = producer
         self._sequence = sequence
         self.count = sum(part.count for part in parts)
+        self.digest = sum(part.digest for part in parts) % DIGESTS
         self._ids = {part.stream: part.stream_id for part in parts}
         self._files = {
             name: [file for part in parts if part.stream == name for file in part.files]
@@ -273,7 +310,7 @@ class StagedWrite:
                 )
             self._write.add(name, rows, captured=True)
 
-    def commit(self) -> Outcome:
+    def commit(self) -> Committed:
         """Append everything, or find that it was appended before; durable when it returns."""
         for name in self._ids:
             self._log.routes.refresh(name)
@@ -359,10 +396,11 @@ class StagedWrite:
     def _scope(self) -> int:
         return next(iter(self._ids.values()))
 
-    def _run(self, tx: Tx) -> Outcome:
+    def _run(self, tx: Tx) -> Committed:
         original = producers.seen(tx, self._scope, self._producer, self._sequence)
         if original is not None:
-            return Outcome(original, repeat=True)
+            *spots, last = original
+            return Committed(tuple(spots), last.start, repeat=True)
         placed: list[Placed] = []
         for name, held in self._files.items():
             if held:
@@ -374,8 +412,10 @@ class StagedWrite:
                 tx.notify(streams.channel(self._ids[name]))
         placed += self._write.run(tx).placed
         merged = _merged(placed)
-        producers.record(tx, self._scope, self._producer, self._sequence, merged)
-        return Outcome(merged, repeat=False)
+        # The digest goes where the positions go, as one more of them that holds no events.
+        record = (*merged, Placed(_DIGEST, 0, self.digest, 0))
+        producers.record(tx, self._scope, self._producer, self._sequence, record)
+        return Committed(merged, self.digest, repeat=False)
 
 
 def place(tx: Tx, new: Sequence[NewBatch]) -> dict[int, tuple[int, int]] | None:
