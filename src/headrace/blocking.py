@@ -1,4 +1,4 @@
-"""Consuming without ``await``: sessions and their deliveries for scripts.
+"""Consuming without ``await``: sessions, members and their deliveries for scripts.
 
 Everything runs on the loop of a :class:`headrace.sync.Headrace`; each call here is handed to it
 and waited for.
@@ -6,19 +6,24 @@ and waited for.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
+from headrace.errors import InvalidInputError
 from headrace.groups.consumer import AckTransaction, Batch, Delivery
+from headrace.groups.partitioned.groups import Groups
+from headrace.groups.partitioned.member import Member, MemberStatus
 from headrace.groups.shared.session import Session
 from headrace.groups.shared.starts import Start
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -154,27 +159,124 @@ class BlockingSession:
         self._runner.run(self.session.unsubscribe(text))
 
     def __iter__(self) -> Iterator[BlockingDelivery]:
-        for delivery in self._iterate(lambda: aiter(self.session)):
+        for delivery in _iterate(self._runner, lambda: aiter(self.session)):
             yield BlockingDelivery(self._runner, delivery)
 
     def batches(self) -> Iterator[BlockingBatch]:
         """Arrow record batches instead of single events."""
-        for batch in self._iterate(self.session.batches):
+        for batch in _iterate(self._runner, self.session.batches):
             yield BlockingBatch(self._runner, batch)
-
-    def _iterate(self, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
-        async def begin() -> AsyncIterator[T]:
-            return make()
-
-        source = self._runner.run(begin())
-        missing = object()
-
-        async def following() -> T | object:
-            return await anext(source, missing)
-
-        while (found := self._runner.run(following())) is not missing:
-            yield found  # type: ignore[misc]
 
     def flush(self) -> None:
         """Wait until everything that was acked is stored."""
         self._runner.run(self.session.flush())
+
+
+class BlockingMember:
+    """A member without ``await``; made by ``hr.join(…)`` of :mod:`headrace.sync`::
+
+    with hr.join("orders", "billing", "m1") as member:
+        for delivery in member:
+            ...
+            delivery.ack()
+    """
+
+    def __init__(self, runner: Runner, make: Callable[[], Member]) -> None:
+        self._runner = runner
+        self._make = make
+        self._member: Member | None = None
+
+    @property
+    def member(self) -> Member:
+        """The member on the other thread's loop."""
+        if self._member is None:
+            raise InvalidInputError("the member has not joined yet; use `with hr.join(…)`")
+        return self._member
+
+    def __enter__(self) -> Self:
+        async def join() -> Member:
+            return await self._make().__aenter__()
+
+        self._member = self._runner.run(join())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._runner.run(self.member.close())
+
+    @property
+    def status(self) -> MemberStatus:
+        """Whether it is active, stands by or waits, and for what."""
+
+        async def look() -> MemberStatus:
+            return self.member.status
+
+        return self._runner.run(look())
+
+    def __iter__(self) -> Iterator[BlockingDelivery]:
+        for delivery in _iterate(self._runner, lambda: aiter(self.member)):
+            yield BlockingDelivery(self._runner, delivery)
+
+    def batches(self) -> Iterator[BlockingBatch]:
+        """Arrow record batches instead of single events."""
+        for batch in _iterate(self._runner, self.member.batches):
+            yield BlockingBatch(self._runner, batch)
+
+    def consume(self, handler: Callable[[Delivery], object], *, concurrency: int = 1) -> None:
+        """Call ``handler(delivery)`` for every event, on threads, until it is closed."""
+        self._runner.run(self.member.consume(handler, concurrency=concurrency))
+
+    def flush(self) -> None:
+        """Wait until everything that was acked is stored."""
+        self._runner.run(self.member.flush())
+
+
+def _mirror(
+    method: Callable[Concatenate[Groups, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[BlockingGroups, P], T]:
+    def call(self: BlockingGroups, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.runner.run(method(self.groups, *args, **kwargs))
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+class BlockingGroups:
+    """Static and elastic groups without ``await``; ``hr.groups`` of :mod:`headrace.sync`."""
+
+    def __init__(self, runner: Runner, groups: Groups) -> None:
+        self.runner = runner
+        self.groups = groups
+
+    create_static = _mirror(Groups.create_static)
+    create_elastic = _mirror(Groups.create_elastic)
+    get = _mirror(Groups.get)
+    list = _mirror(Groups.list)
+    delete = _mirror(Groups.delete)
+    add_members = _mirror(Groups.add_members)
+    drop_members = _mirror(Groups.drop_members)
+    set_mappings = _mirror(Groups.set_mappings)
+    delete_mappings = _mirror(Groups.delete_mappings)
+    active = _mirror(Groups.active)
+    partitions = _mirror(Groups.partitions)
+    step_down = _mirror(Groups.step_down)
+    explain = _mirror(Groups.explain)
+    lag = _mirror(Groups.lag)
+
+
+def _iterate(runner: Runner, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
+    async def begin() -> AsyncIterator[T]:
+        return make()
+
+    source = runner.run(begin())
+    missing = object()
+
+    async def following() -> T | object:
+        return await anext(source, missing)
+
+    while (found := runner.run(following())) is not missing:
+        yield found  # type: ignore[misc]

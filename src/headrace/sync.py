@@ -26,14 +26,15 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import pyarrow as pa
 
 from headrace import client
-from headrace.blocking import BlockingSession
+from headrace.blocking import BlockingGroups, BlockingMember, BlockingSession
 from headrace.catalog.producers import Placed
-from headrace.client import Position, Transaction
+from headrace.client import Transaction
 from headrace.groups.consumer import ConsumerOptions
 from headrace.groups.shared.admin import Groups
 from headrace.groups.shared.node import SharedOptions
 from headrace.groups.shared.sessions import EXPIRY_MS
 from headrace.log.events import Event, Events, Headers
+from headrace.log.position import Position
 from headrace.reading import Reading
 
 P = ParamSpec("P")
@@ -215,6 +216,16 @@ class Headrace:
         return BlockingSession(self, session)
 
     session.__doc__ = client.Headrace.session.__doc__
+
+    @property
+    def groups(self) -> BlockingGroups:
+        """Static and elastic groups: create, change, look at and delete them."""
+        return BlockingGroups(self, self.client.groups)
+
+    def join(self, stream: str, group: str, member: str, **options: Any) -> BlockingMember:
+        return BlockingMember(self, lambda: self.client.join(stream, group, member, **options))
+
+    join.__doc__ = client.Headrace.join.__doc__
 
     @property
     def shared_groups(self) -> Groups:

@@ -134,7 +134,7 @@ class MemberStatus(msgspec.Struct, frozen=True):
 class _MemberConsumer(Consumer):
     """A consumer whose streams go when its group is deleted; the instance sees to that."""
 
-    def _surface(self, error: HeadraceError) -> None:
+    def _surface(self, error: Exception) -> None:
         if isinstance(error, UnknownStreamError | UnknownSegmentError):
             _log.info("%s", error)
         else:
