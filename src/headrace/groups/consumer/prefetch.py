@@ -2,8 +2,9 @@
 
 A run that has something to read and little at hand is *hungry*.  Hungry runs are fed in turn, a
 few at a time, as long as what all of them hold is below ``prefetch_bytes``; so memory is bounded
-whatever the backlog and however many units there are.  A single fetch may go beyond the bound: it
-asks for as many events as should fit, by the size of those before, and at least for one.
+whatever the backlog and however many units there are.  A fetch asks for as many events as should
+fit, by the size of those before, and at least for one; what it asks for counts while it is under
+way.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from headrace.errors import HeadraceError
 from headrace.groups.consumer.fetch import Fetched, Skipped, UnitReader
@@ -23,8 +25,11 @@ FETCHES_MAX = 4
 """Reads under way at a time."""
 INLINE_EVENTS = 32
 """So few are read where we stand: a change of thread takes longer."""
-FIRST_ROWS = 256
-"""Asked for when the size of an event is not known and memory is short."""
+FIRST_ROW_BYTES = 8192
+"""What an event is taken to have as long as none was seen, so that the first fetch is no surprise.
+
+A reader stops at ``READ_BYTES`` in any case, which is all that matters when memory is ample.
+"""
 RETRY_S = 0.5
 
 _log = logging.getLogger(__name__)
@@ -49,6 +54,7 @@ class Prefetch:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
         self._pumping = False
+        self._asked_bytes = 0.0
         self.held_bytes = 0.0
 
     def want(self, run: Run) -> None:
@@ -74,7 +80,7 @@ class Prefetch:
     def pump(self) -> None:
         """Start as many fetches as may run."""
         while self._hungry and len(self._tasks) < FETCHES_MAX:
-            room = self._options.prefetch_bytes - self.held_bytes
+            room = self._options.prefetch_bytes - self.held_bytes - self._asked_bytes
             if room <= 0:
                 return
             run = next(iter(self._hungry))
@@ -88,17 +94,17 @@ class Prefetch:
                 self._read_here(run, reader, end)
                 continue
             run.fetching = True
+            asked = min((end - reader.position) * _row_bytes(run), limits.READ_BYTES)
+            self._asked_bytes += asked
             task = self._loop.create_task(self._read(run, reader, end))
             self._tasks.add(task)
-            task.add_done_callback(self._done)
+            task.add_done_callback(partial(self._done, asked))
 
     def _rows(self, run: Run, room: float) -> int:
         """How many events to ask for, so that about ``room`` bytes come."""
-        if run.row_bytes:
-            wanted = int(room / run.row_bytes)
-        else:
-            wanted = limits.READ_ROWS if room >= 4 * limits.READ_BYTES else FIRST_ROWS
-        return max(1, min(wanted, run.fetch_events_max))
+        if not run.row_bytes and room >= limits.READ_BYTES:
+            return run.fetch_events_max
+        return max(1, min(int(room / _row_bytes(run)), run.fetch_events_max))
 
     def _read_here(self, run: Run, reader: UnitReader, end: int) -> None:
         try:
@@ -117,8 +123,9 @@ class Prefetch:
             run.fetching = False
             self._keep(run, found)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, asked_bytes: float, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._asked_bytes -= asked_bytes
         if not task.cancelled():
             task.result()
         self.pump()
@@ -158,3 +165,7 @@ class Prefetch:
         self.stop()
         if self._tasks:
             await asyncio.wait(self._tasks)
+
+
+def _row_bytes(run: Run) -> float:
+    return run.row_bytes or FIRST_ROW_BYTES

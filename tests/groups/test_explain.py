@@ -1,0 +1,65 @@
+"""The decision log: the last decisions of a group, with their reasons."""
+
+from __future__ import annotations
+
+import asyncio
+
+import headrace
+from headrace.catalog import Catalog
+from headrace.groups import explain
+from headrace.groups.explain import DECISIONS_MAX, Decision
+
+
+def decisions(catalog: Catalog, group: str = "g") -> list[Decision]:
+    return catalog.read(lambda tx: explain.read(tx, group))
+
+
+def record(catalog: Catalog, *given: Decision, group: str = "g") -> None:
+    catalog.write(
+        lambda tx: explain.record(tx, group, given), locks=explain.locks(group), sync=False
+    )
+
+
+def test_decisions_are_kept_in_order_with_their_time(catalog: Catalog) -> None:
+    assert decisions(catalog) == []
+    record(catalog)
+    assert decisions(catalog) == []
+    record(catalog, Decision("assigned", "nobody had it", member="m1", unit="0"))
+    record(catalog, Decision("moving", "m2 joined", unit="0"), Decision("fenced", "too late"))
+    record(catalog, Decision("assigned", "another group"), group="h")
+    found = decisions(catalog)
+    assert [(one.number, one.what) for one in found] == [
+        (1, "assigned"),
+        (2, "moving"),
+        (3, "fenced"),
+    ]
+    assert found[0].member == "m1"
+    assert 0 < found[0].at_us <= found[1].at_us == found[2].at_us
+    assert [one.what for one in catalog.read(lambda tx: explain.read(tx, "g", 1))] == ["fenced"]
+
+
+def test_the_oldest_make_room(catalog: Catalog) -> None:
+    record(catalog, *(Decision("assigned", "r" * 10_000) for _ in range(DECISIONS_MAX + 5)))
+    found = decisions(catalog)
+    assert len(found) == DECISIONS_MAX
+    assert (found[0].number, found[-1].number) == (6, DECISIONS_MAX + 5)
+    assert len(found[0].reason) == explain.REASON_CHARS_MAX
+
+
+def test_the_log_of_a_deleted_group_is_gone(catalog: Catalog) -> None:
+    record(catalog, Decision("assigned", "x"))
+    record(catalog, Decision("assigned", "x"), group="h")
+    catalog.write(lambda tx: explain.forget(tx, "g"), locks=explain.locks("g"))
+    assert decisions(catalog) == []
+    assert len(decisions(catalog, "h")) == 1
+
+
+def test_a_running_member_notes_its_decisions(catalog_url: str) -> None:
+    async def work() -> None:
+        async with headrace.open(catalog_url, housekeeping=False) as hr:
+            notes = (explain.note(hr, "g", Decision("assigned", str(n))) for n in range(5))
+            await asyncio.gather(*notes)
+            found = await hr.in_thread(hr.log.catalog.read, lambda tx: explain.read(tx, "g"))
+            assert sorted(one.reason for one in found) == list("01234")
+
+    asyncio.run(work())
