@@ -70,6 +70,25 @@ def test_a_fenced_owner_writes_nothing(catalog_url: str) -> None:
     run(work())
 
 
+def test_acks_before_it_in_the_unit_are_stored_first(catalog_url: str) -> None:
+    """Else the event before it of its key could come again after it."""
+
+    async def work() -> None:
+        async with rig(catalog_url) as r:
+            await with_invoices(r)
+            consumer = r.consumer(ack_delay_ms=60_000)
+            consumer.open(await r.claim())
+            await r.fill("aa")
+            (one,) = await take(consumer, 1)
+            one.ack_soon()
+            (two,) = await take(consumer, 1)
+            async with two.transaction() as tx:
+                tx.publish("invoices.1", b"x")
+            assert await r.stored() == Progress(2)
+
+    run(work())
+
+
 def test_a_block_that_raises_commits_nothing_and_leaves_the_event_open(tmp_path: Path) -> None:
     async def work() -> None:
         async with rig(str(tmp_path)) as r:

@@ -1,0 +1,197 @@
+"""Units change hands at random, in peace and by force, while events are answered in every way.
+
+Whatever happens: an event whose ack was confirmed never comes again, every key is confirmed in
+order, and in the end every event is confirmed once or is a dead letter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+
+import pytest
+
+from headrace.errors import DeliveryError, Fenced
+from headrace.groups.consumer import Batch, Consumer, Delivery
+from headrace.groups.progress import Progress
+from tests.groups.consumer.rig import Heard, Rig, rig, run
+
+EVENTS = 300
+SEGMENTS = 2
+KEYS = "abcdefgh"
+POISON = {17, 130}
+
+
+class Account:
+    """What was confirmed, and whether it may come again."""
+
+    def __init__(self) -> None:
+        self.confirmed: set[int] = set()
+        self.by_key: dict[str, list[int]] = defaultdict(list)
+
+    def seen(self, value: int) -> None:
+        assert value not in self.confirmed, f"{value} was acked and came again"
+
+    def confirm(self, key: str, value: int) -> None:
+        assert value not in self.confirmed
+        self.confirmed.add(value)
+        self.by_key[key].append(value)
+
+    @property
+    def done(self) -> bool:
+        return len(self.confirmed) == EVENTS
+
+
+class Player:
+    """One owner with one consumer, that is given units and loses them."""
+
+    def __init__(self, r: Rig, dice: random.Random, account: Account, batches: bool) -> None:
+        self.dice = dice
+        self.account = account
+        self.heard = Heard()
+        self.consumer: Consumer = r.consumer(
+            heard=self.heard,
+            max_deliveries=2,
+            backoff_min_ms=0,
+            batch_events_max=16,
+            max_pending=32,
+        )
+        self.task = asyncio.create_task(self.batches() if batches else self.events())
+
+    async def events(self) -> None:
+        while True:
+            try:
+                delivery = await anext(self.consumer)
+            except StopAsyncIteration:
+                return
+            except (Fenced, DeliveryError):
+                continue
+            try:
+                await self.answer(delivery)
+            except (Fenced, DeliveryError):
+                continue
+
+    async def answer(self, delivery: Delivery) -> None:
+        value = int(delivery.value)
+        assert delivery.key is not None
+        self.account.seen(value)
+        if self.dice.random() < 0.3:
+            await asyncio.sleep(0)
+        if value in POISON:
+            await delivery.nack(reason="poison")
+            if delivery.attempt == 2:
+                self.account.confirm(delivery.key, value)
+        elif self.dice.random() < 0.1 and delivery.attempt == 1:
+            await delivery.nack(delay_ms=self.dice.randrange(3))
+        elif self.dice.random() < 0.3:
+            async with delivery.transaction() as tx:
+                tx.publish("out.x", delivery.value)
+            self.account.confirm(delivery.key, value)
+        else:
+            await delivery.ack()
+            self.account.confirm(delivery.key, value)
+
+    async def batches(self) -> None:
+        batches = aiter(self.consumer.batches())
+        while True:
+            try:
+                batch = await anext(batches)
+            except StopAsyncIteration:
+                return
+            except (Fenced, DeliveryError):
+                continue
+            try:
+                await self.answer_batch(batch)
+            except (Fenced, DeliveryError):
+                continue
+
+    async def answer_batch(self, batch: Batch) -> None:
+        values = [int(value) for value in batch.data.column("value").to_pylist()]
+        keys = batch.data.column("key").to_pylist()
+        for value in values:
+            self.account.seen(value)
+        if POISON & set(values):
+            await batch.nack(reason="poison")
+            if len(values) == 1 and batch.attempt == 2:
+                self.account.confirm(keys[0], values[0])
+            return
+        if self.dice.random() < 0.3:
+            async with batch.transaction() as tx:
+                tx.publish("out.x", b" ".join(batch.data.column("value").to_pylist()))
+        else:
+            await batch.ack()
+        for key, value in zip(keys, values, strict=True):
+            self.account.confirm(key, value)
+
+
+async def move(r: Rig, dice: random.Random, players: list[Player], segment: int) -> None:
+    """Give a unit to somebody else: after a drain, or by force."""
+    unit = str(segment)
+    old = next((one for one in players if unit in one.consumer.units), None)
+    new = dice.choice([one for one in players if one is not old])
+    if old is not None:
+        token = old.consumer.units[unit]
+        if dice.random() < 0.5:
+            old.consumer.drain(unit, token)
+            drained, fenced = old.heard.drained_units, old.heard.fenced_units
+            await old.heard.until(
+                lambda: any(one[:2] == (unit, token) for one in drained) or (unit, token) in fenced
+            )
+    owned = await r.claim(segment, owner=f"m{players.index(new)}")
+    if old is not None and unit in old.consumer.units and dice.random() < 0.5:
+        # It is told by its owner; otherwise it finds out by its next ack.
+        token = old.consumer.units[unit]
+        old.consumer.abandon(unit, token, Fenced(r.group, unit, token, owned.token))
+    new.consumer.open(owned)
+    # Whoever was robbed may know only now; it lets go before the unit can come back to it.
+    if old is not None and unit in old.consumer.units:
+        token = old.consumer.units[unit]
+        old.consumer.abandon(unit, token, Fenced(r.group, unit, token, owned.token))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_is_lost_repeated_or_out_of_order(catalog_url: str, seed: int) -> None:
+    async def work() -> None:
+        dice = random.Random(seed)
+        async with rig(catalog_url, segments=SEGMENTS) as r:
+            await r.hr.create_stream("out", subjects=["out.>"])
+            account = Account()
+            players = [Player(r, dice, account, batches=n == 1) for n in range(3)]
+            sent = 0
+            moves = 0
+            while not account.done:
+                if sent < EVENTS:
+                    keys = "".join(dice.choice(KEYS) for _ in range(30))
+                    await r.fill(keys, start=sent)
+                    sent += 30
+                if moves < 40:
+                    await move(r, dice, players, dice.randrange(SEGMENTS))
+                    moves += 1
+                else:
+                    for segment in range(SEGMENTS):
+                        if not any(str(segment) in one.consumer.units for one in players):
+                            await move(r, dice, players, segment)
+                for _ in range(dice.randrange(40)):
+                    await asyncio.sleep(0)
+                for player in players:
+                    if player.task.done():
+                        player.task.result()
+            for player in players:
+                await player.consumer.close()
+                await player.task
+            for values in account.by_key.values():
+                assert values == sorted(values)
+            heads = [segment.head for segment in (await r.hr.stream("orders")).segments]
+            assert [await r.stored(n) for n in range(SEGMENTS)] == [Progress(h) for h in heads]
+            assert {int(row["value"]) for row in await r.dead()} == POISON
+            written = [
+                int(value)
+                async for batch in r.hr.read("out")
+                for row in batch.column("value").to_pylist()
+                for value in row.split()
+            ]
+            assert len(written) == len(set(written))
+            assert set(written) <= account.confirmed
+
+    run(work())
