@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 
 import headrace
-import headrace.sync
 from bench.peers.work import (
     BATCH_EVENTS,
     EVENTS,
@@ -25,6 +24,8 @@ from bench.peers.work import (
     Work,
     rate_of_batches,
 )
+from headrace.groups.consumer import ConsumerOptions
+from headrace.groups.delivery import DeliveryConfig
 
 SYSTEM = "Headrace"
 STREAM, GROUP, MEMBER = "bench", "workers", "worker"
@@ -41,11 +42,11 @@ Run = Callable[[headrace.Headrace], Awaitable[float]]
 def ways(folder: Path) -> Iterator[Way]:
     count = iter(range(10_000))
 
-    def way(work: Work, how: str, survives: str, run: Run) -> Way:
+    def way(work: Work, how: str, survives: str, run: Run, partitions: int = PARTITIONS) -> Way:
         def measure() -> float:
             place = folder / f"log-{next(count)}"
             try:
-                return asyncio.run(_on_new_stream(place, run))
+                return asyncio.run(_on_new_stream(place, run, partitions))
             finally:
                 shutil.rmtree(place, ignore_errors=True)
 
@@ -55,14 +56,20 @@ def ways(folder: Path) -> Iterator[Way]:
         yield way(Work.PUBLISH, how, SURVIVES_PUBLISH, partial(publish, in_flight=in_flight))
     yield way(Work.CONSUME, EVENT_BY_EVENT, SURVIVES_ACK, consume)
     yield way(Work.CONSUME, "Arrow batches", SURVIVES_ACK, consume_batches)
-    yield way(Work.STRICT, STRICT_CONFIRMED, SURVIVES_ACK, strict_confirmed)
-    yield way(Work.STRICT, STRICT_SOON, SURVIVES_ACK, strict_soon)
+    # One at a time is meant for the whole stream, so it has one partition.
+    yield way(Work.STRICT, STRICT_CONFIRMED, SURVIVES_ACK, partial(strict, confirmed=True), 1)
+    yield way(Work.STRICT, STRICT_SOON, SURVIVES_ACK, partial(strict, confirmed=False), 1)
 
 
-async def _on_new_stream(place: Path, run: Run) -> float:
+async def _on_new_stream(place: Path, run: Run, partitions: int) -> float:
     async with headrace.open(place) as hr:
-        await hr.create_stream(STREAM, subjects=["bench.>"], partitions=PARTITIONS)
+        await _create(hr, partitions)
         return await run(hr)
+
+
+async def _create(hr: headrace.Headrace, partitions: int) -> None:
+    await hr.create_stream(STREAM, subjects=["bench.>"], partitions=partitions)
+    await hr.groups.create_static(STREAM, GROUP, max_members=partitions, members=[MEMBER])
 
 
 def batch() -> pa.RecordBatch:
@@ -78,11 +85,10 @@ async def publish(hr: headrace.Headrace, in_flight: int) -> float:
 # --- consuming -----------------------------------------------------------------------------
 
 
-async def fill(hr: headrace.Headrace, events: int) -> None:
+async def _fill(hr: headrace.Headrace, events: int) -> None:
     data = batch()
     for _ in range(-(-events // BATCH_EVENTS)):
         await hr.append(STREAM, data)
-    await hr.groups.create_static(STREAM, GROUP, max_members=PARTITIONS, members=[MEMBER])
 
 
 def join(hr: headrace.Headrace, **options: Any) -> Any:
@@ -90,13 +96,12 @@ def join(hr: headrace.Headrace, **options: Any) -> Any:
 
 
 async def consume(hr: headrace.Headrace) -> float:
-    """The clock stops when every ack is committed."""
-    await fill(hr, EVENTS)
+    """From the moment of joining until every ack is stored."""
+    await _fill(hr, EVENTS)
     seen = total = 0
+    began = time.perf_counter()
     async with join(hr) as member:
-        began = 0.0
         async for delivery in member:
-            began = began or time.perf_counter()
             total += len(delivery.value)
             delivery.ack_soon()
             seen += 1
@@ -107,12 +112,11 @@ async def consume(hr: headrace.Headrace) -> float:
 
 
 async def consume_batches(hr: headrace.Headrace) -> float:
-    await fill(hr, EVENTS)
+    await _fill(hr, EVENTS)
     seen = 0
+    began = time.perf_counter()
     async with join(hr) as member:
-        began = 0.0
         async for found in member.batches():
-            began = began or time.perf_counter()
             seen += found.data.num_rows
             await found.ack()
             if seen == EVENTS:
@@ -120,16 +124,23 @@ async def consume_batches(hr: headrace.Headrace) -> float:
         return seen / (time.perf_counter() - began)
 
 
-async def strict_confirmed(hr: headrace.Headrace) -> float:
-    return await _strict(hr, confirmed=True)
-
-
-async def strict_soon(hr: headrace.Headrace) -> float:
-    return await _strict(hr, confirmed=False)
-
-
-async def _strict(hr: headrace.Headrace, *, confirmed: bool) -> float:
-    return 1.0 if confirmed else STRICT_EVENTS * 1.0
+async def strict(hr: headrace.Headrace, *, confirmed: bool) -> float:
+    """The next event comes when the one before it is acked; confirmed means stored by then."""
+    await _fill(hr, STRICT_EVENTS)
+    seen = total = 0
+    async with join(hr, options=ConsumerOptions(delivery=DeliveryConfig(max_pending=1))) as member:
+        began = time.perf_counter()
+        async for delivery in member:
+            total += len(delivery.value)
+            if confirmed:
+                await delivery.ack()
+            else:
+                delivery.ack_soon()
+            seen += 1
+            if seen == STRICT_EVENTS:
+                break
+        await member.flush()
+        return _rate(seen, total, began)
 
 
 def _rate(seen: int, total: int, began: float) -> float:
@@ -137,3 +148,25 @@ def _rate(seen: int, total: int, began: float) -> float:
     if total != seen * len(VALUES[0]):
         raise RuntimeError(f"{total} bytes came, not {seen * len(VALUES[0])}")
     return rate
+
+
+# --- latency -------------------------------------------------------------------------------
+
+
+def create_group(folder: str) -> None:
+    """A new log with the group, before anybody joins."""
+
+    async def run() -> None:
+        async with headrace.open(folder) as hr:
+            await _create(hr, PARTITIONS)
+
+    asyncio.run(run())
+
+
+async def until_consuming(hr: headrace.Headrace) -> None:
+    """Waits until every partition is consumed."""
+    while True:
+        status = await hr.groups.status(STREAM, GROUP)
+        if not status.unconsumed:
+            return
+        await asyncio.sleep(0.01)

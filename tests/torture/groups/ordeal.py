@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -35,6 +36,9 @@ MOVE_TIMEOUT_S = 90.0
 DRAIN_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 60.0
 POLL_S = 0.01
+WAKING_S = 0.1
+DUE_BYTES_MAX = 40_000
+"""How much a worker may have written to its journal before its next fault."""
 
 FAULTS = ("kill",) * 4 + ("freeze",) * 4 + ("kill while frozen", "kill filler")
 CHANGES = ("members", "members", "mapping", "step down static", "step down elastic", "none", "none")
@@ -159,20 +163,20 @@ class Ordeal:
         worker.incarnation += 1
         worker.journal = self._folder / f"{worker.instance}.journal"
         worker.frozen_until, worker.doomed = 0.0, False
-        worker.due_bytes = self._rng.randrange(40_000)
+        worker.due_bytes = self._rng.randrange(DUE_BYTES_MAX)
         worker.child = self._child(
             worker.instance,
             "worker",
             str(worker.journal),
-            worker.instance,
             str(self._rng.random()),
             str(LEASE_MS),
             *worker.roles,
         )
 
     def _check_alive(self) -> None:
-        others = [child for child in (self._feeder, self._filler) if child is not None]
-        for child in [*others, *(worker.running for worker in self._workers)]:
+        children = [child for child in (self._feeder, self._filler) if child is not None]
+        children += [worker.running for worker in self._workers if not worker.frozen_until]
+        for child in children:
             status = child.status()
             if status is not None:
                 raise Failed(*msgspec.structs.astuple(child.failure(status)))
@@ -225,20 +229,28 @@ class Ordeal:
         self._faults[kind] += 1
 
     def _freeze(self, victim: Worker, *, doomed: bool) -> None:
-        victim.running.signal(signal.SIGSTOP)
-        victim.doomed = doomed
-        victim.frozen_until = time.monotonic() + LEASE_MS / 1000 * self._rng.uniform(1.05, 2.0)
+        """Stop a worker for longer than its lease.
 
-    def _wake(self, *, all_of_them: bool = False) -> None:
+        It may hold a lock of the catalog, and then nobody gets on, this thread included: so the
+        end of it comes from a thread of its own.
+        """
+        wait_s = LEASE_MS / 1000 * self._rng.uniform(1.05, 2.0)
+        victim.doomed = doomed
+        victim.frozen_until = time.monotonic() + wait_s
+        victim.running.signal(signal.SIGSTOP)
+        last = signal.SIGKILL if doomed else signal.SIGCONT
+        threading.Timer(wait_s, victim.running.signal, [last]).start()
+
+    def _wake(self) -> None:
+        """Take those back whose time has come."""
         for worker in self._workers:
-            if worker.frozen_until and (all_of_them or time.monotonic() > worker.frozen_until):
+            if worker.frozen_until and time.monotonic() > worker.frozen_until + WAKING_S:
+                worker.frozen_until = 0.0
                 if worker.doomed:
                     worker.running.kill()
                     self._start(worker)
-                    continue
-                worker.running.signal(signal.SIGCONT)
-                worker.frozen_until = 0.0
-                worker.due_bytes = worker.seen_bytes() + self._rng.randrange(40_000)
+                else:
+                    worker.due_bytes = worker.seen_bytes() + self._rng.randrange(DUE_BYTES_MAX)
 
     # -- the end ------------------------------------------------------------------------
 

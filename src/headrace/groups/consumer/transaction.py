@@ -140,6 +140,10 @@ class AckTransaction:
         self._answer.begin()
         ack = UnitAck(run.owned, acked(self._answer.ranges))
         try:
+            if run.dirty or run.storing:
+                # The event before it of its key may be acked and not stored yet.  If that ack
+                # were lost, and this one not, the key's events would come in the wrong order.
+                await run.stored()
             outcome = await commit(
                 runtime.host,
                 self._write,
