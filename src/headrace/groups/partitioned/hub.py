@@ -174,6 +174,7 @@ class Hub:
             self._handle.cancel()
             self._handle = None
         self._timers.clear()
+        self.record.close()
         _hubs.get(self._host, {}).pop(self._loop, None)
 
     async def _subscribe(self, channels: Iterable[str]) -> None:

@@ -25,6 +25,7 @@ from headrace.catalog import Tx
 from headrace.errors import (
     Fenced,
     HeadraceError,
+    InvalidDeliveryConfigError,
     InvalidInputError,
     UnknownSegmentError,
     UnknownStreamError,
@@ -104,10 +105,15 @@ def join_options(
             raise InvalidInputError(f"{option} is {value!r}; it must be 10 or more")
     chosen = {option: value for option, value in options.items() if option in consumer}
     chosen.setdefault("dead_letters", name.dead_letters)
-    made = msgspec.convert(
-        {**chosen, "delivery": {k: v for k, v in options.items() if k in delivery}},
-        type=ConsumerOptions,
-    )
+    try:
+        made = msgspec.convert(
+            {**chosen, "delivery": {k: v for k, v in options.items() if k in delivery}},
+            type=ConsumerOptions,
+        )
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, HeadraceError):
+            raise error.__cause__ from None
+        raise InvalidDeliveryConfigError(f"an option of the join: {error}") from None
     return JoinOptions(
         consumer=msgspec.structs.replace(made, member=member),
         timings=PinTimings(
@@ -212,12 +218,12 @@ class Member:
             try:
                 # Without an answer the pin runs out by itself.
                 await asyncio.wait_for(self.wait_for(Phase.CLOSED), ttl_s)
+                with suppress(HeadraceError):
+                    await self._hub.record.flush(now_ms())
             except TimeoutError:
                 _log.warning("%s: the catalog does not answer; the pin will run out", self)
             finally:
                 self._hub.leave(self)
-            with suppress(HeadraceError):
-                await self._hub.record.flush(now_ms())
 
     @property
     def consumer(self) -> Consumer:

@@ -70,6 +70,11 @@ class Record:
 
         await self._host.in_transaction(run, [entries.lock(DECISIONS_BUCKET)], sync=False)
 
+    def close(self) -> None:
+        """Write no more."""
+        if self._task is not None:
+            self._task.cancel()
+
     async def _write_soon(self) -> None:
         try:
             while self._pending:
