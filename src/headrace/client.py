@@ -24,6 +24,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 import pyarrow as pa
 
 from headrace.catalog import Tx
+from headrace.catalog.committer import Done
 from headrace.catalog.producers import Placed
 from headrace.catalog.streams import Fixed, Limits, Retention, Scaling, Stream, StreamConfig
 from headrace.errors import CatalogClosedError, CatalogUnavailableError, HeadraceError
@@ -94,6 +95,7 @@ class Headrace:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._publisher: Publisher | None = None
         self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
+        self._gathered: list[tuple[Callable[[Tx], object], Iterable[str], Done, bool]] = []
         self._members: weakref.WeakSet[Member] = weakref.WeakSet()
         self.groups = Groups(self)
         """Static and elastic groups: create, change, look at and delete them."""
@@ -133,6 +135,7 @@ class Headrace:
             await self._publisher.drain()
             self._publisher = None
         if self._log is not None and self._pool is not None:
+            self._hand_over()
             log, self._log = self._log, None
             await self.in_thread(log.catalog.close)
             for reading in list(self._readings):
@@ -434,8 +437,13 @@ class Headrace:
     def in_transaction(
         self, fn: Callable[[Tx], T], locks: Iterable[str] = (), *, sync: bool = True
     ) -> asyncio.Future[T]:
-        """Run ``fn`` in a write transaction, in a group with others."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        """Run ``fn`` in a write transaction, in a group with others.
+
+        Writes of one turn of the event loop are handed over together, so that they share a
+        commit and none is being prepared while another one is committed.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
 
         def finish(result: T, error: BaseException | None) -> None:
             if future.done():
@@ -445,14 +453,24 @@ class Headrace:
             else:
                 future.set_exception(error)
 
-        self.submit(fn, locks, finish, sync=sync)
+        if not self._gathered:
+            loop.call_soon(self._hand_over)
+        self._gathered.append((fn, locks, finish, sync))
         return future
+
+    def _hand_over(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        for fn, locks, finish, sync in gathered:
+            try:
+                self.submit(fn, locks, finish, sync=sync)
+            except HeadraceError as error:
+                finish(None, error)
 
     def submit(
         self,
         fn: Callable[[Tx], object],
         locks: Iterable[str],
-        done: Callable[[Any, BaseException | None], None],
+        done: Done,
         *,
         sync: bool = True,
     ) -> None:

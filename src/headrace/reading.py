@@ -1,8 +1,13 @@
-"""A read under way, for programs with an event loop: batches are fetched ahead on a thread."""
+"""A read under way, for programs with an event loop: batches are fetched ahead on a thread.
+
+Of a read that ends, ``AHEAD`` loads are asked for before they are wanted, so that the thread goes
+from one to the next without waiting for the event loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
@@ -17,6 +22,12 @@ if TYPE_CHECKING:
     from headrace.client import Headrace
 
 
+AHEAD = 2
+
+Load = tuple[pa.RecordBatch | None, dict[int, int]]
+"""Events, and where a read goes on after them."""
+
+
 class Reading:
     """An asynchronous iterator of Arrow record batches; see :meth:`Headrace.read`."""
 
@@ -28,7 +39,7 @@ class Reading:
         self._query = query
         self._on_damaged = on_damaged
         self._reader: Reader | None = None
-        self._ahead: asyncio.Task[pa.RecordBatch | None] | None = None
+        self._ahead: deque[asyncio.Future[Load]] = deque()
         self._opening: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._unsubscribe: Callable[[], None] | None = None
@@ -79,46 +90,46 @@ class Reading:
             self._unsubscribe = await self._client.in_thread(log.catalog.subscribe, channel, heard)
 
     async def _next(self) -> pa.RecordBatch | None:
-        """The batch that was fetched ahead, or the next one; starts on the one after it."""
+        """The load that was fetched ahead, or the next one; sees to those after it."""
         assert self._reader is not None
-        if self._ahead is None:
+        follow = self._query.follow
+        if not self._ahead:
             self._news.clear()
             if self._caught_up and self._client.log.catalog.quick:
                 # News of a few events: to read them takes no longer than to ask a thread to.
-                return self._returned(self._reader.next())
-            self._ahead = self._fetch()
+                return self._returned(self._load())
+        while len(self._ahead) < (1 if follow else AHEAD):
+            self._ahead.append(self._fetch())
         # Shielded: a caller that stops waiting (a timeout) finds the batch at its next try.
+        first = self._ahead[0]
         try:
-            batch = await asyncio.shield(self._ahead)
+            load = await asyncio.shield(first)
         except Exception:
-            self._ahead = None
+            self._ahead.remove(first)
             raise
-        self._ahead = None
-        self._returned(batch)
-        if batch is not None and not self._query.follow and not self._reader.done:
-            self._ahead = self._fetch()
-        return batch
+        self._ahead.remove(first)
+        return self._returned(load)
 
-    def _returned(self, batch: pa.RecordBatch | None) -> pa.RecordBatch | None:
+    def _load(self) -> Load:
         assert self._reader is not None
-        self._given = self._reader.positions
+        return self._reader.next(), self._reader.positions
+
+    def _returned(self, load: Load) -> pa.RecordBatch | None:
+        batch, self._given = load
         self._caught_up = batch is None and self._query.follow
         return batch
 
-    def _fetch(self) -> asyncio.Task[pa.RecordBatch | None]:
-        assert self._reader is not None
-        task = asyncio.create_task(self._in_thread(self._reader))
-        # An error that nobody is left to hear of is not worth a warning.
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return task
-
-    async def _in_thread(self, reader: Reader) -> pa.RecordBatch | None:
+    def _fetch(self) -> asyncio.Future[Load]:
         if self._query.follow:
-            return await self._client.in_thread(reader.next)
-        # A long read stays on one thread, and so on one processor with what it has at hand.
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-read")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, reader.next)
+            future: asyncio.Future[Load] = asyncio.ensure_future(self._client.in_thread(self._load))
+        else:
+            # A long read stays on one thread, and so on one processor with what it has at hand.
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-read")
+            future = asyncio.get_running_loop().run_in_executor(self._thread, self._load)
+        # An error that nobody is left to hear of is not worth a warning.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return future
 
     def wake(self) -> None:
         """Look again; the client does this when it closes, so that nobody waits for ever."""
@@ -131,9 +142,9 @@ class Reading:
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
-        if self._ahead is not None:
-            ahead, self._ahead = self._ahead, None
-            await asyncio.wait([ahead])
+        if self._ahead:
+            ahead, self._ahead = self._ahead, deque()
+            await asyncio.wait(ahead)
         if self._thread is not None:
             self._thread.shutdown(wait=False)
             self._thread = None

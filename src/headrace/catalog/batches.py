@@ -24,7 +24,7 @@ class NewBatch(msgspec.Struct, frozen=True):
     path: str | None = None
 
 
-class Batch(msgspec.Struct, frozen=True):
+class Batch(msgspec.Struct, frozen=True, gc=False):
     """A batch in its place: offsets ``start`` to ``end`` - 1."""
 
     start: int
@@ -112,10 +112,15 @@ _BATCH = "start_offset, end_offset, bytes, layout, checksum, path, data"
 def from_offset(
     tx: Tx, segment_id: int, offset: int, limit: int, size_bytes: int
 ) -> Iterator[Batch]:
-    """The batch that holds ``offset`` and those after it, for about ``size_bytes``.
-
-    The bound is in the query because a driver may hold all of an answer at once.
-    """
+    """The batch that holds ``offset`` and those after it, for about ``size_bytes``."""
+    if tx.lazy:
+        # Whoever has enough stops asking.  A read that goes on begins where a batch does.
+        found = _starting(tx, segment_id, offset, limit)
+        first = next(found, None)
+        if first is not None and first.start == offset:
+            yield first
+            yield from found
+            return
     row = tx.row(
         "SELECT start_offset, end_offset, total_bytes FROM batches "
         "WHERE segment_id = ? AND start_offset <= ? ORDER BY start_offset DESC LIMIT 1",
@@ -123,22 +128,38 @@ def from_offset(
     )
     if row is None or row[1] <= offset:
         # What stood here is gone: the first that is left tells how much.
-        found = tx.iterate(
-            f"SELECT {_BATCH} FROM batches WHERE segment_id = ? AND start_offset > ? "
-            "ORDER BY start_offset LIMIT 1",
-            (segment_id, offset),
-        )
+        yield from _starting(tx, segment_id, offset, 1)
+    elif tx.lazy:
+        yield from _starting(tx, segment_id, row[0], limit)
     else:
-        # Limited before it is filtered: the size of a batch is no key, and what follows the last
-        # one within bounds must not be looked through for more.
-        found = tx.iterate(
-            f"SELECT {_BATCH} FROM (SELECT {_BATCH}, total_bytes FROM batches "
-            "WHERE segment_id = ? AND start_offset >= ? ORDER BY start_offset LIMIT ?) AS load "
-            "WHERE total_bytes - bytes < ?",
-            (segment_id, row[0], limit, row[2] + size_bytes),
-        )
-    for batch in found:
-        yield Batch(*batch)
+        yield from _starting_within(tx, segment_id, row[0], limit, row[2] + size_bytes)
+
+
+def _starting(tx: Tx, segment_id: int, offset: int, limit: int) -> Iterator[Batch]:
+    """Batches that start at ``offset`` or later."""
+    found = tx.iterate(
+        f"SELECT {_BATCH} FROM batches WHERE segment_id = ? AND start_offset >= ? "
+        "ORDER BY start_offset LIMIT ?",
+        (segment_id, offset, limit),
+    )
+    return (Batch(*row) for row in found)
+
+
+def _starting_within(
+    tx: Tx, segment_id: int, offset: int, limit: int, total_bytes: int
+) -> Iterator[Batch]:
+    """The same up to a size of the segment; for a driver that holds all of an answer at once.
+
+    Limited before it is filtered: the size of a batch is no key, and what follows the last one
+    within bounds must not be looked through for more.
+    """
+    found = tx.iterate(
+        f"SELECT {_BATCH} FROM (SELECT {_BATCH}, total_bytes FROM batches "
+        "WHERE segment_id = ? AND start_offset >= ? ORDER BY start_offset LIMIT ?) AS load "
+        "WHERE total_bytes - bytes < ?",
+        (segment_id, offset, limit, total_bytes),
+    )
+    return (Batch(*row) for row in found)
 
 
 class Place(msgspec.Struct, frozen=True):

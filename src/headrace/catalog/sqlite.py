@@ -53,6 +53,8 @@ WAL_BYTES_MAX = 64 * 1024 * 1024
 class SqliteTx(Tx):
     """A transaction, or a single read, on one SQLite connection."""
 
+    lazy = True
+
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__()
         self._execute = connection.execute

@@ -17,6 +17,9 @@ Row = tuple[Any, ...]
 class Tx(ABC):
     """One transaction: reads and writes, the catalog's clock, and who to tell afterwards."""
 
+    lazy = False
+    """Whether ``iterate`` fetches a row when it is asked for it, and not all of them before."""
+
     def __init__(self) -> None:
         self.channels: set[str] = set()
 

@@ -24,6 +24,10 @@ FETCH_MAX = 512
 
 OnDamaged = Callable[[DamagedBatchError], None]
 
+# A C library that gives the memory of every load back to the system, to ask for it again with the
+# next one, spends a fifth of a read on that.  glibc stops it once a block so large was freed.
+bytes(4 * limits.READ_BYTES)
+
 
 class Cursor:
     """A place in one segment; ``position`` is the next offset it will return."""
@@ -237,8 +241,5 @@ def widen(batch: pa.RecordBatch, layout: int) -> pa.RecordBatch:
 
 
 def _with_offsets(batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
-    count = batch.num_rows
-    data = pa.py_buffer(np.arange(start, start + count, dtype=np.int64))
-    # Not pa.array: on an array of numpy's it loads pandas, if that is installed.
-    offsets = pa.Array.from_buffers(pa.int64(), count, [None, data])
+    offsets = events.numbers(np.arange(start, start + batch.num_rows, dtype=np.int64))
     return pa.RecordBatch.from_arrays([offsets, *batch.columns], ["offset", *batch.schema.names])

@@ -466,6 +466,18 @@ def decode_blob(data: bytes | memoryview, layout: int) -> pa.RecordBatch:
     return pa.ipc.read_record_batch(pa.py_buffer(data), schema_of(layout))
 
 
+_NUMBERS = {np.dtype(np.int32): pa.int32(), np.dtype(np.int64): pa.int64()}
+
+
+def numbers(values: npt.NDArray[np.int32] | npt.NDArray[np.int64]) -> pa.Array:
+    """An Arrow array on the memory of numpy's.
+
+    ``pa.array`` does that too, but looks for pandas first, and loads it where it is installed.
+    """
+    kind = _NUMBERS[values.dtype]
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
 def stamps_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """The times of a stored batch in microseconds, in place."""
     column = batch.column(0)
@@ -481,13 +493,26 @@ def public(batch: pa.RecordBatch, segment: int, offsets: pa.Array) -> pa.RecordB
     arrays = []
     for field in READ_SCHEMA:
         if field.name == "segment":
-            # Not pa.array: on an array of numpy's it loads pandas, if that is installed.
-            data = pa.py_buffer(np.full(count, segment, np.int32))
-            arrays.append(pa.Array.from_buffers(pa.int32(), count, [None, data]))
+            arrays.append(numbers(np.full(count, segment, np.int32)))
         elif field.name == "offset":
             arrays.append(offsets)
         elif field.name in names:
             arrays.append(batch.column(field.name))
         else:
-            arrays.append(pa.nulls(count, field.type))
+            arrays.append(_nulls(field.type, count))
     return pa.RecordBatch.from_arrays(arrays, schema=READ_SCHEMA)
+
+
+def _nulls(kind: pa.DataType, count: int) -> pa.Array:
+    """Nulls for a column that is not stored; all share one piece of memory."""
+    if count > _NULLS:
+        return pa.nulls(count, kind)
+    return _many_nulls(kind).slice(0, count)
+
+
+_NULLS = 65_536
+
+
+@lru_cache(maxsize=len(COLUMNS))
+def _many_nulls(kind: pa.DataType) -> pa.Array:
+    return pa.nulls(_NULLS, kind)

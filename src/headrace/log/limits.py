@@ -20,7 +20,7 @@ INLINE_BYTES = 1024 * 1024
 FILE_BYTES = 64 * 1024 * 1024
 """Larger shares are cut into files of about this size."""
 
-READ_BYTES = 4 * 1024 * 1024
+READ_BYTES = 2 * 1024 * 1024
 READ_ROWS = 65_536
 """How much a reader fetches and holds at a time."""
 
