@@ -238,6 +238,30 @@ def test_a_group_that_is_deleted_and_made_again_is_consumed_from_its_new_start(
     run(catalog_url, work)
 
 
+def test_a_stream_that_is_deleted_and_made_again_is_consumed_again(catalog_url: str) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        async def make_stream(*numbers: int) -> None:
+            await hr.create_stream("orders", ["orders.>"], partitions=2)
+            for n in numbers:
+                await hr.publish(f"orders.{n}", str(n).encode())
+
+        await make_stream(0, 1, 2)
+        await hr.groups.create_static("orders", "audit", max_members=2, members=["a"])
+        async with hr.join("orders", "audit", "a") as member:
+            consumed = Consumed()
+            consumed.start(member)
+            await until(lambda: len(consumed.got) == 3)
+            await hr.delete_stream("orders")
+            await member.wait_for(Phase.WAITING)
+            await make_stream(3, 4)
+            await hr.groups.delete("orders", "audit")
+            await hr.groups.create_static("orders", "audit", max_members=2, members=["a"])
+            await until(lambda: len(consumed.got) == 5)
+            assert sorted(consumed.numbers) == [0, 1, 2, 3, 4]
+
+    run(catalog_url, work)
+
+
 def test_a_static_group_on_a_stream_with_partitions(catalog_url: str) -> None:
     async def work(hr: headrace.Headrace) -> None:
         await hr.create_stream("orders", ["orders.>"], partitions=3)

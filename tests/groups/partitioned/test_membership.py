@@ -17,6 +17,7 @@ from headrace.groups.partitioned.messages import (
     Claimed,
     ClaimLost,
     ClaimPartition,
+    ClaimsFreed,
     Close,
     ConfigSeen,
     Consume,
@@ -474,3 +475,18 @@ def test_whatever_it_hears_it_consumes_only_under_a_pin_and_one_token_at_a_time(
         assert consuming == instance.owned
         assert not consuming or instance.pin_token is not None
         assert len(instance.decisions) <= DECISIONS_MAX
+
+
+def test_claims_that_were_refused_are_made_again_on_news_and_no_others() -> None:
+    driver = Driver()
+    driver.sees(group("m1"))
+    driver.hears(PinGranted(3, 0))
+    driver.hears(Claimed(0, 3, 1))
+    driver.hears(ClaimDenied(1, 3, Refusal.STILL_OWNED, Owner("m2", "i7", 5)))
+    assert driver.instance.waits_for_claims
+    assert driver.hears(ClaimsFreed(), 5) == [ClaimPartition(1, 3)]
+    driver.hears(Claimed(1, 3, 2))
+    assert not driver.instance.waits_for_claims
+    assert driver.hears(ClaimsFreed()) == []
+    driver.hears(PinLost(3))
+    assert driver.hears(ClaimsFreed()) == []

@@ -268,7 +268,7 @@ class Hub:
             else:
                 changed |= self._by_group.keys() & {entry.key for entry in found.entries}
         for key in sorted(changed):
-            await self._show(GroupName.of_key(key))
+            await self.show(GroupName.of_key(key))
 
     def _step_down(self, asked: Iterable[entries.Entry]) -> None:
         for entry in asked:
@@ -278,7 +278,7 @@ class Hub:
             for joined in list(self._by_pin.get(GroupName.of_key(key).pin(member), {})):
                 joined.feed(StepDownAsked(int(entry.value)))
 
-    async def _show(self, name: GroupName) -> None:
+    async def show(self, name: GroupName) -> None:
         """Let all instances of a group see its config."""
         view = await self._look(name)
         for joined in list(self._by_group.get(name.key, {})):

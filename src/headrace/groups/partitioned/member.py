@@ -13,10 +13,10 @@ import logging
 import os
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 import pyarrow as pa
@@ -138,11 +138,14 @@ class MemberStatus(msgspec.Struct, frozen=True):
 
 
 class _MemberConsumer(Consumer):
-    """A consumer whose streams go when its group is deleted; the instance sees to that."""
+    """A consumer whose stream may go, with its group or without: its member sees to that."""
+
+    stream_gone: Callable[[], None]
 
     def _surface(self, error: Exception) -> None:
         if isinstance(error, UnknownStreamError | UnknownSegmentError):
             _log.info("%s", error)
+            self.stream_gone()
         else:
             super()._surface(error)
 
@@ -180,6 +183,7 @@ class Member:
         self._partition_of: dict[str, int] = {}
         self._inbox: deque[Event] = deque()
         self._busy = False
+        self._rechecking = False
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -200,9 +204,11 @@ class Member:
     async def open(self) -> None:
         """Join the group; with ``async with`` this is done for you."""
         await self._host.in_thread(_warm_up)
-        self._consumer = _MemberConsumer(
+        consumer = _MemberConsumer(
             self._host, self._options.consumer, CatalogAcks(self._host), self
         )
+        consumer.stream_gone = self._stream_gone
+        self._consumer = consumer
         self._hub = hub_of(self._host)
         await self._hub.join(self)
 
@@ -419,9 +425,7 @@ class Member:
             return
         if self._hub is not None and self._hub.layout(self) is Layout.SHARES:
             self.consumer.drain(unit, token)
-            task = asyncio.get_running_loop().create_task(self._follow(partition, holding))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._spawn(self._follow(partition, holding))
 
     async def _follow(self, partition: int, holding: _Holding) -> None:
         """Take the segments of a share that can be read now."""
@@ -446,6 +450,29 @@ class Member:
                     holding.open[unit.unit] = unit
                     self._open(partition, unit)
             return
+
+    def _stream_gone(self) -> None:
+        """A stream that is consumed is gone, or was made anew."""
+        if not self._rechecking and self.core.phase is not Phase.CLOSED:
+            self._rechecking = True
+            self._spawn(self._recheck())
+
+    async def _recheck(self) -> None:
+        """See what became of the group; if it is there, claim what is owned once more."""
+        assert self._hub is not None
+        try:
+            await self._hub.show(self.name)
+            for partition, holding in list(self._holdings.items()):
+                self.feed(ClaimLost(partition, holding.token))
+        except HeadraceError as error:
+            _log.warning("%s: %s", self, error)
+        finally:
+            self._rechecking = False
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _take_next(self, partition: int, holding: _Holding) -> list[OwnedUnit]:
         owner, stream = owner_of(self, self.core.pin_token or 0), self.name.stream
