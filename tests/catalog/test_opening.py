@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -279,3 +281,47 @@ def test_opened_files_are_closed_again(tmp_path: Path) -> None:
             catalog.entries.put("b", "k", b"v")
             catalog.entries.get("b", "k")
     assert open_files() <= before
+
+
+# --- several times in one process ------------------------------------------------------------
+
+
+_OPEN_AND_CLOSE = """
+import sys
+from headrace.catalog import open_catalog
+catalog = open_catalog(sys.argv[1])
+print(len(catalog.entries.list("b")))
+catalog.close()
+"""
+
+
+def entries_seen_by_another_process(folder: Path) -> int:
+    script = [sys.executable, "-c", _OPEN_AND_CLOSE, str(folder)]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=60, check=True)
+    return int(done.stdout)
+
+
+def test_a_folder_opened_twice_in_a_process_stays_whole_when_another_process_leaves(
+    tmp_path: Path,
+) -> None:
+    """To look into the file must not take the locks away that its connections hold.
+
+    Without them another process would believe that it is the last, and remove the write-ahead
+    log that this one goes on writing to.
+    """
+    folder = tmp_path / "c"
+    first = open_catalog(folder)
+    first.entries.put("b", "one", b"1")
+    second = open_catalog(folder)
+    assert entries_seen_by_another_process(folder) == 1
+    first.entries.put("b", "two", b"2")
+    second.entries.put("b", "three", b"3")
+    assert entries_seen_by_another_process(folder) == 3
+    second.close()
+    third = open_catalog(folder)
+    assert entries_seen_by_another_process(folder) == 3
+    first.entries.put("b", "four", b"4")
+    assert entries_seen_by_another_process(folder) == 4
+    assert [len(each.entries.list("b")) for each in (first, third)] == [4, 4]
+    first.close()
+    third.close()

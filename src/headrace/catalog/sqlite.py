@@ -15,6 +15,7 @@ import os
 import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,6 +49,10 @@ TYPES = {
 BUSY_TIMEOUT_S = 60.0
 CHECKPOINT_FRAMES = 1000
 WAL_BYTES_MAX = 64 * 1024 * 1024
+
+_opened: Counter[str] = Counter()
+"""How often this process has each file open."""
+_opening = threading.Lock()
 
 
 class SqliteTx(Tx):
@@ -264,6 +269,7 @@ class SqliteCatalog(Catalog):
         self.folder = folder
         self.where = f"catalog {folder}"
         self._path = folder / FILE
+        self._key = os.path.realpath(self._path)
         self._readers: Pool[SqliteTx] = Pool(self._new_reader, SqliteTx.close)
         self._closed = False
         self._prepare(create)
@@ -294,9 +300,16 @@ class SqliteCatalog(Catalog):
                     "give an empty or new folder"
                 )
         try:
-            self._refuse_foreign_file()
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._migrate()
+            with _opening:
+                if not _opened[self._key]:
+                    self._refuse_foreign_file()
+                _opened[self._key] += 1
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._migrate()
+            except BaseException:
+                self._forget()
+                raise
         except OSError as error:
             raise CatalogUnavailableError(f"{self.where} cannot be opened: {error}") from error
         except sqlite3.Error as error:
@@ -311,7 +324,11 @@ class SqliteCatalog(Catalog):
         )
 
     def _refuse_foreign_file(self) -> None:
-        """Judge an existing file by its first bytes, before anything is opened for writing."""
+        """Judge an existing file by its first bytes, before anything is opened for writing.
+
+        Never while this process has the file open: to close a file takes away all locks that the
+        process holds on it, SQLite's among them.
+        """
         try:
             with open(self._path, "rb") as file:
                 header = file.read(72)
@@ -401,5 +418,10 @@ class SqliteCatalog(Catalog):
         self._closed = True
         self._sockets.close()
         self._readers.close()
+        self._forget()
+
+    def _forget(self) -> None:
+        with _opening:
+            _opened[self._key] -= 1
         # Those who wait look again, and learn that the catalog is closed.
         self.notifier.everybody()
