@@ -207,10 +207,7 @@ async def main():
             group, member = ("many", f"m{n}") if kind == "members" else (f"idle{n}", "worker")
             return await stack.enter_async_context(hr.join("bench", group, member=member))
         members = [await join(n) for n in range(number)]
-        while True:
-            groups = ["many"] if kind == "members" else [f"idle{n}" for n in range(number)]
-            if not any([(await hr.groups.status("bench", g)).unconsumed for g in groups]): break
-            await asyncio.sleep(0.2)
+        await asyncio.gather(*(member.settled() for member in members))
         joined = time.perf_counter() - began
         await asyncio.sleep(2.0)
         used, began = time.process_time(), time.perf_counter()

@@ -26,10 +26,8 @@ PATIENCE_S = 30.0
 
 _INSTANCE = """
 import asyncio, os, sys, threading, time, headrace
-from headrace.groups.partitioned.partitions import PinTimings
 async def main():
-    folder, instance, lease_ms = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    timings = PinTimings(pin_ttl_ms=lease_ms, renew_every_ms=lease_ms // 4)
+    folder, lease_ms = sys.argv[1], int(sys.argv[2])
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     def wait():
@@ -37,8 +35,7 @@ async def main():
         loop.call_soon_threadsafe(stop.set)
     threading.Thread(target=wait, daemon=True).start()
     async with headrace.open(folder) as hr:
-        async with hr.join("bench", "workers", member="worker", instance=instance,
-                           timings=timings) as member:
+        async with hr.join("bench", "workers", member="worker", pin_ttl_ms=lease_ms) as member:
             print("joined", flush=True)
             async def work():
                 async for delivery in member:
@@ -57,7 +54,7 @@ class Instance:
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _INSTANCE, str(folder), name, str(LEASE_MS)],
+            [sys.executable, "-c", _INSTANCE, str(folder), str(LEASE_MS)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -215,7 +215,9 @@ def _show(console: Console, peers: Peers, rates: Rates, delays: Delays) -> None:
 def main(
     *,
     rounds: Annotated[int, Parameter(help="rounds, every system once in each")] = ROUNDS,
-    only: Annotated[list[Part] | None, Parameter(help="measure these and no more")] = None,
+    only: Annotated[
+        list[Part] | None, Parameter(help="measure these and no more", consume_multiple=True)
+    ] = None,
 ) -> int:
     """Measure the same work on Headrace and on its peers; status 1 when a target is missed."""
     console = Console(width=None if Console().is_terminal else 160)

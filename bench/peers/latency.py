@@ -114,7 +114,7 @@ def _consumer(system: str, address: str) -> Iterator[Callable[[], list[float]]]:
 
 async def _on_headrace(folder: str, events: int) -> list[float]:
     async with headrace.open(folder) as hr, log.join(hr) as member:
-        await log.until_consuming(hr)
+        await member.settled()
         _ready()
         found: list[float] = []
         async for delivery in member:

@@ -24,8 +24,6 @@ from bench.peers.work import (
     Work,
     rate_of_batches,
 )
-from headrace.groups.consumer import ConsumerOptions
-from headrace.groups.delivery import DeliveryConfig
 
 SYSTEM = "Headrace"
 STREAM, GROUP, MEMBER = "bench", "workers", "worker"
@@ -128,7 +126,7 @@ async def strict(hr: headrace.Headrace, *, confirmed: bool) -> float:
     """The next event comes when the one before it is acked; confirmed means stored by then."""
     await _fill(hr, STRICT_EVENTS)
     seen = total = 0
-    async with join(hr, options=ConsumerOptions(delivery=DeliveryConfig(max_pending=1))) as member:
+    async with join(hr, max_pending=1) as member:
         began = time.perf_counter()
         async for delivery in member:
             total += len(delivery.value)
@@ -161,12 +159,3 @@ def create_group(folder: str) -> None:
             await _create(hr, PARTITIONS)
 
     asyncio.run(run())
-
-
-async def until_consuming(hr: headrace.Headrace) -> None:
-    """Waits until every partition is consumed."""
-    while True:
-        status = await hr.groups.status(STREAM, GROUP)
-        if not status.unconsumed:
-            return
-        await asyncio.sleep(0.01)

@@ -88,6 +88,10 @@ class StreamConfig(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.internal or self.partitions > 0
 
 
+# Made here, since the first use of a type by msgspec is not safe in several threads at once.
+decode_config = msgspec.json.Decoder(StreamConfig).decode
+
+
 class Segment(msgspec.Struct, frozen=True):
     """One segment as the catalog knows it; ``head`` is the offset the next event gets."""
 
@@ -183,7 +187,7 @@ def all_streams(tx: Tx, *, internal: bool = True) -> tuple[Stream, ...]:
 def configs(tx: Tx) -> list[tuple[str, StreamConfig]]:
     """Names and configurations only: enough to tell which stream captures a subject."""
     rows = tx.rows("SELECT name, config FROM streams WHERE name NOT LIKE ? ORDER BY name", ("%.%",))
-    return [(name, msgspec.json.decode(bytes(data), type=StreamConfig)) for name, data in rows]
+    return [(name, decode_config(bytes(data))) for name, data in rows]
 
 
 def heads(tx: Tx, stream_id: int) -> list[tuple[int, int, int, bool]]:
@@ -298,5 +302,5 @@ def _with_segments(tx: Tx, row: Row) -> Stream:
             f"SELECT {_SEGMENT} FROM segments WHERE stream_id = ? ORDER BY number", (stream_id,)
         )
     )
-    decoded = msgspec.json.decode(bytes(config), type=StreamConfig)
+    decoded = decode_config(bytes(config))
     return Stream(stream_id, name, decoded, created_us, segments)

@@ -430,7 +430,7 @@ def check_config(config: StreamConfig) -> StreamConfig:
             )
     try:
         # Through its own encoding, so that every bound declared on a field is checked.
-        checked = msgspec.json.decode(msgspec.json.encode(config), type=StreamConfig)
+        checked = streams.decode_config(msgspec.json.encode(config))
     except (msgspec.ValidationError, TypeError) as error:
         raise InvalidConfigError(f"stream configuration: {error}") from error
     if checked.partitions and checked.scaling != Fixed():

@@ -150,6 +150,24 @@ def test_ack_soon_of_a_fenced_owner_raises_at_flush(tmp_path: Path) -> None:
     run(work())
 
 
+def test_ack_soon_of_an_event_that_came_again_raises_when_its_unit_is_lost(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with rig(str(tmp_path)) as r:
+            consumer = r.consumer(ack_delay_ms=60_000)
+            unit = await r.claim()
+            consumer.open(unit)
+            await r.fill("a")
+            (first,) = await take(consumer, 1)
+            await first.nack(delay_ms=0)
+            (again,) = await take(consumer, 1)
+            again.ack_soon()
+            consumer.abandon("0", unit.token, Fenced("g", "0", unit.token, unit.token + 1))
+            with pytest.raises(Fenced):
+                await consumer.flush()
+
+    run(work())
+
+
 def test_an_abandoned_unit_refuses_answers_and_hands_out_nothing(tmp_path: Path) -> None:
     async def work() -> None:
         async with rig(str(tmp_path)) as r:

@@ -83,6 +83,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
             self._check("ack")
         if self.attempt != 1:
             run.ack_one(self)
+            run.soon_unstored = True
             self._answer = "acked"
             return
         self._answer = "acked"

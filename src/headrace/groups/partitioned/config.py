@@ -347,19 +347,24 @@ def encode(config: GroupConfig) -> bytes:
     return msgspec.json.encode(config)
 
 
+# Made here, since the first use of a type by msgspec is not safe in several threads at once.
+_static_decoder = msgspec.json.Decoder(StaticGroupConfig)
+_elastic_decoder = msgspec.json.Decoder(ElasticGroupConfig)
+
+
 def decode_static(data: bytes | str) -> StaticGroupConfig:
     """A stored static config; one that breaks a rule is refused as at creation."""
-    return checked_static(_sorted(_decode(data, StaticGroupConfig)))
+    return checked_static(_sorted(_decode(data, _static_decoder)))
 
 
 def decode_elastic(data: bytes | str) -> ElasticGroupConfig:
     """A stored elastic config; one that breaks a rule is refused as at creation."""
-    return checked_elastic(_sorted(_decode(data, ElasticGroupConfig)))
+    return checked_elastic(_sorted(_decode(data, _elastic_decoder)))
 
 
-def _decode(data: bytes | str, record: type[_Config]) -> _Config:
+def _decode(data: bytes | str, decoder: msgspec.json.Decoder[_Config]) -> _Config:
     try:
-        return msgspec.json.decode(data, type=record)
+        return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise GroupConfigDecodeError(f"not a config of a partitioned group: {error}") from error
 

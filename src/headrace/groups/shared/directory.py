@@ -33,6 +33,10 @@ class Address(msgspec.Struct, frozen=True):
         return f"ws://{host}:{self.port}/shared"
 
 
+# Made here, since the first use of a type by msgspec is not safe in several threads at once.
+_decode_address = msgspec.json.Decoder(Address).decode
+
+
 def locks() -> tuple[str, ...]:
     """What registering depends on."""
     return (entries.lock(BUCKET),)
@@ -43,7 +47,7 @@ def register(tx: Tx, address: Address) -> str:
     now_us = tx.now_us()
     for entry in entries.changes(tx, BUCKET, 0).entries:
         if entry.value is not None:
-            seen_us = msgspec.json.decode(entry.value, type=Address).seen_us
+            seen_us = _decode_address(entry.value).seen_us
             if now_us - seen_us > STALE_US:
                 entries.delete(tx, BUCKET, entry.key)
     stamped = msgspec.structs.replace(address, seen_us=now_us)
@@ -65,7 +69,7 @@ def find(tx: Tx, node: str) -> Address | None:
     entry = entries.get(tx, BUCKET, node)
     if entry is None or entry.value is None:
         return None
-    return msgspec.json.decode(entry.value, type=Address)
+    return _decode_address(entry.value)
 
 
 def secret(tx: Tx) -> str | None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from headrace.catalog import Tx
-from headrace.catalog.streams import StreamConfig
+from headrace.catalog.streams import decode_config
 from headrace.groups.shared.messages import Unit, unit_of
 from headrace.groups.shared.records import Listing, SegmentInfo
 from headrace.groups.shared.state import SegmentKey
@@ -82,7 +82,7 @@ class Segments:
     def _can_match(self, stream_id: int, config: bytes) -> bool:
         known = self._configs.get(stream_id)
         if known is None or known[0] != config:
-            subjects = msgspec.json.decode(config, type=StreamConfig).subjects
+            subjects = decode_config(config).subjects
             matches = any(overlaps(self._filter, subject) for subject in subjects)
             known = self._configs[stream_id] = (config, matches)
         return known[1]

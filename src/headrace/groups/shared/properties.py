@@ -44,6 +44,10 @@ class GroupProperties(msgspec.Struct, frozen=True, kw_only=True):
         return self.settings.balance
 
 
+# Made here, since the first use of a type by msgspec is not safe in several threads at once.
+_decode_group_properties = msgspec.json.Decoder(GroupProperties).decode
+
+
 class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A member as its leader sees it."""
 
@@ -76,6 +80,10 @@ class LeaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[MemberStatus, ...] = ()
     decisions: tuple[Decision, ...] = ()
     """The latest decisions; ``at_ms`` is milliseconds since 1970."""
+
+
+# Made here, since the first use of a type by msgspec is not safe in several threads at once.
+_decode_leader_status = msgspec.json.Decoder(LeaderStatus).decode
 
 
 def put(tx: Tx, properties: GroupProperties) -> None:
@@ -189,8 +197,8 @@ def get_status(tx: Tx, key: str) -> LeaderStatus | None:
     entry = entries.get(tx, STATUS_BUCKET, key)
     if entry is None or entry.value is None:
         return None
-    return msgspec.json.decode(entry.value, type=LeaderStatus)
+    return _decode_leader_status(entry.value)
 
 
 def _decode(value: bytes | None) -> GroupProperties:
-    return msgspec.json.decode(value or b"", type=GroupProperties)
+    return _decode_group_properties(value or b"")

@@ -48,6 +48,10 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: tuple[Subscription, ...] = ()
 
 
+# Made here, since the first use of a type by msgspec is not safe in several threads at once.
+_decode_session_record = msgspec.json.Decoder(SessionRecord).decode
+
+
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A session, and whether somebody runs it."""
 
@@ -86,7 +90,7 @@ def get(tx: Tx, name: str) -> SessionRecord | None:
     entry = entries.get(tx, BUCKET, name)
     if entry is None or entry.value is None:
         return None
-    return msgspec.json.decode(entry.value, type=SessionRecord)
+    return _decode_session_record(entry.value)
 
 
 def put(tx: Tx, record: SessionRecord) -> None:
@@ -204,7 +208,7 @@ def all_sessions(tx: Tx) -> list[SessionInfo]:
     found = []
     for entry in entries.changes(tx, BUCKET, 0).entries:
         if entry.value is not None:
-            record = msgspec.json.decode(entry.value, type=SessionRecord)
+            record = _decode_session_record(entry.value)
             if not is_over(tx, record):
                 found.append(info(tx, record))
     return sorted(found, key=lambda each: each.record.name)
@@ -223,7 +227,7 @@ def sweep(tx: Tx) -> list[str]:
     over = []
     for entry in entries.changes(tx, BUCKET, 0).entries:
         if entry.value is not None:
-            record = msgspec.json.decode(entry.value, type=SessionRecord)
+            record = _decode_session_record(entry.value)
             if is_over(tx, record):
                 forget(tx, record)
                 over.append(record.name)
