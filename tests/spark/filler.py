@@ -1,6 +1,6 @@
-"""Another process that fills a work queue: ``filler CATALOG STREAM GROUP``, until it is killed.
+"""Another process that fills a work queue: ``filler CATALOG STREAM GROUP [hold]``, until killed.
 
-It says when it is ready, and before each commit.
+With ``hold`` it stops where all is staged and nothing committed, and says so.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from headrace.log.log import Log
 from headrace.spark.partition import PartitionJob
 
 
-class TellingJob(PartitionJob):
-    """Says that all is staged and nothing committed."""
+class HeldJob(PartitionJob):
+    """Never commits."""
 
     def _commit(self, log: Log, planned: Round, made: Sequence[NewBatch]) -> None:
         print("commit", flush=True)
-        super()._commit(log, planned, made)
+        sys.stdin.read()
 
 
-def main(catalog: str, stream: str, group: str) -> None:
-    job = TellingJob(catalog, None, GroupName(stream, group), round_events_max=500)
+def main(catalog: str, stream: str, group: str, hold: str = "") -> None:
+    kind = HeldJob if hold else PartitionJob
+    job = kind(catalog, None, GroupName(stream, group), round_events_max=500)
     print("ready", flush=True)
     job.run(threading.Event())
 

@@ -22,7 +22,6 @@ from headrace.log.open import open_log
 from headrace.spark import partition
 from headrace.spark.partition import PartitionJob
 from headrace.subjects import partition as partition_of
-from tests.spark.held import held
 from tests.support import process, wait_until
 
 NAME = GroupName("orders", "billing")
@@ -270,7 +269,7 @@ def test_a_job_that_is_killed_anywhere_loses_and_repeats_nothing(
             assert filler.line() == "ready"
             wait_until(lambda: queue_head(log) > before, "a round")  # noqa: B023
     before = queue_head(log)
-    with held(log, NAME.work_queue), process("tests.spark.filler", *args) as filler:
+    with process("tests.spark.filler", *args, "hold") as filler:
         assert [filler.line(), filler.line()] == ["ready", "commit"]
     assert queue_head(log) == before
     check_order_so_far(log)
