@@ -143,6 +143,7 @@ class Borrowing:
         self._held: dict[tuple[str, Unit], Held] = {}
         self._by_name: dict[str, Held] = {}
         self._opening: list[Held] = []
+        self._drained = asyncio.Event()
         self.gone: deque[Gone] = deque(maxlen=64)
         """The latest borrowers that ended, and why."""
 
@@ -173,6 +174,19 @@ class Borrowing:
     def disconnect(self) -> None:
         """The session closes: everyone says good-bye, with the last progress."""
         self._do(self._handler.on_disconnect(self._post.now_ms))
+
+    async def drain(self, grace_s: float) -> None:
+        """Hand out nothing more, and give what is in flight some time to be answered."""
+        for held in self._held.values():
+            if held.opened and not held.over and not held.drained:
+                with suppress(UnknownUnitError):
+                    self._sink.drain(held.name, held.token)
+        self._drained.clear()
+        await asyncio.sleep(0)
+        if grace_s > 0 and any(held.opened and not held.drained for held in self._held.values()):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await self._drained.wait()
 
     def fence(self) -> None:
         """The session was taken over: nothing counts any more."""
@@ -219,7 +233,7 @@ class Borrowing:
         self._post.rearm()
 
     def _install(self, effect: Install) -> None:
-        text = self._handler.installed[effect.borrower, effect.unit].subscription
+        text = self._handler.subscription_of(effect.borrower, effect.unit)
         group, filter = parse_subscription(text)
         held = Held(effect, group_key(group, filter), filter)
         before = self._by_name.get(held.name)
@@ -275,8 +289,12 @@ class Borrowing:
     def drained(self, name: str, token: int, progress: Progress) -> None:
         """The consumer is done with a unit."""
         held = self._by_name.get(name)
-        if held is not None and held.token == token and held.releasing:
-            self._final(held, progress)
+        if held is not None and held.token == token:
+            held.drained = True
+            if held.releasing:
+                self._final(held, progress)
+            if all(each.drained or not each.opened for each in self._held.values()):
+                self._drained.set()
 
     def _final(self, held: Held, progress: Progress) -> None:
         """The last word on a unit."""

@@ -65,6 +65,10 @@ class Handler:
         """The units the session has, by borrower and unit."""
         return dict(self._installed)
 
+    def subscription_of(self, borrower: str, unit: Unit) -> str:
+        """The subscription that an installed unit belongs to."""
+        return self._installed[borrower, unit].subscription
+
     @property
     def due_ms(self) -> int:
         """When ``tick`` has something to do."""

@@ -46,7 +46,7 @@ from headrace.groups.shared.records import (
 )
 
 STATUS_MS = 250
-"""A change of members or decisions is stored for others to see after this."""
+"""Who came and went is stored for others to see at once, decisions and shares this often."""
 LOOK_MS_MIN = 50
 LOOK_COST_FACTOR = 20
 SCALE_MS = 1000
@@ -121,6 +121,7 @@ class Leading:
         self._status_due_ms = 0
         self._told: tuple[object, object] | None = None
         """The last decision and the members that others have been told of."""
+        self._told_of: set[str] = set()
         self._scale_due_ms = 0
         self._idle_since_ms: int | None = None
         self._committing = False
@@ -169,6 +170,7 @@ class Leading:
         if self.unplanned and not self.core.deposed:
             self.unplanned = False
             self._do(self.core.balance(self.home.now_ms))
+            self._tell_status(self.home.now_ms)
 
     @property
     def due_ms(self) -> int:
@@ -186,9 +188,7 @@ class Leading:
             return
         if self._look_again and now_ms >= self._look_due_ms:
             self._look()
-        if now_ms >= self._status_due_ms:
-            self._status_due_ms = now_ms + STATUS_MS
-            self._tell_status(now_ms)
+        self._tell_status(now_ms)
         if self.properties.scale_for_members and now_ms >= self._scale_due_ms:
             self._scale_due_ms = now_ms + SCALE_MS
             self._scale()
@@ -406,6 +406,11 @@ class Leading:
         )
 
     def _tell_status(self, now_ms: int) -> None:
+        if self.core.deposed:
+            return
+        present = self.core.borrowers
+        if now_ms < self._status_due_ms and self._told_of == present.keys():
+            return
         decided = self.core.decisions[-1] if self.core.decisions else None
         members = tuple(
             (m.borrower, m.units, m.share, m.benched_ms > 0) for m in self.core.members(now_ms)
@@ -413,6 +418,8 @@ class Leading:
         if self._told is not None and self._told[0] is decided and self._told[1] == members:
             return
         self._told = (decided, members)
+        self._told_of = set(present)
+        self._status_due_ms = now_ms + STATUS_MS
         self.home.spawn(self._put_status(self.status(now_ms)))
 
     async def _put_status(self, status: LeaderStatus) -> None:

@@ -45,6 +45,7 @@ LOAD_RETRY_S = 0.2
 CLOSE_MS = 2000
 ADDRESS_MS = 3_600_000
 FAR_MS = 2**62
+REARM_S = 0.01
 
 _log = logging.getLogger(__name__)
 
@@ -100,6 +101,7 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = FAR_MS
+        self._rearming = False
         self._address_due_ms = 0
         self._address: Address | None = None
         self._loop = asyncio.get_running_loop()
@@ -351,7 +353,13 @@ class Node:
     # --- time ---
 
     def rearm(self) -> None:
-        """See when there is something to do next."""
+        """See before long when there is something to do next; many changes make one look."""
+        if not self._rearming and not self._closed:
+            self._rearming = True
+            self._loop.call_later(REARM_S, self._rearm)
+
+    def _rearm(self) -> None:
+        self._rearming = False
         if self._closed:
             return
         due = [each.due_ms for each in self.leaders.values()]
@@ -375,7 +383,7 @@ class Node:
         if self._address is not None and self.now_ms >= self._address_due_ms:
             self._address_due_ms = self.now_ms + ADDRESS_MS
             self.spawn(self._confirm(self._address))
-        self.rearm()
+        self._rearm()
 
     async def _confirm(self, address: Address) -> None:
         await self._register(address)

@@ -208,7 +208,8 @@ class Private:
             with suppress(UnknownUnitError):
                 self._sink.drain(name, unit.token)
                 waiting.append(self._drained.setdefault(name, loop.create_future()))
-        if waiting:
+        await asyncio.sleep(0)
+        if waiting and timeout_s > 0:
             await asyncio.wait(waiting, timeout=timeout_s)
         for name, unit in list(self._open.items()):
             why = Fenced(self.group, name, unit.token, unit.token + 1)

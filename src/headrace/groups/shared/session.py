@@ -11,6 +11,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Self
 
@@ -175,8 +176,12 @@ class Session:
     ) -> None:
         await self.close()
 
-    async def close(self) -> None:
-        """Store what was acked, say good-bye, and give everything back."""
+    async def close(self, *, grace_s: float = 0.0) -> None:
+        """Store what was acked, say good-bye, and give everything back.
+
+        What is in flight is delivered again elsewhere; with `grace_s` its answers are waited for,
+        that long at most.
+        """
         if self._closed or self._node is None:
             self._closed = True
             return
@@ -187,8 +192,11 @@ class Session:
             self._stop_listening()
         try:
             if self._failure is None:
+                await asyncio.gather(
+                    self._borrowing.drain(grace_s),
+                    *(each.drain(grace_s) for each in self._private.values()),
+                )
                 await self._flush_quietly()
-                await asyncio.gather(*(each.drain(0) for each in self._private.values()))
                 self._borrowing.disconnect()
         finally:
             for each in self._private.values():
@@ -282,7 +290,9 @@ class Session:
                 f"session {self.name!r} is subscribed to {text!r} already"
             )
         wanted = Subscription(text, filter, shared is not None)
-        places = await self._host.in_thread(starts.places_at, self._host.log, filter, start)
+        places: starts.Places = {}
+        if isinstance(start, datetime):
+            places = await self._host.in_thread(starts.places_at, self._host.log, filter, start)
         if shared is not None:
             await self._declare(shared[0], filter, start, places)
         else:

@@ -16,8 +16,8 @@ PATIENCE_S = 30.0
 
 QUICK_BORROWER = BorrowerSettings(
     find_leader_ms=50,
-    ping_ms=100,
-    ping_timeout_ms=800,
+    ping_ms=200,
+    ping_timeout_ms=2500,
     resend_ms=100,
     unsubscribe_timeout_ms=1000,
     unsubscribe_resend_ms=50,
@@ -26,10 +26,10 @@ QUICK_LEADER = LeaderSettings(
     tick_ms=25,
     resend_ms=100,
     renew_segments_ms=100,
-    borrower_timeout_ms=1200,
+    borrower_timeout_ms=3500,
     revoke_timeout_ms=5000,
-    lease_ttl_ms=1000,
-    heartbeat_ms=250,
+    lease_ttl_ms=2500,
+    heartbeat_ms=400,
     commit_timeout_ms=500,
 )
 QUICK = headrace.SharedOptions(borrower=QUICK_BORROWER, leader=QUICK_LEADER)
@@ -55,16 +55,16 @@ async def until(condition: Callable[[], Any], what: str, timeout_s: float = PATI
     return found
 
 
-def open_log(url: Any) -> headrace.Headrace:
-    """A log whose shared groups have quick timers."""
-    return headrace.open(url, housekeeping=False, shared=QUICK)
+def open_log(url: Any, *, quick: bool = True) -> headrace.Headrace:
+    """A log whose shared groups have quick timers, or those that people get."""
+    return headrace.open(url, housekeeping=False, shared=QUICK if quick else None)
 
 
 class Worker:
     """A session that consumes, acks, and writes down what counted."""
 
     def __init__(
-        self, hr: headrace.Headrace, name: str, *texts: str, start: Any = "now", soon: bool = False
+        self, hr: headrace.Headrace, name: str, *texts: str, start: Any = "now", soon: bool = True
     ) -> None:
         self.session = hr.session(name)
         self.texts = texts
@@ -72,7 +72,8 @@ class Worker:
         self.soon = soon
         self.delivered: Counter[bytes] = Counter()
         self.acked: Counter[bytes] = Counter()
-        self.order: dict[str | None, list[bytes]] = {}
+        self.order: dict[str, list[bytes]] = {}
+        self.count = 0
         self.fenced = 0
         self.ended: HeadraceError | None = None
         self._task: asyncio.Task[None] | None = None
@@ -90,7 +91,7 @@ class Worker:
 
     async def close(self) -> None:
         """End as a well-behaved worker does: between two events."""
-        await self.session.close()
+        await self.session.close(grace_s=5)
         await self.stop()
 
     async def stop(self) -> None:
@@ -106,12 +107,13 @@ class Worker:
             try:
                 delivery = await anext(deliveries)
                 self.delivered[delivery.value] += 1
-                self.order.setdefault(delivery.key, []).append(delivery.value)
+                self.order.setdefault(delivery.subject, []).append(delivery.value)
                 if self.soon:
                     delivery.ack_soon()
                 else:
                     await delivery.ack()
                 self.acked[delivery.value] += 1
+                self.count += 1
             except Fenced:
                 self.fenced += 1
             except StopAsyncIteration:
@@ -137,6 +139,11 @@ async def publish(hr: headrace.Headrace, stream: str, count: int, keys: int = 50
             ],
         )
     return values
+
+
+def count(*workers: Worker) -> int:
+    """How many acks there were, over all workers."""
+    return sum(worker.count for worker in workers)
 
 
 def total(*workers: Worker) -> Counter[bytes]:
