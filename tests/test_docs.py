@@ -51,7 +51,7 @@ def headrace_commands() -> list[tuple[str, list[str]]]:
 
 def test_the_readme_has_its_examples() -> None:
     readme = ROOT / "README.md"
-    assert len(blocks(readme, "python")) == 2
+    assert len(blocks(readme, "python")) == 4
     assert len(blocks(readme, "python")[0].strip().splitlines()) <= 10
     assert len(headrace_commands()) > 30
 
