@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -145,6 +147,22 @@ def test_join_runs_a_command_for_each_event(billing: Cli, tmp_path: Path) -> Non
     ]
     assert ran[0][2].startswith("orders.billing/")
     assert billing("--json", "group", "lag", "orders", "billing").json["events"] == 0
+
+
+def test_a_member_that_is_asked_to_end_hands_over_first(billing: Cli) -> None:
+    command = [sys.executable, "-m", "headrace", "group", "join", "orders", "billing", "m1"]
+    with subprocess.Popen(
+        [*command, "--pin-ttl-ms", "60000"], stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        said = iter(process.stderr.readline, "")
+        assert any("active; partitions: 0, 1" in line for line in said)
+        process.terminate()
+        assert process.wait(20) == 0
+    active = billing("--json", "group", "active", "orders", "billing").json
+    assert active["active"] == []
+    decisions = billing("--json", "group", "explain", "orders", "billing").json["decisions"]
+    assert decisions[-1]["reason"] == "it has left"
 
 
 def test_a_name_that_is_no_member_waits_and_says_so(billing: Cli) -> None:

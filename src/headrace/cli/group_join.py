@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import signal
 import sys
 from contextlib import suppress
 from typing import Annotated
@@ -71,6 +72,7 @@ def join(
     async def run() -> None:
         import headrace
 
+        stop_on_terminate()
         async with (
             headrace.open(
                 options.place,
@@ -90,7 +92,16 @@ def join(
             finally:
                 telling.cancel()
 
-    asyncio.run(run())
+    with suppress(asyncio.CancelledError):  # asked to end, and all is handed over
+        asyncio.run(run())
+
+
+def stop_on_terminate() -> None:
+    """Let SIGTERM end this task as Ctrl-C does, so that a standby need not wait for the pin."""
+    task = asyncio.current_task()
+    assert task is not None
+    with suppress(NotImplementedError, RuntimeError, ValueError):  # not on every loop or thread
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 async def _tell(joined: Member) -> None:
@@ -169,6 +180,10 @@ class _Work:
         except OSError as error:
             await delivery.nack(delay_ms=0, reason=str(error))
             raise UsageError(f"--exec: cannot run {self._words[0]!r}: {error.strerror}") from error
-        with suppress(BrokenPipeError, ConnectionResetError):
-            await command.communicate(delivery.value)
-        return await command.wait()
+        try:
+            with suppress(BrokenPipeError, ConnectionResetError):
+                await command.communicate(delivery.value)
+            return await command.wait()
+        finally:
+            if command.returncode is None:
+                command.kill()  # its event goes to somebody else
