@@ -205,6 +205,8 @@ class AckedRanges:
 
     def encode(self) -> bytes:
         """A compact form: floor, then gap and length of each range, as MessagePack integers."""
+        if not self._blocks:
+            return msgspec.msgpack.encode((_ENCODING_VERSION, self._floor, []))
         flat = self._flat()
         deltas = np.diff(np.array([self._floor, *flat], dtype=np.int64)).tolist()
         return msgspec.msgpack.encode((_ENCODING_VERSION, self._floor, deltas))
@@ -241,6 +243,8 @@ class AckedRanges:
 
     def _adopt(self, flat: list[int]) -> None:
         """Take checked boundaries as the content; the set must be empty."""
+        if not flat:
+            return
         if len(flat) % 2:
             raise InvalidRangeError("a range has a beginning but no end")
         if flat and (min(flat) <= self._floor or max(flat) > OFFSET_MAX):

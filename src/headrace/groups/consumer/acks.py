@@ -8,6 +8,7 @@ spared as long as the row is still what this store wrote last.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 
 from headrace.catalog import Tx, claims
@@ -55,19 +56,28 @@ class CatalogAcks:
         return [claims.lock(unit.group, unit.unit)]
 
     async def commit(self, acks: Sequence[UnitAck], *, sync: bool) -> list[Fenced | None]:
+        return await self.begin(acks, sync=sync)
+
+    def begin(self, acks: Sequence[UnitAck], *, sync: bool) -> asyncio.Future[list[Fenced | None]]:
+        """The same as :meth:`commit`, under way at once."""
         encoded = [ack.progress.encode() for ack in acks]
 
         def run(tx: Tx) -> list[Fenced | None]:
             return [self._put(tx, ack, state) for ack, state in zip(acks, encoded, strict=True)]
 
+        def remember(done: asyncio.Future[list[Fenced | None]]) -> None:
+            if done.cancelled() or done.exception() is not None:
+                return
+            for ack, state, fenced in zip(acks, encoded, done.result(), strict=True):
+                place = (ack.unit.group, ack.unit.segment_id)
+                if fenced is None:
+                    self._written[place] = state
+                else:
+                    self._written.pop(place, None)
+
         locks = _sorted_locks(ack.unit for ack in acks)
-        found = await self._host.in_transaction(run, locks, sync=sync)
-        for ack, state, fenced in zip(acks, encoded, found, strict=True):
-            place = (ack.unit.group, ack.unit.segment_id)
-            if fenced is None:
-                self._written[place] = state
-            else:
-                self._written.pop(place, None)
+        found = self._host.in_transaction(run, locks, sync=sync)
+        found.add_done_callback(remember)
         return found
 
     def _put(self, tx: Tx, ack: UnitAck, state: bytes) -> Fenced | None:

@@ -1,19 +1,28 @@
 """Group commits of acks: at once when none is under way, else with the next.
 
 Each commit stores everything that its units know at that moment, so a commit that failed is made
-good by any later one.
+good by any later one.  Acks that nobody waits for gather for a moment; one that somebody waits for
+takes all of them along.
+
+The steps are callbacks and not a task: who acks one event at a time waits for every turn of the
+event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from headrace.errors import Fenced, HeadraceError
+from headrace.groups.consumer.acks import CatalogAcks
 from headrace.groups.consumer.run import Run
 from headrace.groups.consumer.types import AckStore, UnitAck
 
 RETRY_MS = 500
+
+Waiters = dict[Run, list[asyncio.Future[None]]]
+Results = list[Fenced | None]
 
 
 class Commits:
@@ -34,8 +43,9 @@ class Commits:
         self._stored = stored
         self._failed = failed
         self._loop = asyncio.get_running_loop()
-        self._due: dict[Run, list[asyncio.Future[None]]] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._due: Waiters = {}
+        self._urgent = False
+        self._under_way: asyncio.Future[Results] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self.commits = 0
@@ -43,26 +53,27 @@ class Commits:
     def later(self, run: Run, delay_ms: int) -> None:
         """Store what the run knows within ``delay_ms``."""
         run.dirty = True
+        self._due.setdefault(run, [])
         at = self._loop.time() + delay_ms / 1000
         if self._timer is None or at < self._timer_at:
-            if self._timer is not None:
-                self._timer.cancel()
+            self.stop()
             self._timer = self._loop.call_at(at, self._time)
             self._timer_at = at
-        self._due.setdefault(run, [])
 
     def now(self, run: Run) -> asyncio.Future[None]:
         """Store what the run knows; done once that has happened."""
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._due.setdefault(run, []).append(waiter)
-        self._start()
+        self._urgent = True
+        if self._under_way is None:
+            self._commit()
         return waiter
 
     async def flush(self) -> None:
         """Wait until everything that is known now is stored."""
         self._settle()
-        if self._task is not None:
-            await asyncio.wait([self._task])
+        if self._under_way is not None:
+            await asyncio.wait([self._under_way])
         waiters = [self.now(run) for run in list(self._due)]
         if waiters:
             await asyncio.wait(waiters)
@@ -82,47 +93,50 @@ class Commits:
 
     def _time(self) -> None:
         self._timer = None
-        self._start()
+        self._urgent = True
+        if self._under_way is None:
+            self._commit()
 
-    def _start(self) -> None:
-        if self._task is None:
-            self._task = self._loop.create_task(self._commit_all())
-            self._task.add_done_callback(self._ended)
+    def _commit(self) -> None:
+        self._settle()
+        self.stop()
+        due, self._due = self._due, {}
+        self._urgent = False
+        runs = [run for run in due if run.gone is None]
+        if not runs:
+            return
+        for run in runs:
+            run.dirty, run.storing = False, True
+        self._under_way = self._begin([UnitAck(run.owned, run.progress()) for run in runs])
+        self._under_way.add_done_callback(partial(self._done, due, runs))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if not task.cancelled() and (error := task.exception()) is not None:
+    def _begin(self, acks: Sequence[UnitAck]) -> asyncio.Future[Results]:
+        if isinstance(self._store, CatalogAcks):
+            return self._store.begin(acks, sync=self._sync)
+        return asyncio.ensure_future(self._store.commit(acks, sync=self._sync))
+
+    def _done(self, due: Waiters, runs: list[Run], outcome: asyncio.Future[Results]) -> None:
+        self._under_way = None
+        for run in runs:
+            run.storing = False
+        error = asyncio.CancelledError() if outcome.cancelled() else outcome.exception()
+        if isinstance(error, Exception):
+            self._broken(due, error)
+            return
+        if error is not None:
             raise error
+        self.commits += 1
+        for run, fenced in zip(runs, outcome.result(), strict=True):
+            for waiter in due[run]:
+                if fenced is not None:
+                    _raise_in(waiter, fenced)
+                elif not waiter.done():
+                    waiter.set_result(None)
+            self._stored(run, fenced)
+        if self._urgent and self._under_way is None:
+            self._commit()
 
-    async def _commit_all(self) -> None:
-        while self._due:
-            self._settle()
-            due, self._due = self._due, {}
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            runs = [run for run in due if run.gone is None]
-            for run in runs:
-                run.dirty, run.storing = False, True
-            acks = [UnitAck(run.owned, run.progress()) for run in runs]
-            try:
-                results = await self._store.commit(acks, sync=self._sync) if acks else []
-            except Exception as error:
-                self._broken(due, error)
-                return
-            finally:
-                for run in runs:
-                    run.storing = False
-            self.commits += 1
-            for run, fenced in zip(runs, results, strict=True):
-                for waiter in due[run]:
-                    if fenced is not None:
-                        _raise_in(waiter, fenced)
-                    elif not waiter.done():
-                        waiter.set_result(None)
-                self._stored(run, fenced)
-
-    def _broken(self, due: dict[Run, list[asyncio.Future[None]]], error: Exception) -> None:
+    def _broken(self, due: Waiters, error: Exception) -> None:
         """Nothing is known to be stored; whoever waits is told, and it is tried again."""
         told = False
         for run, waiters in due.items():

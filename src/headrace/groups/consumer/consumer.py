@@ -91,6 +91,7 @@ class Consumer:
         self._ready_batches: deque[Batch] = deque()
         self._aside: deque[Delivery] = deque()
         self._failures: deque[Exception] = deque(maxlen=16)
+        self._at_a_stretch = 0
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
@@ -205,8 +206,10 @@ class Consumer:
                 self._aside.clear()
             if not self._ready:
                 self._fill()
-                if self._ready:
+                self._at_a_stretch += len(self._ready)
+                if self._at_a_stretch > BLOCK_EVENTS:
                     # A loop that finds events at hand never waits: others get their turn here.
+                    self._at_a_stretch = 0
                     await asyncio.sleep(0)
                     if self._failures:
                         continue
@@ -214,6 +217,7 @@ class Consumer:
                 return self._ready.popleft()
             self._wake.clear()
             if not self._offered and not self._failures:
+                self._at_a_stretch = 0
                 await self._wake.wait()
 
     def batches(self) -> AsyncIterator[Batch]:

@@ -24,6 +24,8 @@ from headrace.groups.delivery import DeadLetter, Dispatcher, Stalled
 from headrace.groups.progress import Progress
 from headrace.log import limits
 
+ENOUGH_EVENTS = 64
+"""So many make a block; beyond that, nothing is fed just to find more."""
 HOLES_DELAY_MS = 200
 """Progress over events that were not for this group is not urgent."""
 
@@ -73,19 +75,22 @@ class EventRun(Run):
         """Up to ``room`` deliveries, fed from what was fetched as far as needed."""
         dispatcher = self.dispatcher
         found: list[Delivery] = []
+        # With few keys most of what is fed waits for its key: no more of it than needed.
+        enough = min(room, ENOUGH_EVENTS)
         while room > 0:
-            if dispatcher.walkable < room and self.ahead:
+            if self.ahead and len(found) < enough and dispatcher.walkable < enough:
                 self._feed(room - dispatcher.walkable)
             handout = dispatcher.take(room, now)
             offsets = handout.offsets
-            if not offsets:
-                if dispatcher.walkable or not self.ahead or not dispatcher.wanted:
-                    break
-                continue  # all that was fed waits for its keys: look further
-            found.extend(map(self.rows.__getitem__, offsets))
-            if handout.attempts.count(1) != len(offsets):
-                self._renumber(found, len(found) - len(offsets), handout.attempts)
-            room -= len(offsets)
+            if offsets:
+                found.extend(map(self.rows.__getitem__, offsets))
+                if handout.attempts.count(1) != len(offsets):
+                    self._renumber(found, len(found) - len(offsets), handout.attempts)
+                room -= len(offsets)
+            elif dispatcher.walkable or not self.ahead or not dispatcher.wanted:
+                break
+            if len(found) >= enough:
+                break
         if dispatcher.dying:
             self.runtime.bury(self)
         return found

@@ -52,12 +52,13 @@ class StreamNews:
     async def open(self) -> Stream:
         """Begin to follow, if nobody does yet."""
         self._users += 1
-        if self._opening is None:
-            self._opening = asyncio.create_task(self._open())
+        opening = self._opening
+        if opening is None:
+            opening = self._opening = asyncio.create_task(self._open())
         try:
-            await asyncio.shield(self._opening)
+            await asyncio.shield(opening)
         except BaseException:
-            if self._opening.done():
+            if opening.done() and self._opening is opening:
                 self._opening = None
             self.close()
             raise

@@ -129,8 +129,8 @@ class Dispatcher:
 
     @property
     def walkable(self) -> int:
-        """Events in the buffer that no ``take`` has looked at."""
-        return len(self._offsets) - self._cursor
+        """Events that a ``take`` may find: freed by their keys, or not looked at yet."""
+        return len(self._offsets) - self._cursor + len(self._order.freed)
 
     @property
     def in_flight(self) -> int:
