@@ -94,11 +94,12 @@ def join(hr: headrace.Headrace, **options: Any) -> Any:
 
 
 async def consume(hr: headrace.Headrace) -> float:
-    """From the moment of joining until every ack is stored."""
+    """From the first request, as for the others, until every ack is stored."""
     await _fill(hr, EVENTS)
     seen = total = 0
-    began = time.perf_counter()
     async with join(hr) as member:
+        await member.settled()
+        began = time.perf_counter()
         async for delivery in member:
             total += len(delivery.value)
             delivery.ack_soon()
@@ -112,8 +113,9 @@ async def consume(hr: headrace.Headrace) -> float:
 async def consume_batches(hr: headrace.Headrace) -> float:
     await _fill(hr, EVENTS)
     seen = 0
-    began = time.perf_counter()
     async with join(hr) as member:
+        await member.settled()
+        began = time.perf_counter()
         async for found in member.batches():
             seen += found.data.num_rows
             await found.ack()
@@ -127,6 +129,7 @@ async def strict(hr: headrace.Headrace, *, confirmed: bool) -> float:
     await _fill(hr, STRICT_EVENTS)
     seen = total = 0
     async with join(hr, max_pending=1) as member:
+        await member.settled()
         began = time.perf_counter()
         async for delivery in member:
             total += len(delivery.value)

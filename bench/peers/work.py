@@ -19,7 +19,7 @@ PUBLISH_S = 0.7
 """How long batches are sent; a system is measured by what it gets done."""
 EVENTS = 60_000
 """How many there are to consume."""
-STRICT_EVENTS = 600
+STRICT_EVENTS = 2_000
 
 VALUES = [os.urandom(VALUE_BYTES) for _ in range(BATCH_EVENTS)]
 SUBJECTS = [f"bench.eu.{row}" for row in range(BATCH_EVENTS)]

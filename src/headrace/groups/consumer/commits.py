@@ -72,9 +72,13 @@ class Commits:
     async def flush(self) -> None:
         """Wait until everything that is known now is stored."""
         self._settle()
-        if self._under_way is not None:
-            await asyncio.wait([self._under_way])
+        under_way = self._under_way
         waiters = [self.now(run) for run in list(self._due)]
+        if under_way is not None:
+            # Some of it may be in the commit under way, which does not know of this waiter.
+            await asyncio.wait([under_way])
+            if under_way.cancelled() or under_way.exception() is not None:
+                waiters += [self.now(run) for run in list(self._due)]
         if waiters:
             await asyncio.wait(waiters)
         for waiter in waiters:
