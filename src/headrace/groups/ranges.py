@@ -242,8 +242,9 @@ class AckedRanges:
         return [pair for pair, _ in zip(self._pairs(), range(count), strict=False)]
 
     def _adopt(self, flat: list[int]) -> None:
-        """Take checked boundaries as the content; the set must be empty."""
+        """Take checked boundaries as the content, in place of what there was."""
         if not flat:
+            self._blocks, self._lows, self._above = [], [], 0
             return
         if len(flat) % 2:
             raise InvalidRangeError("a range has a beginning but no end")
