@@ -88,10 +88,23 @@ def publish_batches(folder: Path) -> list[Result]:
         await asyncio.gather(*(some() for _ in range(4)))
         return BATCHES * ROWS / (time.perf_counter() - started)
 
+    def script(place: Path) -> float:
+        with headrace.sync.open(place) as hr:
+            hr.create_stream("bench", subjects=["bench.>"], segments=SEGMENTS)
+            started = time.perf_counter()
+            for _ in range(BATCHES):
+                hr.append("bench", data)
+            return BATCHES * ROWS / (time.perf_counter() - started)
+
+    ways: dict[str, Callable[[Path], float]] = {
+        "one at a time": lambda place: asyncio.run(_log(place, in_turn)),
+        "four in flight": lambda place: asyncio.run(_log(place, four_at_once)),
+        "from a script": script,
+    }
     asyncio.run(_log(folder / "sample", lambda hr: hr.append("bench", data)))
     blobs = stored_blobs(folder / "sample", SEGMENTS)
     found = []
-    for name, way in (("one at a time", in_turn), ("four in flight", four_at_once)):
+    for name, way in ways.items():
         count = iter(range(1000))
 
         def floor(name: str = name, count: object = count) -> float:
@@ -103,9 +116,11 @@ def publish_batches(folder: Path) -> list[Result]:
             connection.close()
             return rate
 
-        def ours(name: str = name, way: object = way, count: object = count) -> float:
+        def ours(
+            name: str = name, way: Callable[[Path], float] = way, count: object = count
+        ) -> float:
             place = folder / f"{name}-{next(count)}"  # type: ignore[call-overload]
-            rate = asyncio.run(_log(place, way))
+            rate = way(place)
             shutil.rmtree(place)
             return rate
 

@@ -289,7 +289,7 @@ class Headrace:
         raise CatalogUnavailableError("the stream was scaled again and again; try later")
 
     async def _to_batch(self, data: Events) -> pa.RecordBatch:
-        if isinstance(data, Event) or getattr(data, "nbytes", limits.READ_BYTES) < SMALL_BYTES:
+        if isinstance(data, Event) or _is_small(data):
             return to_batch(data)
         return await self.in_thread(to_batch, data)
 
@@ -482,6 +482,13 @@ class Headrace:
                 loop.call_soon_threadsafe(done, result, error)
 
         self.log.catalog.submit(fn, tell, locks=locks, sync=sync)
+
+
+def _is_small(data: Events) -> bool:
+    if not isinstance(data, pa.Table | pa.RecordBatch):
+        return False
+    # Only of a slice do the buffers tell too much.
+    return bool(data.get_total_buffer_size() < SMALL_BYTES or data.nbytes < SMALL_BYTES)
 
 
 class Transaction:

@@ -47,7 +47,7 @@ TYPES = {
     "blob": "BLOB",
 }
 BUSY_TIMEOUT_S = 60.0
-CHECKPOINT_FRAMES = 1000
+CHECKPOINT_FRAMES = 2000
 WAL_BYTES_MAX = 64 * 1024 * 1024
 
 _opened: Counter[str] = Counter()
@@ -130,20 +130,14 @@ class _Writer(WriteDriver):
         self._announce = announce
         self._connection = connect(folder / FILE)
         self._connection.execute("PRAGMA wal_autocheckpoint = 0")
-        self._connection.execute("PRAGMA cache_size = -16384")
         self._connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX // 2}")
         self._tx = SqliteTx(self._connection)
-        self._lock_file = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._gate = _Gate(folder / LOCK_FILE)
         self._sync: bool | None = None
         self._checkpointer = _Checkpointer(folder / FILE)
 
-    @contextlib.contextmanager
-    def gate(self) -> Iterator[None]:
-        fcntl.flock(self._lock_file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._lock_file, fcntl.LOCK_UN)
+    def gate(self) -> _Gate:
+        return self._gate
 
     def begin(self, locks: Iterable[str], sync: bool) -> Tx:
         del locks
@@ -190,7 +184,23 @@ class _Writer(WriteDriver):
         self._checkpointer.close()
         with contextlib.suppress(sqlite3.Error), self.gate():
             self._connection.close()
-        os.close(self._lock_file)
+        self._gate.close()
+
+
+class _Gate:
+    """The lock file on which the writers of all processes queue."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def __enter__(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._file)
 
 
 class _Checkpointer:

@@ -125,6 +125,7 @@ class WakeSockets:
         self._peers: list[str] = []
         self._peers_mtime_ns = -1
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._path = str(folder)
 
     # -- sending ------------------------------------------------------------------------
 
@@ -157,7 +158,7 @@ class WakeSockets:
 
     def _current_peers(self) -> list[str]:
         try:
-            mtime_ns = os.stat(self._folder).st_mtime_ns
+            mtime_ns = os.stat(self._path).st_mtime_ns
             if mtime_ns == self._peers_mtime_ns:
                 return self._peers
             peers = [

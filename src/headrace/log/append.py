@@ -175,7 +175,7 @@ class Write:
         if len(route.segments) == 1:
             return [self._share(route, 0, pending)]
         if batch.num_rows == 1:
-            key = batch.column("key")[0].as_py() if "key" in batch.schema.names else None
+            key = batch.column("key")[0].as_py() if pending.layout & events.KEY_BIT else None
             index = route.segment_of(key, batch.column("subject")[0].as_py())
             return [self._share(route, index, pending)]
         places = route.segments_of(batch)
@@ -380,7 +380,7 @@ class Part:
         self.batch = batch
         self.layout = layout
         self.rows = len(stamps)
-        self.max_ts_us = int(stamps.max())
+        self.max_ts_us = int(stamps.max() if self.rows > 1 else stamps[0])
 
     def cut(self, target_bytes: int) -> list[Part]:
         """The same in parts of about ``target_bytes``."""

@@ -311,7 +311,8 @@ def _stored_columns(schema: pa.Schema) -> tuple[tuple[str, int | None], ...]:
 
 
 def _stamps(count: int, now: int) -> pa.Array:
-    return pa.Array.from_buffers(TIMESTAMP, count, [None, pa.py_buffer(np.full(count, now))])
+    stamps = now.to_bytes(8, "little", signed=True) * count
+    return pa.Array.from_buffers(TIMESTAMP, count, [None, pa.py_buffer(stamps)])
 
 
 def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
