@@ -20,6 +20,7 @@ import pytest
 
 import headrace.sync
 from headrace.cli import run as in_process
+from headrace.errors import JavaMissingError, SparkSetupError
 from tests.support import PATIENCE_S, wait_until
 
 COMMAND = [sys.executable, "-m", "headrace"]
@@ -180,9 +181,9 @@ def test_a_person_is_asked_before_a_stream_goes(fresh: Path, answer: str, status
 
 def test_the_tour_holds_what_it_promises_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory() as temporary:
-        done = run(tmp_path, "demo", "--flights", "6000", TMPDIR=temporary)
+        done = run(tmp_path, "demo", "--flights", "6000", "--no-spark", TMPDIR=temporary)
         assert done.returncode == 0, done.stderr
-        assert "9 of 9 checks held" in done.stdout
+        assert "10 of 10 checks held" in done.stdout
         assert "✗" not in done.stdout
         assert list(tmp_path.iterdir()) == []
         assert list(Path(temporary).iterdir()) == []
@@ -192,7 +193,7 @@ def test_the_tour_can_leave_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    tour = ["demo", "--flights", "600", "--catalog", "tour", "--json"]
+    tour = ["demo", "--flights", "600", "--no-spark", "--catalog", "tour", "--json"]
     assert in_process(tour) == 0
     assert json.loads(capsys.readouterr().out)["facts"]["published"] == 600
     with headrace.sync.open("tour") as hr:
@@ -215,6 +216,30 @@ def test_without_its_flights_the_tour_says_what_to_install(
     assert "pip install 'headrace[demo]'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (SparkSetupError("PySpark is not installed: pip install 'headrace[spark]'"), "[spark]"),
+        (JavaMissingError("there is no Java: pip install 'headrace[java]'"), "[java]"),
+        (RuntimeError("the gateway died\nat line 1"), "Spark did not start: the gateway died"),
+    ],
+)
+def test_without_spark_the_tour_says_why_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    says: str,
+) -> None:
+    def fail(_: Path) -> None:
+        raise error
+
+    monkeypatch.setattr("headrace.cli.demo.spark._open", fail)
+    assert in_process(["demo", "--flights", "600"]) == 0
+    said = capsys.readouterr().out
+    assert said.count(says) == 2, "where it would go in, and where it would come back"
+    assert "10 of 10 checks held" in said
+
+
 def test_a_failed_check_fails_the_tour(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,7 +249,7 @@ def test_a_failed_check_fails_the_tour(
         stage.check("two and two are five", 2 + 2 == 5)
 
     monkeypatch.setattr("headrace.cli.demo.ACTS", (("Arithmetic", broken),))
-    assert in_process(["demo", "--flights", "1"]) == 1
+    assert in_process(["demo", "--flights", "1", "--no-spark"]) == 1
     said = capsys.readouterr()
     assert "✗ not so: two and two are five" in said.out
     assert "two and two are five" in said.err

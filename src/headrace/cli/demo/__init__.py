@@ -11,18 +11,31 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 import headrace
-from headrace.cli.demo.acts import ACTS, STREAM, Act, Stage
+from headrace.cli.demo import acts, spark
+from headrace.cli.demo.acts import STREAM, Act, Stage
 from headrace.cli.demo.data import load_flights
 from headrace.cli.failures import CheckFailedError, UsageError
 from headrace.cli.options import NONE, Options, console, print_json
 
 app = App(name="demo", help_epilogue="")
 
+ACTS: tuple[Act, ...] = (
+    ("A year of flights through Spark; split a segment on the way", spark.ingest),
+    ("Events per segment", acts.look_at_segments),
+    ("Read everything back", acts.check_order),
+    ("Replay a day", acts.replay_a_day),
+    ("Filter by subject", acts.filter_subjects),
+    ("Compact, and read with Spark", spark.compact_and_read),
+)
+
 
 @app.default
 def demo(
     *,
     flights: Annotated[int | None, Parameter(help="Only the first so many flights.")] = None,
+    with_spark: Annotated[
+        bool, Parameter(name="--spark", help="Without it the flights are published from here.")
+    ] = True,
     options: Options = NONE,
 ) -> None:
     """The tour: a year of flights out of New York through a log, with a split on the way.
@@ -39,10 +52,12 @@ def demo(
     if not options.json:
         out.print("[dim]loading a year of flights out of New York (2013) …[/dim]")
     table = load_flights(flights)
-    with tempfile.TemporaryDirectory(prefix="headrace-demo-") as folder:
-        place = options.catalog or str(Path(folder) / "data")
-        stage = Stage(table, out, quiet=options.json)
-        asyncio.run(_perform(stage, place, options, ACTS))
+    with tempfile.TemporaryDirectory(prefix="headrace-demo-") as name:
+        folder = Path(name)
+        place = options.catalog or str(folder / "data")
+        stage = Stage(table, out, options=options, place=place, folder=folder)
+        with spark.spark_of(stage, folder, wanted=with_spark):
+            asyncio.run(_perform(stage, ACTS))
     took_s = time.perf_counter() - began
     if options.json:
         print_json({"took_s": round(took_s, 3), "facts": stage.facts, "failed": stage.failed})
@@ -57,13 +72,14 @@ def demo(
         raise CheckFailedError(f"the tour found: {'; '.join(stage.failed)}")
 
 
-async def _perform(stage: Stage, place: str, options: Options, acts: tuple[Act, ...]) -> None:
-    async with headrace.open(place, store=options.store, store_options=options.store_options) as hr:
+async def _perform(stage: Stage, program: tuple[Act, ...]) -> None:
+    store, store_options = stage.options.store, stage.options.store_options
+    async with headrace.open(stage.place, store=store, store_options=store_options) as hr:
         if any(stream.name == STREAM for stream in await hr.streams()):
             raise UsageError(
-                f"{place} has a stream {STREAM!r} already; give the tour another place"
+                f"{stage.place} has a stream {STREAM!r} already; give the tour another place"
             )
         stage.hr = hr
-        for number, (title, act) in enumerate(acts, 1):
+        for number, (title, act) in enumerate(program, 1):
             stage.say(f"\n[bold]{number}. {title}[/bold]")
             await act(stage)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor, Future
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +18,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.table import Table
 
 from headrace.cli.demo.data import running_numbers
-from headrace.cli.options import progress
+from headrace.cli.options import Options, progress
 from headrace.cli.screens import segments_table
 from headrace.client import Headrace
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 STREAM = "flights"
 SEGMENTS = 4
@@ -29,11 +34,23 @@ DAY = datetime(2013, 7, 4, tzinfo=UTC)
 
 
 class Stage:
-    """What the acts share: the flights, the log, and how to speak of them."""
+    """What the acts share: the flights, the log, Spark, and how to speak of them."""
 
-    def __init__(self, flights: pa.Table, console: Console, *, quiet: bool) -> None:
+    def __init__(
+        self, flights: pa.Table, console: Console, *, options: Options, place: str, folder: Path
+    ) -> None:
         self.flights = flights
-        self.quiet = quiet
+        self.quiet = options.json
+        self.options = options
+        self.place = place
+        """The catalog's address."""
+        self.folder = folder
+        """For files that are gone when the tour is over."""
+        self.starting: Future[tuple[SparkSession, bool]] | None = None
+        self.starting_told = False
+        self.spark_thread: Executor | None = None
+        self.without_spark = ""
+        """Why there is no Spark, when there is none."""
         self.facts: dict[str, Any] = {}
         self.failed: list[str] = []
         self.checks = 0
@@ -68,9 +85,9 @@ async def publish_and_split(stage: Stage) -> None:
     """Bulk appends, while a segment is split and another task reads along."""
     hr, flights = stage.hr, stage.flights
     await hr.create_stream(STREAM, subjects=["flights.>"], segments=SEGMENTS)
-    follower = asyncio.create_task(_follow(hr, flights.num_rows))
+    follower = asyncio.create_task(follow(hr, flights.num_rows))
     third = asyncio.Event()
-    splitter = asyncio.create_task(_split(hr, third))
+    splitter = asyncio.create_task(split_fullest(hr, third))
     began = time.perf_counter()
     columns = (TextColumn("  publishing"), BarColumn(), MofNCompleteColumn())
     with progress(*columns, quiet=stage.quiet) as bar:
@@ -101,7 +118,7 @@ async def publish_and_split(stage: Stage) -> None:
     stage.check("publishing went on after the split", at_split < flights.num_rows)
 
 
-async def _split(hr: Headrace, due: asyncio.Event) -> tuple[int, tuple[int, ...], int]:
+async def split_fullest(hr: Headrace, due: asyncio.Event) -> tuple[int, tuple[int, ...], int]:
     """Split the fullest segment; tells how many events there were by then."""
     await due.wait()
     stream = await hr.stream(STREAM)
@@ -112,7 +129,8 @@ async def _split(hr: Headrace, due: asyncio.Event) -> tuple[int, tuple[int, ...]
     return fullest.number, scaled.opened, sum(heads)
 
 
-async def _follow(hr: Headrace, count: int) -> int:
+async def follow(hr: Headrace, count: int) -> int:
+    """Read along until so many events came; tells how many."""
     seen = 0
     async with hr.tail(STREAM, start="earliest") as reading:
         async for batch in reading:
@@ -222,12 +240,3 @@ async def filter_subjects(stage: Stage) -> None:
     stage.facts["filtered"] = count
     stage.say(f"  {pattern}: {count:,} flights in {took_s:.2f} s")
     stage.check("the filter lets exactly those through", count == (pc.sum(matching).as_py() or 0))
-
-
-ACTS: tuple[Act, ...] = (
-    ("Publish a year of flights; split a segment on the way", publish_and_split),
-    ("Events per segment", look_at_segments),
-    ("Read everything back", check_order),
-    ("Replay a day", replay_a_day),
-    ("Filter by subject", filter_subjects),
-)

@@ -1,0 +1,30 @@
+"""The tour with Spark, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+def test_the_tour_goes_through_spark_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace", "demo", "--flights", "3000"],
+            cwd=tmp_path,
+            env=os.environ | {"TMPDIR": temporary},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "3,000 events through Spark's sink" in done.stdout
+        assert "no event came twice by a restart" in done.stdout
+        assert "12 of 12 checks held" in done.stdout
+        assert "✗" not in done.stdout
+        assert "Traceback" not in done.stderr
+        assert list(tmp_path.iterdir()) == []
+        assert list(Path(temporary).iterdir()) == []
