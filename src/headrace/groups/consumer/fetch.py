@@ -7,20 +7,18 @@ be handed out, if at all.
 
 from __future__ import annotations
 
-from functools import reduce
-
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.catalog.streams import Segment
 from headrace.errors import TrimmedError
+from headrace.groups.consumer.filters import UnitFilter
 from headrace.groups.consumer.types import OwnedUnit
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
-from headrace.subjects import match_array, parse_filter, route_hash_array
+from headrace.subjects import route_hash_array
 
 Int64s = npt.NDArray[np.int64]
 
@@ -60,8 +58,7 @@ class UnitReader:
         with_keys: bool,
     ) -> None:
         self._cursor = Cursor(log.catalog, log.store, unit.stream, segment, start)
-        given = (unit.filter,) if isinstance(unit.filter, str) else unit.filter
-        self._filters = None if given is None else tuple(parse_filter(one) for one in given)
+        self._filter = None if unit.filter is None else UnitFilter(unit.filter)
         self._order_by = unit.order_by
         self._key_tokens = key_tokens
         self._with_keys = with_keys
@@ -83,17 +80,12 @@ class UnitReader:
             return Skipped(cursor.position)
         if "marker" in batch.schema.names:
             batch = batch.filter(batch.column("marker").is_null())
-        if self._filters is not None:
-            batch = batch.filter(self._mask(batch.column("subject")))
+        if self._filter is not None:
+            batch = batch.filter(self._filter.mask(batch.column("subject")))
         if not batch.num_rows:
             return Skipped(cursor.position)
         keys = self._keys(batch) if self._with_keys else None
         return Fetched(batch, cursor.position, keys, batch.nbytes)
-
-    def _mask(self, subjects: pa.Array) -> pa.Array:
-        assert self._filters is not None
-        first, *others = (match_array(one, subjects) for one in self._filters)
-        return reduce(pc.or_, others, first)
 
     def _keys(self, batch: pa.RecordBatch) -> Int64s:
         subjects = batch.column("subject")
