@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from headrace.cli.deliveries import shown
 from headrace.cli.failures import UsageError
+from headrace.cli.group_join import stop_on_terminate
 from headrace.cli.group_shared import start_of
 from headrace.cli.options import NONE, Options
+from headrace.errors import Fenced
+from headrace.subjects import parse_filter, parse_share
+
+if TYPE_CHECKING:
+    from headrace.groups.shared.session import Session
 
 app = App(name="subscribe", help_epilogue="")
 
@@ -51,10 +57,13 @@ def subscribe(
     if idle is not None and idle <= 0:
         raise UsageError(f"--idle {idle}: wait for longer than nothing")
     begin = start_of(start, "--start")
+    if parse_share(subscription) is None:
+        parse_filter(subscription)
 
     async def run() -> None:
         import headrace
 
+        stop_on_terminate()
         async with (
             headrace.open(
                 options.place,
@@ -69,17 +78,22 @@ def subscribe(
                 await worker.subscribe(subscription, start=begin)
             await _consume(worker, options.json, limit, idle)
 
-    asyncio.run(run())
+    with suppress(asyncio.CancelledError):  # asked to end, and all is handed over
+        asyncio.run(run())
 
 
-async def _consume(worker: Any, as_json: bool, limit: int | None, idle: float | None) -> None:
+async def _consume(worker: Session, as_json: bool, limit: int | None, idle: float | None) -> None:
     seen = 0
     deliveries = aiter(worker)
     with suppress(TimeoutError, StopAsyncIteration):
         while limit is None or seen < limit:
-            async with asyncio.timeout(idle):
-                delivery = await anext(deliveries)
-            sys.stdout.write(shown(delivery, as_json) + "\n")
-            sys.stdout.flush()
-            await delivery.ack()
-            seen += 1
+            try:
+                async with asyncio.timeout(idle):
+                    delivery = await anext(deliveries)
+                sys.stdout.write(shown(delivery, as_json) + "\n")
+                sys.stdout.flush()
+                await delivery.ack()
+                seen += 1
+            except Fenced as fenced:
+                # Somebody else has the segment now, and will print the event again.
+                print(f"headrace: {fenced}", file=sys.stderr, flush=True)

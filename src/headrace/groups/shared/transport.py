@@ -27,7 +27,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.http11 import Request, Response
 
-from headrace.errors import FrameError, HeadraceError
+from headrace.errors import FrameError, HeadraceError, ListenError
 from headrace.groups.shared import frames
 from headrace.groups.shared.directory import Address
 from headrace.groups.shared.messages import FromBorrower, FromLeader, Message
@@ -129,19 +129,25 @@ class Listener:
 
     async def open(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns where.  Nobody is let in before there is a secret."""
-        self._server = await serve(
-            self._serve,
-            host,
-            port,
-            process_request=self._check,
-            compression=None,
-            max_size=frames.FRAME_BYTES_MAX,
-            max_queue=16,
-            ping_interval=None,
-            close_timeout=CLOSE_TIMEOUT_S,
-            open_timeout=DIAL_TIMEOUT_S,
-            logger=_quiet,
-        )
+        try:
+            self._server = await serve(
+                self._serve,
+                host,
+                port,
+                process_request=self._check,
+                compression=None,
+                max_size=frames.FRAME_BYTES_MAX,
+                max_queue=16,
+                ping_interval=None,
+                close_timeout=CLOSE_TIMEOUT_S,
+                open_timeout=DIAL_TIMEOUT_S,
+                logger=_quiet,
+            )
+        except OSError as error:
+            raise ListenError(
+                f"cannot listen on {host}:{port} for shared groups: {error.strerror or error}; "
+                "choose another address in SharedOptions"
+            ) from error
         bound = next(iter(self._server.sockets)).getsockname()
         return str(bound[0]), int(bound[1])
 

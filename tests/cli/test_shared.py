@@ -1,0 +1,134 @@
+"""``headrace group shared``, ``headrace session`` and ``headrace subscribe``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.support import wait_until
+
+
+def fill(orders: Cli, count: int = 3) -> None:
+    lines = b"".join(
+        b'{"subject": "orders.%d", "value": "v%d", "key": "%d"}\n' % (n, n, n) for n in range(count)
+    )
+    assert orders("publish", "--json-lines", "-", stdin=lines).status == 0
+
+
+def test_a_group_is_declared_listed_shown_explained_and_removed(orders: Cli) -> None:
+    fill(orders)
+    made = orders(
+        "group", "shared", "declare", "audit", "orders/#", "--start", "earliest", "--balance",
+        "lag",
+    )  # fmt: skip
+    assert (made.status, made.err) == (0, "")
+    assert "$share/audit/orders.>" in made.out
+    again = orders(
+        "group", "shared", "declare", "$share/audit/orders.>", "--start", "earliest",
+        "--balance", "lag", "--json",
+    )  # fmt: skip
+    assert again.json["filter"] == "orders.>"
+    [listed] = orders("group", "shared", "ls", "--json").json
+    assert listed == orders("--json", "group", "shared", "info", "audit").json
+    assert (listed["group"], listed["start"], listed["lag_events"]) == ("audit", "earliest", 3)
+    assert (listed["leader"], listed["members"]) == (None, [])
+    assert [unit["unit"] for unit in listed["units"]] == ["orders/0", "orders/1"]
+    assert "3 events to do" in orders("group", "shared", "info", "audit").out
+    assert "audit" in orders("group", "shared", "ls").out
+    assert "nobody" in orders("group", "shared", "explain", "audit").out
+    assert orders("group", "shared", "rm", "audit", "--json").json == {"deleted": "audit"}
+    gone = orders("group", "shared", "info", "audit")
+    assert gone.status == 1
+    assert "there are none yet" in gone.err
+
+
+def test_events_are_consumed_once_by_the_group_and_by_a_session_of_its_own(orders: Cli) -> None:
+    fill(orders)
+    consume = ("--start", "earliest", "--limit", "3", "--json")
+    first = orders("subscribe", "$share/audit/orders.>", *consume)
+    assert (first.status, first.err) == (0, "")
+    assert sorted(line["value"] for line in first.lines) == ["v0", "v1", "v2"]
+    assert {line["stream"] for line in first.lines} == {"orders"}
+    fill(orders, 1)
+    rest = orders("subscribe", "$share/audit/orders.>", "--limit", "1")
+    assert (rest.status, rest.out.count("\n")) == (0, 1)
+    assert "v0" in rest.out
+    own = orders("subscribe", "orders.>", "--session", "log", *consume)
+    assert len(own.lines) == 3
+    idle = orders("subscribe", "orders.>", "--session", "log", "--idle", "0.3", "--json")
+    assert len(idle.lines) == 1
+    [session] = orders("session", "ls", "--json").json
+    assert session == orders("session", "info", "log", "--json").json
+    assert session["subscriptions"] == [{"text": "orders.>", "filter": "orders.>", "shared": False}]
+    assert session["node"] is None
+    assert "log" in orders("session", "ls").out
+    assert "private" in orders("session", "info", "log").out
+    assert orders("session", "rm", "log").status == 0
+    assert orders("session", "ls", "--json").json == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "said"),
+    [
+        (("subscribe", "$share/audit"), 2, "filter is missing"),
+        (("subscribe", "$share/a b/orders.>"), 2, "group name"),
+        (("subscribe", "orders.>", "--limit", "0"), 2, "at least one"),
+        (("subscribe", "orders.>", "--idle", "0"), 2, "longer than nothing"),
+        (("subscribe", "orders.>", "--start", "whenever"), 2, "not a time"),
+        (("group", "shared", "declare", "audit"), 2, "filter"),
+        (("group", "shared", "declare", "audit", "orders..x"), 2, "orders..x"),
+        (("group", "shared", "declare", "audit", "orders.>", "--balance", "luck"), 2, "luck"),
+        (("group", "shared", "info", "nope"), 1, "no shared group"),
+        (("group", "shared", "rm", "nope"), 1, "no shared group"),
+        (("group", "shared", "explain", "nope"), 1, "no shared group"),
+        (("session", "info", "nope"), 1, "no session"),
+        (("session", "rm", "nope"), 1, "no session"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    orders: Cli, argv: tuple[str, ...], status: int, said: str
+) -> None:
+    refused = orders(*argv)
+    assert (refused.status, refused.out) == (status, "")
+    assert said in refused.err
+    assert refused.err.count("\n") == 1
+    assert orders("group", "shared", "ls", "--json").json == []
+    assert orders("session", "ls", "--json").json == []
+
+
+def test_a_group_and_a_session_in_use_are_removed_only_by_force(orders: Cli) -> None:
+    worker = subprocess.Popen(
+        [
+            sys.executable, "-m", "headrace", "subscribe", "$share/audit/orders.>",
+            "--session", "w", "--start", "earliest",
+        ],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    try:
+        fill(orders, 1)
+        assert worker.stdout is not None
+        assert b"v0" in worker.stdout.readline()
+
+        def joined() -> bool:
+            found = orders("group", "shared", "explain", "audit", "--json").json
+            return [units for _, units, _ in found["members"]] == [2]
+
+        wait_until(joined, "the member to be seen")
+        assert "has 2 segments" in orders("group", "shared", "explain", "audit").out
+        for argv in (("group", "shared", "rm", "audit"), ("session", "rm", "w")):
+            refused = orders(*argv)
+            assert refused.status == 1
+            assert "force" in refused.err
+        assert orders("group", "shared", "rm", "audit", "--force").status == 0
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(20) == 0
+        assert orders("session", "info", "w", "--json").json["node"] is None
+    finally:
+        worker.kill()
+        worker.wait()

@@ -1,0 +1,227 @@
+"""Between nodes: the secret, frames that make no sense, connections that end, slow peers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+import headrace
+from headrace.errors import FrameError
+from headrace.groups.progress import Progress
+from headrace.groups.shared import directory, frames, transport
+from headrace.groups.shared.messages import (
+    Grant,
+    LeaderConnectResponse,
+    LeaderWanted,
+    Ping,
+    UnitReport,
+    UpdateProgress,
+)
+from headrace.groups.shared.node import Node
+from tests.groups.shared.runtime.support import Worker, count, open_log, publish, run, until
+
+SHARED = "$share/g/orders.>"
+WANTED = LeaderWanted("g:orders.>", "x:1:1", 0, "x")
+
+
+async def address_of(hr: headrace.Headrace) -> tuple[Node, directory.Address, str]:
+    """Where this process listens, and the secret."""
+    node = await hr._shared.node()
+    address, secret = await node._look_up_node(node.name)
+    assert address is not None
+    return node, address, secret
+
+
+def dial(address: directory.Address, secret: str) -> connect:
+    return connect(
+        address.url, additional_headers={"Authorization": f"Bearer {secret}"}, proxy=None
+    )
+
+
+async def closed(connection: ClientConnection) -> int:
+    """The code with which the other side hangs up."""
+    with pytest.raises(ConnectionClosed):
+        await connection.recv()
+    assert connection.close_code is not None
+    return connection.close_code
+
+
+def test_only_who_knows_the_secret_is_let_in(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with open_log(tmp_path / "d") as hr:
+            node, address, secret = await address_of(hr)
+            assert address.host == "127.0.0.1"
+            assert len(secret) > 40
+            for wrong in ("", "wrong", secret[:-1], secret + "x"):
+                with pytest.raises(InvalidStatus) as refused:
+                    await dial(address, wrong)
+                assert refused.value.response.status_code == 401
+            with pytest.raises(InvalidStatus):
+                await connect(address.url, proxy=None)
+            assert node.statistics.refused == 5
+            async with dial(address, secret) as connection:
+                await connection.send(frames.encode([WANTED]))
+                await until(lambda: node.statistics.received == 1, "the message")
+
+    run(test())
+
+
+def test_every_node_of_a_catalog_has_the_same_secret(catalog_url: str) -> None:
+    async def test() -> None:
+        async with open_log(catalog_url) as one, open_log(catalog_url) as other:
+            first, second = await address_of(one), await address_of(other)
+            assert first[2] == second[2]
+            assert first[1] != second[1]
+        async with open_log(catalog_url) as again:
+            entries = again.log.catalog.entries.list(directory.BUCKET)
+            assert entries == (), "addresses go with their nodes"
+            assert (await address_of(again))[2] == first[2]
+
+    run(test())
+
+
+def test_a_frame_that_makes_no_sense_ends_its_connection_and_the_leader_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "FRAME_BYTES_MAX", 20_000)
+
+    async def test() -> None:
+        async with open_log(tmp_path / "d") as hr:
+            await hr.create_stream("orders", ["orders.>"], segments=2)
+            async with Worker(hr, "a", SHARED) as a:
+                await until(lambda: len(a.session.units) == 2, "its units")
+                node, address, secret = await address_of(hr)
+                leader = node.leaders["g:orders.>"]
+                answer = LeaderConnectResponse("g:orders.>", "x:1:1", 1, "n")
+                for bad in (
+                    b"",
+                    b"\xff\xff\xff",
+                    "text",
+                    msgspec.msgpack.encode({"type": "Ping"}),
+                    msgspec.msgpack.encode([{"type": "Ping", "group": 1}]),
+                    msgspec.msgpack.encode([{"type": "Nonsense"}]),
+                    frames.encode([answer]),
+                    b"\x91" * 5000,
+                ):
+                    async with dial(address, secret) as connection:
+                        await connection.send(bad)
+                        assert await closed(connection) == 1008
+                async with dial(address, secret) as connection:
+                    await connection.send(b"x" * 30_000)
+                    assert await closed(connection) == 1009
+                # Well-formed frames that lie are refused by the cores, one message at a time.
+                report = UnitReport("orders/0", 99, ((0, 5),))
+                lies = [
+                    Ping("g:orders.>", "nobody:1:1", leader.token, 1),
+                    Ping("g:orders.>", "a:1:1", leader.token + 7, 1),
+                    UpdateProgress("g:orders.>", "a:1:1", leader.token, 1, (report,)),
+                    UpdateProgress("other", "a:1:1", 1, 1, ()),
+                ]
+                async with dial(address, secret) as connection:
+                    await connection.send(frames.encode(lies))
+                    await connection.recv()
+                await publish(hr, "orders", 10)
+                await until(lambda: a.count == 10, "the events")
+                assert node.leaders["g:orders.>"] is leader
+                assert a.delivered == a.acked
+
+    run(test())
+
+
+def test_connections_that_are_cut_are_dialled_again(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with open_log(tmp_path / "d") as one, open_log(tmp_path / "d") as other:
+            await one.create_stream("orders", ["orders.>"], segments=4)
+            async with Worker(one, "a", SHARED) as a, Worker(other, "b", SHARED) as b:
+                await until(lambda: len(b.session.units) == 2, "its share")
+                node, there = await one._shared.node(), await other._shared.node()
+                publishing = asyncio.create_task(publish(one, "orders", 1000))
+                for turn in range(5):
+                    await until(lambda: node.listener.connections, "a connection")
+                    for connection in list(node.listener.connections):
+                        connection.transport.abort()
+                    await until(lambda at=turn: count(a, b) > 100 * at, "progress")
+                values = await publishing
+                await until(lambda: len(a.acked + b.acked) == 1000, "all events")
+                assert a.delivered + b.delivered == dict.fromkeys(values, 1)
+                assert there.statistics.sent > 0
+
+    run(test())
+
+
+def test_a_leader_that_cannot_be_found_is_found_later(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with open_log(tmp_path / "d") as hr:
+            await hr.create_stream("orders", ["orders.>"])
+            async with hr.session("w") as session:
+                # The group disappears between the subscription and the search for its leader.
+                await session.subscribe(SHARED)
+                await hr.shared_groups.delete("g", force=True)
+                await until(lambda: not session.units, "no unit")
+                await hr.shared_groups.declare("g", "orders.>", start="earliest")
+                await until(lambda: session.units, "a unit")
+
+    run(test())
+
+
+def test_a_slow_peer_costs_no_more_than_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "QUEUE_MESSAGES_MAX", 10)
+
+    async def test() -> None:
+        statistics = transport.Statistics()
+        outbox = transport.Outbox(statistics)
+        for number in range(25):
+            outbox.put(Ping("g", "b", 1, number))
+        assert statistics.dropped == 15
+        assert not outbox.sent
+
+    run(test())
+
+
+def test_the_secret_is_never_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> str:
+        async with open_log(tmp_path / "d") as one, open_log(tmp_path / "d") as other:
+            await one.create_stream("orders", ["orders.>"], segments=2)
+            async with Worker(one, "a", SHARED), Worker(other, "b", SHARED) as b:
+                await until(lambda: b.session.units, "a unit by way of the network")
+            return (await address_of(one))[2]
+
+    with caplog.at_level(logging.DEBUG):
+        secret = run(test())
+    assert secret not in caplog.text
+
+
+def test_an_address_that_cannot_be_bound_is_said_at_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        options = headrace.SharedOptions(host="192.0.2.1")
+        async with headrace.open(tmp_path / "d", shared=options) as hr:
+            with pytest.raises(headrace.HeadraceError, match=r"192\.0\.2\.1"):
+                async with hr.session("w"):
+                    pass
+
+    run(test())
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_frame_or_refused(data: bytes) -> None:
+    for decode in (frames.decode_from_borrowers, frames.decode_from_leaders):
+        try:
+            assert isinstance(decode(data), list)
+        except FrameError:
+            pass
+
+
+def test_a_grant_with_impossible_progress_is_refused() -> None:
+    grant = Grant("g", "b", 1, "orders/0", 1, Progress(5, ((3, 4),)))
+    with pytest.raises(FrameError, match="orders/0"):
+        frames.decode_from_leaders(frames.encode([grant]))
+    fine = Grant("g", "b", 1, "orders/0", 1, Progress(5, ((7, 9),), ((6, 2),)))
+    assert frames.decode_from_leaders(frames.encode([fine])) == [fine]
