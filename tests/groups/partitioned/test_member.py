@@ -379,6 +379,57 @@ def test_answers_that_come_twice_or_too_late_are_errors(catalog_url: str) -> Non
     run(catalog_url, work)
 
 
+def test_a_member_that_closes_while_it_hands_over_does_not_wait_for_answers(
+    catalog_url: str,
+) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        await make(hr, "m1")
+        await send(hr, 0)
+        member = hr.join("orders", "billing", "m1", pin_ttl_ms=60_000)
+        await member.open()
+        held = await anext(aiter(member))
+        await hr.groups.set_mappings("orders", "billing", {"m2": range(4)})
+        await member.wait_for(Phase.STEPPING_DOWN)
+        await member.close()
+        assert member.core.phase is Phase.CLOSED
+        with pytest.raises(ConsumerClosedError):
+            await held.ack()
+        async with hr.join("orders", "billing", "m2") as other:
+            assert (await anext(aiter(other))).value == b"0"
+
+    run(catalog_url, work)
+
+
+def test_a_damaged_config_is_refused_and_running_members_go_on(
+    catalog_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        await make(hr, "m1")
+        async with hr.join("orders", "billing", "m1") as member:
+            await member.settled()
+            before = hr.log.catalog.entries.get("elastic-consumer-groups", "orders.billing")
+            assert before is not None
+            assert before.value is not None
+            hr.log.catalog.entries.put("elastic-consumer-groups", "orders.billing", b"{}")
+            await until(lambda: "stays as it was" in caplog.text)
+            with pytest.raises(InvalidGroupConfigError, match="not a config"):
+                await hr.groups.get("orders", "billing")
+            await send_raw(hr, before.value)
+            await send(hr, 5)
+            delivery = await anext(aiter(member))
+            await delivery.ack()
+            assert delivery.value == b"5"
+
+    run(catalog_url, work)
+
+
+async def send_raw(hr: headrace.Headrace, value: bytes) -> None:
+    """Put a config back as it was."""
+    await hr.in_thread(
+        hr.log.catalog.entries.put, "elastic-consumer-groups", "orders.billing", value
+    )
+
+
 def test_a_handler_that_raises_gets_the_event_again_and_the_member_lives(catalog_url: str) -> None:
     async def work(hr: headrace.Headrace) -> None:
         await make(hr, "m1")

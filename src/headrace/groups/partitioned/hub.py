@@ -37,7 +37,7 @@ from typing import TypeVar
 import msgspec
 
 from headrace.catalog import Tx, claims, entries, leases, streams
-from headrace.errors import CatalogClosedError, HeadraceError
+from headrace.errors import CatalogClosedError, HeadraceError, InvalidGroupConfigError
 from headrace.groups.host import Host
 from headrace.groups.partitioned import ownership
 from headrace.groups.partitioned.config import GroupConfig
@@ -113,8 +113,8 @@ class Hub:
         self._numbers = itertools.count(1)
         self._revisions = dict.fromkeys(BUCKETS, 0)
         self._unsubscribe: dict[str, Callable[[], None]] = {}
-        self._requests: list[Asked] = []
-        self._renewals: list[tuple[Joined, RenewPin]] = []
+        self._requests: dict[object, Asked] = {}
+        self._renewals: dict[Joined, RenewPin] = {}
         self._uncertain: set[Joined] = set()
         self._flushing: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -280,7 +280,11 @@ class Hub:
 
     async def show(self, name: GroupName) -> None:
         """Let all instances of a group see its config."""
-        view = await self._look(name)
+        try:
+            view = await self._look(name)
+        except InvalidGroupConfigError as error:
+            _log.error("group %s stays as it was: %s", name.key, error)
+            return
         for joined in list(self._by_group.get(name.key, {})):
             joined.feed(ConfigSeen(view.number, view.config))
 
@@ -343,22 +347,25 @@ class Hub:
     # -- requests -----------------------------------------------------------------------
 
     def ask(self, asked: Asked) -> None:
-        """Have something done in the catalog; the answer comes as an event."""
-        self._requests.append(asked)
+        """Have something done in the catalog; the answer comes as an event.
+
+        What is asked for again before it was begun stands in the queue once.
+        """
+        self._requests[asked.key] = asked
         if self._flushing is None:
             self._flushing = self._loop.create_task(self._flush())
 
     def renew(self, joined: Joined, request: RenewPin) -> None:
         """Have a pin renewed, together with others."""
-        self._renewals.append((joined, request))
+        self._renewals[joined] = request
         if self._renewing is None:
             self._renewing = self._loop.create_task(self._renew())
 
     async def _flush(self) -> None:
         try:
             while self._requests:
-                batch = self._requests[:REQUESTS_MAX]
-                del self._requests[:REQUESTS_MAX]
+                keys = list(itertools.islice(self._requests, REQUESTS_MAX))
+                batch = [self._requests.pop(key) for key in keys]
                 try:
                     await self._carry_out(batch)
                 except HeadraceError as error:
@@ -423,9 +430,9 @@ class Hub:
         try:
             while self._renewals:
                 await asyncio.sleep(0)  # all that are due at this moment go together
-                batch, self._renewals = self._renewals, []
+                batch, self._renewals = self._renewals, {}
                 try:
-                    await self._renew_all(batch)
+                    await self._renew_all(list(batch.items()))
                 except HeadraceError as error:
                     if not isinstance(error, CatalogClosedError):
                         _log.warning("partitioned groups: pins were not renewed: %s", error)

@@ -219,6 +219,9 @@ class Member:
         try:
             await self._consumer.close()
         finally:
+            for partition, holding in list(self._holdings.items()):
+                holding.open.clear()  # what is not answered by now never will be
+                self._check_drained(partition)
             self.feed(Close())
             ttl_s = self._options.timings.pin_ttl_ms / 1000
             try:

@@ -75,6 +75,18 @@ class Asked(msgspec.Struct, frozen=True, eq=False):
     units: tuple[tuple[str, str, int], ...] = ()
     """(group, unit, token) that a partition stands for, where that is not itself."""
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The same for a request that is made again."""
+        request = self.request
+        match request:
+            case AcquirePin():
+                return self.joined, AcquirePin
+            case ReleasePin(token):
+                return self.joined, ReleasePin, token
+            case ClaimPartition(partition, token) | ReleasePartition(partition, token):
+                return self.joined, type(request), partition, token
+
 
 Answer = tuple[Joined, Event, Taken | None]
 
