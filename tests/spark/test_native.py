@@ -20,6 +20,7 @@ from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.spark import native
 from headrace.spark.columns import default_schema
+from headrace.spark.connection import check_shared
 from headrace.spark.options import parse_options
 from tests.log.helpers import check_dense, create, event, files, table
 
@@ -158,4 +159,4 @@ def test_bad_input_of_a_native_read(
     with pytest.raises(InvalidOptionError, match="not a place"):
         headrace.spark.read(spark, "s", catalog=folder, start=5)  # type: ignore[arg-type]
     with pytest.raises(NotSharedError):
-        native.check_shared(log, "spark://far:7077")
+        check_shared(log, "spark://far:7077")

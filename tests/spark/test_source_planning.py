@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from headrace.errors import (
     UnknownStreamError,
 )
 from headrace.log.events import Event
-from headrace.log.log import Log
+from headrace.log.log import Log, Scaled
 from headrace.log.open import open_log
 from headrace.spark import connection, planner
 from headrace.spark.columns import default_schema
@@ -263,7 +263,7 @@ def test_trap_1_an_empty_first_batch_keeps_the_start_too(log: Log, options: dict
 
 
 def min_of(engine: Engine, segment: int) -> int:
-    return min(row["offset"] for row in engine.rows if row["segment"] == segment)
+    return min(int(row["offset"]) for row in engine.rows if row["segment"] == segment)
 
 
 def test_trap_2_and_3_nothing_depends_on_commit_or_stop(log: Log, options: dict[str, Any]) -> None:
@@ -486,13 +486,14 @@ def test_splits_and_merges_lose_nothing_and_keep_the_order_of_keys(
         written += count
 
     write(60)
-    for change in (
+    changes: tuple[Callable[[], Scaled], ...] = (
         lambda: log.split("s", 0),
         lambda: log.merge("s", [2, 3]),
         lambda: log.split("s", 4, 3),
         lambda: log.split("s", 5),
         lambda: log.merge("s", [6, 7]),
-    ):
+    )
+    for change in changes:
         engine.plan()
         engine.execute()
         change()
