@@ -129,7 +129,7 @@ def _close(spark: SparkSession) -> None:
     SparkContext._jvm = None
 
 
-async def _session(stage: Stage) -> SparkSession | None:
+async def session_of(stage: Stage) -> SparkSession | None:
     """The session, waited for; None, and why, when there is none."""
     if stage.without_spark or stage.starting is None:
         return None
@@ -161,7 +161,7 @@ async def _in_spark(stage: Stage, fn: Callable[P, T], *args: P.args, **kwargs: P
 
 async def ingest(stage: Stage) -> None:
     """The flights through a streaming query that is stopped and started again on the way."""
-    spark = await _session(stage)
+    spark = await session_of(stage)
     if spark is None:
         stage.say(f"  [yellow]without Spark:[/yellow] {escape(stage.without_spark)}")
         await publish_and_split(stage)
@@ -271,7 +271,7 @@ async def compact_and_read(stage: Stage) -> None:
         f"  {done.files:,} large files made of {done.batches:,} batches in {took_s:.1f} s "
         f"({size_text(done.bytes_before)} → {size_text(done.bytes_after)})"
     )
-    spark = await _session(stage)
+    spark = await session_of(stage)
     if spark is None:
         stage.say(f"  [yellow]not read with Spark:[/yellow] {escape(stage.without_spark)}")
         count = sum([batch.num_rows async for batch in stage.hr.read(STREAM)])
