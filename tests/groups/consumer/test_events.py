@@ -390,10 +390,10 @@ async def _again(consumer: Consumer, first: Delivery) -> Delivery:
     run_ = first._run
     while run_.dispatcher.attempt_of(first.offset) == 1:
         await asyncio.sleep(0.005)
-    kept = list(consumer._ready)
-    consumer._ready.clear()
+    kept = list(consumer._at_hand)
+    consumer._at_hand.clear()
     found: Delivery = await anext(consumer)
-    consumer._ready.extend(kept)
+    consumer._at_hand.extend(kept)
     return found
 
 

@@ -37,7 +37,6 @@ from headrace.errors import (
     ConsumerModeError,
     Fenced,
     HeadraceError,
-    UnknownSegmentError,
     UnknownUnitError,
 )
 from headrace.groups.consumer.batches import Batch, BatchRun
@@ -46,9 +45,10 @@ from headrace.groups.consumer.consume import Handler, consume
 from headrace.groups.consumer.dead_letters import Burials
 from headrace.groups.consumer.delivery import Delivery
 from headrace.groups.consumer.events import EventRun
-from headrace.groups.consumer.fetch import UnitReader
-from headrace.groups.consumer.news import Reach, follow
+from headrace.groups.consumer.news import Reach
+from headrace.groups.consumer.opening import connect
 from headrace.groups.consumer.prefetch import Prefetch
+from headrace.groups.consumer.ready import Ready
 from headrace.groups.consumer.run import Run, now_ms
 from headrace.groups.consumer.types import AckStore, ConsumerOptions, OwnedUnit, UnitEvents
 from headrace.groups.host import Host
@@ -86,11 +86,9 @@ class Consumer:
         self._prefetch = Prefetch(host, options, self._fetched, self._surface)
         self._soon: dict[Run, None] = {}
         self._burials = Burials(self, self._surface)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._ready: deque[Delivery] = deque()
-        self._ready_batches: deque[Batch] = deque()
-        self._aside: deque[Delivery] = deque()
-        self._failures: deque[Exception] = deque(maxlen=16)
+        self._tasks: set[asyncio.Task[None]] = set()  # units that are being opened
+        self._ready = Ready()
+        self._at_hand = self._ready.events
         self._at_a_stretch = 0
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -123,7 +121,7 @@ class Consumer:
         if run.draining:
             return
         self._settle()
-        run.drain(self._take_back(run))
+        run.drain(self._ready.take_back(run))
         run.drop_ahead()
         self._loop.call_soon(self.check_end, run)
 
@@ -169,12 +167,10 @@ class Consumer:
             await self._commits.flush()
         finally:
             self._commits.stop()
+            self._ready.clear()
             for run in list(self._runs.values()):
                 self._drop(run, self._closed)
             self._waiting.clear()
-            self._ready.clear()
-            self._ready_batches.clear()
-            self._aside.clear()
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
@@ -189,36 +185,26 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Delivery:
-        ready = self._ready
-        if ready:
-            return ready.popleft()
+        at_hand = self._at_hand
+        if at_hand:
+            return at_hand.popleft()
         return await self._next()
 
     async def _next(self) -> Delivery:
         self._use(EventRun)
         while True:
-            if self._failures:
-                raise self._failures.popleft()
-            if self._closed is not None:
-                raise StopAsyncIteration
-            if self._aside:
-                self._ready.extend(self._aside)
-                self._aside.clear()
-            if not self._ready:
+            self._check()
+            if not self._at_hand:
                 self._fill()
-                self._at_a_stretch += len(self._ready)
+                self._at_a_stretch += len(self._at_hand)
                 if self._at_a_stretch > BLOCK_EVENTS:
                     # A loop that finds events at hand never waits: others get their turn here.
                     self._at_a_stretch = 0
                     await asyncio.sleep(0)
-                    if self._failures:
-                        continue
-            if self._ready:
-                return self._ready.popleft()
-            self._wake.clear()
-            if not self._offered and not self._failures:
-                self._at_a_stretch = 0
-                await self._wake.wait()
+                    self._check()
+            if self._at_hand:
+                return self._at_hand.popleft()
+            await self._wait()
 
     def batches(self) -> AsyncIterator[Batch]:
         """The same events as Arrow record batches, answered as a whole::
@@ -232,17 +218,27 @@ class Consumer:
 
     async def _next_batch(self) -> Batch:
         while True:
-            if self._failures:
-                raise self._failures.popleft()
-            if self._closed is not None:
-                raise StopAsyncIteration
-            if not self._ready_batches:
+            self._check()
+            if not self._ready.batches:
                 self._fill_batches()
-            if self._ready_batches:
-                return self._ready_batches.popleft()
-            self._wake.clear()
-            if not self._offered:
-                await self._wake.wait()
+            if self._ready.batches:
+                return self._ready.batches.popleft()
+            await self._wait()
+
+    def _check(self) -> None:
+        """Raise what has gone wrong, or that this is the end."""
+        if self._ready.failures:
+            raise self._ready.failures.popleft()
+        if self._closed is not None:
+            raise StopAsyncIteration
+        self._ready.restore()
+
+    async def _wait(self) -> None:
+        """Wait for something to hand out."""
+        self._wake.clear()
+        if not self._offered and not self._ready.failures:
+            self._at_a_stretch = 0
+            await self._wake.wait()
 
     async def consume(self, handler: Handler, *, concurrency: int = 1) -> None:
         """Call ``handler(delivery)`` for every event, up to ``concurrency`` at a time.
@@ -256,9 +252,9 @@ class Consumer:
     async def flush(self) -> None:
         """Wait until every answer so far is stored; raises what went wrong with one."""
         await self._commits.flush()
-        if self._failures:
-            raise self._failures.popleft()
-        self._restore()
+        if self._ready.failures:
+            raise self._ready.failures.popleft()
+        self._ready.restore()
 
     # -- taking from the runs -----------------------------------------------------------
 
@@ -289,7 +285,7 @@ class Consumer:
             assert isinstance(run, EventRun)
             found = run.take(min(room, share), now)
             if found:
-                self._ready.extend(found)
+                self._at_hand.extend(found)
                 room -= len(found)
                 self.wake_at(run.wake_at_ms)
                 if run.may_take():
@@ -310,78 +306,25 @@ class Consumer:
             found = run.take(now_ms())
             self._prefetch.want(run)
             if found is not None:
-                self._ready_batches.append(found)
+                self._ready.batches.append(found)
                 self.wake_at(run.wake_at_ms)
                 break
         self._prefetch.pump()
-
-    def _take_back(self, run: Run) -> list[int]:
-        """Remove what the application has not seen of a run; gives the offsets."""
-        found = [
-            one.offset for queue in (self._ready, self._aside) for one in queue if one._run is run
-        ]
-        if found:
-            self._ready = deque(one for one in self._ready if one._run is not run)
-            self._aside = deque(one for one in self._aside if one._run is not run)
-        for batch in [batch for batch in self._ready_batches if batch._run is run]:
-            self._ready_batches.remove(batch)
-            found.append(batch._handout.piece.start)
-        return found
-
-    def _unseen(self) -> dict[Run, list[int]]:
-        found: dict[Run, list[int]] = {}
-        for queue in (self._ready, self._aside):
-            for one in queue:
-                found.setdefault(one._run, []).append(one.offset)
-        for batch in self._ready_batches:
-            found.setdefault(batch._run, []).append(batch._handout.piece.start)
-        return found
 
     # -- units come and go --------------------------------------------------------------
 
     def _begin(self, run: Run) -> None:
         self._runs[run.owned.unit] = run
-        self._spawn(self._start(run))
-
-    async def _start(self, run: Run) -> None:
-        owned = run.owned
-        while run.gone is None:
-            news = follow(self.host, owned.stream)
-            try:
-                stream = await news.open()
-            except HeadraceError as error:
-                await self._trouble(error)
-                continue
-            try:
-                segment = await news.segment(owned.segment)
-                if segment.id != owned.segment_id:
-                    raise UnknownSegmentError(
-                        f"stream {owned.stream!r} was made anew: segment {owned.segment} is "
-                        "not the one that this unit stands for"
-                    )
-            except HeadraceError as error:
-                news.close()
-                await self._trouble(error)
-                continue
-            if run.gone is not None:
-                news.close()
-                return
-            run.news = news
-            run.reader = UnitReader(
-                self.host.log,
-                owned,
-                segment,
-                stream.config.key_tokens,
-                run.next_offset,
-                with_keys=isinstance(run, EventRun),
-            )
-            news.listen(owned.segment, run, partial(self._reach, run))
-            return
-
-    async def _trouble(self, error: HeadraceError) -> None:
-        """Tell the application, and try again in a while."""
-        self._surface(error)
-        await asyncio.sleep(RETRY_S)
+        opening = connect(
+            self.host,
+            run,
+            partial(self._reach, run),
+            self._surface,
+            with_keys=isinstance(run, EventRun),
+        )
+        task = self._loop.create_task(opening)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _reach(self, run: Run, reach: Reach | HeadraceError) -> None:
         if isinstance(reach, HeadraceError):
@@ -399,7 +342,7 @@ class Consumer:
         return run
 
     def _drop(self, run: Run, why: HeadraceError) -> None:
-        self._take_back(run)
+        self._ready.take_back(run)
         self._soon.pop(run, None)
         self._prefetch.forget(run)
         if self._runs.get(run.owned.unit) is run:
@@ -500,14 +443,8 @@ class Consumer:
 
     def _surface(self, error: Exception) -> None:
         """The application hears of it at its next delivery, or when it flushes."""
-        self._failures.append(error)
-        self._aside.extend(self._ready)
-        self._ready.clear()
+        self._ready.fail(error)
         self._wake.set()
-
-    def _restore(self) -> None:
-        self._ready.extend(self._aside)
-        self._aside.clear()
 
     # -- time ---------------------------------------------------------------------------
 
@@ -524,7 +461,7 @@ class Consumer:
         self._timer = None
         self._settle()
         now = now_ms()
-        unseen = self._unseen()
+        unseen = self._ready.unseen()
         soonest: int | None = None
         for run in list(self._runs.values()):
             at_ms = run.wake_at_ms
@@ -540,12 +477,6 @@ class Consumer:
             if at_ms is not None and (soonest is None or at_ms < soonest):
                 soonest = at_ms
         self.wake_at(soonest)
-
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        assert isinstance(task, asyncio.Task)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 class _Batches:

@@ -1,0 +1,63 @@
+"""Opening a unit: the news of its stream and a reader at its place, tried until they are there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from headrace.errors import HeadraceError, UnknownSegmentError
+from headrace.groups.consumer.fetch import UnitReader
+from headrace.groups.consumer.news import Listener, follow
+from headrace.groups.consumer.run import Run
+from headrace.groups.host import Host
+
+RETRY_S = 0.5
+
+
+async def connect(
+    host: Host,
+    run: Run,
+    reach: Listener,
+    surface: Callable[[Exception], None],
+    *,
+    with_keys: bool,
+) -> None:
+    """Give a run its reader and let it hear of its segment; failures are told and tried again."""
+    while run.gone is None:
+        try:
+            await _connect(host, run, with_keys)
+        except HeadraceError as error:
+            surface(error)
+            await asyncio.sleep(RETRY_S)
+        else:
+            if run.news is not None:
+                run.news.listen(run.owned.segment, run, reach)
+            return
+
+
+async def _connect(host: Host, run: Run, with_keys: bool) -> None:
+    owned = run.owned
+    news = follow(host, owned.stream)
+    stream = await news.open()
+    try:
+        segment = await news.segment(owned.segment)
+        if segment.id != owned.segment_id:
+            raise UnknownSegmentError(
+                f"stream {owned.stream!r} was made anew: segment {owned.segment} is not the one "
+                "that this unit stands for"
+            )
+    except BaseException:
+        news.close()
+        raise
+    if run.gone is not None:
+        news.close()
+        return
+    run.reader = UnitReader(
+        host.log,
+        owned,
+        segment,
+        stream.config.key_tokens,
+        run.next_offset,
+        with_keys=with_keys,
+    )
+    run.news = news

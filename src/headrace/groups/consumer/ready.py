@@ -1,0 +1,62 @@
+"""What stands ready for the application: taken from the runs, and not seen yet.
+
+A failure goes before the events: they are put aside until it has been raised.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from headrace.groups.consumer.batches import Batch
+from headrace.groups.consumer.delivery import Delivery
+from headrace.groups.consumer.run import Run
+
+FAILURES_MAX = 16
+
+
+class Ready:
+    """Deliveries and batches at hand, and failures to be raised."""
+
+    def __init__(self) -> None:
+        self.events: deque[Delivery] = deque()
+        self.batches: deque[Batch] = deque()
+        self.failures: deque[Exception] = deque(maxlen=FAILURES_MAX)
+        self._aside: deque[Delivery] = deque()
+
+    def fail(self, error: Exception) -> None:
+        """Raise this before the next event."""
+        self.failures.append(error)
+        self._aside.extend(self.events)
+        self.events.clear()
+
+    def restore(self) -> None:
+        """The failure was raised: the events are at hand again."""
+        self.events.extend(self._aside)
+        self._aside.clear()
+
+    def unseen(self) -> dict[Run, list[int]]:
+        """What the application has not seen, by run: offsets, or where a batch begins."""
+        found: dict[Run, list[int]] = {}
+        for queue in (self.events, self._aside):
+            for one in queue:
+                found.setdefault(one._run, []).append(one.offset)
+        for batch in self.batches:
+            found.setdefault(batch._run, []).append(batch._handout.piece.start)
+        return found
+
+    def take_back(self, run: Run) -> list[int]:
+        """Remove what the application has not seen of a run, and say what that was."""
+        found = self.unseen().get(run, [])
+        if found:
+            for queue in (self.events, self._aside):
+                kept = [one for one in queue if one._run is not run]
+                queue.clear()
+                queue.extend(kept)
+            self.batches = deque(batch for batch in self.batches if batch._run is not run)
+        return found
+
+    def clear(self) -> None:
+        """Nothing is at hand any more."""
+        self.events.clear()
+        self.batches.clear()
+        self._aside.clear()
