@@ -80,6 +80,34 @@ def test_a_published_event_is_read_back_as_it_was(catalog_url: str) -> None:
     run(work())
 
 
+def test_appends_of_one_turn_of_the_event_loop_share_a_commit(tmp_path: Path) -> None:
+    rounds = 20
+    data = table_of([f"o.{row}" for row in range(500)], [b"x" * 100] * 500)
+
+    async def work() -> None:
+        async with headrace.open(tmp_path / "log", housekeeping=False) as hr:
+            await hr.create_stream("orders", subjects=["o.>"], segments=4)
+            before = hr.log.catalog.statistics()["commits"]
+            for _ in range(rounds):
+                await asyncio.gather(*(hr.append("orders", data) for _ in range(4)))
+            assert hr.log.catalog.statistics()["commits"] - before < 1.5 * rounds
+            assert len(await values_of(hr, "orders")) == rounds * 4 * 500
+
+    run(work())
+
+
+def test_a_write_begun_before_the_log_closes_is_finished(catalog_url: str) -> None:
+    async def work() -> None:
+        async with headrace.open(catalog_url) as hr:
+            written = hr.in_transaction(lambda tx: tx.now_us())
+        assert await written > 0
+        late = hr.in_transaction(lambda tx: tx.now_us())
+        with pytest.raises(CatalogClosedError):
+            await late
+
+    run(work())
+
+
 def test_events_published_at_once_share_commits_and_all_get_their_own_place(
     catalog_url: str,
 ) -> None:

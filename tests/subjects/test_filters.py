@@ -5,7 +5,7 @@ import re
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import InvalidFilterError, InvalidInputError, InvalidNameError
@@ -17,6 +17,7 @@ from headrace.subjects import (
     overlaps,
     parse_filter,
     parse_share,
+    surely_match,
 )
 from tests.subjects.strategies import filters, shaped, subjects, tiny_blocks
 
@@ -53,6 +54,23 @@ def reference(filter: str, subject: str) -> bool:
 def test_wildcards_stand_for_whole_tokens(filter: str, subject: str, passes: bool) -> None:
     assert matches(filter, subject) is passes
     assert match_array(filter, pa.array([subject, "zz.z"])).to_pylist()[0] is passes
+
+
+@settings(deadline=None)
+@given(filters, st.lists(subjects, max_size=5))
+def test_what_surely_matches_does_match(filter: str, rows: list[str]) -> None:
+    column = pa.array(rows, pa.string())
+    if surely_match(filter, column):
+        assert all(matches(filter, row) for row in rows)
+    elif filter == ">" or (filter.endswith(".>") and "*" not in filter):
+        assert not all(matches(filter, row) for row in rows)
+
+
+def test_a_null_or_a_token_that_ends_with_a_wildcard_never_surely_matches() -> None:
+    assert not surely_match(">", pa.array(["a", None]))
+    assert not surely_match("a.>", pa.array(["a.b", None]))
+    assert not surely_match("a.b>", pa.array(["a.bc"]))
+    assert surely_match("a.>", pa.chunked_array([["a.b"], ["a.c.d"]]))
 
 
 @given(filters, subjects)
