@@ -23,6 +23,8 @@ MODULES = (
     "cores_readers",
     "cores_regions",
     "cores_epochs",
+    "spark_sink",
+    "spark_partition",
 )
 
 
