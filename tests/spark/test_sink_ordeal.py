@@ -1,0 +1,119 @@
+"""Executors and the driver are killed in mid-batch, and every event is accounted for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.catalog.streams import StreamConfig
+from headrace.groups.partitioned.admin import create_elastic
+from headrace.log.log import Log
+from headrace.log.open import open_log
+from tests.spark import ordeal
+from tests.support import ROOT, wait_until
+
+EVENTS = 200
+
+
+@contextmanager
+def driver(folder: Path, catalogs: list[str]) -> Iterator[IO[str]]:
+    """The ordeal's driver with all its processes, which are killed at once in the end."""
+    log = folder / "driver.log"
+    with log.open("w") as errors:
+        running = subprocess.Popen(
+            [sys.executable, "-m", ordeal.__name__, str(folder), *catalogs],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            start_new_session=True,
+        )
+    try:
+        assert running.stdout is not None
+        yield running.stdout
+    finally:
+        _kill_session(running.pid)
+        running.wait()
+        if running.stdout is not None:
+            running.stdout.close()
+
+
+def _kill_session(leader: int) -> None:
+    """All that the driver started; Spark's daemons have process groups of their own."""
+    for pid in [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]:
+        with suppress(ProcessLookupError):
+            if os.getsid(pid) == leader:
+                os.kill(pid, signal.SIGKILL)
+
+
+def prepare(url: str, store: Path) -> Log:
+    log = open_log(url, store)
+    for name in ("raw", "clean", "killed", "flaky"):
+        log.create_stream(name, StreamConfig(subjects=(f"{name}.>",)), segments=2)
+    create_elastic(log, "raw", "group", max_members=3, filter="raw.*", wildcards=[1])
+    wanted = range(EVENTS)
+    log.append(
+        "raw",
+        pa.table(
+            {
+                "subject": [f"raw.{number % 5}" for number in wanted],
+                "key": [f"{number % 5}" for number in wanted],
+                "value": [str(number).encode() for number in wanted],
+            }
+        ),
+    )
+    return log
+
+
+def numbers(log: Log, stream: str) -> list[int]:
+    return [int(value) for batch in log.read(stream) for value in batch.column("value").to_pylist()]
+
+
+def check_all_once_and_in_order(log: Log, stream: str) -> None:
+    found = numbers(log, stream)
+    assert sorted(found) == list(range(EVENTS))
+    for key in range(5):
+        of_key = [number for number in found if number % 5 == key]
+        assert of_key == sorted(of_key)
+
+
+@pytest.mark.timeout(420)
+def test_every_event_is_written_once_whoever_is_killed(
+    spark: SparkSession, tmp_path: Path, postgres_url: str
+) -> None:
+    catalogs = [str(tmp_path / "catalog"), postgres_url]
+    logs = [prepare(url, tmp_path / f"files-{number}") for number, url in enumerate(catalogs)]
+    with driver(tmp_path, catalogs) as said:
+        told = [said.readline().strip() for _ in range(3)]
+        assert told == ["failed once", "killed once", "partitioned"], (
+            tmp_path / "driver.log"
+        ).read_text()[-3000:]
+        for number in range(2):
+            wait_until((tmp_path / f"held-{number}").exists, "a batch that is staged", 120)
+
+    # Attempts of tasks that failed, and an executor that was killed, left nothing and took nothing.
+    assert sorted(numbers(logs[0], "flaky")) == list(range(ordeal.FLAKY_ROWS))
+    check_all_once_and_in_order(logs[0], "killed")
+    check_all_once_and_in_order(logs[0], "raw.group")
+
+    # The driver died with a batch staged; another goes on from its checkpoint.
+    for number, (url, log) in enumerate(zip(catalogs, logs, strict=True)):
+        written = numbers(log, "clean")
+        assert 0 < len(written) < EVENTS
+        query = ordeal.read_raw(spark, url, 40).writeStream.format("headrace")
+        query = query.options(catalog=url, stream="clean", subjectPrefix="clean.")
+        query = query.option("checkpointLocation", str(tmp_path / f"checkpoint-{number}"))
+        query.trigger(availableNow=True).start().awaitTermination()
+        check_all_once_and_in_order(log, "clean")
+        log.catalog.close()
