@@ -206,3 +206,22 @@ def test_closing_ends_the_batches(tmp_path: Path) -> None:
             assert [one async for one in consumer.batches()] == []
 
     run(work())
+
+
+def test_a_sealed_segment_is_finished_when_its_last_batch_is_acked(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with rig(str(tmp_path)) as r:
+            consumer = r.consumer(batch_events_max=2)
+            unit = await r.claim(filter="orders.a")
+            consumer.open(unit)
+            await r.fill("aab")  # the last one is not for this group
+            await r.hr.split("orders", 0)
+            batches = aiter(consumer.batches())
+            await (await anext(batches)).ack()
+            waiting = asyncio.ensure_future(anext(batches))
+            await r.heard.until(lambda: r.heard.finished_units)
+            assert r.heard.finished_units == [("0", unit.token)]
+            assert await r.stored() == Progress(3)
+            waiting.cancel()
+
+    run(work())
