@@ -37,7 +37,7 @@ class Route:
         self.stream = stream
         self.segments = stream.open_segments
         self._bounds = [segment.range_lo for segment in self.segments]
-        self._lows = np.array(self._bounds, dtype=np.uint32)
+        self._limits = np.array(self._bounds[1:], dtype=np.uint32)
 
     def segment_of(self, key: str | None, subject: str) -> int:
         """Index of the open segment for one event."""
@@ -56,7 +56,7 @@ class Route:
         if config.partitions:
             return route_partition_array(keys, subjects, config.key_tokens, config.partitions)
         hashes = route_hash_array(keys, subjects, config.key_tokens)
-        return np.searchsorted(self._lows, hashes, side="right") - 1
+        return self._limits.searchsorted(hashes, side="right")
 
     def check_subjects(self, batch: pa.RecordBatch) -> None:
         """Refuse a batch with a subject that the stream does not capture."""

@@ -328,7 +328,7 @@ def _fnv1a_rows(state: Hashes, data: Bytes, starts: Index, lengths: Index) -> No
     ordered = state.take(order)
     # Up to here more than a few rows still have a byte at every position.
     common = int(ascending[-_FEW_ROWS - 1])
-    firsts = ascending.searchsorted(np.arange(common), "right").tolist()
+    firsts = ascending.searchsorted(np.arange(common, dtype=ascending.dtype), "right").tolist()
     _fnv1a_positions(ordered, data, starts, firsts)
     if common < ascending[-1]:
         few = slice(-_FEW_ROWS, None)
