@@ -17,8 +17,9 @@ from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
 from headrace.errors import Fenced
 from headrace.groups.consumer import Delivery
-from headrace.groups.partitioned.member import PIN_TTL_MS, Member
+from headrace.groups.partitioned.member import Member
 from headrace.groups.partitioned.messages import Phase
+from headrace.groups.partitioned.options import PIN_TTL_MS
 
 
 def join(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.catalog import Tx, claims, entries, leases
+from headrace.catalog import Tx, claims, entries, leases, open_catalog
 from headrace.catalog import progress as stored
 from headrace.catalog.streams import Consumed, StreamConfig
 from headrace.errors import (
@@ -151,12 +152,15 @@ def test_groups_are_listed_by_stream_and_kind(orders: Log) -> None:
     ],
 )
 def test_bad_configs_are_refused_and_leave_nothing(
-    orders: Log, changed: dict[str, Any], error: type[HeadraceError], message: str
+    tmp_path: Path, changed: dict[str, Any], error: type[HeadraceError], message: str
 ) -> None:
+    orders = Log(open_catalog(tmp_path / "catalog"), None)
+    orders.create_stream("orders", StreamConfig(subjects=("orders.>",)))
     with pytest.raises(error, match=message):
         elastic(orders, **changed)
     assert admin.list_groups(orders) == ()
     assert [s.name for s in orders.streams(internal=True)] == ["orders"]
+    orders.catalog.close()
 
 
 def test_unknown_names_are_errors(orders: Log) -> None:

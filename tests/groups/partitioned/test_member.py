@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -487,7 +488,7 @@ def test_a_member_that_holds_events_and_answers_none_loses_its_partitions(
     ],
 )
 def test_bad_options_of_a_join_are_refused(
-    catalog_url: str, options: dict[str, Any], error: type[Exception], message: str
+    tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     async def work(hr: headrace.Headrace) -> None:
         with pytest.raises(error, match=message):
@@ -496,7 +497,7 @@ def test_bad_options_of_a_join_are_refused(
             with pytest.raises((InvalidNameError, InvalidGroupConfigError)):
                 hr.join(*names)
 
-    run(catalog_url, work)
+    run(str(tmp_path), work)
 
 
 def test_many_members_of_one_group_in_one_process(catalog_url: str) -> None:

@@ -24,10 +24,8 @@ A request that fails is not answered: the instance asks again, by its own clock.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import itertools
 import logging
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -68,6 +66,7 @@ from headrace.groups.partitioned.requests import (
     owner_of,
     segments_of,
 )
+from headrace.groups.partitioned.timers import Timers
 from headrace.groups.partitioned.units import Layout, claimed_config, layout_of
 
 BUCKETS = (STATIC_BUCKET, ELASTIC_BUCKET, STEP_DOWN_BUCKET)
@@ -94,11 +93,6 @@ class View(msgspec.Struct, frozen=True):
     layout: Layout = Layout.SEGMENTS
 
 
-def now_ms() -> int:
-    """The clock of the instances; it never runs backwards."""
-    return time.monotonic_ns() // 1_000_000
-
-
 class Hub:
     """See the module's text; made by :func:`hub_of`."""
 
@@ -118,10 +112,7 @@ class Hub:
         self._uncertain: set[Joined] = set()
         self._flushing: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
-        self._timers: list[tuple[int, int, Joined]] = []
-        self._due: dict[Joined, int] = {}
-        self._ticks = itertools.count()
-        self._handle: asyncio.TimerHandle | None = None
+        self._timers: Timers[Joined] = Timers(self._loop, self._tick)
         self._news: deque[str] = deque()
         self._telling = False
         self._told = asyncio.Event()
@@ -149,7 +140,7 @@ class Hub:
         """Let an instance go; with the last one everything stops."""
         name, pin = joined.name, joined.pin
         self._joined.pop(joined, None)
-        self._due.pop(joined, None)
+        self._timers.set(joined, None)
         self._uncertain.discard(joined)
         for index, key, channel in (
             (self._by_group, name.key, claims.channel(name.key)),
@@ -170,10 +161,7 @@ class Hub:
         if self._listening is not None:
             self._listening.cancel()
             self._listening = None
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-        self._timers.clear()
+        self._timers.close()
         self.record.close()
         _hubs.get(self._host, {}).pop(self._loop, None)
 
@@ -311,38 +299,15 @@ class Hub:
     def wake(self, joined: Joined) -> None:
         """The instance may have another moment to wait for; called after each of its events."""
         core = joined.core
-        at_ms = core.wake_at_ms
-        if joined not in self._joined or at_ms is None:
-            self._due.pop(joined, None)
-            return
-        if core.phase is Phase.PINNED and core.settled:
+        at_ms = core.wake_at_ms if joined in self._joined else None
+        if at_ms is not None and core.phase is Phase.PINNED and core.settled:
             # Nothing is under way but the renewal, which can wait for the others'.
             apart = max(1, core.timings.renew_every_ms // RENEWALS_APART)
             at_ms = -(-at_ms // apart) * apart
-        if self._due.get(joined) == at_ms:
-            return
-        self._due[joined] = at_ms
-        heapq.heappush(self._timers, (at_ms, next(self._ticks), joined))
-        if self._timers[0][2] is joined:
-            self._set_timer()
+        self._timers.set(joined, at_ms)
 
-    def _set_timer(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-        delay_ms = self._timers[0][0] - now_ms()
-        # A little late rather than early: an early look finds the lease still running.
-        self._handle = self._loop.call_later(max(0, delay_ms + 1) / 1000, self._tick)
-
-    def _tick(self) -> None:
-        self._handle = None
-        now = now_ms()
-        while self._timers and self._timers[0][0] <= now:
-            at_ms, _, joined = heapq.heappop(self._timers)
-            if self._due.get(joined) == at_ms:
-                del self._due[joined]
-                joined.feed(Tick())
-        if self._timers and self._handle is None:
-            self._set_timer()
+    def _tick(self, joined: Joined) -> None:
+        joined.feed(Tick())
 
     # -- requests -----------------------------------------------------------------------
 

@@ -19,25 +19,23 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgspec
-import pyarrow as pa
 
 from headrace.catalog import Tx
 from headrace.errors import (
     Fenced,
     HeadraceError,
-    InvalidDeliveryConfigError,
     InvalidInputError,
     UnknownSegmentError,
     UnknownStreamError,
     UnknownUnitError,
 )
-from headrace.groups.consumer import Batch, CatalogAcks, Consumer, ConsumerOptions, OwnedUnit
+from headrace.groups.consumer import Batch, CatalogAcks, Consumer, OwnedUnit
 from headrace.groups.consumer.consume import Handler
-from headrace.groups.delivery import DeliveryConfig, Stalled
+from headrace.groups.delivery import Stalled
 from headrace.groups.host import Host
 from headrace.groups.partitioned import ownership
-from headrace.groups.partitioned.hub import Hub, hub_of, now_ms
-from headrace.groups.partitioned.membership import Instance, PinTimings
+from headrace.groups.partitioned.hub import Hub, hub_of
+from headrace.groups.partitioned.membership import Instance
 from headrace.groups.partitioned.messages import (
     Abandon,
     AcquirePin,
@@ -58,72 +56,17 @@ from headrace.groups.partitioned.messages import (
     Verdict,
 )
 from headrace.groups.partitioned.names import GroupName
+from headrace.groups.partitioned.options import join_options, warm_up
 from headrace.groups.partitioned.ownership import Taken
 from headrace.groups.partitioned.requests import Asked, owner_of, segments_of
+from headrace.groups.partitioned.timers import now_ms
 from headrace.groups.partitioned.units import Layout, SegmentsMoved
 from headrace.groups.progress import Progress
 
-PIN_TTL_MS = 5_000
 LOUD = frozenset({Verdict.WAITING, Verdict.EVICTED, Verdict.FENCED})
 """Decisions that a person should hear of without asking."""
 
 _log = logging.getLogger(__name__)
-
-
-def _warm_up() -> None:
-    """Load now what the first event would load: with pandas installed, Arrow loads it then.
-
-    That takes the better part of a second, in which no pin is renewed.
-    """
-    pa.array([0]).to_numpy()
-
-
-class JoinOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a member consumes."""
-
-    consumer: ConsumerOptions
-    timings: PinTimings
-
-
-def join_options(
-    name: GroupName,
-    member: str,
-    *,
-    pin_ttl_ms: int = PIN_TTL_MS,
-    drain_limit_ms: int = 10_000,
-    **options: object,
-) -> JoinOptions:
-    """Options as an application gives them: those of delivery and of the consumer in one list."""
-    delivery = set(DeliveryConfig.__struct_fields__)
-    consumer = set(ConsumerOptions.__struct_fields__) - {"delivery", "member"}
-    unknown = sorted(options.keys() - delivery - consumer)
-    if unknown:
-        known = ", ".join(sorted({"pin_ttl_ms", "drain_limit_ms", *delivery, *consumer}))
-        raise InvalidInputError(f"unknown option {unknown[0]!r}; options are: {known}")
-    for option, value in (("pin_ttl_ms", pin_ttl_ms), ("drain_limit_ms", drain_limit_ms)):
-        if not isinstance(value, int) or value < 10:
-            raise InvalidInputError(f"{option} is {value!r}; it must be 10 or more")
-    chosen = {option: value for option, value in options.items() if option in consumer}
-    chosen.setdefault("dead_letters", name.dead_letters)
-    try:
-        made = msgspec.convert(
-            {**chosen, "delivery": {k: v for k, v in options.items() if k in delivery}},
-            type=ConsumerOptions,
-        )
-    except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, HeadraceError):
-            raise error.__cause__ from None
-        raise InvalidDeliveryConfigError(f"an option of the join: {error}") from None
-    return JoinOptions(
-        consumer=msgspec.structs.replace(made, member=member),
-        timings=PinTimings(
-            pin_ttl_ms=pin_ttl_ms,
-            renew_every_ms=max(1, pin_ttl_ms * 3 // 10),
-            # A standby is told when the pin is given up, and else knows when it runs out.
-            standby_retry_ms=pin_ttl_ms,
-            drain_limit_ms=drain_limit_ms,
-        ),
-    )
 
 
 class MemberStatus(msgspec.Struct, frozen=True):
@@ -203,7 +146,7 @@ class Member:
 
     async def open(self) -> None:
         """Join the group; with ``async with`` this is done for you."""
-        await self._host.in_thread(_warm_up)
+        await self._host.in_thread(warm_up)
         consumer = _MemberConsumer(
             self._host, self._options.consumer, CatalogAcks(self._host), self
         )
@@ -228,7 +171,7 @@ class Member:
                 # Without an answer the pin runs out by itself.
                 await asyncio.wait_for(self.wait_for(Phase.CLOSED), ttl_s)
                 with suppress(HeadraceError):
-                    await self._hub.record.flush(now_ms())
+                    await self._hub.record.flush()
             except TimeoutError:
                 _log.warning("%s: the catalog does not answer; the pin will run out", self)
             finally:

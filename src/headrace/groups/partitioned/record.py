@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 
 import msgspec
@@ -19,6 +18,7 @@ from headrace.groups.host import Host
 from headrace.groups.partitioned.messages import Decision
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.ownership import read_config
+from headrace.groups.partitioned.timers import now_ms
 from headrace.log.log import Log
 
 DECISIONS_BUCKET = "group-decisions"
@@ -56,17 +56,18 @@ class Record:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._write_soon())
 
-    async def flush(self, now_ms: int) -> None:
+    async def flush(self) -> None:
         """Write what has gathered."""
         pending, self._pending = self._pending, {}
         if not pending:
             return
+        asked_ms = now_ms()
 
         def run(tx: Tx) -> None:
             for name, decisions in pending.items():
                 # Nothing is kept about a group that is not there (any more).
                 if read_config(tx, name) is not None:
-                    _append(tx, name, decisions, now_ms)
+                    _append(tx, name, decisions, asked_ms)
 
         await self._host.in_transaction(run, [entries.lock(DECISIONS_BUCKET)], sync=False)
 
@@ -80,23 +81,18 @@ class Record:
             while self._pending:
                 await asyncio.sleep(GATHER_S)
                 try:
-                    await self.flush(clock_ms())
+                    await self.flush()
                 except HeadraceError as error:
                     _log.debug("decisions were not recorded: %s", error)
         finally:
             self._task = None
 
 
-def clock_ms() -> int:
-    """The clock by which instances date their decisions."""
-    return time.monotonic_ns() // 1_000_000
-
-
-def _append(tx: Tx, name: GroupName, decisions: deque[Decision], now_ms: int) -> None:
+def _append(tx: Tx, name: GroupName, decisions: deque[Decision], asked_ms: int) -> None:
     now_us = tx.now_us()
     fresh = [
         Recorded(
-            now_us - (now_ms - d.at_ms) * 1000,
+            now_us - (asked_ms - d.at_ms) * 1000,
             d.verdict.value,
             d.member,
             d.instance,

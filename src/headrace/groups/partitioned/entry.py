@@ -1,0 +1,75 @@
+"""Finding groups: their entries in the buckets of both kinds, and the forms they come in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from headrace.catalog import Tx, entries, streams
+from headrace.catalog.streams import Stream
+from headrace.errors import UnknownGroupError
+from headrace.groups.partitioned.config import (
+    GroupConfig,
+    MemberMapping,
+    decode_elastic,
+    decode_static,
+)
+from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
+from headrace.groups.partitioned.units import GroupKind, kind_of
+
+BUCKETS = {GroupKind.STATIC: STATIC_BUCKET, GroupKind.ELASTIC: ELASTIC_BUCKET}
+
+Mappings = Mapping[str, Iterable[int]] | Iterable[MemberMapping]
+"""Partitions by member, or the records that hold them."""
+
+
+class GroupInfo(msgspec.Struct, frozen=True):
+    """A group as it stands."""
+
+    name: GroupName
+    config: GroupConfig
+    revision: int
+    """Of its config; it grows with every change."""
+
+    @property
+    def kind(self) -> GroupKind:
+        """Static or elastic."""
+        return kind_of(self.config)
+
+
+def require(tx: Tx, name: GroupName, kind: GroupKind | None) -> GroupInfo:
+    """A group, of the given kind or of either; an unknown one is an error."""
+    for each in GroupKind if kind is None else (kind,):
+        entry = entries.get(tx, BUCKETS[each], name.key)
+        if entry is not None and entry.value is not None:
+            return GroupInfo(name, decode(each, entry.value), entry.revision)
+    beginning = f"{name.stream}."
+    rows = tx.rows(
+        "SELECT key FROM entries WHERE bucket IN (?, ?) AND substr(key, 1, ?) = ? "
+        "AND value IS NOT NULL ORDER BY key LIMIT 10",
+        (*BUCKETS.values(), len(beginning), beginning),
+    )
+    groups = ", ".join(GroupName.of_key(key).group for (key,) in rows)
+    hint = f"its groups are: {groups}" if groups else "it has no groups yet"
+    raise UnknownGroupError(name.stream, name.group, "" if kind is None else kind.value, hint)
+
+
+def decode(kind: GroupKind, data: bytes) -> GroupConfig:
+    """A stored config of a kind."""
+    return decode_elastic(data) if kind is GroupKind.ELASTIC else decode_static(data)
+
+
+def locks_of(name: GroupName, kind: GroupKind, source: Stream | None) -> list[str]:
+    """What a change of the group depends on."""
+    locks = [name.lock, entries.lock(BUCKETS[kind])]
+    if source is not None:
+        locks += [streams.LOCK_ALL, streams.lock(source.id)]
+    return locks
+
+
+def mapping_records(mappings: Mappings) -> tuple[MemberMapping, ...]:
+    """Mappings as records, whatever form they came in."""
+    if isinstance(mappings, Mapping):
+        return tuple(MemberMapping(m, tuple(owned)) for m, owned in mappings.items())
+    return tuple(mappings)

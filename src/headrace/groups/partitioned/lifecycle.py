@@ -1,0 +1,260 @@
+"""Making groups and removing them: each is one transaction of the catalog.
+
+A group is an entry in the bucket of its kind.  With an elastic group come its work queue and a
+place in the source from which the queue is filled; with a static group the places from which its
+members read.  Deleting a group takes all of that away and nothing else.  The rows of its pins and
+claims stay behind without an owner, because their tokens must never start over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from headrace.catalog import Tx, entries, leases, streams
+from headrace.catalog import progress as stored
+from headrace.catalog.streams import SEGMENTS_MAX, Consumed, Stream
+from headrace.errors import (
+    GroupExistsError,
+    InvalidGroupConfigError,
+    InvalidPositionError,
+    MaxMembersError,
+)
+from headrace.groups.partitioned import changes
+from headrace.groups.partitioned.config import (
+    Distribution,
+    ElasticGroupConfig,
+    GroupConfig,
+    encode,
+    make_elastic,
+    make_static,
+)
+from headrace.groups.partitioned.entry import (
+    BUCKETS,
+    GroupInfo,
+    Mappings,
+    locks_of,
+    mapping_records,
+    require,
+)
+from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
+from headrace.groups.partitioned.ownership import STEP_DOWN_BUCKET, read_config, step_down_key
+from headrace.groups.partitioned.record import DECISIONS_BUCKET
+from headrace.groups.partitioned.units import GroupKind, kind_of, layout_of, progress_names
+from headrace.log import internal
+from headrace.log.log import Log
+from headrace.log.read import Place, Query
+
+
+def create_static(
+    log: Log,
+    stream: str,
+    group: str,
+    *,
+    max_members: int,
+    filter: str = "",
+    members: Iterable[str] = (),
+    mappings: Mappings = (),
+    start: Place = "earliest",
+) -> GroupInfo:
+    """Create a static group; creating it again in the same way changes nothing."""
+    name = GroupName(stream, group)
+    config = make_static(
+        max_members=max_members,
+        filter=filter,
+        members=members,
+        member_mappings=mapping_records(mappings),
+    )
+    source = log.stream(stream)
+    if source.config.partitions and source.config.partitions != max_members:
+        raise MaxMembersError(
+            f"max_members is {max_members}, but stream {stream!r} has "
+            f"{source.config.partitions} partitions; give that number"
+        )
+    floors = start_floors(log, source, start)
+
+    def run(tx: Tx) -> GroupInfo:
+        existing = _existing(tx, name, config)
+        if existing is not None:
+            return existing
+        found = streams.require(tx, stream)
+        layout = layout_of(config, found.config)
+        for reader in progress_names(name, config, layout):
+            _start(tx, found, reader, floors)
+        revision = entries.put(
+            tx, STATIC_BUCKET, name.key, encode(config), if_revision=entries.ABSENT
+        )
+        return GroupInfo(name, config, revision)
+
+    return log.catalog.write(run, locks=locks_of(name, GroupKind.STATIC, source))
+
+
+def create_elastic(
+    log: Log,
+    stream: str,
+    group: str,
+    *,
+    max_members: int,
+    filter: str,
+    wildcards: Sequence[int],
+    max_buffered: int = 0,
+    members: Iterable[str] = (),
+    mappings: Mappings = (),
+    distribution: Distribution | str = Distribution.BLOCKS,
+    start: Place = "earliest",
+) -> GroupInfo:
+    """Create an elastic group and its work queue; doing it again in the same way changes nothing.
+
+    ``start`` says from where in the stream the queue is filled.
+    """
+    name = GroupName(stream, group)
+    config = make_elastic(
+        max_members=max_members,
+        filter=filter,
+        partitioning_wildcards=wildcards,
+        buffered_events_max=max_buffered,
+        members=members,
+        member_mappings=mapping_records(mappings),
+        distribution=_distribution(distribution),
+    )
+    if max_members > SEGMENTS_MAX:
+        raise MaxMembersError(
+            f"max_members is {max_members}; the work queue has one segment for each, and "
+            f"{SEGMENTS_MAX} is the most"
+        )
+    source = log.stream(stream)
+    floors = start_floors(log, source, start)
+
+    def run(tx: Tx) -> GroupInfo:
+        existing = _existing(tx, name, config)
+        if existing is not None:
+            return existing
+        found = streams.require(tx, stream)
+        queue = internal.create(
+            tx, name.work_queue, max_members, Consumed(), key_tokens=key_tokens(config)
+        )
+        stored.subscribe(tx, queue.id, name.key)
+        _start(tx, found, name.partition_job, floors)
+        revision = entries.put(
+            tx, ELASTIC_BUCKET, name.key, encode(config), if_revision=entries.ABSENT
+        )
+        return GroupInfo(name, config, revision)
+
+    return log.catalog.write(run, locks=locks_of(name, GroupKind.ELASTIC, source))
+
+
+def key_tokens(config: ElasticGroupConfig) -> tuple[int, ...]:
+    """Places, in the subjects of the work queue, of the tokens that make the key."""
+    stars = [at for at, token in enumerate(config.filter.split("."), 1) if token == "*"]
+    return tuple(stars[wildcard - 1] + 1 for wildcard in config.partitioning_wildcards)
+
+
+def start_floors(log: Log, stream: Stream, start: Place) -> dict[int, int]:
+    """Where a place is in each segment; what lies before it counts as consumed."""
+    if isinstance(start, int) and not isinstance(start, bool):
+        raise InvalidPositionError(
+            f"start={start!r} is not a place for a group: give 'earliest', 'latest', a datetime or "
+            "{segment: offset}"
+        )
+    reader = log.reader(stream.name, Query(start=start, follow=True))
+    places = reader.positions
+    return {s.number: places.get(s.number, s.head) for s in reader.stream.segments}
+
+
+def delete(log: Log, stream: str, group: str, kind: GroupKind | None = None) -> GroupInfo:
+    """Delete a group with all that is its own; its members wait until it is made again."""
+    name = GroupName(stream, group)
+    info = log.catalog.read(lambda tx: require(tx, name, kind), snapshot=True)
+    found = {s.name: s for s in _own_streams(log, name)}
+
+    def run(tx: Tx) -> GroupInfo:
+        current = require(tx, name, info.kind)
+        entries.delete(tx, BUCKETS[info.kind], name.key)
+        source = streams.get(tx, stream)
+        if source is not None:
+            for reader in stored.subscribed(tx, source.id):
+                if reader == name.partition_job or _is_reader(name, current.config, reader):
+                    stored.unsubscribe(tx, source.id, reader)
+        for own in (name.work_queue, name.dead_letters):
+            internal.delete(tx, own)
+        _forget_owners(tx, name, current.config)
+        return current
+
+    locks = [
+        *locks_of(name, info.kind, None),
+        streams.LOCK_ALL,
+        entries.lock(STEP_DOWN_BUCKET),
+        entries.lock(DECISIONS_BUCKET),
+        *(streams.lock(s.id) for s in found.values()),
+        *(leases.lock(name.pin(member)) for member in info.config.assignment()),
+    ]
+    deleted = log.catalog.write(run, locks=locks)
+    for own in found:
+        log.routes.forget(own)
+    return deleted
+
+
+def _own_streams(log: Log, name: GroupName) -> list[Stream]:
+    def look(tx: Tx) -> list[Stream]:
+        wanted = (name.stream, name.work_queue, name.dead_letters)
+        return [found for own in wanted if (found := streams.get(tx, own)) is not None]
+
+    return log.catalog.read(look, snapshot=True)
+
+
+def _is_reader(name: GroupName, config: GroupConfig, reader: str) -> bool:
+    return reader == name.key or any(reader == name.share(m) for m in config.assignment())
+
+
+def _forget_owners(tx: Tx, name: GroupName, config: GroupConfig) -> None:
+    """Nobody owns anything any more; the tokens stay, so that nobody ever passes for an owner."""
+    owned = [name.key, *(name.share(member) for member in config.assignment())]
+    tx.executemany(
+        "UPDATE claims SET owner = NULL WHERE group_name = ?", [(each,) for each in owned]
+    )
+    # Members that were dropped may still hold a pin; the names of leases end in the member's.
+    beginning = name.pin("x")[:-1]
+    rows = tx.rows(
+        "SELECT name, token FROM leases WHERE substr(name, 1, ?) = ? AND owner IS NOT NULL",
+        (len(beginning), beginning),
+    )
+    for pin, token in rows:
+        if name.owns(pin):
+            leases.release(tx, pin, token)
+    beginning = step_down_key(name, "")
+    for (entry_key,) in tx.rows(
+        "SELECT key FROM entries WHERE bucket = ? AND substr(key, 1, ?) = ? AND value IS NOT NULL",
+        (STEP_DOWN_BUCKET, len(beginning), beginning),
+    ):
+        entries.delete(tx, STEP_DOWN_BUCKET, entry_key)
+    entries.delete(tx, DECISIONS_BUCKET, name.key)
+
+
+def _distribution(given: Distribution | str) -> Distribution:
+    try:
+        return Distribution(given)
+    except ValueError:
+        known = " or ".join(repr(each.value) for each in Distribution)
+        raise InvalidGroupConfigError(f"there is no distribution {given!r}; use {known}") from None
+
+
+def _existing(tx: Tx, name: GroupName, wanted: GroupConfig) -> GroupInfo | None:
+    """The group, if it is there just as wanted."""
+    found = read_config(tx, name)
+    if found is None:
+        return None
+    if kind_of(found) is not kind_of(wanted):
+        raise GroupExistsError(
+            f"group {name.group!r} exists and is {kind_of(found).value}; choose another name, or "
+            "delete it first"
+        )
+    changes.check_same(name.group, found, wanted)
+    return require(tx, name, kind_of(wanted))
+
+
+def _start(tx: Tx, stream: Stream, reader: str, floors: Mapping[int, int]) -> None:
+    """Let a reader begin at the floors; retention keeps what it still needs."""
+    stored.subscribe(tx, stream.id, reader)
+    for segment in stream.segments:
+        floor = min(segment.head, floors.get(segment.number, 0))
+        if floor:
+            stored.put(tx, stored.Progress(reader, segment.id, floor))
