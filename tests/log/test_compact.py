@@ -202,6 +202,34 @@ def test_a_damaged_batch_is_looked_at_once(log: Log) -> None:
     assert compactor.compact().damaged == ()
 
 
+def test_large_files_are_looked_at_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(log)
+    policy = CompactionPolicy(min_batches=2, min_age_s=0, target_bytes=1 << 16)
+    compactor = log.compactor("s", policy)
+    for first in range(0, 120, 10):
+        noise = [event(os.urandom(20_000).hex()) for _ in range(5)]
+        log.append("s", noise)
+        add(log, 2, first=first)
+    compactor.compact()
+    looked: list[int] = []
+    real = batches.pieces
+
+    def pieces(tx: Tx, segment_id: int, start: int, limit: int) -> list[batches.Piece]:
+        found = real(tx, segment_id, start, limit)
+        looked.append(len(found))
+        return found
+
+    monkeypatch.setattr(batches, "pieces", pieces)
+    assert list(compactor.plan()) == []
+    assert sum(looked) <= 2, "what comes after the last large one"
+    add(log, 2, first=0)
+    assert [len(run.pieces) for run in compactor.plan()] == [3]
+    log.split("s", 0)
+    looked.clear()
+    assert sum(len(run.pieces) for run in compactor.plan()) >= 3
+    assert sum(looked) > 12, "a sealed segment is looked through once more"
+
+
 def test_a_missing_batch_is_not_papered_over(log: Log) -> None:
     fill(log)
     change(log, "DELETE FROM batches WHERE start_offset = 50")
@@ -431,7 +459,7 @@ def test_a_batch_that_is_replaced_between_two_queries_is_found(
             del tx.row
 
     monkeypatch.setattr(batches, "from_offset", from_offset)
-    assert numbers(log, start={0: 50}) == list(range(50, 120))
+    assert numbers(log, start={0: 55}) == list(range(55, 120))
     assert meddled
     assert len(rows_of(log)) == 1
 

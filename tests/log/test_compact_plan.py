@@ -86,7 +86,8 @@ def test_a_commit_frees_a_bounded_part_of_the_catalog() -> None:
 def test_a_batch_that_outweighs_the_others_is_not_rewritten_for_them() -> None:
     assert plan(pieces(30, 1, 1, 1, 1)) == [[1] * 4]
     assert plan(pieces(1, 1, 1, 30)) == []
-    assert plan(pieces(8, 4, 2, 2)) == [[8, 4, 2, 2]]
+    assert plan(pieces(9, 4, 2, 2)) == [[9, 4, 2, 2]]
+    assert plan(pieces(20, 4, 2, 2)) == []
 
 
 def test_a_file_holds_what_was_appended_within_its_span() -> None:
@@ -150,4 +151,4 @@ def test_an_event_is_rewritten_a_bounded_number_of_times(arrivals: list[int]) ->
             joined = Piece(run[0].start, run[-1].end, total, 0, 0, 0, 11, 0, "f")
             first = held.index(run[0])
             held[first : first + len(run)] = [joined]
-    assert rewritten <= sum(arrivals) * (sum(arrivals).bit_length() + 1)
+    assert rewritten <= sum(arrivals) * 2 * (sum(arrivals).bit_length() + 1)

@@ -3,9 +3,9 @@
 Three steps, of which only the last one counts:
 
 1. **Plan.**  ``runs`` picks neighbours that are small and old enough, without gaps, up to the
-   target size.  A batch that outweighs the rest of its run stays out of it, so that every rewrite
-   at least doubles its size and an event is rewritten a few times in its life, not with every
-   batch that comes after it.
+   target size.  A batch that outweighs the rest of its run twice over stays out of it, so that
+   every rewrite adds half at least and an event is rewritten a few times in its life, not with
+   every batch that comes after it.
 2. **Rewrite.**  The run is read like any reader reads it, every checksum verified, and written as
    one file, row by row in the order of offsets.  A damaged batch is never rewritten: it stays an
    error that names it.
@@ -57,7 +57,7 @@ What is left small by this is joined with its neighbours by a later run.
 """
 ROWS_MAX = 8_000_000
 PASSES_MAX = 20
-"""Every pass doubles the size of the files it joins at least, so that a few are enough."""
+"""Every pass makes the files it joins larger by half at least, so that a few are enough."""
 PAGE = 1000
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 SHARE_OF_LIMIT = 10
@@ -176,7 +176,7 @@ def runs(
     for piece in pieces:
         if piece.created_us > now_us - policy.min_age_s * 1_000_000:
             break
-        small = 2 * piece.size_bytes < policy.target_bytes and piece.start not in avoid
+        small = is_small(policy, piece) and piece.start not in avoid
         within = piece.size_bytes if piece.path is None else 0
         if run and not (
             small
@@ -196,6 +196,11 @@ def runs(
     yield from _worthwhile(policy, run, complete)
 
 
+def is_small(policy: CompactionPolicy, piece: Piece) -> bool:
+    """Whether a batch is one to join with others."""
+    return 2 * piece.size_bytes < policy.target_bytes
+
+
 def _worthwhile(
     policy: CompactionPolicy, run: list[Piece], complete: bool
 ) -> Iterator[tuple[Piece, ...]]:
@@ -207,9 +212,10 @@ def _worthwhile(
         if len(run) < least:
             continue
         heaviest = max(range(len(run)), key=lambda at: run[at].size_bytes)
-        if 2 * run[heaviest].size_bytes > size and len(run) > 2:
+        outweighs = 3 * run[heaviest].size_bytes > 2 * size
+        if outweighs and len(run) > 2:
             todo += [run[heaviest + 1 :], run[:heaviest]]
-        elif 2 * run[heaviest].size_bytes <= size or complete:
+        elif not outweighs or complete:
             yield tuple(run)
 
 
@@ -346,6 +352,8 @@ class Compactor:
         given = check_policy(policy) if policy is not None else get_policy(catalog, stream)
         self.policy = given or CompactionPolicy()
         self._damaged: dict[int, set[int]] = {}
+        self._settled: dict[tuple[int, bool], int] = {}
+        """Offsets below which a segment, open or sealed, has nothing left to do."""
 
     def plan(self) -> Iterator[Run]:
         """Runs that are due now, found as they are asked for."""
@@ -354,19 +362,27 @@ class Compactor:
         )
         policy, events_max = within_retention(self.policy, stream)
         for segment in stream.segments:
+            bound = _beyond_rates(policy, stream, segment)
+            stretch = _Stretch(bound, max(segment.tail, self._settled_at(segment)))
+            first = None
             for found in runs(
-                _beyond_rates(policy, stream, segment),
-                self._pieces(segment),
+                bound,
+                stretch.follow(self._pieces(segment.id, stretch.start)),
                 now_us,
                 events_max=events_max,
                 complete=segment.sealed,
                 avoid=self._damaged.get(segment.number, ()),
             ):
+                first = found[0].start if first is None else first
                 yield Run(stream.name, stream.id, segment.number, segment.id, found)
+            settled = stretch.start if first is None else min(first, stretch.start)
+            self._settled[segment.number, segment.sealed] = settled
 
-    def _pieces(self, segment: Segment) -> Iterator[Piece]:
-        start = segment.tail
-        while page := self._page(segment.id, start):
+    def _settled_at(self, segment: Segment) -> int:
+        return self._settled.get((segment.number, segment.sealed), 0)
+
+    def _pieces(self, segment_id: int, start: int) -> Iterator[Piece]:
+        while page := self._page(segment_id, start):
             yield from page
             start = page[-1].end
 
@@ -451,6 +467,27 @@ class Compactor:
                 committed = self.commit(run, file, began_s)
                 done = done.with_run(run, file) if committed else done.with_lost()
         return done
+
+
+class _Stretch:
+    """Where the small batches at the end of a segment begin, as far as it was looked through.
+
+    What lies before it was seen with all its neighbours, and need not be looked at again.
+    """
+
+    def __init__(self, policy: CompactionPolicy, start: int) -> None:
+        self._policy = policy
+        self.start = start
+
+    def follow(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+        end = self.start
+        for piece in pieces:
+            if not is_small(self._policy, piece):
+                self.start = piece.end
+            elif piece.start != end:
+                self.start = piece.start
+            end = piece.end
+            yield piece
 
 
 def _beyond_rates(policy: CompactionPolicy, stream: Stream, segment: Segment) -> CompactionPolicy:

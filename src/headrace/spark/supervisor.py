@@ -30,8 +30,6 @@ import msgspec
 from headrace.catalog import entries, leases
 from headrace.catalog.leases import Lease
 from headrace.errors import (
-    CatalogError,
-    DiskFullError,
     HeadraceError,
     LeaseLost,
     PipelineBrokenError,
@@ -196,7 +194,8 @@ class Supervisor:
         except LeaseLost:
             _log.warning("another supervisor leads now; stopping the jobs")
             self._stand_down()
-        except (CatalogError, DiskFullError) as error:
+        except HeadraceError as error:
+            # The catalog is away, or its disk is full: whatever it is, another look may do.
             self._outage_is(error)
             if self._lease is not None and _now_ms() >= self._lease_until_ms:
                 self._stand_down()
