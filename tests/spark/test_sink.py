@@ -401,3 +401,19 @@ def test_the_process_keeps_its_log_open(url: str, ddl: Callable[[str], StructTyp
     count = len(connection._opened)
     batch_writer({"catalog": url, "stream": "clean"}, ddl(PLAIN), False)
     assert len(connection._opened) == count
+
+
+@pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
+def test_a_catalog_that_was_made_anew_at_its_place_gets_what_is_written(
+    url: str, ddl: Callable[[str], StructType]
+) -> None:
+    """As in a notebook, whose workers have the old one open."""
+    given = {"catalog": url, "stream": "clean"}
+    batch_writer(given, ddl(PLAIN), False)
+    shutil.rmtree(url)
+    fresh = open_log(url)
+    fresh.create_stream("clean", StreamConfig(subjects=("clean.>",)))
+    writer = batch_writer(given, ddl(PLAIN), False)
+    writer.commit([writer.write(iter(batches(count=10)))])
+    assert len(rows(fresh)) == 10
+    fresh.catalog.close()

@@ -13,10 +13,12 @@ import socket
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from headrace.catalog import schema
+from headrace.catalog.sqlite import FILE, SqliteCatalog
 from headrace.errors import CatalogUnavailableError, InvalidOptionError, NotSharedError
 from headrace.log.log import Log
 from headrace.log.open import open_log
@@ -45,24 +47,25 @@ class Connection(msgspec.Struct, frozen=True):
                     self.catalog, self.store, store_options=dict(self.store_options), create=False
                 )
                 found = _opened[self] = (os.getpid(), opened)
+                _files[opened] = _file_of(opened)
         return found[1]
 
     def check_reachable(self) -> None:
         """In a task: refuse to work from a machine that cannot see what the driver saw."""
-        if self.machine and self.machine != machine() and not self._is_shared_address():
+        if not self.machine or self.machine == machine():
+            return
+        local = "://" not in self.catalog or self.catalog.startswith(("file:", "sqlite:"))
+        store = None if local else self.log().store
+        if local or (store is not None and not store.shared):
             raise NotSharedError(
                 f"the task runs on {socket.gethostname()}, and the catalog {self.catalog} or its "
                 "store is on the driver's machine: use a postgresql:// catalog with a store such "
                 "as s3://…, or a local master"
             )
 
-    def _is_shared_address(self) -> bool:
-        if "://" not in self.catalog or self.catalog.startswith(("file:", "sqlite:")):
-            return False
-        return self.store is None or ("://" in self.store and not self.store.startswith("file:"))
-
 
 _opened: dict[Connection, tuple[int, Log]] = {}
+_files: WeakKeyDictionary[Log, tuple[int, int] | None] = WeakKeyDictionary()
 _opening = threading.Lock()
 
 
@@ -70,14 +73,27 @@ def _is_current(log: Log) -> bool:
     """Whether the catalog is still the one that was opened.
 
     Workers live long, and at the same address another catalog may have been made meanwhile, whose
-    files are elsewhere.
+    files are elsewhere.  A folder that was removed stays open here and would swallow all.
     """
+    if _file_of(log) != _files.get(log):
+        return False
     try:
         return log.catalog.read(lambda tx: schema.get_setting(tx, "catalog_id")) == log.prefix
     except CatalogUnavailableError:
         return True
     except Exception:
         return False
+
+
+def _file_of(log: Log) -> tuple[int, int] | None:
+    """What tells the file of a catalog in a folder from another at the same place."""
+    if not isinstance(log.catalog, SqliteCatalog):
+        return None
+    try:
+        found = os.stat(log.catalog.folder / FILE)
+    except OSError:
+        return (0, 0)
+    return found.st_dev, found.st_ino
 
 
 def connection_of(options: Mapping[str, str]) -> Connection:
