@@ -22,7 +22,7 @@ from headrace.subjects import check_subject
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-PLACES = frozenset({"topic", "stream", "partition", "segment", "offset"})
+PLACES = frozenset({"topic", "stream", "partition", "segment", "offset", "origin"})
 """Columns of the source that say where an event was; they are passed over."""
 TAKEN = ("value", "subject", "key", "headers", "timestamp", "epoch")
 
