@@ -16,10 +16,10 @@ from headrace.groups.partitioned import admin
 from headrace.groups.partitioned.config import ElasticGroupConfig
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.work_queue import plan_round, unconsumed
+from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.log.read import Query
-from tests.torture.groups.feeder import OUTPUT, STREAM, event_of
-from tests.torture.groups.journal import Event
+from tests.torture.groups.journal import OUTPUT, STREAM, Event, event_of
 
 STATIC, ELASTIC = "static", "elastic"
 MAX_BUFFERED = 2_000
@@ -123,18 +123,7 @@ class Admin:
 
     def unacked(self) -> dict[str, int]:
         """How many events each group has left; nothing when all is done."""
-
-        def look(tx: Tx) -> dict[str, int]:
-            source = streams.require(tx, STREAM)
-            static, elastic = GroupName(STREAM, STATIC), GroupName(STREAM, ELASTIC)
-            queue = streams.require(tx, elastic.work_queue)
-            return {
-                STATIC: unconsumed(tx, static, source),
-                ELASTIC: unconsumed(tx, elastic, queue) + plan_round(tx, elastic).behind,
-            }
-
-        found = self._log.catalog.read(look, snapshot=True)
-        return {group: count for group, count in found.items() if count}
+        return unacked(self._log)
 
     def explain(self) -> str:
         """Who consumes what, for a finding."""
@@ -150,3 +139,19 @@ class Admin:
             for batch in self._log.read(OUTPUT, query)
             for value in batch.column("value")
         )
+
+
+def unacked(log: Log) -> dict[str, int]:
+    """How many events each group has left; groups that have none are left out."""
+
+    def look(tx: Tx) -> dict[str, int]:
+        source = streams.require(tx, STREAM)
+        static, elastic = GroupName(STREAM, STATIC), GroupName(STREAM, ELASTIC)
+        queue = streams.require(tx, elastic.work_queue)
+        return {
+            STATIC: unconsumed(tx, static, source),
+            ELASTIC: unconsumed(tx, elastic, queue) + plan_round(tx, elastic).behind,
+        }
+
+    found = log.catalog.read(look, snapshot=True)
+    return {group: count for group, count in found.items() if count}

@@ -15,26 +15,23 @@ from collections import Counter
 from pathlib import Path
 
 import headrace
-from tests.torture.groups.journal import Event, Journal, Published, now_ns
+from tests.torture.groups.admin import unacked
+from tests.torture.groups.journal import (
+    STREAM,
+    Event,
+    Journal,
+    Published,
+    now_ns,
+    subject_of,
+    value_of,
+)
 from tests.torture.writer import stop_with_stdin, until_open
 
-STREAM = "work"
-OUTPUT = "done"
 KEYS = 60
+PAUSE_S = 0.1
 BURST_MAX = 40
-IDENTITY_BYTES = 8
-
-
-def value_of(event: Event) -> bytes:
-    return event.key.to_bytes(4, "little") + event.number.to_bytes(4, "little")
-
-
-def event_of(value: bytes) -> Event:
-    return Event(int.from_bytes(value[:4], "little"), int.from_bytes(value[4:8], "little"))
-
-
-def subject_of(key: int) -> str:
-    return f"{STREAM}.{'eu' if key % 3 else 'us'}.k{key}"
+UNACKED_MAX = 1_500
+"""It waits while a group has more than this to do, so that the end is never far away."""
 
 
 async def feed(
@@ -42,6 +39,10 @@ async def feed(
 ) -> int:
     numbers: Counter[int] = Counter()
     while not stop.is_set():
+        left = await hr.in_thread(unacked, hr.log)
+        if max(left.values(), default=0) > UNACKED_MAX:
+            await asyncio.sleep(PAUSE_S)
+            continue
         events = []
         for _ in range(rng.randint(1, BURST_MAX)):
             key = rng.randrange(KEYS)

@@ -14,6 +14,9 @@ from typing import Literal
 
 import msgspec
 
+STREAM = "work"
+OUTPUT = "done"
+
 Way = Literal["ack", "soon", "transaction", "batch"]
 Outcome = Literal["acked", "fenced", "unknown"]
 
@@ -23,6 +26,18 @@ class Event(msgspec.Struct, frozen=True, array_like=True):
 
     key: int
     number: int
+
+
+def value_of(event: Event) -> bytes:
+    return event.key.to_bytes(4, "little") + event.number.to_bytes(4, "little")
+
+
+def event_of(value: bytes) -> Event:
+    return Event(int.from_bytes(value[:4], "little"), int.from_bytes(value[4:8], "little"))
+
+
+def subject_of(key: int) -> str:
+    return f"{STREAM}.{'eu' if key % 3 else 'us'}.k{key}"
 
 
 class Hold(msgspec.Struct, frozen=True, array_like=True):

@@ -264,9 +264,11 @@ class Ordeal:
         self._feeder = None
         present = [role.split(":")[1] for worker in self._workers for role in worker.roles]
         admin.settle([name for name in ELASTIC_MEMBERS if name in present])
-        deadline = time.monotonic() + DRAIN_TIMEOUT_S
+        before, deadline = 0, 0.0
         while left := admin.unacked():
             self._check_alive()
+            if sum(left.values()) != before:
+                before, deadline = sum(left.values()), time.monotonic() + DRAIN_TIMEOUT_S
             if time.monotonic() > deadline:
                 raise Failed("stuck", f"nobody acks what is left: {left}; {admin.explain()}")
             time.sleep(POLL_S * 10)

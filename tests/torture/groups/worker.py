@@ -18,8 +18,9 @@ from typing import Any
 
 import headrace
 from headrace.errors import CatalogUnavailableError, DeliveryError, Fenced
-from tests.torture.groups.feeder import OUTPUT, STREAM, event_of, subject_of
 from tests.torture.groups.journal import (
+    OUTPUT,
+    STREAM,
     Acking,
     Delivered,
     Hold,
@@ -28,7 +29,9 @@ from tests.torture.groups.journal import (
     Outcome,
     Settled,
     Way,
+    event_of,
     now_ns,
+    subject_of,
 )
 from tests.torture.writer import stop_with_stdin, until_open
 
