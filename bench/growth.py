@@ -28,7 +28,7 @@ SAMPLES = 400
 ROUNDS = 5
 
 
-def _grow(log: Log, count: int) -> None:
+def grow(log: Log, count: int, step: int = STEP) -> None:
     """Batches of one event each, many to a transaction: only the number of rows matters here."""
     event = batch_of([Event(subject="bench.a", value=b"x" * 100, key="k")], 1)
     blob = encode_blob(event)
@@ -43,12 +43,12 @@ def _grow(log: Log, count: int) -> None:
         data=blob,
     )
 
-    def step(tx: Tx) -> None:
-        for _ in range(STEP):
+    def add(tx: Tx) -> None:
+        for _ in range(step):
             batches.append(tx, [new])
 
-    for _ in range((count - segment.head) // STEP):
-        log.catalog.write(step)
+    for _ in range((count - segment.head) // step):
+        log.catalog.write(add)
 
 
 def _append_us(log: Log) -> float:
@@ -82,7 +82,7 @@ def run() -> list[Result]:
         for count in (SMALL, LARGE):
             log = open_log(Path(name) / str(count))
             log.create_stream("bench", StreamConfig(subjects=("bench.>",)))
-            _grow(log, count)
+            grow(log, count)
             logs[count] = log
         found = []
         for what, measure in (("append", _append_us), ("point read", _point_read_us)):

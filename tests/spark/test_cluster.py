@@ -16,7 +16,7 @@ from tests.support import ROOT
 EVENTS = 10_000
 
 
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(600)
 def test_a_killed_executor_loses_and_repeats_nothing(tmp_path: Path) -> None:
     log = open_log(tmp_path / "catalog")
     create(log, segments=3)
@@ -29,7 +29,7 @@ def test_a_killed_executor_loses_and_repeats_nothing(tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_DIRS": str(tmp_path / "local")},
         capture_output=True,
         text=True,
-        timeout=270,
+        timeout=580,
     )
     log.catalog.close()
     told = dict(line.split(" ", 1) for line in done.stdout.splitlines())

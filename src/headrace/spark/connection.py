@@ -54,14 +54,17 @@ class Connection(msgspec.Struct, frozen=True):
         """In a task: refuse to work from a machine that cannot see what the driver saw."""
         if not self.machine or self.machine == machine():
             return
-        local = "://" not in self.catalog or self.catalog.startswith(("file:", "sqlite:"))
-        store = None if local else self.log().store
-        if local or (store is not None and not store.shared):
-            raise NotSharedError(
-                f"the task runs on {socket.gethostname()}, and the catalog {self.catalog} or its "
-                "store is on the driver's machine: use a postgresql:// catalog with a store such "
-                "as s3://…, or a local master"
-            )
+        if "://" not in self.catalog or self.catalog.startswith(("file:", "sqlite:")):
+            self._refuse(f"catalog {self.catalog}")
+        store = self.log().store
+        if store is not None and not store.shared:
+            self._refuse(f"store {store.url}")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise NotSharedError(
+            f"the task runs on {socket.gethostname()}, and the {what} is on the driver's machine: "
+            "use a postgresql:// catalog with a store such as s3://…, or a local master"
+        )
 
 
 _opened: dict[Connection, tuple[int, Log]] = {}
