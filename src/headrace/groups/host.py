@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from headrace.catalog import Tx
 from headrace.log.log import Log
@@ -32,4 +32,15 @@ class Host(Protocol):
         self, fn: Callable[[Tx], T], locks: Iterable[str] = (), *, sync: bool = True
     ) -> asyncio.Future[T]:
         """Run ``fn`` in a write transaction."""
+        ...
+
+    def submit(
+        self,
+        fn: Callable[[Tx], object],
+        locks: Iterable[str],
+        done: Callable[[Any, BaseException | None], None],
+        *,
+        sync: bool = True,
+    ) -> None:
+        """The same at once and without a future; ``done`` is called on the event loop."""
         ...

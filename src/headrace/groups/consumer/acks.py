@@ -9,7 +9,7 @@ spared as long as the row is still what this store wrote last.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from headrace.catalog import Tx, claims
 from headrace.catalog import progress as stored
@@ -17,6 +17,8 @@ from headrace.errors import AlreadyAckedError, Fenced
 from headrace.groups.consumer.types import OwnedUnit, UnitAck
 from headrace.groups.host import Host
 from headrace.groups.progress import Progress
+
+Done = Callable[[list[Fenced | None], BaseException | None], None]
 
 
 def load(tx: Tx, group: str, segment_id: int) -> Progress | None:
@@ -56,29 +58,38 @@ class CatalogAcks:
         return [claims.lock(unit.group, unit.unit)]
 
     async def commit(self, acks: Sequence[UnitAck], *, sync: bool) -> list[Fenced | None]:
-        return await self.begin(acks, sync=sync)
+        found: asyncio.Future[list[Fenced | None]] = asyncio.get_running_loop().create_future()
 
-    def begin(self, acks: Sequence[UnitAck], *, sync: bool) -> asyncio.Future[list[Fenced | None]]:
-        """The same as :meth:`commit`, under way at once."""
+        def tell(results: list[Fenced | None], error: BaseException | None) -> None:
+            if found.done():
+                return
+            if error is None:
+                found.set_result(results)
+            else:
+                found.set_exception(error)
+
+        self.begin(acks, tell, sync=sync)
+        return await found
+
+    def begin(self, acks: Sequence[UnitAck], done: Done, *, sync: bool) -> None:
+        """The same as :meth:`commit`, under way at once; ``done(results, error)`` is told."""
         encoded = [ack.progress.encode() for ack in acks]
 
         def run(tx: Tx) -> list[Fenced | None]:
             return [self._put(tx, ack, state) for ack, state in zip(acks, encoded, strict=True)]
 
-        def remember(done: asyncio.Future[list[Fenced | None]]) -> None:
-            if done.cancelled() or done.exception() is not None:
-                return
-            for ack, state, fenced in zip(acks, encoded, done.result(), strict=True):
-                place = (ack.unit.group, ack.unit.segment_id)
-                if fenced is None:
-                    self._written[place] = state
-                else:
-                    self._written.pop(place, None)
+        def remember(results: list[Fenced | None], error: BaseException | None) -> None:
+            if error is None:
+                for ack, state, fenced in zip(acks, encoded, results, strict=True):
+                    place = (ack.unit.group, ack.unit.segment_id)
+                    if fenced is None:
+                        self._written[place] = state
+                    else:
+                        self._written.pop(place, None)
+            done(results, error)
 
         locks = _sorted_locks(ack.unit for ack in acks)
-        found = self._host.in_transaction(run, locks, sync=sync)
-        found.add_done_callback(remember)
-        return found
+        self._host.submit(run, locks, remember, sync=sync)
 
     def _put(self, tx: Tx, ack: UnitAck, state: bytes) -> Fenced | None:
         unit = ack.unit

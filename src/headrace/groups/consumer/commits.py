@@ -14,8 +14,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from headrace.errors import Fenced, HeadraceError
-from headrace.groups.consumer.acks import CatalogAcks
+from headrace.errors import CatalogUnavailableError, Fenced, HeadraceError
+from headrace.groups.consumer.acks import CatalogAcks, Done
 from headrace.groups.consumer.run import Run
 from headrace.groups.consumer.types import AckStore, UnitAck
 
@@ -45,7 +45,7 @@ class Commits:
         self._loop = asyncio.get_running_loop()
         self._due: Waiters = {}
         self._urgent = False
-        self._under_way: asyncio.Future[Results] | None = None
+        self._under_way: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self.commits = 0
@@ -63,6 +63,9 @@ class Commits:
     def now(self, run: Run) -> asyncio.Future[None]:
         """Store what the run knows; done once that has happened."""
         waiter: asyncio.Future[None] = self._loop.create_future()
+        if run.gone is not None:
+            _raise_in(waiter, run.gone)
+            return waiter
         self._due.setdefault(run, []).append(waiter)
         self._urgent = True
         if self._under_way is None:
@@ -111,26 +114,40 @@ class Commits:
             return
         for run in runs:
             run.dirty, run.storing = False, True
-        self._under_way = self._begin([UnitAck(run.owned, run.progress()) for run in runs])
-        self._under_way.add_done_callback(partial(self._done, due, runs))
+        self._under_way = self._loop.create_future()
+        self._begin(
+            [UnitAck(run.owned, run.progress()) for run in runs], partial(self._done, due, runs)
+        )
 
-    def _begin(self, acks: Sequence[UnitAck]) -> asyncio.Future[Results]:
+    def _begin(self, acks: Sequence[UnitAck], done: Done) -> None:
         if isinstance(self._store, CatalogAcks):
-            return self._store.begin(acks, sync=self._sync)
-        return asyncio.ensure_future(self._store.commit(acks, sync=self._sync))
+            try:
+                self._store.begin(acks, done, sync=self._sync)
+            except HeadraceError as error:  # the log is closed
+                self._loop.call_soon(done, [], error)
+            return
 
-    def _done(self, due: Waiters, runs: list[Run], outcome: asyncio.Future[Results]) -> None:
-        self._under_way = None
+        def tell(outcome: asyncio.Future[Results]) -> None:
+            error = asyncio.CancelledError() if outcome.cancelled() else outcome.exception()
+            done([] if error is not None else outcome.result(), error)
+
+        asyncio.ensure_future(self._store.commit(acks, sync=self._sync)).add_done_callback(tell)
+
+    def _done(
+        self, due: Waiters, runs: list[Run], results: Results, error: BaseException | None
+    ) -> None:
+        ended, self._under_way = self._under_way, None
         for run in runs:
             run.storing = False
-        error = asyncio.CancelledError() if outcome.cancelled() else outcome.exception()
-        if isinstance(error, Exception):
-            self._broken(due, error)
-            return
         if error is not None:
-            raise error
+            self._broken(due, _stopped(error))
+            if ended is not None:
+                _raise_in(ended, _stopped(error))
+            return
+        if ended is not None:
+            ended.set_result(None)
         self.commits += 1
-        for run, fenced in zip(runs, outcome.result(), strict=True):
+        for run, fenced in zip(runs, results, strict=True):
             for waiter in due[run]:
                 if fenced is not None:
                     _raise_in(waiter, fenced)
@@ -150,6 +167,13 @@ class Commits:
                 self.later(run, RETRY_MS)
         if not told:
             self._failed(error)
+
+
+def _stopped(error: BaseException) -> Exception:
+    """A commit that was stopped is one that failed: whoever waits must not be stopped by it."""
+    if isinstance(error, Exception):
+        return error
+    return CatalogUnavailableError(f"the commit of acks was stopped: {error!r}")
 
 
 def _raise_in(waiter: asyncio.Future[None], error: Exception) -> bool:
