@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 from weakref import WeakKeyDictionary
 
 import msgspec
