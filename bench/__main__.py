@@ -23,6 +23,7 @@ MODULES = (
     "cores_readers",
     "cores_regions",
     "cores_epochs",
+    "spark_source",
     "spark_sink",
     "spark_partition",
 )
