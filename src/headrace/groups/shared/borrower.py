@@ -59,6 +59,8 @@ from headrace.groups.shared.messages import (
 )
 from headrace.groups.shared.settings import BorrowerSettings
 
+REPORTS_KEPT = 1000
+
 
 class Status(StrEnum):
     """Where a borrower stands."""
@@ -156,6 +158,8 @@ class Borrower:
         self._held: dict[Unit, _Held] = {}
         self._closed: dict[Unit, int] = {}
         self._reports = 0
+        self._units_in: dict[int, list[Unit]] = {}
+        """The units whose unconfirmed reports have a number; follows from ``_held``."""
         self._pings: dict[int, int] = {}
         """When each unanswered ping was sent."""
         self._ping_number = 0
@@ -321,8 +325,9 @@ class Borrower:
 
     def _confirm(self, message: ProgressConfirmed) -> list[Effect]:
         effects: list[Effect] = []
-        for unit, held in self._held.items():
-            if acked := held.confirm(message.report):
+        for unit in self._units_in.pop(message.report, ()):
+            held = self._held.get(unit)
+            if held is not None and (acked := held.confirm(message.report)):
                 effects.append(Confirmed(self.borrower, unit, held.token, acked))
         if self._goodbye is not None and message.report >= self._goodbye:
             effects += self._end("final progress confirmed", "unsubscribed", recreate=False)
@@ -361,6 +366,7 @@ class Borrower:
         }
         self._reports += 1
         held.reports[self._reports] = acked
+        self._note_report(self._reports, unit)
         if not final:
             report = UnitReport(unit, held.token, acked, attempts, answered)
             return [self._tell_progress(self._reports, (report,))]
@@ -482,7 +488,16 @@ class Borrower:
             reports.append(UnitReport(unit, held.token, acked, attempts, final=final))
             if held.reports or held.final:
                 held.reports[number] = None
+                self._note_report(number, unit)
         return tuple(reports)
+
+    def _note_report(self, number: int, unit: Unit) -> None:
+        """Remember which units a confirmation will concern; a member may have thousands."""
+        if len(self._units_in) > REPORTS_KEPT + 2 * len(self._held):
+            # Reports that were lost are covered by later ones, and never confirmed themselves.
+            live = {n for held in self._held.values() for n in held.reports}
+            self._units_in = {n: units for n, units in self._units_in.items() if n in live}
+        self._units_in.setdefault(number, []).append(unit)
 
     def _report(self, units: tuple[UnitReport, ...]) -> Effect:
         self._reports += 1

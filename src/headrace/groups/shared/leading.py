@@ -233,7 +233,9 @@ class Leading:
     async def _commit(self, commit: Commit) -> None:
         """Store a commit, in parts if it is long; sent again by the core when it fails."""
         claimed: list[tuple[Unit, Progress]] = []
-        keys = dict(self.segments.keys) if commit.claims or commit.progress else {}
+        known = self.segments.keys
+        units = (*(r.unit for r in commit.progress), *(r.unit for r in commit.claims))
+        keys = {unit: known[unit] for unit in units if unit in known}
         host = self.home.host
         try:
             for part in state.parts(commit):
