@@ -481,8 +481,7 @@ def numbers(values: npt.NDArray[np.int32] | npt.NDArray[np.int64]) -> pa.Array:
 
 def stamps_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """The times of a stored batch in microseconds, in place."""
-    column = batch.column(0)
-    assert column.type == TIMESTAMP, "stored columns begin with the time"
+    column = batch.column("timestamp")
     start = column.offset
     return np.frombuffer(column.buffers()[1], np.int64)[start : start + len(column)]
 
