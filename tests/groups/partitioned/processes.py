@@ -12,6 +12,9 @@ import msgspec
 
 from tests.support import Process, wait_until
 
+PATIENCE_S = 60.0
+"""Processes take their time to start on a busy machine."""
+
 
 class Said(msgspec.Struct, frozen=True):
     """A line of a worker."""
@@ -47,7 +50,9 @@ class Worker:
 
     def wait(self, word: str, *rest: object, after: float = 0.0) -> Said:
         found: Said = wait_until(
-            lambda: self.find(word, *rest, after=after), f"{word} {rest} from {self.said[-5:]}"
+            lambda: self.find(word, *rest, after=after),
+            f"{word} {rest} from {self.said[-5:]}",
+            PATIENCE_S,
         )
         return found
 

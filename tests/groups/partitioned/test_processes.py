@@ -16,13 +16,13 @@ from headrace.groups.partitioned.names import GroupName
 from headrace.log.events import Event
 from headrace.log.log import Log
 from tests.groups.partitioned.feeder import fill
-from tests.groups.partitioned.processes import Worker, workers
+from tests.groups.partitioned.processes import PATIENCE_S, Worker, workers
 from tests.support import wait_until
 
 NAME = GroupName("orders", "billing")
 TTL_MS = 600
 TRIES = 3
-"""The machine may be busy with something else; the best of a few tries tells what we do."""
+"""The best of a few tries tells what we do, and not what else the machine does."""
 
 
 @pytest.fixture
@@ -48,18 +48,32 @@ def publish(log: Log, start: int, end: int, keys: int = 20) -> None:
 
 def pinned_first(found: list[Worker]) -> tuple[Worker, Worker]:
     """The active one and the one that stands by."""
-    wait_until(lambda: all(w.said for w in found), "both to have joined")
+    wait_until(lambda: all(w.said for w in found), "both to have joined", PATIENCE_S)
     active: Worker = wait_until(
-        lambda: next((w for w in found if w.find("pinned", 0)), None), "one to be pinned"
+        lambda: next((w for w in found if w.find("pinned", 0)), None),
+        "one to be pinned",
+        PATIENCE_S,
     )
     standby = next(w for w in found if w is not active)
     standby.wait("standing-by")
     return active, standby
 
 
+def pace_ms(log: Log, worker: Worker, first: int) -> float:
+    """How long an event takes at best, from here to its ack in another process."""
+    took = []
+    for n in range(first, first + 3):
+        sent_at = time.monotonic()
+        publish(log, n, n + 1)
+        took.append((worker.wait("acked", n).at - sent_at) * 1000)
+    return min(took)
+
+
 def wait_for_acks(found: list[Worker], count: int) -> None:
     wait_until(
-        lambda: sum(len(w.all("acked")) for w in found) >= count, f"{count} events to be acked"
+        lambda: sum(len(w.all("acked")) for w in found) >= count,
+        f"{count} events to be acked",
+        PATIENCE_S,
     )
 
 
@@ -71,34 +85,33 @@ def test_a_standby_takes_over_when_the_active_instance_is_killed(
     for turn in range(TRIES):
         with workers(catalog_url, "orders", "billing", "m1", "m1", ttl_ms=TTL_MS) as found:
             active, standby = pinned_first(found)
-            publish(orders, turn * 10, turn * 10 + 1)
-            active.wait("acked", turn * 10)
+            allowed_ms = max(200, 6 * pace_ms(orders, active, turn * 10))
             killed_at = time.monotonic()
             active.kill()
-            publish(orders, turn * 10 + 1, turn * 10 + 2)
-            took_ms = (standby.wait("acked", turn * 10 + 1).at - killed_at) * 1000
-            assert not standby.find("got", turn * 10)
+            publish(orders, turn * 10 + 3, turn * 10 + 4)
+            took_ms = (standby.wait("acked", turn * 10 + 3).at - killed_at) * 1000
+            assert len(standby.all("got")) == 1
         late_ms.append(took_ms - TTL_MS)
-        if late_ms[-1] <= 200:
+        if late_ms[-1] <= allowed_ms:
             break
-    assert min(late_ms) <= 200, f"took over {late_ms} ms after the time to live"
+    assert min(late_ms) <= allowed_ms, f"took over {late_ms} ms after the time to live"
 
 
 def test_a_standby_takes_over_at_once_on_a_step_down(orders: Log, catalog_url: str) -> None:
     make(orders, "m1")
     took_ms: list[float] = []
-    with workers(catalog_url, "orders", "billing", "m1", "m1", ttl_ms=60_000) as found:
-        active, standby = pinned_first(found)
-        while not took_ms or (took_ms[-1] > 100 and len(took_ms) < TRIES):
+    # An instance that stepped down holds back for a while, so each try needs a fresh standby.
+    with workers(catalog_url, "orders", "billing", "m1*8", ttl_ms=60_000) as [found]:
+        found.wait("pinned", 0, 1, 2, 3)
+        allowed_ms = max(100, 6 * pace_ms(orders, found, 0))
+        while not took_ms or (took_ms[-1] > allowed_ms and len(took_ms) < 7):
             asked_at = time.monotonic()
             admin.step_down(orders, "orders", "billing", "m1")
-            pinned = standby.wait("pinned", 0, 1, 2, 3, after=asked_at)
+            pinned = found.wait("pinned", 0, 1, 2, 3, after=asked_at)
             took_ms.append((pinned.at - asked_at) * 1000)
-            active.wait("standing-by", after=asked_at)
-            active, standby = standby, active
-        assert min(took_ms) <= 100, f"handed over after {took_ms} ms"
-        publish(orders, 0, 1)
-        active.wait("acked", 0)
+        assert min(took_ms) <= allowed_ms, f"handed over after {took_ms} ms"
+        publish(orders, 3, 4)
+        found.wait("acked", 3)
 
 
 def test_a_stale_instance_is_fenced(orders: Log, catalog_url: str) -> None:
@@ -145,10 +158,14 @@ def test_an_acked_event_is_never_delivered_again_and_keys_stay_in_order(
             if at < len(steps):
                 steps[at](found)
         wait_until(
-            lambda: group_lag(orders, "orders", "billing").events == 0, "everything to be acked"
+            lambda: group_lag(orders, "orders", "billing").events == 0,
+            "everything to be acked",
+            PATIENCE_S,
         )
         wait_until(
-            lambda: admin.status(orders, "orders", "billing").unconsumed == (), "all to be owned"
+            lambda: admin.status(orders, "orders", "billing").unconsumed == (),
+            "all to be owned",
+            PATIENCE_S,
         )
         acked = sorted(
             (said.at, int(said.rest[0])) for worker in found for said in worker.all("acked")

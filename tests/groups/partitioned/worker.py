@@ -1,10 +1,11 @@
 """A member in a process of its own: tells what it gets, and holds or acks it as it is told.
 
-    python -m tests.groups.partitioned.worker URL STREAM GROUP MEMBER PIN_TTL_MS [hold]
+    python -m tests.groups.partitioned.worker URL STREAM GROUP MEMBER[*N] PIN_TTL_MS [hold]
 
-It prints ``at TIME WORD …`` lines: ``pinned``, ``owns PARTITIONS``, ``got VALUE PARTITION``,
-``acked VALUE PARTITION``, ``fenced VALUE``.  With ``hold`` it acks what it holds once it reads a
-line, and then goes on as the others do.
+With ``*N`` there are N instances of the member in the process.  It prints ``at TIME WORD …`` lines:
+where an instance stands (``pinned PARTITIONS``), ``got VALUE PARTITION``, ``acked VALUE PARTITION``
+and ``fenced VALUE``.  With ``hold`` it acks the first event once it reads a line, and then goes on
+as the others do.
 """
 
 from __future__ import annotations
@@ -33,13 +34,10 @@ async def tell_changes(member: Any) -> None:
         await member.wait_until(lambda seen=seen: standing() != seen)
 
 
-async def main(url: str, stream: str, group: str, name: str, ttl_ms: str, *rest: str) -> None:
-    loop = asyncio.get_running_loop()
-    hold = "hold" in rest
-    async with (
-        headrace.open(url, create=False, housekeeping=False) as hr,
-        hr.join(stream, group, member=name, pin_ttl_ms=int(ttl_ms)) as member,
-    ):
+async def consume(
+    hr: headrace.Headrace, args: tuple[str, str, str], ttl_ms: int, hold: bool
+) -> None:
+    async with hr.join(*args, pin_ttl_ms=ttl_ms) as member:
         telling = asyncio.create_task(tell_changes(member))
         try:
             async for delivery in member:
@@ -47,6 +45,7 @@ async def main(url: str, stream: str, group: str, name: str, ttl_ms: str, *rest:
                 say("got", value, delivery.segment)
                 if hold:
                     hold = False
+                    loop = asyncio.get_running_loop()
                     await loop.run_in_executor(None, sys.stdin.readline)
                 try:
                     await delivery.ack()
@@ -56,6 +55,17 @@ async def main(url: str, stream: str, group: str, name: str, ttl_ms: str, *rest:
                     say("acked", value, delivery.segment)
         finally:
             telling.cancel()
+
+
+async def main(url: str, stream: str, group: str, name: str, ttl_ms: str, *rest: str) -> None:
+    member, _, count = name.partition("*")
+    async with headrace.open(url, create=False, housekeeping=False) as hr:
+        await asyncio.gather(
+            *(
+                consume(hr, (stream, group, member), int(ttl_ms), "hold" in rest)
+                for _ in range(int(count or 1))
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -110,6 +110,7 @@ class Hub:
         self._requests: dict[object, Asked] = {}
         self._renewals: dict[Joined, RenewPin] = {}
         self._uncertain: set[Joined] = set()
+        self._seen_free: set[str] = set()  # pins that were just looked at
         self._flushing: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._timers: Timers[Joined] = Timers(self._loop, self._tick)
@@ -232,6 +233,7 @@ class Hub:
             for pin, standbys in pins.items():
                 found = held.get(pin)
                 if found is None or found.expires_ms <= now_us // 1000:
+                    self._seen_free.add(pin)
                     for joined in standbys:
                         joined.feed(PinFreed())
         for key, members in list(self._by_group.items()):
@@ -360,10 +362,11 @@ class Hub:
 
     async def _without_held_pins(self, batch: list[Asked]) -> list[Asked]:
         """Answer those who ask for a pin that another instance has, by looking alone."""
-        asking = [asked for asked in batch if isinstance(asked.request, AcquirePin)]
+        asking = {asked.joined.pin for asked in batch if isinstance(asked.request, AcquirePin)}
+        asking, self._seen_free = asking - self._seen_free, self._seen_free - asking
         if not asking:
             return batch
-        now_us, held = await self._read_pins({asked.joined.pin for asked in asking})
+        now_us, held = await self._read_pins(asking)
         left = []
         for asked in batch:
             joined = asked.joined
