@@ -18,6 +18,7 @@ MODULES = (
     "read",
     "latency",
     "growth",
+    "consume",
     "cores_delivery",
     "cores_shared",
     "cores_readers",

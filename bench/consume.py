@@ -206,7 +206,7 @@ async def main():
         async def join(n):
             group, member = ("many", f"m{n}") if kind == "members" else (f"idle{n}", "worker")
             return await stack.enter_async_context(hr.join("bench", group, member=member))
-        members = [await join(n) for n in range(number)]
+        members = await asyncio.gather(*(join(n) for n in range(number)))
         await asyncio.gather(*(member.settled() for member in members))
         joined = time.perf_counter() - began
         await asyncio.sleep(2.0)

@@ -86,7 +86,8 @@ def _consume(client: Any, events: int, count: int) -> float:
     # Plain arrays of bytes, as hiredis parses them: the client's own replies cost it more.
     options = {"NEVER_DECODE": True}
     client.response_callbacks.pop("XREADGROUP", None)
-    seen, done, total = 0, [], 0
+    seen = total = 0
+    done: list[bytes] = []
     began = time.perf_counter()
     while seen < events:
         pipeline = client.pipeline(transaction=False)
