@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import pty
+import re
 import shlex
 import shutil
 import signal
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 
 import headrace.sync
+from headrace.cli import demo
 from headrace.cli import run as in_process
 from headrace.errors import JavaMissingError, SparkSetupError
 from tests.support import PATIENCE_S, wait_until
@@ -183,7 +185,7 @@ def test_the_tour_holds_what_it_promises_and_leaves_nothing_behind(tmp_path: Pat
     with tempfile.TemporaryDirectory() as temporary:
         done = run(tmp_path, "demo", "--flights", "6000", "--no-spark", TMPDIR=temporary)
         assert done.returncode == 0, done.stderr
-        assert "10 of 10 checks held" in done.stdout
+        assert re.search(r"(\d{2}) of \1 checks held", done.stdout)
         assert "✗" not in done.stdout
         assert list(tmp_path.iterdir()) == []
         assert list(Path(temporary).iterdir()) == []
@@ -233,11 +235,14 @@ def test_without_spark_the_tour_says_why_and_goes_on(
     def fail(_: Path) -> None:
         raise error
 
+    acts = [act for act in demo.ACTS if "Spark" in act[0]]
+    assert len(acts) == 2
+    monkeypatch.setattr("headrace.cli.demo.ACTS", tuple(acts))
     monkeypatch.setattr("headrace.cli.demo.spark._open", fail)
     assert in_process(["demo", "--flights", "600"]) == 0
     said = capsys.readouterr().out
     assert said.count(says) == 2, "where it would go in, and where it would come back"
-    assert "10 of 10 checks held" in said
+    assert "3 of 3 checks held" in said
 
 
 def test_a_failed_check_fails_the_tour(
