@@ -88,7 +88,7 @@ def check_all_once_and_in_order(log: Log, stream: str) -> None:
         assert of_key == sorted(of_key)
 
 
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(900)
 def test_every_event_is_written_once_whoever_is_killed(
     spark: SparkSession, tmp_path: Path, postgres_url: str
 ) -> None:
@@ -100,7 +100,7 @@ def test_every_event_is_written_once_whoever_is_killed(
             tmp_path / "driver.log"
         ).read_text()[-3000:]
         for number in range(2):
-            wait_until((tmp_path / f"held-{number}").exists, "a batch that is staged", 120)
+            wait_until((tmp_path / f"held-{number}").exists, "a batch that is staged", 300)
 
     # Attempts of tasks that failed, and an executor that was killed, left nothing and took nothing.
     assert sorted(numbers(logs[0], "flaky")) == list(range(ordeal.FLAKY_ROWS))

@@ -13,7 +13,8 @@ from headrace.errors import InvalidSinkError, StagedFileLostError, UnknownStream
 from headrace.log import limits
 from headrace.log.log import Log
 from headrace.spark import staging
-from headrace.spark.staging import Part, StagedWrite, Stager
+from headrace.spark.staged_write import StagedWrite
+from headrace.spark.staging import Part, Stager
 from headrace.store import Store
 
 ROWS = 3000

@@ -49,14 +49,8 @@ from headrace.log.log import Log
 from headrace.log.read import Query
 from headrace.spark.connection import STORE_OPTION, Connection, check_shared, connection_of
 from headrace.spark.jobs import PARTITION, JobSpec, JobStatus, Meter
-from headrace.spark.staging import (
-    FRESH_S,
-    HELD_BYTES_MAX,
-    max_ts_us,
-    place,
-    remove,
-    write_file,
-)
+from headrace.spark.staged_write import FRESH_S, place
+from headrace.spark.staging import HELD_BYTES_MAX, max_ts_us, remove, write_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

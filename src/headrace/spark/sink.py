@@ -29,7 +29,6 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from headrace.catalog import Tx, batches, streams
 from headrace.errors import (
     BadRowError,
     HeadraceError,
@@ -50,7 +49,8 @@ from headrace.spark.connection import (
     driver_master,
 )
 from headrace.spark.sink_rows import Columns
-from headrace.spark.staging import Part, StagedWrite, Stager, remove
+from headrace.spark.staged_write import StagedWrite
+from headrace.spark.staging import Part, Stager, remove_unnamed
 from headrace.subjects import check_name
 
 if TYPE_CHECKING:
@@ -226,21 +226,10 @@ class Sink(msgspec.Struct, frozen=True):
         paths = [file.batch.path for part in parts for file in part.files]
         if not paths:
             return
-
-        def unnamed(tx: Tx) -> list[str]:
-            return [
-                path
-                for path in paths
-                if path is not None
-                and not batches.is_referenced(tx, path)
-                and not batches.is_buried(tx, path)
-            ]
-
         # What cannot be removed now is the sweep's; the query's own error is the one to show.
         with contextlib.suppress(HeadraceError):
             log = self.options.connection.log()
-            locks = sorted({streams.lock(part.stream_id) for part in parts})
-            remove(log, log.catalog.write(unnamed, locks=locks))
+            remove_unnamed(log, [part.stream_id for part in parts], paths)
 
 
 def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:

@@ -1,17 +1,11 @@
-"""Staging: tasks write what they have to append, and one transaction on the driver counts it.
+"""Staging: tasks write what they have to append; nothing of it counts yet.
 
 A task has a ``Stager``.  It routes checked rows to the stream's open segments, gathers them per
 segment, and writes a Parquet file whenever a segment has gathered enough.  What is left in the end
 and is small travels to the driver as rows, so that a small batch needs no file at all.
 
-The driver has a ``StagedWrite``.  It places the files and the rows of all tasks at the heads of
-their segments, in one transaction that also records (producer, sequence): a batch that comes again
-finds its record and writes nothing.  The record holds a digest of the rows, whatever their order,
-so that a batch that comes again with others is told from one that is the same.
-
-Files for a segment that was sealed meanwhile are read and staged again for its successors; so are
-files that lay about for long, because a sweep takes unnamed files that are older than any append
-may be.
+What was staged is counted by a :class:`~headrace.spark.staged_write.StagedWrite` on the driver, or
+never.
 
 Order.  Within a segment a task's files come in the order in which it wrote them, and its rows
 after them.  A task keeps the route it began with, so no key of it is ever in two places.
@@ -21,7 +15,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
 
 import msgspec
 import numpy as np
@@ -29,20 +22,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.catalog import Tx, batches, producers, streams
+from headrace.catalog import Tx, batches, streams
 from headrace.catalog.batches import NewBatch
-from headrace.catalog.producers import Placed
 from headrace.errors import (
-    AppendTooLargeError,
-    CatalogUnavailableError,
-    HeadraceError,
     InvalidSinkError,
-    StagedFileLostError,
     StoreError,
-    UnknownStreamError,
 )
-from headrace.log import events, files, limits
-from headrace.log.append import ATTEMPTS_MAX, TOGETHER_MAX, Stale, Write
+from headrace.log import events, files
 from headrace.log.log import Log
 from headrace.log.routing import Route
 from headrace.subjects import route_hash_array
@@ -58,9 +44,6 @@ ROWS_BYTES = 256 * 1024
 ROWS_BYTES_WITHOUT_STORE = 64 * 1024 * 1024
 DIGESTS = 1 << 62
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
-_DIGEST = "digest"
-FRESH_S = limits.APPEND_DEADLINE_S / 2
-"""Staged files older than this are staged again; half, because clocks of machines differ."""
 
 
 class StagedFile(msgspec.Struct, frozen=True):
@@ -130,7 +113,7 @@ class Stager:
     def _spread(self) -> None:
         if not self._waiting:
             return
-        batch = _join(self._waiting)
+        batch = join(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
         self._digest = (self._digest + digest(batch)) % DIGESTS
         for index, share in shares(batch, self._places(batch)):
@@ -157,7 +140,7 @@ class Stager:
 
     def _write(self, index: int) -> None:
         segment = self._route.segments[index]
-        batch = _join(self._held.pop(index))
+        batch = join(self._held.pop(index))
         del self._held_bytes[index]
         made = write_file(self._log, self._route.stream.id, segment.number, segment.id, batch)
         self._files.append(StagedFile(segment.number, made, time.time()))
@@ -241,7 +224,27 @@ def remove(log: Log, paths: Iterable[str | None]) -> None:
                 continue
 
 
-def _join(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+def remove_unnamed(log: Log, stream_ids: Iterable[int], paths: Sequence[str | None]) -> None:
+    """Remove staged files, but none that a commit named, even one of which nobody heard.
+
+    A commit that is under way holds the locks of its streams, so under them the answer is final.
+    """
+
+    def unnamed(tx: Tx) -> list[str]:
+        return [
+            path
+            for path in paths
+            if path is not None
+            and not batches.is_referenced(tx, path)
+            and not batches.is_buried(tx, path)
+        ]
+
+    locks = sorted({streams.lock(stream_id) for stream_id in stream_ids})
+    remove(log, log.catalog.write(unnamed, locks=locks))
+
+
+def join(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Batches of the same columns as one."""
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
 
@@ -255,199 +258,9 @@ def _pack(parts: list[pa.RecordBatch]) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _unpack(data: bytes) -> list[pa.RecordBatch]:
+def unpack(data: bytes) -> list[pa.RecordBatch]:
+    """The rows of a part."""
     if not data:
         return []
     with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
         return list(reader)
-
-
-# --- on the driver ---------------------------------------------------------------------------
-
-
-class Committed(msgspec.Struct, frozen=True):
-    """Where the rows are; of a ``repeat`` where they have been, and the digest they had then."""
-
-    placed: tuple[Placed, ...]
-    digest: int
-    repeat: bool
-
-    @property
-    def count(self) -> int:
-        return sum(spot.count for spot in self.placed)
-
-
-class StagedWrite:
-    """What all tasks staged, committed once under (producer, sequence)."""
-
-    def __init__(self, log: Log, parts: Sequence[Part], producer: str, sequence: int) -> None:
-        self._log = log
-        self._producer = producer
-        self._sequence = sequence
-        self.count = sum(part.count for part in parts)
-        self.digest = sum(part.digest for part in parts) % DIGESTS
-        self._ids = {part.stream: part.stream_id for part in parts}
-        self._files = {
-            name: [file for part in parts if part.stream == name for file in part.files]
-            for name in self._ids
-        }
-        self._rows = {
-            name: [b for part in parts if part.stream == name for b in _unpack(part.rows)]
-            for name in self._ids
-        }
-        self._numbers: dict[str, dict[int, int]] = {}
-        self._own: set[str] = set()
-        self._write = Write(log.routes, log.store, log.prefix)
-        for name, held in self._rows.items():
-            if not held:
-                continue
-            rows = without_empty_columns(_join(held))
-            if rows.nbytes > limits.APPEND_BYTES_MAX:
-                raise AppendTooLargeError(
-                    f"the tasks return {rows.nbytes} bytes for stream {name!r}, more than the "
-                    f"{limits.APPEND_BYTES_MAX} that one commit takes; coalesce the data frame "
-                    "into fewer tasks"
-                )
-            self._write.add(name, rows, captured=True)
-
-    def commit(self) -> Committed:
-        """Append everything, or find that it was appended before; durable when it returns."""
-        for name in self._ids:
-            self._log.routes.refresh(name)
-        try:
-            for _ in range(ATTEMPTS_MAX):
-                self._prepare()
-                try:
-                    outcome = self._log.catalog.write(self._run, locks=self._locks)
-                except Stale as stale:
-                    self._write.again(stale)
-                else:
-                    if outcome.repeat:
-                        self.discard()
-                    return outcome
-        except CatalogUnavailableError:
-            # Whether it was committed is not known, so nothing may be removed.
-            raise
-        except HeadraceError:
-            self._write.discard()
-            remove(self._log, self._own)
-            raise
-        raise CatalogUnavailableError("the stream was scaled again and again; try later")
-
-    def discard(self) -> None:
-        """Remove what was staged; only for a write that is known not to name it."""
-        self._write.discard()
-        remove(self._log, [f.batch.path for held in self._files.values() for f in held])
-
-    def _prepare(self) -> None:
-        for name, held in self._files.items():
-            route = self._log.routes.get(name)
-            if route.stream.id != self._ids[name]:
-                raise UnknownStreamError(
-                    f"stream {name!r} was deleted and made anew while it was written to"
-                )
-            self._numbers[name] = {segment.id: segment.number for segment in route.segments}
-            fresh = time.time() - FRESH_S
-            self._files[name] = [
-                new
-                for file in held
-                for new in (
-                    [file]
-                    if file.batch.segment_id in self._numbers[name] and file.staged_s > fresh
-                    else self._stage_again(route, file)
-                )
-            ]
-        self._write.prepare()
-
-    def _stage_again(self, route: Route, file: StagedFile) -> list[StagedFile]:
-        store, batch = self._log.store, file.batch
-        assert store is not None
-        assert batch.path is not None
-        stager = Stager(self._log, route, rows_bytes=0)
-        try:
-            opened = files.open_file(store, batch.path, batch.size_bytes, batch.checksum)
-            with opened:
-                for rows in opened.iter_batches(limits.READ_ROWS):
-                    stager.add(rows)
-            made = list(stager.finish().files)
-        except FileNotFoundError:
-            stager.discard()
-            raise StagedFileLostError(
-                f"the file {batch.path} is gone before its events were committed, so nothing was "
-                "written; run the batch again, and sweep the store with a longer grace"
-            ) from None
-        except BaseException:
-            stager.discard()
-            raise
-        self._own.update(new.batch.path for new in made if new.batch.path is not None)
-        # The old file is named by nobody and will not be.
-        remove(self._log, [batch.path])
-        self._own.discard(batch.path)
-        return made
-
-    @property
-    def _locks(self) -> list[str]:
-        found = {streams.lock(stream_id) for stream_id in self._ids.values()}
-        found.update(self._write.locks)
-        found.add(producers.lock(self._scope, self._producer))
-        return sorted(found)
-
-    @property
-    def _scope(self) -> int:
-        return next(iter(self._ids.values()))
-
-    def _run(self, tx: Tx) -> Committed:
-        original = producers.seen(tx, self._scope, self._producer, self._sequence)
-        if original is not None:
-            *spots, last = original
-            return Committed(tuple(spots), last.start, repeat=True)
-        placed: list[Placed] = []
-        for name, held in self._files.items():
-            if held:
-                found = place(tx, [file.batch for file in held])
-                if found is None:
-                    raise Stale(name)
-                numbers = self._numbers[name]
-                placed += [Placed(name, numbers[i], start, n) for i, (start, n) in found.items()]
-                tx.notify(streams.channel(self._ids[name]))
-        placed += self._write.run(tx).placed
-        merged = _merged(placed)
-        # The digest goes where the positions go, as one more of them that holds no events.
-        record = (*merged, Placed(_DIGEST, 0, self.digest, 0))
-        producers.record(tx, self._scope, self._producer, self._sequence, record)
-        return Committed(merged, self.digest, repeat=False)
-
-
-def place(tx: Tx, new: Sequence[NewBatch]) -> dict[int, tuple[int, int]] | None:
-    """Append batches, each segment's in the order given; {segment id: (first offset, events)}.
-
-    None when a segment is sealed or gone.  A segment is placed once in a statement, so the first
-    batches of all segments go together, then the second ones, and so on.
-    """
-    queues: dict[int, list[NewBatch]] = {}
-    for batch in new:
-        queues.setdefault(batch.segment_id, []).append(batch)
-    found: dict[int, tuple[int, int]] = {}
-    for turn in zip_longest(*queues.values()):
-        due = [batch for batch in turn if batch is not None]
-        for at in range(0, len(due), TOGETHER_MAX):
-            some = due[at : at + TOGETHER_MAX]
-            starts = batches.append(tx, some)
-            if starts is None:
-                return None
-            for batch, start in zip(some, starts, strict=True):
-                first, count = found.get(batch.segment_id, (start, 0))
-                found[batch.segment_id] = (first, count + batch.rows)
-    return found
-
-
-def _merged(placed: Iterable[Placed]) -> tuple[Placed, ...]:
-    """One entry per segment: under the stream's lock its placements follow each other."""
-    found: dict[tuple[str, int], Placed] = {}
-    for spot in placed:
-        known = found.get((spot.stream, spot.segment))
-        start, count = (spot.start, 0) if known is None else (known.start, known.count)
-        found[spot.stream, spot.segment] = Placed(
-            spot.stream, spot.segment, start, count + spot.count
-        )
-    return tuple(found.values())
