@@ -1,7 +1,8 @@
 """A member of shared groups in a process of its own; what it acked goes to a file.
 
 ``python -m tests.groups.shared.runtime.member CATALOG SESSION OUTPUT TEXT…`` says ``ready``, and
-then answers lines: ``leads`` (the groups it leads), ``units``, ``close``.
+then answers lines: ``leads`` (the groups it leads), ``units``, ``cut`` (its connections) and
+``close``.
 """
 
 from __future__ import annotations
@@ -48,6 +49,13 @@ async def main(url: str, name: str, output: str, *texts: str) -> None:
                     print(" ".join(node.leaders), flush=True)
                 case "units":
                     print(" ".join(session.units), flush=True)
+                case "cut":
+                    for connection in (
+                        *node.listener.connections,
+                        *node.peers.connections.values(),
+                    ):
+                        connection.transport.abort()
+                    print("cut", flush=True)
                 case "close":
                     break
         await session.close(grace_s=2)
