@@ -12,12 +12,13 @@ import sys
 import time
 from pathlib import Path
 
+from headrace import Session
 from headrace.errors import Fenced, HeadraceError
 from tests.groups.shared.runtime.support import open_log
 
 
-async def consume(session: object, output: Path) -> None:
-    deliveries = aiter(session)  # type: ignore[call-overload]
+async def consume(session: Session, output: Path) -> None:
+    deliveries = aiter(session)
     with output.open("ab", buffering=0) as file:
         while True:
             try:

@@ -146,6 +146,11 @@ def count(*workers: Worker) -> int:
     return sum(worker.count for worker in workers)
 
 
+def more_than(least: int, *workers: Worker) -> bool:
+    """Whether there were more acks than that."""
+    return count(*workers) > least
+
+
 def total(*workers: Worker) -> Counter[bytes]:
     """What was acked, over all workers."""
     found: Counter[bytes] = Counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import Counter
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
@@ -20,11 +21,13 @@ from headrace.errors import (
     UnknownSharedGroupError,
 )
 from headrace.groups.shared import state
+from headrace.groups.shared.admin import Groups
 from headrace.groups.shared.settings import Balance
 from tests.groups.shared.runtime.support import (
     QUICK_LEADER,
     Worker,
     count,
+    more_than,
     open_log,
     publish,
     run,
@@ -60,6 +63,9 @@ def test_nothing_missing_and_nothing_twice_under_constant_reassignment(tmp_path:
             text = "$share/g/>"
             workers: list[Worker] = []
 
+            def through(goal: int) -> bool:
+                return done.is_set() or count(*workers) > goal
+
             async def come_and_go(name: str) -> None:
                 turn = 0
                 while not done.is_set():
@@ -67,10 +73,7 @@ def test_nothing_missing_and_nothing_twice_under_constant_reassignment(tmp_path:
                     async with Worker(hr, f"{name}-{turn}", text, soon=turn % 4 != 0) as worker:
                         workers.append(worker)
                         goal = count(*workers) + 1500
-                        await until(
-                            lambda goal=goal: done.is_set() or count(*workers) > goal,
-                            "more events",
-                        )
+                        await until(functools.partial(through, goal), "more events")
 
             done = asyncio.Event()
             async with asyncio.TaskGroup() as tasks:
@@ -215,7 +218,7 @@ def test_streams_split_and_merge_under_a_live_group(catalog_url: str) -> None:
             async with Worker(hr, "a", SHARED) as a, Worker(hr, "b", SHARED) as b:
                 publishing = asyncio.create_task(publish(hr, "orders", 3000))
                 for turn in range(4):
-                    await until(lambda at=turn: count(a, b) > 300 * at, "some progress")
+                    await until(functools.partial(more_than, 300 * turn, a, b), "some progress")
                     stream = await hr.stream("orders")
                     opened = stream.open_segments
                     if turn % 2:
@@ -225,8 +228,11 @@ def test_streams_split_and_merge_under_a_live_group(catalog_url: str) -> None:
                 values = await publishing
                 await until(lambda: count(a, b) >= 3000, "all events")
                 assert a.delivered + b.delivered == dict.fromkeys(values, 1)
-                info = await hr.shared_groups.get("g")
-                assert sum(unit.finished for unit in info.units) >= 4
+                groups = Groups(hr.log)
+                await until(
+                    lambda: sum(unit.finished for unit in groups.get("g").units) >= 4,
+                    "the end of the sealed segments",
+                )
 
     run(test())
 

@@ -213,8 +213,8 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     async def test() -> None:
         async with open_log(tmp_path / "d") as hr:
             await hr.create_stream("orders", ["orders.>"])
-            for name, error in (("a b", InvalidNameError), ("x" * 65, InvalidNameError)):
-                with pytest.raises(error):
+            for name in ("a b", "x" * 65):
+                with pytest.raises(InvalidNameError):
                     hr.session(name)
             with pytest.raises(InvalidInputError, match="needs a name"):
                 hr.session(persistent=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from headrace.groups.shared.messages import (
     UpdateProgress,
 )
 from headrace.groups.shared.node import Node
-from tests.groups.shared.runtime.support import Worker, count, open_log, publish, run, until
+from tests.groups.shared.runtime.support import Worker, more_than, open_log, publish, run, until
 
 SHARED = "$share/g/orders.>"
 WANTED = LeaderWanted("g:orders.>", "x:1:1", 0, "x")
@@ -148,7 +149,7 @@ def test_connections_that_are_cut_are_dialled_again(tmp_path: Path) -> None:
                     await until(lambda: node.listener.connections, "a connection")
                     for connection in list(node.listener.connections):
                         connection.transport.abort()
-                    await until(lambda at=turn: count(a, b) > 100 * at, "progress")
+                    await until(functools.partial(more_than, 100 * turn, a, b), "progress")
                 values = await publishing
                 await until(lambda: len(a.acked + b.acked) == 1000, "all events")
                 assert a.delivered + b.delivered == dict.fromkeys(values, 1)
