@@ -10,12 +10,15 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import headrace.spark
 from headrace.groups.partitioned.names import GroupName
@@ -99,12 +102,22 @@ def main(folder: Path, catalogs: list[str]) -> None:
         pass
     print("partitioned", flush=True)
 
-    for number, catalog in enumerate(catalogs):
-        to = {"catalog": catalog, "stream": "clean", "subjectPrefix": "clean."}
-        to["mark"] = str(folder / f"held-{number}")
-        held = read_raw(spark, catalog, 40).writeStream.format("held").options(**to)
-        held.option("checkpointLocation", str(folder / f"checkpoint-{number}")).start()
-    signal.pause()
+    running = [held(spark, folder, number, catalog) for number, catalog in enumerate(catalogs)]
+    while True:
+        for number, catalog in enumerate(catalogs):
+            # On a machine with too much to do, Spark gives up waiting for its Python processes.
+            if not running[number].isActive:
+                running[number] = held(spark, folder, number, catalog)
+        with suppress(StreamingQueryException):
+            running[0].awaitTermination(1)
+
+
+def held(spark: SparkSession, folder: Path, number: int, catalog: str) -> StreamingQuery:
+    """A query that stops between stage and commit of its second batch."""
+    to = {"catalog": catalog, "stream": "clean", "subjectPrefix": "clean."}
+    to["mark"] = str(folder / f"held-{number}")
+    query = read_raw(spark, catalog, 40).writeStream.format("held").options(**to)
+    return query.option("checkpointLocation", str(folder / f"checkpoint-{number}")).start()
 
 
 if __name__ == "__main__":
