@@ -8,6 +8,7 @@ from rich.markup import escape
 from headrace.cli import group_screens as screens
 from headrace.cli import values
 from headrace.cli.failures import UsageError
+from headrace.cli.group_join import join
 from headrace.cli.group_partitioned import elastic, mapping, show_change, static
 from headrace.cli.group_shared import app as shared
 from headrace.cli.options import NONE, Options, console, print_json
@@ -25,11 +26,7 @@ app.command(elastic)
 app.command(shared)
 app.command(members_app)
 app.command(mapping_app)
-app.command(
-    "headrace.cli.group_join:join",
-    name="join",
-    help="Consume as a member: print each event, or run a command for it.",
-)
+app.command(join)
 elastic.command(members_app)
 elastic.command(mapping_app)
 
