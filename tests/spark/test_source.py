@@ -20,7 +20,7 @@ from headrace.spark.listener import lag_of
 from tests.log.helpers import check_dense, create, event, per_key, table
 from tests.support import wait_until
 
-SPARK_S = 60.0
+SPARK_S = 180.0
 
 
 @pytest.fixture
