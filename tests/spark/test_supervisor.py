@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
@@ -24,12 +25,15 @@ from tests.log.helpers import create, event, numbers
 from tests.support import wait_until
 
 EAGER = CompactionPolicy(min_batches=2, min_age_s=0)
+PATIENCE_S = 120
+"""The first job of a session takes long on a busy machine."""
 QUICK = Settings(
-    lease_ttl_ms=1500,
+    lease_ttl_ms=10_000,
     look_every_ms=200,
     record_every_ms=50,
     back_off=BackOff(first_ms=50, most_ms=400),
 )
+SHORT = msgspec.structs.replace(QUICK, lease_ttl_ms=1500)
 COMPACTION = "compaction/s"
 PARTITION = "partition/s.g"
 
@@ -51,11 +55,13 @@ class Lent:
 class Pipeline:
     """A supervisor in a thread, and what the catalog says of it."""
 
-    def __init__(self, connection: Connection, spark: SparkSession) -> None:
+    def __init__(
+        self, connection: Connection, spark: SparkSession, settings: Settings = QUICK
+    ) -> None:
         self.lent = Lent(spark)
         self.log = connection.log()
         self.supervisor = Supervisor(
-            connection, lambda: cast(SparkSession, self.lent), settings=QUICK
+            connection, lambda: cast(SparkSession, self.lent), settings=settings
         )
         self.errors: list[BaseException] = []
         self._stop = threading.Event()
@@ -73,7 +79,7 @@ class Pipeline:
     def stop(self) -> None:
         self._stop.set()
         self.supervisor.wake()
-        self._thread.join(30)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
     @property
@@ -89,7 +95,7 @@ class Pipeline:
             job = self.job(name)
             return job if job is not None and condition(job) else None
 
-        return cast(JobRecord, wait_until(look, f"{name} to be so, not {self.job(name)}", 60))
+        return cast(JobRecord, wait_until(look, f"{name} to be so", PATIENCE_S))
 
 
 @pytest.fixture
@@ -103,8 +109,10 @@ def connection(catalog_url: str, log: Log) -> Iterator[Connection]:
 
 
 @contextmanager
-def running(connection: Connection, spark: SparkSession) -> Iterator[Pipeline]:
-    pipeline = Pipeline(connection, spark)
+def running(
+    connection: Connection, spark: SparkSession, settings: Settings = QUICK
+) -> Iterator[Pipeline]:
+    pipeline = Pipeline(connection, spark, settings)
     pipeline.start()
     try:
         yield pipeline
@@ -189,7 +197,7 @@ def test_a_catalog_outage_is_waited_out(
     connection: Connection, log: Log, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log.set_compaction("s", EAGER)
-    with running(connection, spark) as pipeline:
+    with running(connection, spark, SHORT) as pipeline:
         pipeline.wait(COMPACTION, lambda job: job.state == "running")
         token = log.catalog.leases.get(records.LEASE)
         assert token is not None
@@ -222,7 +230,7 @@ def test_a_leader_that_lost_its_lease_stops_its_jobs(
     connection: Connection, log: Log, spark: SparkSession
 ) -> None:
     log.set_compaction("s", EAGER)
-    with running(connection, spark) as pipeline:
+    with running(connection, spark, SHORT) as pipeline:
         pipeline.wait(COMPACTION, lambda job: job.state == "running")
         other = log.catalog.write(rob, locks=(leases.lock(records.LEASE),))
         wait_until(

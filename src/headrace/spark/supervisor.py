@@ -192,7 +192,7 @@ class Supervisor:
                 )
             self._outage_is(None)
         except LeaseLost:
-            _log.warning("another supervisor leads now; stopping the jobs")
+            _log.warning("the lease was lost; stopping the jobs")
             self._stand_down()
         except HeadraceError as error:
             # The catalog is away, or its disk is full: whatever it is, another look may do.
