@@ -7,6 +7,7 @@ with its attempt.  Acks gather in ``soon`` and reach the dispatcher as one call 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable
 from itertools import compress
 
@@ -26,6 +27,8 @@ from headrace.log import limits
 
 ENOUGH_EVENTS = 64
 """So many make a block; beyond that, nothing is fed just to find more."""
+FEED_EVENTS = 1024
+"""So many are made into deliveries at a time: what a column costs is spread over them."""
 HOLES_DELAY_MS = 200
 """Progress over events that were not for this group is not urgent."""
 
@@ -79,7 +82,7 @@ class EventRun(Run):
         enough = min(room, ENOUGH_EVENTS)
         while room > 0:
             if self.ahead and len(found) < enough and dispatcher.walkable < enough:
-                self._feed(room - dispatcher.walkable)
+                self._feed(FEED_EVENTS)
             handout = dispatcher.take(room, now)
             offsets = handout.offsets
             if offsets:
@@ -132,10 +135,11 @@ class EventRun(Run):
         start = self.dispatcher.next_offset
         keep = self.dispatcher.feed(mine, part.keys[at : at + count], end)
         made = deliveries(self, part.data.slice(at, count), self.owned.strip)
+        given = mine.tolist()
         if keep is not None and not keep.all():
-            made = list(compress(made, keep.tolist()))
+            made, given = list(compress(made, keep)), list(compress(given, keep))
             self.hold(-(count - len(made)) * self.row_bytes)
-        self.rows.update(zip([one.offset for one in made], made, strict=True))
+        self.rows.update(zip(given, made, strict=True))
         if end - start != len(made):
             self.runtime.changed(self, delay_ms=HOLES_DELAY_MS)
 
@@ -181,8 +185,7 @@ class EventRun(Run):
     def _release(self, offsets: list[int], *, stored: bool = False) -> None:
         held = self.rows
         self.hold(-self.held_bytes * len(offsets) / max(1, self._held_events()))
-        for offset in offsets:
-            del held[offset]
+        deque(map(held.__delitem__, offsets), maxlen=0)
         if not stored:
             self.runtime.changed(self, delay_ms=self.runtime.options.ack_delay_ms)
         if self.may_take():
