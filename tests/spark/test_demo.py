@@ -8,6 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.timeout(700)
 TOUR = """
 from headrace.cli import demo, main
 
@@ -24,7 +27,7 @@ def test_the_tour_goes_through_spark_and_leaves_nothing_behind(tmp_path: Path) -
             env=os.environ | {"TMPDIR": temporary},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

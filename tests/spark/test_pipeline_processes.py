@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from headrace.groups.partitioned import admin
 from headrace.log.compact import CompactionPolicy
 from headrace.log.log import Log
@@ -19,7 +21,8 @@ from headrace.spark.records import PipelineStatus, read_status
 from tests.log.helpers import create, event, numbers, read
 from tests.support import ROOT, wait_until
 
-PATIENCE_S = 120
+PATIENCE_S = 240
+pytestmark = pytest.mark.timeout(900)  # Two Sparks start at once; seconds, unless others work too.
 
 
 class Running:
@@ -31,7 +34,7 @@ class Running:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "headrace", "--catalog", str(catalog), "pipeline"),
-                    *("--master", "local[1]", "--lease-ttl", "2s"),
+                    *("--master", "local[1]", "--lease-ttl", "4s"),
                     *("--spark-conf", "spark.driver.memory=512m"),
                 ],
                 cwd=ROOT,
@@ -131,10 +134,11 @@ def test_a_standby_takes_over_from_a_killed_leader_and_stops_cleanly(tmp_path: P
         wait_until(
             lambda: not any((one / "exe").exists() for one in orphans),
             "Spark to end with its supervisor",
+            PATIENCE_S,
         )
 
         standby.process.send_signal(signal.SIGTERM)
-        assert standby.process.wait(60) == 0, standby.said
+        assert standby.process.wait(PATIENCE_S) == 0, standby.said
         ended = status()
         assert not ended.led
         assert ended.supervisor is not None
