@@ -86,9 +86,16 @@ class Ordeal:
             feeder.join()
             with headrace.sync.open(self._url, housekeeping=False) as hr:
                 groups = Groups(hr.client.log)
-                wait_until(
-                    lambda: groups.get("g").lag_events == 0, "every event to be acked", SETTLE_S
-                )
+                try:
+                    wait_until(
+                        lambda: groups.get("g").lag_events == 0, "every event to be acked", SETTLE_S
+                    )
+                except AssertionError as error:
+                    left = groups.get("g")
+                    raise AssertionError(
+                        f"{error}; {left.lag_events} are left, led by {left.leader}, "
+                        f"members {left.members}, ended {self._ended()}"
+                    ) from error
                 token = groups.get("g").leader_token
         finally:
             self._stop.set()
@@ -155,6 +162,10 @@ class Ordeal:
                     found.append((int(at), name, mark, value))
         return sorted(found)
 
+    def _ended(self) -> list[str]:
+        """What members said that could not go on."""
+        return [f"{n}: {v.decode()}" for _, n, mark, v in self._lines() if mark in (b"?", b"~")]
+
     def _account(self, token: int) -> Report:
         wrong: list[str] = []
         acked: dict[bytes, str] = {}
@@ -176,7 +187,7 @@ class Ordeal:
                     seen.add(value)
                     key, _, number = value.partition(b"-")
                     first.setdefault(key, []).append(int(number))
-            else:
+            elif mark == b"?":
                 wrong.append(f"{name}: {value.decode()}")
         missing = set(self._published) - seen
         if missing:
