@@ -102,14 +102,16 @@ def main(folder: Path, catalogs: list[str]) -> None:
         pass
     print("partitioned", flush=True)
 
-    running = [held(spark, folder, number, catalog) for number, catalog in enumerate(catalogs)]
-    while True:
-        for number, catalog in enumerate(catalogs):
+    for number, catalog in enumerate(catalogs):
+        mark = folder / f"held-{number}"
+        query = held(spark, folder, number, catalog)
+        while not mark.exists():
             # On a machine with too much to do, Spark gives up waiting for its Python processes.
-            if not running[number].isActive:
-                running[number] = held(spark, folder, number, catalog)
-        with suppress(StreamingQueryException):
-            running[0].awaitTermination(1)
+            if not query.isActive:
+                query = held(spark, folder, number, catalog)
+            with suppress(StreamingQueryException):
+                query.awaitTermination(1)
+    signal.pause()
 
 
 def held(spark: SparkSession, folder: Path, number: int, catalog: str) -> StreamingQuery:
