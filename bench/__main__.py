@@ -21,6 +21,7 @@ MODULES = (
     "consume",
     "cores_delivery",
     "cores_shared",
+    "shared_runtime",
     "cores_readers",
     "cores_regions",
     "cores_epochs",

@@ -124,7 +124,8 @@ class Leading:
         self._told_of: set[str] = set()
         self._scale_due_ms = 0
         self._idle_since_ms: int | None = None
-        self._committing = False
+        self._committing: int | None = None
+        """The number of the commit under way."""
         self._heads: dict[Unit, int] = {}
         self._stop_listening: list[Callable[[], None]] = []
         self._listening_to: set[int] = set()
@@ -195,7 +196,7 @@ class Leading:
         self._step_down_if_idle(now_ms)
 
     def _step_down_if_idle(self, now_ms: int) -> None:
-        if self.core.borrowers or self._committing:
+        if self.core.borrowers or not self.idle:
             self._idle_since_ms = None
         elif self._idle_since_ms is None:
             self._idle_since_ms = now_ms
@@ -211,7 +212,7 @@ class Leading:
     @property
     def idle(self) -> bool:
         """Whether everything it was told is stored."""
-        return not self._committing
+        return self._committing is None
 
     # --- effects ---
 
@@ -220,9 +221,11 @@ class Leading:
             match effect:
                 case ToBorrower(message=message):
                     self.home.to_borrower(message)
-                case Commit() as commit:
-                    self._committing = True
-                    self.home.spawn(self._commit(commit))
+                case Commit(number=number) as commit:
+                    # The catalog always answers: one that is under way need not be sent again.
+                    if self._committing != number:
+                        self._committing = number
+                        self.home.spawn(self._commit(commit))
                 case ListSegments():
                     self._look()
                 case RenewLease() as renewal:
@@ -261,7 +264,7 @@ class Leading:
             self._answer(lambda: self.core.committed(commit.number, claimed, self.home.now_ms))
 
     def _answer(self, fn: Callable[[], list[LeaderEffect]]) -> None:
-        self._committing = False
+        self._committing = None
         if not self.core.deposed:
             self.unplanned = True
             self._do(fn())
