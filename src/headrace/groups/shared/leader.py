@@ -27,7 +27,7 @@ token from the next grant on.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, KeysView
 
 from headrace.errors import DeposedError, StaleTokenError, UnexpectedMessageError
 from headrace.groups.progress import Progress
@@ -103,6 +103,11 @@ class Leader:
     def borrowers(self) -> dict[str, tuple[Unit, ...]]:
         """The borrowers and their units."""
         return {name: tuple(member.units) for name, member in self._holdings.members.items()}
+
+    @property
+    def present(self) -> KeysView[str]:
+        """The names of the borrowers."""
+        return self._holdings.members.keys()
 
     def shares(self, now_ms: int) -> dict[str, int]:
         """How many units each borrower has or is being granted, of those that may have any."""

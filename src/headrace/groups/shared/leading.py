@@ -161,7 +161,7 @@ class Leading:
     def _replace_former(self, message: LeaderWanted) -> None:
         """A session that was taken over loses its units at once: its successor asks for them."""
         session, incarnation = _session_of(message.borrower)
-        for borrower in list(self.core.borrowers):
+        for borrower in list(self.core.present):
             other, before = _session_of(borrower)
             if other == session and before < incarnation:
                 self._do(self.core.drop_silent(borrower, self.home.now_ms))
@@ -196,7 +196,7 @@ class Leading:
         self._step_down_if_idle(now_ms)
 
     def _step_down_if_idle(self, now_ms: int) -> None:
-        if self.core.borrowers or not self.idle:
+        if self.core.present or not self.idle:
             self._idle_since_ms = None
         elif self._idle_since_ms is None:
             self._idle_since_ms = now_ms
@@ -413,8 +413,8 @@ class Leading:
     def _tell_status(self, now_ms: int) -> None:
         if self.core.deposed:
             return
-        present = self.core.borrowers
-        if now_ms < self._status_due_ms and self._told_of == present.keys():
+        present = self.core.present
+        if now_ms < self._status_due_ms and self._told_of == present:
             return
         decided = self.core.decisions[-1] if self.core.decisions else None
         members = tuple(
