@@ -37,13 +37,14 @@ if TYPE_CHECKING:
         Segment,
         Stream,
     )
-    from headrace.client import Headrace, Position, Transaction, open
+    from headrace.client import Headrace, Transaction, open
     from headrace.groups.consumer import Batch, ConsumerOptions, Delivery
     from headrace.groups.delivery import DeliveryConfig
     from headrace.groups.shared.node import SharedOptions
     from headrace.groups.shared.session import Session
     from headrace.log.compact import CompactionPolicy
     from headrace.log.events import Event
+    from headrace.log.position import Position
     from headrace.reading import Reading
 
 __version__ = "0.1.0"
@@ -85,13 +86,14 @@ _HOMES = {
     "headrace.catalog.streams": (
         "ByBytes", "ByEvents", "Consumed", "Fixed", "Groups", "Limits", "Segment", "Stream",
     ),
-    "headrace.client": ("Headrace", "Position", "Transaction", "open"),
+    "headrace.client": ("Headrace", "Transaction", "open"),
     "headrace.groups.consumer": ("Batch", "ConsumerOptions", "Delivery"),
     "headrace.groups.delivery": ("DeliveryConfig",),
     "headrace.groups.shared.node": ("SharedOptions",),
     "headrace.groups.shared.session": ("Session",),
     "headrace.log.compact": ("CompactionPolicy",),
     "headrace.log.events": ("Event",),
+    "headrace.log.position": ("Position",),
     "headrace.reading": ("Reading",),
 }  # fmt: skip
 

@@ -292,7 +292,7 @@ SAMPLE_BLOB = events.encode_blob(SAMPLE)
 SAMPLE_LAYOUT = events.layout_of(SAMPLE.schema)
 
 
-def decode(data: bytes, layout: int) -> pa.RecordBatch | None:
+def decode(data: bytes | memoryview, layout: int) -> pa.RecordBatch | None:
     """What the decoder makes of it; the errors are those that reading takes for damage."""
     try:
         return events.decode_blob(data, layout)

@@ -104,13 +104,13 @@ def main(folder: Path, catalogs: list[str]) -> None:
 
     for number, catalog in enumerate(catalogs):
         mark = folder / f"held-{number}"
-        query = held(spark, folder, number, catalog)
+        holding = held(spark, folder, number, catalog)
         while not mark.exists():
             # On a machine with too much to do, Spark gives up waiting for its Python processes.
-            if not query.isActive:
-                query = held(spark, folder, number, catalog)
+            if not holding.isActive:
+                holding = held(spark, folder, number, catalog)
             with suppress(StreamingQueryException):
-                query.awaitTermination(1)
+                holding.awaitTermination(1)
     signal.pause()
 
 
