@@ -25,7 +25,13 @@ demo: $(STAMP) ## the tour: real flights through an embedded log
 	@$(BIN)/python -m headrace demo
 
 test: $(STAMP) ## every test (under 15 minutes on two cores)
-	$(BIN)/python -m pytest
+	@mkdir -p .pytest_cache
+	@$(BIN)/python -m pytest tests/spark > .pytest_cache/spark.log 2>&1 & spark=$$!; \
+	  trap 'kill $$spark 2> /dev/null' INT TERM; \
+	  echo "tests of Spark run beside the others; their result comes last"; \
+	  $(BIN)/python -m pytest --ignore=tests/spark; others=$$?; \
+	  wait $$spark; spark=$$?; cat .pytest_cache/spark.log; \
+	  exit $$((others ? others : spark))
 
 lint: $(STAMP) ## ruff check, ruff format, mypy --strict
 	$(BIN)/ruff check .
@@ -54,6 +60,9 @@ lock: ## recompile requirements/dev.txt (needs uv)
 	uv pip compile pyproject.toml --extra postgres --extra demo --extra spark --extra java --group dev \
 	  --universal --python-version 3.11 --generate-hashes --upgrade \
 	  --no-emit-index-url --no-emit-find-links --no-header -q -o requirements/dev.txt
+	uv pip compile --group peers -c requirements/dev.txt \
+	  --universal --python-version 3.11 --generate-hashes --upgrade \
+	  --no-emit-index-url --no-emit-find-links --no-header -q -o requirements/peers.txt
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

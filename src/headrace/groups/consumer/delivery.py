@@ -40,6 +40,12 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     """How often the event was handed out, this time included."""
     _answer: str = ""
 
+    def __repr__(self) -> str:
+        return (
+            f"Delivery({self.subject!r}, {self.value!r}, key={self.key!r}, "
+            f"position={self.stream}/{self.segment}/{self.offset}, attempt={self.attempt})"
+        )
+
     @property
     def timestamp(self) -> datetime:
         """When the event happened, as its publisher says."""
