@@ -196,4 +196,4 @@ def group_lag(stream: str, group: str, /, *, options: Options = NONE) -> None:
     waiting = (
         f", {found.source_events:,} of them not partitioned yet" if found.source_events else ""
     )
-    console().print(f"{found.events:,} events behind{waiting}")
+    console().print(f"{found.events:,} event{'s' * (found.events != 1)} behind{waiting}")
