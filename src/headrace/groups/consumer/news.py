@@ -48,6 +48,8 @@ class StreamNews:
         self._unsubscribe: Callable[[], None] | None = None
         self._looking = False
         self._again = False
+        self._missed = False
+        """There was news while nobody listened: what is known may be old."""
 
     async def open(self) -> Stream:
         """Begin to follow, if nobody does yet."""
@@ -104,10 +106,10 @@ class StreamNews:
         """Tell ``listener`` how far the segment goes, now and whenever that changes."""
         self._listeners.setdefault(number, {})[who] = listener
         reach = self._known.get(number)
-        if reach is None:
-            self.look()
-        else:
+        if reach is not None:
             listener(reach)
+        if reach is None or self._missed:
+            self.look()
 
     def leave(self, number: int, who: object) -> None:
         """Tell it no more."""
@@ -129,8 +131,10 @@ class StreamNews:
             self._again = True
             return
         if self._stream is None or not self._listeners:
+            self._missed = True
             return
         self._looking = True
+        self._missed = False
         catalog = self._host.log.catalog
         if catalog.quick:
             try:
