@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -225,21 +226,20 @@ def small_triggers(spark: SparkSession, folder: Path) -> Result:
     )
 
 
-def planning(folder: Path) -> Result:
+def planning(folder: Path) -> list[Result]:
     """What it takes to plan a batch in a backlog of 100 batches, and of 100,000."""
-
-    def plan_s(backlog: int) -> float:
+    for backlog in (SMALL, LARGE):
         log = _log(folder / f"plan-{backlog}", 1)
         grow(log, backlog, step=min(backlog, 1000))
         log.catalog.close()
+
+    def plan_s(backlog: int, limits: dict[str, str]) -> float:
         options = {
             "catalog": str(folder / f"plan-{backlog}"),
             "subscribe": "bench",
             "startingOffsets": "earliest",
-            "maxOffsetsPerTrigger": "50",
-            "maxBytesPerTrigger": "10000",
         }
-        source = HeadraceSource(options)
+        source = HeadraceSource(options | limits)
         reader = source.streamReader(source.schema())
         start = reader.initialOffset()
         times = []
@@ -251,20 +251,30 @@ def planning(folder: Path) -> Result:
         reader.stop()
         return statistics.median(times)
 
-    small, large = plan_s(SMALL), plan_s(LARGE)
-    return at_most(
-        "Spark planning with 100,000 batches of backlog",
-        large / small,
-        2.0,
-        "x the time with 100",
-        f"{large * 1e6:.0f} against {small * 1e6:.0f} µs",
-    )
+    results = []
+    for what, limits in (
+        ("rows and bytes", {"maxOffsetsPerTrigger": "50", "maxBytesPerTrigger": "10000"}),
+        ("bytes", {"maxBytesPerTrigger": "10000"}),
+    ):
+        ratio, small, large = ratio_of_rounds(
+            partial(plan_s, SMALL, limits), partial(plan_s, LARGE, limits), ROUNDS
+        )
+        results.append(
+            at_most(
+                f"Spark planning, 100,000 batches of backlog, limit of {what}",
+                ratio,
+                1.25,
+                "x the time with 100",
+                f"{large * 1e6:.0f} against {small * 1e6:.0f} µs",
+            )
+        )
+    return results
 
 
 def run() -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         folder = Path(name)
-        results = [planning(folder)]
+        results = planning(folder)
         spark = headrace.spark.session("bench", "local[2]", **{"spark.driver.memory": "1g"})
         try:
             results += [

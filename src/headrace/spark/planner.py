@@ -1,7 +1,7 @@
 """The driver's side of the source: looks at the catalog and decides what the next batch reads.
 
 The cost of a decision depends on the number of segments and not on how many batches lie in wait:
-rows are counted by offsets, and bytes are found by a search over the catalog's batch index.  A
+rows are counted by offsets, and bytes are looked up no further ahead than a batch may reach.  A
 query that waits asks every few milliseconds; as long as nothing was heard of a change, the answer
 is the last one.
 """
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
-from headrace.catalog import Tx, batches, streams
+from headrace.catalog import Tx, streams
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import (
     DataLossError,
@@ -29,6 +29,7 @@ from headrace.spark import planning
 from headrace.spark.offsets import Offset, StreamAt
 from headrace.spark.options import KAFKA_EARLIEST, KAFKA_LATEST, SourceOptions, Spot
 from headrace.spark.planning import Span
+from headrace.spark.weighing import Ahead, within_bytes
 
 LOOK_S = 1.0
 """Without news there is a look as often as this all the same."""
@@ -295,29 +296,13 @@ class Planner:
     ) -> dict[tuple[str, int], int]:
         """Less of each where all together would be more than ``most`` bytes; never nothing."""
 
-        def weigh(tx: Tx) -> dict[tuple[str, int], int]:
-            spans: dict[tuple[str, int], tuple[Segment, int, int, int]] = {}
-            for (name, number), count in admitted.items():
-                stream = self._known[name]
-                segment = stream.segment(number)
-                assert segment is not None
-                position = max(segment.tail, self._at(start, stream).get(number, 0))
-                begin = batches.bytes_before(tx, segment, position)
-                end = batches.bytes_before(tx, segment, min(position + count, segment.head))
-                spans[name, number] = (segment, position, begin, max(1, end - begin))
-            keys = dict(enumerate(spans))
-            shares = planning.admit({i: spans[key][3] for i, key in keys.items()}, most)
-            found = {}
-            for index, share in shares.items():
-                segment, position, begin, size = spans[keys[index]]
-                count = admitted[keys[index]]
-                if share < size:
-                    place = batches.offset_at_bytes(tx, segment, begin + share)
-                    count = max(1, min(count, place - position))
-                found[keys[index]] = count
-            return found
-
-        return self._log.catalog.read(weigh, snapshot=True)
+        ahead: dict[tuple[str, int], Ahead] = {}
+        for (name, number), count in admitted.items():
+            segment = self._known[name].segment(number)
+            assert segment is not None
+            position = max(segment.tail, self._at(start, self._known[name]).get(number, 0))
+            ahead[name, number] = Ahead(segment, position, count)
+        return self._log.catalog.read(lambda tx: within_bytes(tx, ahead, most), snapshot=True)
 
     # -- spans --------------------------------------------------------------------------
 
