@@ -30,7 +30,7 @@ class ResumeToken(msgspec.Struct, frozen=True, array_like=True):
 
     def encode(self) -> str:
         """The token as text that fits in a URL."""
-        body = msgspec.msgpack.encode(self)
+        body = _encode(self)
         return (
             base64.urlsafe_b64encode(zlib.crc32(body).to_bytes(4, "big") + body)
             .decode()
@@ -46,7 +46,7 @@ class ResumeToken(msgspec.Struct, frozen=True, array_like=True):
             raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
             if zlib.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
                 raise ValueError("it is damaged")
-            token = msgspec.msgpack.decode(raw[4:], type=cls)
+            token = _decode(raw[4:])
             if token.version != _VERSION:
                 raise ValueError(f"it is of version {token.version}, not {_VERSION}")
             if token.stream != stream or token.shape != shape:
@@ -56,3 +56,8 @@ class ResumeToken(msgspec.Struct, frozen=True, array_like=True):
         except (ValueError, binascii.Error, TimeShapeError) as error:
             raise InvalidTokenError(f"not a resume token of stream {stream!r}: {error}") from error
         return token
+
+
+# Made here, since the first use of a type by msgspec is not safe in several threads at once.
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(ResumeToken).decode

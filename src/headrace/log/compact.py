@@ -243,11 +243,15 @@ def _least(wanted: int, limit: int | None) -> int:
 
 # --- policies ------------------------------------------------------------------------------
 
+# Made here, since the first use of a type by msgspec is not safe in several threads at once.
+_encode_policy = msgspec.json.Encoder().encode
+_decode_policy = msgspec.json.Decoder(CompactionPolicy).decode
+
 
 def check_policy(policy: CompactionPolicy) -> CompactionPolicy:
     """The policy, or an error that says what is wrong with it."""
     try:
-        return msgspec.json.decode(msgspec.json.encode(policy), type=CompactionPolicy)
+        return _decode_policy(_encode_policy(policy))
     except (msgspec.ValidationError, TypeError) as error:
         raise InvalidConfigError(f"compaction policy: {error}") from error
 
@@ -261,7 +265,7 @@ def set_policy(catalog: Catalog, stream: str, policy: CompactionPolicy | None) -
         if checked is None:
             entries.delete(tx, BUCKET, stream)
         else:
-            entries.put(tx, BUCKET, stream, msgspec.json.encode(checked))
+            entries.put(tx, BUCKET, stream, _encode_policy(checked))
 
     catalog.write(change, locks=(entries.lock(BUCKET),))
 
@@ -273,7 +277,7 @@ def get_policy(catalog: Catalog, stream: str) -> CompactionPolicy | None:
 
 def decode_policy(data: bytes) -> CompactionPolicy:
     try:
-        return msgspec.json.decode(data, type=CompactionPolicy)
+        return _decode_policy(data)
     except msgspec.DecodeError as error:
         raise InvalidConfigError(f"compaction policy: {error}") from error
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,10 @@ class Damaged(msgspec.Struct, frozen=True, tag=True):
 
 Outcome = Written | Gone | Damaged
 
+# Made here, since the first use of a type by msgspec is not safe in several threads at once.
+_encode = msgspec.json.Encoder().encode
+_decode: Callable[[bytes], Outcome] = msgspec.json.Decoder(Written | Gone | Damaged).decode
+
 
 class RewriteTasks(msgspec.Struct, frozen=True):
     """What a task of Spark does: the rewrites whose numbers it is given."""
@@ -70,7 +74,7 @@ class RewriteTasks(msgspec.Struct, frozen=True):
         self.connection.check_reachable()
         for part in parts:
             for at in part.column(0).to_pylist():
-                outcome = msgspec.json.encode(self._rewrite(self.tasks[at]))
+                outcome = _encode(self._rewrite(self.tasks[at]))
                 yield pa.RecordBatch.from_arrays(
                     [pa.array([at], pa.int64()), pa.array([outcome], pa.binary())],
                     names=["at", "outcome"],
@@ -173,10 +177,7 @@ class CompactionJob:
         count = len(tasks)
         work = RewriteTasks(self._connection, tuple(tasks))
         rows = spark.range(0, count, 1, count).mapInArrow(work, RESULT).collect()
-        found = {
-            row.at: msgspec.json.decode(bytes(row.outcome), type=Written | Gone | Damaged)
-            for row in rows
-        }
+        found = {row.at: _decode(bytes(row.outcome)) for row in rows}
         if len(found) != count:
             raise HeadraceError(f"{self.name}: {count} rewrites gave {len(found)} answers")
         return [found[at] for at in range(count)]

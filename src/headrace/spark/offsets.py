@@ -61,6 +61,10 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
         return self.at(stream) if self.first is None else self.first.get(stream, {})
 
 
+# Used here, since the first use of a type by msgspec is not safe in several threads at once.
+msgspec.convert({"catalog": "", "streams": {}}, Offset)
+
+
 def parse(data: Mapping[str, Any]) -> Offset:
     """The place that Spark kept, or an error when it was not written by this source."""
     try:

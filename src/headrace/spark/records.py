@@ -6,7 +6,8 @@ no decision depends on them.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
@@ -66,6 +67,14 @@ class PipelineStatus(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[JobRecord, ...]
 
 
+# Made here, since the first use of a type by msgspec is not safe in several threads at once.
+_encode = msgspec.json.Encoder().encode
+_decode_supervisor = msgspec.json.Decoder(SupervisorRecord).decode
+_decode_job = msgspec.json.Decoder(JobRecord).decode
+
+T = TypeVar("T")
+
+
 class PipelineRecordError(HeadraceError, ValueError):
     """An entry of the bucket ``pipeline`` cannot have been written by this code."""
 
@@ -78,16 +87,16 @@ def read_status(catalog: Catalog) -> PipelineStatus:
     for entry in catalog.entries.list(BUCKET):
         assert entry.value is not None
         if entry.key == SUPERVISOR:
-            supervisor = _decode(entry.value, SupervisorRecord, entry.key)
+            supervisor = _decode(entry.value, _decode_supervisor, entry.key)
         elif entry.key.startswith(JOB):
-            job: JobRecord = _decode(entry.value, JobRecord, entry.key)
+            job = _decode(entry.value, _decode_job, entry.key)
             jobs.append(job if led else msgspec.structs.replace(job, state="stopped", due_us=None))
     return PipelineStatus(led=led, supervisor=supervisor, jobs=tuple(jobs))
 
 
-def _decode(data: bytes, kind: Any, key: str) -> Any:
+def _decode(data: bytes, decode: Callable[[bytes], T], key: str) -> T:
     try:
-        return msgspec.json.decode(data, type=kind)
+        return decode(data)
     except msgspec.DecodeError as error:
         raise PipelineRecordError(f"entry {key!r} of the pipeline: {error}") from error
 
@@ -106,9 +115,9 @@ def write(
         if held is None or held.token != token:
             raise LeaseLost(LEASE, token)
         if supervisor is not None:
-            entries.put(tx, BUCKET, SUPERVISOR, msgspec.json.encode(supervisor))
+            entries.put(tx, BUCKET, SUPERVISOR, _encode(supervisor))
         for job in jobs:
-            entries.put(tx, BUCKET, f"{JOB}{job.name}", msgspec.json.encode(job))
+            entries.put(tx, BUCKET, f"{JOB}{job.name}", _encode(job))
         for name in gone:
             entries.delete(tx, BUCKET, f"{JOB}{name}")
 
