@@ -392,6 +392,21 @@ class SharedGroupBusyError(HeadraceError):
         self.members = members
 
 
+class AckUnsettledError(HeadraceError):
+    """It is not known whether an ack counts: its leader was lost, and nobody leads since.
+
+    The event comes again if it does not count.  Whoever was told :class:`Fenced` knows that its
+    work does not count; here it may.
+    """
+
+    def __init__(self, units: tuple[str, ...]) -> None:
+        super().__init__(
+            f"it is not known whether acks of {', '.join(units)} count: the leader was lost before "
+            "it said so; what does not count is delivered again"
+        )
+        self.units = units
+
+
 class StartBeforeHistoryError(InvalidInputError):
     """Events after the wanted start are no longer kept; ``history_start`` is what still is."""
 

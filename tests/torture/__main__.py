@@ -1,6 +1,7 @@
 """``python -m tests.torture``: the long version, with a summary.
 
-``--what log`` is the torture of the log alone, ``--what groups`` that of partitioned groups.
+``--what log`` is the torture of the log alone, ``--what groups`` that of partitioned groups,
+``--what shared`` that of shared groups.
 """
 
 from __future__ import annotations
@@ -22,31 +23,37 @@ from tests.torture.groups import report
 from tests.torture.groups.run import Result as GroupsResult
 from tests.torture.groups.run import torture_groups
 from tests.torture.run import Catalog, Result, new_folder, torture
+from tests.torture.shared_run import Result as SharedResult
+from tests.torture.shared_run import show as show_shared
+from tests.torture.shared_run import torture_shared
 
 R = TypeVar("R")
 
 app = cyclopts.App(name="python -m tests.torture", help_format="plaintext")
 
 
-class Both(msgspec.Struct, frozen=True):
+class Results(msgspec.Struct, frozen=True):
     """What was run."""
 
     log: Result | None = None
     groups: GroupsResult | None = None
+    shared: SharedResult | None = None
 
     @property
     def sound(self) -> bool:
-        return not any(part.findings for part in (self.log, self.groups) if part is not None)
+        parts = (self.log, self.groups, self.shared)
+        return not any(part.findings for part in parts if part is not None)
 
 
 @app.default
 def main(
     *,
     what: Annotated[
-        Literal["log", "groups", "all"], Parameter(help="the log's writers, members of groups")
+        Literal["log", "groups", "shared", "all"],
+        Parameter(help="the log's writers, members of partitioned groups, of shared ones"),
     ] = "all",
     kills: Annotated[int, Parameter(help="writers to kill, over all catalogs")] = 220,
-    faults: Annotated[int, Parameter(help="kills and freezes of members, over all catalogs")] = 300,
+    faults: Annotated[int, Parameter(help="faults of members, per kind of group")] = 300,
     catalog: Annotated[
         Literal["sqlite", "postgres", "both"], Parameter(help="what to torture")
     ] = "both",
@@ -64,7 +71,7 @@ def main(
     console = Console(stderr=json)
     console.print(f"torture of {' and '.join(catalogs)}, seed {chosen}")
     folder = new_folder()
-    result = Both()
+    result = Results()
     done = False
     try:
         if what in ("log", "all"):
@@ -85,6 +92,15 @@ def main(
                 lambda tell: torture_groups(catalogs, faults, chosen, folder, tell),
             )
             result = msgspec.structs.replace(result, groups=endured)
+        if what in ("shared", "all"):
+            shared = _run(
+                f"{faults} faults",
+                catalogs,
+                faults,
+                console,
+                lambda tell: torture_shared(catalogs, faults, chosen, folder, tell),
+            )
+            result = msgspec.structs.replace(result, shared=shared)
         done = True
     finally:
         if keep or not done or not result.sound:
@@ -98,6 +114,8 @@ def main(
             _show(console, result.log)
         if result.groups is not None:
             report.show(console, result.groups)
+        if result.shared is not None:
+            show_shared(console, result.shared)
     return 0 if result.sound else 1
 
 

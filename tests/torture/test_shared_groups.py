@@ -1,32 +1,84 @@
-"""The short version of the torture of shared groups, and proof that its accounting can fail."""
+"""The short torture of shared groups on both catalogs, and proof that its accounting can fail."""
 
 from __future__ import annotations
 
+import random
+import shutil
 from pathlib import Path
 
-from tests.torture.shared_groups import MEMBERS, Ordeal
+import pytest
+
+from tests.torture.run import new_folder
+from tests.torture.shared_groups import Line, Ordeal
+from tests.torture.shared_run import torture_shared
+
+FAULTS = 10
 
 
-def test_members_and_leaders_die_freeze_and_are_cut_off(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    report = Ordeal(str(tmp_path / "catalog"), out, seed=7).run(5)
-    assert report.wrong == ()
-    assert sum(report.faults.values()) == 5
-    assert report.events > 0
+@pytest.mark.timeout(600)
+def test_members_and_leaders_die_freeze_and_are_cut_off() -> None:
+    folder = new_folder()
+    seed = random.SystemRandom().randrange(1 << 32)
+    result = torture_shared(("sqlite", "postgres"), FAULTS, seed, folder)
+    where = f"seed {seed}; everything is kept in {folder}"
+    assert result.findings == [], where
+    assert result.faults >= FAULTS, where
+    for outcome in result.outcomes:
+        assert outcome.figures.events > 0, where
+    shutil.rmtree(folder)
 
 
-def test_what_is_missing_repeated_or_out_of_order_is_found(tmp_path: Path) -> None:
-    for name in MEMBERS:
-        (tmp_path / name).write_bytes(b"")
-    (tmp_path / "a").write_bytes(b"+ 1 0-5\n! 2 0-5\n+ 3 0-1\n? 9 lost\n")
-    (tmp_path / "b").write_bytes(b"+ 4 0-5\n! 5 0-5\n")
-    ordeal = Ordeal("", tmp_path, seed=1)
-    ordeal._published = [b"0-1", b"0-5", b"0-9"]
-    report = ordeal._account(token=1)
-    assert report.repeated == 1
-    assert [text for text in report.wrong if "after" in text]
-    assert [text for text in report.wrong if "acked by a and by b" in text]
-    assert [text for text in report.wrong if "1 events were never delivered" in text]
-    assert [text for text in report.wrong if "out of order" in text]
-    assert "a: lost" in report.wrong
+def lines(*texts: str) -> list[Line]:
+    """Lines as members write them, one tick apart: ``a + 0-5``."""
+    return [
+        Line(at_ms * 1_000_000, *text.split(" ", 2)) for at_ms, text in enumerate(texts, start=1)
+    ]
+
+
+def ordeal(*published: str) -> Ordeal:
+    made = Ordeal("sqlite", "", Path(), 0, random.Random(1))
+    made.published = list(published)
+    return made
+
+
+def kinds(made: Ordeal, *texts: str) -> list[str]:
+    return [finding.kind for finding in made.account(lines(*texts))[0]]
+
+
+def test_a_run_as_it_should_be_has_no_findings() -> None:
+    made = ordeal("0-1", "0-2", "1-3")
+    made.killed = {"b"}
+    told = ("a + 0-1", "a ! 0-1", "b + 0-2", "a + 0-2", "a ! 0-2", "a + 1-3", "a x 1-3", "b + 1-3")
+    assert kinds(made, *told) == []
+
+
+def test_what_is_missing_repeated_or_out_of_order_is_found() -> None:
+    assert kinds(ordeal("0-1", "0-2"), "a + 0-1", "a ! 0-1") == ["missing"]
+    assert kinds(ordeal("0-1"), "a + 0-1", "a ! 0-1", "b + 0-1", "b x 0-1") == ["repeat"]
+    twice = ("a + 0-1", "b + 0-1", "a ! 0-1", "b ! 0-1")
+    assert kinds(ordeal("0-1"), *twice) == ["acked twice"]
+    swapped = ("a + 0-2", "a ! 0-2", "a + 0-1", "a ! 0-1")
+    assert kinds(ordeal("0-1", "0-2"), *swapped) == ["order"]
+    assert kinds(ordeal(), "a ? it broke") == ["member failed"]
+
+
+def test_who_was_frozen_may_be_late_but_must_be_refused() -> None:
+    late = ("a + 0-1", "a ! 0-1", "b + 0-1", "b x 0-1")
+    made = ordeal("0-1")
+    made.frozen = {"b"}
+    assert kinds(made, *late) == []
+    assert kinds(ordeal("0-1"), "b z 900 ms", *late) == []
+
+
+def test_an_ack_that_was_refused_and_counts_is_found() -> None:
+    assert kinds(ordeal("0-1"), "a + 0-1", "a x 0-1") == ["refused"]
+    assert kinds(ordeal("0-1"), "a + 0-1", "b + 0-1", "b x 0-1") == ["unanswered"]
+
+
+def test_replay_after_the_death_of_a_leader_is_measured_from_the_ack() -> None:
+    made = ordeal("0-1", "0-2")
+    made.leader_deaths = [(3_500_000, frozenset())]
+    told = ("a + 0-1", "b + 0-2", "b ! 0-2", "a + 0-1", "a ! 0-1")
+    _, figures = made.account(lines(*told))
+    assert (figures.leaders_killed, figures.replayed) == (1, 1)
+    assert figures.replay_ms_max == 2.5

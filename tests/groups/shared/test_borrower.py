@@ -138,7 +138,7 @@ def test_leaving_before_a_leader_is_known_says_goodbye_through_the_registry() ->
 def test_grant_is_installed_and_acknowledged_by_a_report() -> None:
     borrower = connected()
     install, report = borrower.receive(grant(), 0)
-    assert install == Install(ME, UNIT, 3, Progress(10))
+    assert install == Install(ME, UNIT, 3, Progress(10), 5)
     assert reports([report]) == [UnitReport(UNIT, 3)]
 
 

@@ -285,7 +285,8 @@ class Borrower:
         if token <= self._closed.get(unit, 0):
             return []  # overtaken by its own revocation
         self._held[unit] = _Held(token)
-        return [Install(self.borrower, unit, token, message.progress), self._report_all([unit])]
+        install = Install(self.borrower, unit, token, message.progress, self.token)
+        return [install, self._report_all([unit])]
 
     def _revoke(self, message: Revoke) -> list[Effect]:
         unit, token = message.unit, message.unit_token

@@ -11,14 +11,21 @@ is how it finds the commit that waits for it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from itertools import islice
 from typing import Any, Protocol
 
 from headrace.catalog import Tx, claims
-from headrace.errors import Fenced, StaleTokenError, UnknownUnitError
+from headrace.errors import (
+    AckUnsettledError,
+    CatalogClosedError,
+    Fenced,
+    HeadraceError,
+    StaleTokenError,
+    UnknownUnitError,
+)
 from headrace.groups.consumer import OwnedUnit, UnitAck
 from headrace.groups.consumer.acks import stage_progress
 from headrace.groups.host import Host
@@ -37,7 +44,12 @@ from headrace.groups.shared.effects import (
 from headrace.groups.shared.handler import Handler, group_key, parse_subscription
 from headrace.groups.shared.messages import FromBorrower, FromLeader, Ranges, Unit
 from headrace.groups.shared.settings import BorrowerSettings
+from headrace.groups.shared.settling import Doubt, Settler, Verdict, segment_ids
 from headrace.groups.shared.state import claim_unit
+
+OPEN_RETRY_S = 0.2
+
+_log = logging.getLogger(__name__)
 
 
 class UnitSink(Protocol):
@@ -74,7 +86,12 @@ class _Report:
 
     def __init__(self, ranges: Ranges) -> None:
         self.left = set(ranges)
-        self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+
+    def tell(self, verdict: Verdict) -> None:
+        """Whoever waits learns what became of it."""
+        if not self.done.done():
+            self.done.set_result(verdict)
 
 
 class Held:
@@ -84,6 +101,7 @@ class Held:
         self.borrower = effect.borrower
         self.unit: Unit = effect.unit
         self.token = effect.unit_token
+        self.leader_token = effect.leader_token
         self.group = group
         self.filter = filter
         self.name = claim_unit(group, effect.unit)
@@ -116,17 +134,22 @@ class Held:
         """These are stored."""
         for report in self.reports:
             report.left.difference_update(ranges)
-            if not report.left and not report.done.done():
-                report.done.set_result(True)
+            if not report.left:
+                report.tell(Verdict.COUNTS)
         while self.reports and not self.reports[0].left:
             self.reports.popleft()
 
-    def refuse(self) -> None:
-        """Whatever is not confirmed does not count."""
+    def refuse_last(self) -> None:
+        """The last report was not made; of those before it nothing is known yet."""
+        self.reports.pop().tell(Verdict.DOES_NOT)
+
+    def settle(self, settler: Settler) -> None:
+        """No confirmation will come: what became of the reports is for the catalog to say."""
         while self.reports:
             report = self.reports.popleft()
-            if not report.done.done():
-                report.done.set_result(False)
+            ranges = tuple(sorted(report.left))
+            doubt = Doubt(self.group, self.unit, self.token, self.leader_token, ranges)
+            settler.settle(doubt, report.tell)
 
 
 class Borrowing:
@@ -144,6 +167,7 @@ class Borrowing:
         self._by_name: dict[str, Held] = {}
         self._opening: list[Held] = []
         self._drained = asyncio.Event()
+        self._settler = Settler(post.host, settings.settle_timeout_ms)
         self.gone: deque[Gone] = deque(maxlen=64)
         """The latest borrowers that ended, and why."""
 
@@ -252,9 +276,17 @@ class Borrowing:
             batch = list(self._opening)
             wanted = [held.unit for held in batch]
             host = self._post.host
-            found = await host.in_thread(
-                host.log.catalog.read, lambda tx, units=wanted: segment_ids(tx, units)
-            )
+            try:
+                found = await host.in_thread(
+                    host.log.catalog.read, lambda tx, units=wanted: segment_ids(tx, units)
+                )
+            except CatalogClosedError:
+                return
+            except HeadraceError as error:
+                # They are granted, and nobody else will open them: the catalog is asked again.
+                _log.warning("units of shared groups cannot be opened yet: %s", error)
+                await asyncio.sleep(OPEN_RETRY_S)
+                continue
             del self._opening[: len(batch)]
             for held in batch:
                 segment_id = found.get(held.unit)
@@ -315,14 +347,15 @@ class Borrowing:
                 now_ms=self._post.now_ms,
             )
         except StaleTokenError:
-            held.refuse()
+            if acked:
+                held.refuse_last()
             return
         self._do(effects)
 
     def _remove(self, held: Held) -> None:
         del self._held[held.borrower, held.unit]
         self._close(held)
-        held.refuse()
+        held.settle(self._settler)
 
     def _close(self, held: Held) -> None:
         """Take a unit out of the consumer, if it is still there."""
@@ -338,24 +371,32 @@ class Borrowing:
     # --- acks ---
 
     async def commit(self, acks: Sequence[UnitAck]) -> list[Fenced | None]:
-        """Report progress, and wait until the leaders have stored it."""
+        """Report progress, and wait until the leaders have stored it.
+
+        Raises ``AckUnsettledError`` if a leader was lost and it cannot be told what it has stored.
+        """
         waiting = [self._report(ack) for ack in acks]
+        found = [done if isinstance(done, Verdict) else await done for done in waiting]
+        unknown = [
+            ack.unit.unit
+            for ack, verdict in zip(acks, found, strict=True)
+            if verdict is Verdict.UNKNOWN
+        ]
+        if unknown:
+            raise AckUnsettledError(tuple(unknown))
         return [
-            _fenced(ack.unit) if isinstance(done, bool) and not done else None
-            for ack, done in [
-                (ack, done if isinstance(done, bool) else await done)
-                for ack, done in zip(acks, waiting, strict=True)
-            ]
+            _fenced(ack.unit) if verdict is Verdict.DOES_NOT else None
+            for ack, verdict in zip(acks, found, strict=True)
         ]
 
-    def _report(self, ack: UnitAck) -> bool | asyncio.Future[bool]:
+    def _report(self, ack: UnitAck) -> Verdict | asyncio.Future[Verdict]:
         """Whether the progress counts, or who will know."""
         held = self._by_name.get(ack.unit.unit)
         if held is None or held.token != ack.unit.token:
-            return False
+            return Verdict.DOES_NOT
         acked, attempts = held.report(ack.progress)
         if not acked and not attempts:
-            return held.reports[-1].done if held.reports else True
+            return held.reports[-1].done if held.reports else Verdict.COUNTS
         if acked:
             held.reports.append(_Report(acked))
         try:
@@ -369,9 +410,10 @@ class Borrowing:
                 now_ms=self._post.now_ms,
             )
         except StaleTokenError:
-            held.refuse()
-            return False
-        done = held.reports[-1].done if acked else True
+            if acked:
+                held.refuse_last()
+            return Verdict.DOES_NOT
+        done = held.reports[-1].done if acked else Verdict.COUNTS
         self._do(effects)
         return done
 
@@ -387,23 +429,3 @@ class Borrowing:
 
 def _fenced(unit: OwnedUnit) -> Fenced:
     return Fenced(unit.group, unit.unit, unit.token, unit.token + 1)
-
-
-def segment_ids(tx: Tx, units: Sequence[Unit]) -> dict[Unit, int]:
-    """Which rows of the log some units are."""
-    by_stream: dict[str, list[int]] = {}
-    for unit in units:
-        stream, _, number = unit.rpartition("/")
-        by_stream.setdefault(stream, []).append(int(number))
-    found: dict[Unit, int] = {}
-    for stream, numbers in by_stream.items():
-        left = iter(numbers)
-        while part := list(islice(left, 200)):
-            marks = ", ".join("?" * len(part))
-            for number, segment_id in tx.rows(
-                "SELECT number, id FROM segments WHERE stream_id = "
-                f"(SELECT id FROM streams WHERE name = ?) AND number IN ({marks})",
-                (stream, *part),
-            ):
-                found[f"{stream}/{number}"] = int(segment_id)
-    return found

@@ -241,10 +241,10 @@ class Leading:
         keys = {unit: known[unit] for unit in units if unit in known}
         host = self.home.host
         try:
-            for part in state.parts(commit):
+            for number, part in enumerate(state.parts(commit)):
                 run = functools.partial(state.run_commit, group=self.group, commit=part)
                 claimed += await host.in_transaction(
-                    functools.partial(run, segments=keys),
+                    functools.partial(run, segments=keys, part=number),
                     state.locks(self.group, part),
                     # An ack lost with the power repeats an event; a lost claim would let the
                     # same token be given twice.

@@ -157,7 +157,8 @@ def declare(
 
 def declare_locks(key: str) -> tuple[str, ...]:
     """What making or deleting a group depends on."""
-    return (entries.lock(BUCKET), entries.lock(starts.finished_bucket(key)))
+    buckets = (BUCKET, starts.finished_bucket(key), starts.handed_bucket(key))
+    return tuple(entries.lock(bucket) for bucket in buckets)
 
 
 def delete(tx: Tx, key: str, *, force: bool) -> None:

@@ -43,6 +43,8 @@ class BorrowerSettings(msgspec.Struct, frozen=True):
     """A report that is not confirmed is sent again after this."""
     unsubscribe_timeout_ms: int = 1000
     unsubscribe_resend_ms: int = 250
+    settle_timeout_ms: int = 15_000
+    """How long an ack whose leader was lost waits to learn whether it counts."""
 
     def __post_init__(self) -> None:
         _check_positive(self, self.__struct_fields__)

@@ -138,8 +138,16 @@ def forget(tx: Tx, group: str, units: Iterable[str]) -> None:
         entries.delete(tx, finished_bucket(group), unit)
 
 
+def handed_bucket(group: str) -> str:
+    """Where the latest hand-overs of a group are kept."""
+    return f"shared-handed:{group}"
+
+
 def forget_group(tx: Tx, group: str) -> None:
     """Delete everything about where a group stands; the tokens of its claims stay."""
+    for entry in entries.changes(tx, handed_bucket(group), 0).entries:
+        if entry.value is not None:
+            entries.delete(tx, handed_bucket(group), entry.key)
     forget(tx, group, finished(tx, group))
     for (stream_id,) in tx.rows(
         "SELECT stream_id FROM subscriptions WHERE group_name = ?", (group,)

@@ -22,6 +22,18 @@ LOCKS_MAX = 500
 """Units in one transaction; PostgreSQL holds a lock for each of them."""
 
 
+SLOTS = 32
+"""Commits whose claims are remembered with the progress that they began with."""
+
+
+class Handed(msgspec.Struct, frozen=True, array_like=True):
+    """A unit that changed hands, and how far the group had come in it."""
+
+    unit: Unit
+    unit_token: int
+    progress: Progress
+
+
 class SegmentKey(msgspec.Struct, frozen=True):
     """Which row of the log a unit is."""
 
@@ -42,6 +54,11 @@ def claim_unit(group: str, unit: Unit) -> str:
 def unit_of_claim(name: str) -> Unit:
     """The inverse of :func:`claim_unit`."""
     return name.partition("@")[0]
+
+
+def decode_handed(data: bytes) -> list[Handed]:
+    """The hand-overs of one commit."""
+    return _handed.decode(data)
 
 
 def load(tx: Tx, group: str, filter: str) -> list[StoredUnit]:
@@ -91,11 +108,13 @@ def locks(group: str, commit: Commit) -> tuple[str, ...]:
     names = [claims.lock(group, claim_unit(group, unit)) for unit in units]
     if commit.forget or any(record.finished for record in commit.progress):
         names.append(entries.lock(starts.finished_bucket(group)))
+    if commit.claims:
+        names.append(entries.lock(starts.handed_bucket(group)))
     return (leases.lock(lease_name(group)), *names)
 
 
 def run_commit(
-    tx: Tx, group: str, commit: Commit, segments: Mapping[Unit, SegmentKey]
+    tx: Tx, group: str, commit: Commit, segments: Mapping[Unit, SegmentKey], part: int = 0
 ) -> list[tuple[Unit, Progress]]:
     """Store a commit; returns the merged progress of each unit that it claims.
 
@@ -122,8 +141,23 @@ def run_commit(
         found = segments.get(claim.unit)
         here = stored.get(found.segment_id) if found else None
         claimed.append((claim.unit, here or Progress()))
+    _put_handed(tx, group, commit, claimed, part)
     starts.forget(tx, group, commit.forget)
     return claimed
+
+
+def _put_handed(
+    tx: Tx, group: str, commit: Commit, claimed: list[tuple[Unit, Progress]], part: int
+) -> None:
+    """Remember where new owners begin; units that nobody had before have no former owner."""
+    handed = [
+        Handed(claim.unit, claim.unit_token, here)
+        for claim, (_, here) in zip(commit.claims, claimed, strict=True)
+        if claim.unit_token > 1
+    ]
+    if handed:
+        slot = f"{commit.number % SLOTS}-{part}"
+        entries.put(tx, starts.handed_bucket(group), slot, _encoder.encode(handed))
 
 
 def _read(tx: Tx, group: str, segment_ids: Iterable[int]) -> dict[int, Progress]:
@@ -139,3 +173,7 @@ def _read(tx: Tx, group: str, segment_ids: Iterable[int]) -> dict[int, Progress]
             row = progress.Progress(group, segment_id, floor, bytes(state))
             found[int(segment_id)] = decode(row)
     return found
+
+
+_encoder = msgspec.msgpack.Encoder()
+_handed: msgspec.msgpack.Decoder[list[Handed]] = msgspec.msgpack.Decoder(list[Handed])
