@@ -85,7 +85,10 @@ def print_json(value: Any) -> None:
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
 
 
-def progress(*columns: Any, quiet: bool = False) -> Progress:
-    """A progress display on stderr; silent for programs and where nobody looks."""
-    shown = Console(stderr=True)
+def progress(*columns: Any, quiet: bool = False, console: Console | None = None) -> Progress:
+    """A progress display on stderr; silent for programs and where nobody looks.
+
+    Where results are printed meanwhile, it has to be on their `console`.
+    """
+    shown = console or Console(stderr=True)
     return Progress(*columns, console=shown, transient=True, disable=quiet or not shown.is_terminal)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from headrace.cli.failures import UsageError
 
-_NULL = pa.scalar("null", pa.string())
+_NULL = "null"
 
 
 def column_named(batch: pa.RecordBatch, name: str, option: str) -> pa.Array:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from headrace.cli.demo.data import running_numbers
@@ -70,6 +70,12 @@ class Stage:
         if not self.quiet:
             self._console.print(what)
 
+    def progress(self, doing: str) -> Progress:
+        """A bar for an act; what is said meanwhile stands above it."""
+        columns = (TextColumn(f"  {doing}"), BarColumn(), MofNCompleteColumn())
+        console = self._console if self._console.is_terminal else None
+        return progress(*columns, quiet=self.quiet, console=console)
+
     def check(self, what: str, held: bool) -> None:
         """Show whether something holds that must."""
         self.checks += 1
@@ -89,8 +95,7 @@ async def publish_and_split(stage: Stage) -> None:
     third = asyncio.Event()
     splitter = asyncio.create_task(split_fullest(hr, third))
     began = time.perf_counter()
-    columns = (TextColumn("  publishing"), BarColumn(), MofNCompleteColumn())
-    with progress(*columns, quiet=stage.quiet) as bar:
+    with stage.progress("publishing") as bar:
         task = bar.add_task("", total=flights.num_rows)
         step = max(1, min(APPEND_ROWS, flights.num_rows // APPENDS_MIN))
         for at in range(0, flights.num_rows, step):

@@ -16,14 +16,12 @@ from contextlib import asynccontextmanager
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 import headrace
 from headrace.cli.demo.acts import APPEND_ROWS, Stage
 from headrace.cli.demo.crew import Crew, Orders, serve
 from headrace.cli.demo.notes import count, notes_of, prove
 from headrace.cli.demo.spark import session_of
-from headrace.cli.options import progress
 from headrace.errors import Fenced
 from headrace.groups.partitioned.names import GroupName
 
@@ -105,11 +103,10 @@ async def _partition_job(stage: Stage) -> AsyncIterator[None]:
 
 async def _misfortunes(stage: Stage, crew: Crew, total: int) -> None:
     """One is killed, one is added, one steps down, at a quarter of the work each."""
-    columns = (TextColumn("  landing"), BarColumn(), MofNCompleteColumn())
     deadline = time.monotonic() + PATIENCE_S
     plan = [_kill, _add, _step_down]
     began = time.perf_counter()
-    with progress(*columns, quiet=stage.quiet) as bar:
+    with stage.progress("landing") as bar:
         task = bar.add_task("", total=total)
         while (landed := await count(stage, OUTPUT)) < total:
             bar.update(task, completed=landed)

@@ -12,14 +12,12 @@ import asyncio
 import time
 
 import msgspec
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 import headrace
 from headrace.cli.demo.acts import STREAM, Stage
 from headrace.cli.demo.crew import Crew, Orders, serve
 from headrace.cli.demo.notes import count, notes_of, prove
 from headrace.cli.failures import CheckFailedError
-from headrace.cli.options import progress
 from headrace.errors import Fenced
 from headrace.groups.consumer import ConsumerOptions
 from headrace.groups.shared.settings import BorrowerSettings, LeaderSettings
@@ -79,8 +77,7 @@ async def _watch(stage: Stage, crew: Crew, total: int) -> Takeover:
     began = time.perf_counter()
     lost: Takeover | None = None
     before, moved_s = 0, began
-    columns = (TextColumn("  clearing"), BarColumn(), MofNCompleteColumn())
-    with progress(*columns, quiet=stage.quiet) as bar:
+    with stage.progress("clearing") as bar:
         task = bar.add_task("", total=total)
         while True:
             done = await count(stage, OUTPUT)

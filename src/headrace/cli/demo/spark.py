@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 from headrace.cli.demo.acts import (
     FOLLOW_TIMEOUT_S,
@@ -33,7 +32,6 @@ from headrace.cli.demo.acts import (
     split_fullest,
 )
 from headrace.cli.failures import CheckFailedError
-from headrace.cli.options import progress
 from headrace.cli.policies import size_text
 from headrace.errors import SparkSetupError
 from headrace.log.compact import CompactionPolicy
@@ -174,8 +172,7 @@ async def ingest(stage: Stage) -> None:
     incoming, checkpoint = stage.folder / "incoming", stage.folder / "checkpoint"
     incoming.mkdir()
     began = time.perf_counter()
-    columns = (TextColumn("  ingesting"), BarColumn(), MofNCompleteColumn())
-    with progress(*columns, quiet=stage.quiet) as bar:
+    with stage.progress("ingesting") as bar:
         task = bar.add_task("", total=flights.num_rows)
 
         async def run(*, split: bool) -> None:
