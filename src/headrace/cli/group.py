@@ -197,3 +197,5 @@ def group_lag(stream: str, group: str, /, *, options: Options = NONE) -> None:
         f", {found.source_events:,} of them not partitioned yet" if found.source_events else ""
     )
     console().print(f"{found.events:,} event{'s' * (found.events != 1)} behind{waiting}")
+    if found.finding:
+        console().print(escape(found.finding))

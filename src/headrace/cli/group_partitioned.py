@@ -15,6 +15,7 @@ from headrace.cli.options import NONE, Options, console, print_json
 from headrace.groups.partitioned import admin
 from headrace.groups.partitioned.admin import GroupInfo
 from headrace.groups.partitioned.config import MemberMapping
+from headrace.groups.partitioned.explain import filling_finding
 from headrace.groups.partitioned.units import GroupKind
 from headrace.log.read import Place
 
@@ -184,7 +185,13 @@ def show_change(info: GroupInfo, options: Options) -> None:
 def _info(kind: GroupKind, stream: str, group: str, options: Options) -> None:
     with options.open() as log:
         found = admin.get(log, stream, group, kind)
+        wanting = filling_finding(log, found.name)
+    if options.json:
+        print_json({**screens.group_data(found), "findings": [wanting] if wanting else []})
+        return
     _show(found, options)
+    if wanting:
+        console().print(escape(wanting))
 
 
 def _ls(kind: GroupKind, stream: str | None, options: Options) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.groups.partitioned import admin
+from headrace.groups.partitioned import admin, filling
 from headrace.groups.partitioned.admin import GroupInfo
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.record import Recorded, recorded
@@ -27,9 +27,17 @@ def explain(log: Log, stream: str, group: str) -> Explanation:
     """What the group is doing and why."""
     info = admin.get(log, stream, group)
     status = admin.status(log, stream, group)
-    return Explanation(
-        info, status, tuple(findings(info, status)), recorded(log, GroupName(stream, group))
-    )
+    name = GroupName(stream, group)
+    found = findings(info, status)
+    if wanting := filling_finding(log, name):
+        found.append(wanting)
+    return Explanation(info, status, tuple(found), recorded(log, name))
+
+
+def filling_finding(log: Log, name: GroupName) -> str:
+    """Why nothing comes into the work queue of an elastic group; nothing if all is well."""
+    found = log.catalog.read(lambda tx: filling.look(tx, name), snapshot=True)
+    return "" if found is None else found.finding
 
 
 def findings(info: GroupInfo, status: GroupStatus) -> list[str]:

@@ -38,7 +38,8 @@ from headrace.catalog import Tx, claims, entries, leases, streams
 from headrace.errors import CatalogClosedError, HeadraceError, InvalidGroupConfigError
 from headrace.groups.host import Host
 from headrace.groups.partitioned import ownership
-from headrace.groups.partitioned.config import GroupConfig
+from headrace.groups.partitioned.config import ElasticGroupConfig, GroupConfig
+from headrace.groups.partitioned.filling import warn_if_nobody_fills
 from headrace.groups.partitioned.messages import (
     AcquirePin,
     ClaimPartition,
@@ -118,6 +119,7 @@ class Hub:
         self._telling = False
         self._told = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
+        self._queues: dict[str, asyncio.Task[None]] = {}
 
     # -- coming and going ---------------------------------------------------------------
 
@@ -136,6 +138,14 @@ class Hub:
         view = await self._look(name)
         if joined in self._joined:
             joined.feed(ConfigSeen(view.number, view.config))
+            self._watch_queue(name)
+
+    def _watch_queue(self, name: GroupName) -> None:
+        """See to it that members are not left waiting for a queue that nobody fills."""
+        view = self._views.get(name.key)
+        if name.key not in self._queues and view and isinstance(view.group, ElasticGroupConfig):
+            watching = self._loop.create_task(warn_if_nobody_fills(self._host, name))
+            self._queues[name.key] = watching
 
     def leave(self, joined: Joined) -> None:
         """Let an instance go; with the last one everything stops."""
@@ -153,6 +163,8 @@ class Hub:
                 self._drop(channel)
         if name.key not in self._by_group:
             self._views.pop(name.key, None)
+            if (watching := self._queues.pop(name.key, None)) is not None:
+                watching.cancel()
         if not self._joined:
             self._stop()
 

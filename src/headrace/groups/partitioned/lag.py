@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.catalog import Tx, streams
-from headrace.groups.partitioned import admin
+from headrace.groups.partitioned import admin, filling
 from headrace.groups.partitioned.config import ElasticGroupConfig
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.units import Layout, layout_of, progress_in, read_stream
@@ -44,6 +44,8 @@ class GroupLag(msgspec.Struct, frozen=True):
     source_events: int
     """Of an elastic group: events of the source that are not in its work queue yet."""
     parts: tuple[PartitionLag, ...]
+    finding: str = ""
+    """Why the work queue is not filled, if it is not."""
 
 
 def unit_lag(tx: Tx, group: str, segment: streams.Segment) -> UnitLag:
@@ -88,15 +90,15 @@ def group_lag(log: Log, stream: str, group: str) -> GroupLag:
                     share = name.share(member)
                     lags = [unit_lag(tx, share, segment) for segment in read.segments]
                     parts.append(_part(member, owned, lags))
-        behind = 0
-        if isinstance(config, ElasticGroupConfig):
-            behind = sum(unit_lag(tx, name.partition_job, s).events for s in source.segments)
+        queue = filling.look(tx, name) if isinstance(config, ElasticGroupConfig) else None
+        behind = 0 if queue is None else queue.behind
         return GroupLag(
             events=sum(part.events for part in parts) + behind,
             bytes=sum(part.bytes for part in parts),
             seconds=max((part.seconds for part in parts), default=0.0),
             source_events=behind,
             parts=tuple(parts),
+            finding="" if queue is None else queue.finding,
         )
 
     return log.catalog.read(look, snapshot=True)
