@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.spark.session import session
 
 if TYPE_CHECKING:
+    from headrace.spark.checked import read_stream, write_stream
     from headrace.spark.java import find_java
     from headrace.spark.listener import LagListener, QueryLag
     from headrace.spark.native import read
@@ -23,9 +24,20 @@ _HOMES = {
     "check_executors": "headrace.spark.session",
     "find_java": "headrace.spark.java",
     "read": "headrace.spark.native",
+    "read_stream": "headrace.spark.checked",
+    "write_stream": "headrace.spark.checked",
 }
 
-__all__ = ["LagListener", "QueryLag", "check_executors", "find_java", "read", "session"]
+__all__ = [
+    "LagListener",
+    "QueryLag",
+    "check_executors",
+    "find_java",
+    "read",
+    "read_stream",
+    "session",
+    "write_stream",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,8 @@ LOCAL_SETTINGS = {
     "spark.ui.enabled": "false",
 }
 
-_LOCAL = re.compile(r"local(\[.*\])?|local-cluster\[.*\]")
+_THREADS = re.compile(r"local(\[.*\])?")
+_LOCAL = re.compile(rf"{_THREADS.pattern}|local-cluster\[.*\]")
 PROBES = 8
 """Tasks that look whether executors have this package; some for each of a few executors."""
 
@@ -92,7 +94,7 @@ def session(app_name: str = "headrace", master: str = "local[*]", **settings: An
     for name, value in given.items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
-    if not is_local(master):
+    if not workers_are_ours(spark):
         try:
             check_executors(spark)
         except BaseException:
@@ -100,6 +102,15 @@ def session(app_name: str = "headrace", master: str = "local[*]", **settings: An
                 spark.stop()
             raise
     return spark
+
+
+def workers_are_ours(spark: SparkSession) -> bool:
+    """Whether Python workers run in threads of this machine's one Java, in this very Python."""
+    context = spark.sparkContext
+    if _THREADS.fullmatch(str(context.master)) is None:
+        return False
+    found = shutil.which(context.pythonExec)
+    return found is not None and os.path.abspath(found) == os.path.abspath(sys.executable)
 
 
 def check_executors(spark: SparkSession) -> None:
@@ -111,20 +122,44 @@ def check_executors(spark: SparkSession) -> None:
 
         try:
             import headrace
+            import pyspark_headrace  # noqa: F401  (with all that it needs)
         except ImportError as error:
-            return socket.gethostname(), f"no package ({error})"
+            return socket.gethostname(), str(error)
         return socket.gethostname(), headrace.__version__
 
     # By value: the function must not need the package that it looks for.
     probe.__module__ = "__main__"
-    tasks = spark.sparkContext.parallelize(range(PROBES), PROBES)
+    context = spark.sparkContext
+    tasks = context.parallelize(range(PROBES), PROBES)
     found = {each for each in tasks.map(probe).collect() if each[1] != __version__}
     if found:
         told = "; ".join(f"{host}: {what}" for host, what in sorted(found))
         raise ExecutorPackageError(
-            f"executors need headrace {__version__} and have not got it ({told}): install "
-            "'headrace[spark]' there, or ship it with spark.archives"
+            f"executors need headrace {__version__} in {context.pythonExec!r} and have not got it "
+            f"({told}): install 'headrace[spark]' there, ship it with spark.archives, or name a "
+            "Python that has it with spark.pyspark.python"
         )
+    _checked.add((context.applicationId, context.pythonExec))
+
+
+_checked: set[tuple[str, str]] = set()
+"""Applications whose executors were found to have this package, with the Python that has it."""
+
+
+def check_executors_once(spark: SparkSession) -> None:
+    """The same for a session that anyone may have made; asked again it costs nothing."""
+    context = getattr(spark, "sparkContext", None)
+    # A session of Spark Connect cannot be asked.
+    if context is None or (context.applicationId, context.pythonExec) in _checked:
+        return
+    if not workers_are_ours(spark):
+        check_executors(spark)
+
+
+def master_of(spark: SparkSession) -> str | None:
+    """The master of a session, if it tells."""
+    context = getattr(spark, "sparkContext", None)
+    return None if context is None else str(context.master)
 
 
 def _text(value: Any) -> str:

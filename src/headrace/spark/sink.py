@@ -250,7 +250,9 @@ def _task() -> tuple[int, str | None]:
     return context.partitionId(), context.getLocalProperty(QUERY_ID)
 
 
-def make_sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Sink:
+def make_sink(
+    options: Mapping[str, str], schema: StructType, overwrite: bool, master: str | None = None
+) -> Sink:
     """Check everything that can be checked before a row is seen."""
     parsed = parse_options(options)
     if overwrite:
@@ -266,7 +268,7 @@ def make_sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -
         key_column=parsed.key_column,
     )
     log = parsed.connection.log()
-    check_shared(log, driver_master())
+    check_shared(log, master or driver_master())
     route = _writable(log, parsed.stream, "stream")
     if columns.subject_text is not None:
         _check_constant(route, columns)
@@ -342,9 +344,11 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     return BatchWriter(make_sink(options, schema, overwrite))
 
 
-def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool, master: str | None = None
+) -> StreamWriter:
     """The writer of ``df.writeStream``."""
-    sink = make_sink(options, schema, overwrite)
+    sink = make_sink(options, schema, overwrite, master)
     if sink.options.producer is not None:
         raise InvalidOptionError("producer and sequence are for batch writes; a query has its own")
     return StreamWriter(sink)

@@ -58,7 +58,7 @@ _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 class HeadraceSource(DataSource):
     """Reads streams and appends to them; see ``docs/spark.md`` for the options."""
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
+    def __init__(self, options: MutableMapping[str, str], master: str | None = None) -> None:
         super().__init__(options)
         self._read: SourceOptions | None = None
         # Options that make no sense are found here, before there is a query.
@@ -67,7 +67,7 @@ class HeadraceSource(DataSource):
                 raise InvalidOptionError("option 'stream' is for a write, 'subscribe' for a read")
             self._read = parse_options(options)
             log = self._read.connection.log()
-            check_shared(log, driver_master())
+            check_shared(log, master or driver_master())
             planner = Planner(log, self._read)
             planner.start("earliest")
             planner.end()
