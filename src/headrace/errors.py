@@ -156,6 +156,18 @@ class StreamExistsError(HeadraceError):
     """A stream of that name exists already, with another configuration."""
 
 
+class StreamInUseError(HeadraceError):
+    """Groups consume the stream; delete them first, or use force."""
+
+    def __init__(self, stream: str, groups: list[str]) -> None:
+        shown = ", ".join(groups[:10]) + (", …" if len(groups) > 10 else "")
+        super().__init__(
+            f"stream {stream!r} is consumed by {shown}; delete what consumes it, or use force"
+        )
+        self.stream = stream
+        self.groups = tuple(groups)
+
+
 class InternalStreamError(HeadraceError):
     """The stream belongs to a group and only changes with it."""
 

@@ -34,8 +34,18 @@ def queue_up(cli: Cli, *events: tuple[str, str]) -> None:
     log.catalog.close()
 
 
+def test_a_work_queue_that_nobody_fills_is_told_of(billing: Cli) -> None:
+    assert billing("publish", "orders.eu.1", "x").status == 0
+    for words in (("elastic", "info"), ("explain",), ("lag",)):
+        said = billing("group", *words, "orders", "billing")
+        assert "no pipeline runs to fill it; start one with: headrace pipeline" in said.out, words
+    found = billing("--json", "group", "elastic", "info", "orders", "billing").json["findings"]
+    assert found == [billing("--json", "group", "lag", "orders", "billing").json["finding"]]
+
+
 def test_an_elastic_group_is_created_listed_shown_and_removed(billing: Cli) -> None:
     shown = billing("--json", "group", "elastic", "info", "orders", "billing").json
+    assert shown.pop("findings") == []
     assert shown["partitions"] == {"m1": [0, 1], "m2": [2, 3]}
     assert shown["partitioning-wildcards"] == [2]
     assert (shown["kind"], shown["stream"], shown["group"]) == ("elastic", "orders", "billing")

@@ -139,6 +139,20 @@ def test_events_are_trimmed_by_policy_position_or_time(orders: Cli) -> None:
     assert orders("read", "orders", "--json").out == ""
 
 
+def test_a_stream_that_groups_consume_is_deleted_only_by_force(orders: Cli) -> None:
+    assert orders("group", "shared", "declare", "audit", "orders.>").status == 0
+    refused = orders("stream", "rm", "orders", "--yes")
+    assert refused.status == 1
+    assert refused.err.count("\n") == 1
+    assert "shared group 'audit:orders.>'" in refused.err
+    assert orders("stream", "info", "orders").status == 0
+    asked = orders("stream", "rm", "orders", "--force")
+    assert asked.status == 2
+    assert "--yes" in asked.err
+    assert orders("stream", "rm", "orders", "--yes", "--force").status == 0
+    assert orders("group", "shared", "info", "audit").status == 0
+
+
 def test_a_stream_is_deleted_only_with_a_yes(orders: Cli) -> None:
     refused = orders("stream", "rm", "orders")
     assert refused.status == 2

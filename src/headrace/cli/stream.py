@@ -14,6 +14,9 @@ from headrace.cli import policies, screens, values
 from headrace.cli.compact import compact
 from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options, console, print_json
+from headrace.errors import StreamInUseError
+from headrace.groups.deletion import consumers, delete_stream
+from headrace.log import internal
 from headrace.log.log import Log, Scaled
 
 app = App(
@@ -370,9 +373,10 @@ def rm(
     /,
     *,
     yes: Annotated[bool, Parameter(negative="")] = False,
+    force: Annotated[bool, Parameter(negative="")] = False,
     options: Options = NONE,
 ) -> None:
-    """Delete a stream with all its events.
+    """Delete a stream with all its events; one that groups consume only by force.
 
     Example: `headrace stream rm orders --yes`
 
@@ -380,22 +384,29 @@ def rm(
     ----------
     yes
         Do not ask.
+    force
+        Even if groups consume it: static and elastic ones go with it, shared ones go on without.
     """
     with options.open() as log:
         stream = log.stream(name)
-        if not yes and not _confirmed(stream):
+        internal.refuse(stream, "deleted")
+        groups = log.catalog.read(lambda tx: consumers(tx, stream), snapshot=True)
+        if groups and not force:
+            raise StreamInUseError(name, groups)
+        if not yes and not _confirmed(stream, groups):
             raise UsageError(f"stream {name!r} was left alone")
-        log.delete_stream(name)
+        delete_stream(log, name, force=force)
     if options.json:
         print_json({"deleted": name})
     else:
         console().print(f"stream [bold]{escape(name)}[/bold] is deleted")
 
 
-def _confirmed(stream: Stream) -> bool:
+def _confirmed(stream: Stream, groups: list[str]) -> bool:
     if not sys.stdin.isatty():
         raise UsageError(f"deleting stream {stream.name!r} needs a yes: add --yes")
     events = sum(segment.events for segment in stream.segments)
-    sys.stderr.write(f"delete stream {stream.name!r} with {events:,} events? [y/N] ")
+    consumed = f", consumed by {', '.join(groups)}" if groups else ""
+    sys.stderr.write(f"delete stream {stream.name!r} with {events:,} events{consumed}? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -132,13 +132,21 @@ class Log:
     def stream(self, name: str) -> Stream:
         return self.catalog.read(lambda tx: streams.require(tx, name), snapshot=True)
 
-    def delete_stream(self, name: str) -> None:
-        """Delete a stream with all its events; its files go once running reads are through."""
+    def delete_stream(
+        self, name: str, *, check: Callable[[Tx, Stream], None] | None = None
+    ) -> None:
+        """Delete a stream with all its events; its files go once running reads are through.
+
+        What ``check`` raises is raised in the same transaction, and nothing is deleted.
+        """
         stream = self.stream(name)
         internal.refuse(stream, "deleted")
 
         def delete(tx: Tx) -> None:
-            streams.delete(tx, streams.require(tx, name))
+            found = streams.require(tx, name)
+            if check is not None:
+                check(tx, found)
+            streams.delete(tx, found)
             entries.delete(tx, compact.BUCKET, name)
 
         locks = (streams.LOCK_ALL, streams.lock(stream.id), entries.lock(compact.BUCKET))

@@ -252,10 +252,9 @@ def test_a_stream_that_is_deleted_and_made_again_is_consumed_again(catalog_url: 
             consumed = Consumed()
             consumed.start(member)
             await until(lambda: len(consumed.got) == 3)
-            await hr.delete_stream("orders")
+            await hr.delete_stream("orders", force=True)
             await member.wait_for(Phase.WAITING)
             await make_stream(3, 4)
-            await hr.groups.delete("orders", "audit")
             await hr.groups.create_static("orders", "audit", max_members=2, members=["a"])
             await until(lambda: len(consumed.got) == 5)
             assert sorted(consumed.numbers) == [0, 1, 2, 3, 4]

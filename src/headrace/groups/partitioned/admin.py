@@ -45,6 +45,7 @@ __all__ = [
     "drop_members",
     "get",
     "list_groups",
+    "names",
     "partitions",
     "set_mappings",
     "status",
@@ -58,6 +59,12 @@ def get(log: Log, stream: str, group: str, kind: GroupKind | None = None) -> Gro
     """A group, of the given kind or of either."""
     name = GroupName(stream, group)
     return log.catalog.read(lambda tx: require(tx, name, kind), snapshot=True)
+
+
+def names(tx: Tx, kind: GroupKind) -> list[GroupName]:
+    """The groups of a kind."""
+    found = entries.changes(tx, BUCKETS[kind], 0).entries
+    return [GroupName.of_key(entry.key) for entry in found if entry.value is not None]
 
 
 def list_groups(

@@ -418,7 +418,7 @@ def test_a_stream_that_is_deleted_and_made_again_begins_anew(tmp_path: Path) -> 
             async with Worker(hr, "a", SHARED) as a:
                 await publish(hr, "orders", 10)
                 await until(lambda: a.count == 10, "all events")
-                await hr.delete_stream("orders")
+                await hr.delete_stream("orders", force=True)
                 await hr.create_stream("orders", ["orders.>"], segments=2)
                 await a.stop()
                 await publish(hr, "orders", 10)

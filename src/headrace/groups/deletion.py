@@ -1,0 +1,56 @@
+"""Deleting a stream that groups consume.
+
+A stream is not taken away from under its groups: that is refused, with their names.  By force the
+static and elastic groups of the stream are deleted first, each whole with its work queue, since
+they are nothing without it; shared groups go on with the other streams that they match.
+"""
+
+from __future__ import annotations
+
+from headrace.catalog import Tx
+from headrace.catalog.streams import Stream
+from headrace.errors import StreamInUseError
+from headrace.groups.partitioned import admin
+from headrace.groups.partitioned.units import GroupKind
+from headrace.groups.shared import properties
+from headrace.log.log import Log
+from headrace.subjects import overlaps
+
+ATTEMPTS_MAX = 10
+
+
+def consumers(tx: Tx, stream: Stream, *, shared: bool = True) -> list[str]:
+    """The groups that consume a stream, in words."""
+    found = [
+        f"{kind.value} group {name.group!r}"
+        for kind in GroupKind
+        for name in admin.names(tx, kind)
+        if name.stream == stream.name
+    ]
+    if shared:
+        found += [
+            f"shared group {group.key!r}"
+            for group in properties.all_groups(tx)
+            if any(overlaps(group.filter, subject) for subject in stream.config.subjects)
+        ]
+    return found
+
+
+def delete_stream(log: Log, name: str, *, force: bool = False) -> None:
+    """Delete a stream with all its events; one that groups consume only by ``force``."""
+
+    def check(tx: Tx, stream: Stream) -> None:
+        if found := consumers(tx, stream, shared=not force):
+            raise StreamInUseError(name, found)
+
+    for left in range(ATTEMPTS_MAX, 0, -1):
+        if force:
+            for group in admin.list_groups(log, name):
+                admin.delete(log, name, group.name.group)
+        try:
+            log.delete_stream(name, check=check)
+        except StreamInUseError:  # by force: another group was made meanwhile
+            if not force or left == 1:
+                raise
+        else:
+            return
