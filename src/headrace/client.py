@@ -29,6 +29,7 @@ from headrace.catalog.producers import Placed
 from headrace.catalog.streams import Fixed, Limits, Retention, Scaling, Stream, StreamConfig
 from headrace.errors import CatalogClosedError, CatalogUnavailableError, HeadraceError
 from headrace.groups.consumer import ConsumerOptions
+from headrace.groups.deletion import delete_stream
 from headrace.groups.partitioned.groups import Groups
 from headrace.groups.partitioned.member import Member
 from headrace.groups.shared.admin import SharedGroups
@@ -196,9 +197,13 @@ class Headrace:
         """One stream with its segments."""
         return await self.in_thread(self.log.stream, name)
 
-    async def delete_stream(self, name: str) -> None:
-        """Delete a stream with all its events."""
-        await self.in_thread(self.log.delete_stream, name)
+    async def delete_stream(self, name: str, *, force: bool = False) -> None:
+        """Delete a stream with all its events.
+
+        One that groups consume is left alone, unless by ``force``: then its static and elastic
+        groups are deleted with it, and shared groups go on without it.
+        """
+        await self.in_thread(delete_stream, self.log, name, force=force)
 
     # -- writing ------------------------------------------------------------------------
 
