@@ -12,11 +12,11 @@ Start here::
 from __future__ import annotations
 
 import asyncio
-import functools
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
@@ -24,7 +24,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 import pyarrow as pa
 
 from headrace.catalog import Tx
-from headrace.catalog.committer import Done
+from headrace.catalog.committer import Done, Operation
 from headrace.catalog.producers import Placed
 from headrace.catalog.streams import Fixed, Limits, Retention, Scaling, Stream, StreamConfig
 from headrace.errors import CatalogClosedError, CatalogUnavailableError, HeadraceError
@@ -74,7 +74,7 @@ def open(
     programs on a catalog applies the retention of its streams; ``housekeeping=False`` leaves that
     to others.  ``shared`` says how this program takes part in shared groups.
     """
-    opener = functools.partial(open_log, url, store, store_options=store_options, create=create)
+    opener = partial(open_log, url, store, store_options=store_options, create=create)
     return Headrace(opener, housekeeping=housekeeping, shared=shared)
 
 
@@ -96,7 +96,7 @@ class Headrace:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._publisher: Publisher | None = None
         self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
-        self._gathered: list[tuple[Callable[[Tx], object], Iterable[str], Done, bool]] = []
+        self._gathered: list[tuple[Operation, bool]] = []
         self._members: weakref.WeakSet[Member] = weakref.WeakSet()
         self.groups = Groups(self)
         """Static and elastic groups: create, change, look at and delete them."""
@@ -281,7 +281,9 @@ class Headrace:
             else:
                 await self.in_thread(write.prepare)
             try:
-                outcome = await self.in_transaction(write.run, write.locks)
+                outcome = await self.in_transaction(
+                    write.run, write.locks, small=write.is_small(SMALL_BYTES)
+                )
             except Stale as stale:
                 await self.in_thread(write.again, stale)
             except HeadraceError as error:
@@ -437,15 +439,21 @@ class Headrace:
         """Run something that blocks on one of this log's threads."""
         if self._pool is None or self._loop is None:
             raise CatalogClosedError("this log is not open; use `async with headrace.open(…)`")
-        return await self._loop.run_in_executor(self._pool, functools.partial(fn, *args, **kwargs))
+        return await self._loop.run_in_executor(self._pool, partial(fn, *args, **kwargs))
 
     def in_transaction(
-        self, fn: Callable[[Tx], T], locks: Iterable[str] = (), *, sync: bool = True
+        self,
+        fn: Callable[[Tx], T],
+        locks: Iterable[str] = (),
+        *,
+        sync: bool = True,
+        small: bool = False,
     ) -> asyncio.Future[T]:
         """Run ``fn`` in a write transaction, in a group with others.
 
         Writes of one turn of the event loop are handed over together, so that they share a
-        commit and none is being prepared while another one is committed.
+        commit and none is being prepared while another one is committed.  What is ``small`` may
+        be committed by the event loop itself, where that is quick.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -460,16 +468,20 @@ class Headrace:
 
         if not self._gathered:
             loop.call_soon(self._hand_over)
-        self._gathered.append((fn, locks, finish, sync))
+        self._gathered.append((Operation(fn, tuple(locks), sync, finish), small))
         return future
 
     def _hand_over(self) -> None:
         gathered, self._gathered = self._gathered, []
-        for fn, locks, finish, sync in gathered:
+        operations = [operation for operation, _ in gathered]
+        small = self._log is not None and all(small for _, small in gathered)
+        if small and self.log.catalog.attempt(operations):
+            return
+        for operation in operations:
             try:
-                self.submit(fn, locks, finish, sync=sync)
+                self.submit(operation.fn, operation.locks, operation.done, sync=operation.sync)
             except HeadraceError as error:
-                finish(None, error)
+                operation.done(None, error)
 
     def submit(
         self,
@@ -478,9 +490,18 @@ class Headrace:
         done: Done,
         *,
         sync: bool = True,
+        small: bool = False,
     ) -> None:
-        """Queue a write; ``done(result, error)`` is called on the event loop."""
+        """Queue a write; ``done(result, error)`` is called on the event loop, never at once."""
         loop = asyncio.get_running_loop()
+        if small:
+
+            def tell_soon(result: object, error: BaseException | None) -> None:
+                loop.call_soon(done, result, error)
+
+            operation = Operation(fn, tuple(locks), sync, tell_soon)
+            if self.log.catalog.attempt([operation]):
+                return
 
         def tell(result: object, error: BaseException | None) -> None:
             if not loop.is_closed():

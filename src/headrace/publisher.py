@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 GROUP_EVENTS_MAX = 4096
 GROUP_BYTES_MAX = 1024 * 1024
+FEW = 64
+"""So many events at most are committed on the event loop."""
 
 UNKNOWN = ""
 """The stream of an event for which the catalog has to be asked."""
@@ -86,7 +88,8 @@ class Publisher:
                 self._take_time(group, None)
                 return
             write.prepare()
-            self._client.submit(write.run, write.locks, partial(self._answered, group, write))
+            answered = partial(self._answered, group, write)
+            self._client.submit(write.run, write.locks, answered, small=len(group) <= FEW)
         except Exception as error:
             self._take_time(group, error)
 

@@ -59,6 +59,13 @@ class Catalog(ABC):
         """Queue a write; ``done(result, error)`` is called from the committer's thread."""
         self._committer.submit(Operation(fn, tuple(locks), sync, done))
 
+    def attempt(self, operations: list[Operation]) -> bool:
+        """Commit small writes now, on this thread, if that takes no longer than to queue them.
+
+        False means that nothing was done and that they have to be queued.
+        """
+        return self._committer.attempt(operations)
+
     def write(self, fn: Callable[[Tx], T], *, locks: Iterable[str] = (), sync: bool = True) -> T:
         """Run ``fn`` in a write transaction and return its result once it is durable.
 

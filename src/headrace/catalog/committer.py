@@ -6,7 +6,9 @@ serves them all and nobody waits for company that may not come.  An operation th
 rolled back alone.  Nobody hears of success before the commit has returned.
 
 A caller that waits anyway (``run``) and finds nobody at work commits by itself, which spares it
-two changes of thread.  ``_turn`` is held by whoever commits.
+two changes of thread.  So does an event loop with something small (``attempt``), if nobody else
+wants to write and the disk is quick: a change of thread takes longer than such a commit.
+``_turn`` is held by whoever commits.
 """
 
 from __future__ import annotations
@@ -54,6 +56,11 @@ class WriteDriver(ABC):
     @abstractmethod
     def gate(self) -> AbstractContextManager[None]:
         """Wait for this process's turn to write (fair between processes)."""
+
+    @abstractmethod
+    def swift(self, sync: bool) -> bool:
+        """Whether a small commit would be over sooner than a change of thread; asked right before
+        one.  Nobody else is writing, in any process."""
 
     @abstractmethod
     def begin(self, locks: Iterable[str], sync: bool) -> Tx: ...
@@ -144,6 +151,20 @@ class Committer:
 
         self.submit(Operation(fn, locks, sync, done))
         return future.result()
+
+    def attempt(self, operations: list[Operation]) -> bool:
+        """Commit small writes on this thread if that is quick; false: nothing was done."""
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            if self._closed or not self._queue.empty():
+                return False
+            if not self._driver.swift(any(operation.sync for operation in operations)):
+                return False
+            self._process(operations, gather=False)
+            return True
+        finally:
+            self._turn.release()
 
     def close(self) -> None:
         """Finish what is queued, then stop."""

@@ -196,6 +196,10 @@ class _Writer(WriteDriver):
     def gate(self) -> Iterator[None]:
         yield
 
+    def swift(self, sync: bool) -> bool:
+        del sync
+        return False  # the server is waited for, which an event loop must not do
+
     def begin(self, locks: Iterable[str], sync: bool) -> Tx:
         for attempt in (1, 2):
             try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import sqlite3
 import threading
@@ -49,6 +50,10 @@ TYPES = {
 BUSY_TIMEOUT_S = 60.0
 CHECKPOINT_FRAMES = 2000
 WAL_BYTES_MAX = 64 * 1024 * 1024
+SWIFT_S = 0.0005
+"""A commit that takes less may be made by an event loop itself."""
+SWIFT_OVER = 8
+"""Over about so many commits that is judged."""
 
 _opened: Counter[str] = Counter()
 """How often this process has each file open."""
@@ -134,10 +139,16 @@ class _Writer(WriteDriver):
         self._tx = SqliteTx(self._connection)
         self._gate = _Gate(folder / LOCK_FILE)
         self._sync: bool | None = None
+        self._sync_s = math.inf
+        """How long a commit that waits for the disk took lately."""
         self._checkpointer = _Checkpointer(folder / FILE)
 
     def gate(self) -> _Gate:
         return self._gate
+
+    def swift(self, sync: bool) -> bool:
+        quick = not sync or self._sync_s < SWIFT_S
+        return quick and self._checkpointer.at_rest and self._gate.try_enter()
 
     def begin(self, locks: Iterable[str], sync: bool) -> Tx:
         del locks
@@ -159,7 +170,15 @@ class _Writer(WriteDriver):
 
     def commit(self, channels: set[str]) -> None:
         del channels
+        if not self._sync:
+            self._connection.execute("COMMIT")
+            return
+        began = time.perf_counter()
         self._connection.execute("COMMIT")
+        took_s = time.perf_counter() - began
+        if self._sync_s is math.inf:
+            self._sync_s = took_s
+        self._sync_s += (took_s - self._sync_s) / SWIFT_OVER
 
     def rollback(self) -> None:
         if self._connection.in_transaction:
@@ -196,6 +215,14 @@ class _Gate:
     def __enter__(self) -> None:
         fcntl.flock(self._file, fcntl.LOCK_EX)
 
+    def try_enter(self) -> bool:
+        """Enter if nobody is inside; to enter once more then takes no time."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
     def __exit__(self, *_: object) -> None:
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
@@ -222,6 +249,11 @@ class _Checkpointer:
         self._commits_wanted = 64
         self._thread = threading.Thread(target=self._run, name="headrace-checkpoint", daemon=True)
         self._thread.start()
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing has to be done after the next commit but to count it."""
+        return not self._copied.is_set()
 
     def after_commit(self, writer: _Writer) -> None:
         if self._copied.is_set():

@@ -29,9 +29,14 @@ class Host(Protocol):
         ...
 
     def in_transaction(
-        self, fn: Callable[[Tx], T], locks: Iterable[str] = (), *, sync: bool = True
+        self,
+        fn: Callable[[Tx], T],
+        locks: Iterable[str] = (),
+        *,
+        sync: bool = True,
+        small: bool = False,
     ) -> asyncio.Future[T]:
-        """Run ``fn`` in a write transaction."""
+        """Run ``fn`` in a write transaction; ``small`` ones take a quicker way if there is one."""
         ...
 
     def submit(
@@ -41,6 +46,7 @@ class Host(Protocol):
         done: Callable[[Any, BaseException | None], None],
         *,
         sync: bool = True,
+        small: bool = False,
     ) -> None:
         """The same at once and without a future; ``done`` is called on the event loop."""
         ...

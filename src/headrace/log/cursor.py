@@ -8,6 +8,7 @@ and their row count.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -242,4 +243,9 @@ def widen(batch: pa.RecordBatch, layout: int) -> pa.RecordBatch:
 
 def _with_offsets(batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
     offsets = events.numbers(np.arange(start, start + batch.num_rows, dtype=np.int64))
-    return pa.RecordBatch.from_arrays([offsets, *batch.columns], ["offset", *batch.schema.names])
+    return pa.RecordBatch.from_arrays([offsets, *batch.columns], schema=_numbered(batch.schema))
+
+
+@lru_cache(maxsize=64)
+def _numbered(schema: pa.Schema) -> pa.Schema:
+    return schema.insert(0, pa.field("offset", pa.int64()))

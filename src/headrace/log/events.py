@@ -488,19 +488,33 @@ def stamps_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
 
 def public(batch: pa.RecordBatch, segment: int, offsets: pa.Array) -> pa.RecordBatch:
     """A stored batch as a reader is given it: with place, without internal columns."""
-    names = batch.schema.names
     count = batch.num_rows
-    arrays = []
-    for field in READ_SCHEMA:
-        if field.name == "segment":
-            arrays.append(numbers(np.full(count, segment, np.int32)))
-        elif field.name == "offset":
-            arrays.append(offsets)
-        elif field.name in names:
-            arrays.append(batch.column(field.name))
-        else:
-            arrays.append(_nulls(field.type, count))
+    stored = batch.columns
+    arrays = [_segment_column(segment, count), offsets]
+    for kind, at in _read_plan(tuple(batch.schema.names)):
+        arrays.append(_nulls(kind, count) if at is None else stored[at])
     return pa.RecordBatch.from_arrays(arrays, schema=READ_SCHEMA)
+
+
+@lru_cache(maxsize=64)
+def _read_plan(names: tuple[str, ...]) -> tuple[tuple[pa.DataType, int | None], ...]:
+    """For each column that is read: its type, and its place among those that are stored."""
+    return tuple(
+        (field.type, names.index(field.name) if field.name in names else None)
+        for field in list(READ_SCHEMA)[2:]
+    )
+
+
+def _segment_column(segment: int, count: int) -> pa.Array:
+    """One number over and over; as nulls, from memory that all share."""
+    if count > _NULLS:
+        return numbers(np.full(count, segment, np.int32))
+    return _many_times(segment).slice(0, count)
+
+
+@lru_cache(maxsize=16)
+def _many_times(segment: int) -> pa.Array:
+    return numbers(np.full(_NULLS, segment, np.int32))
 
 
 def _nulls(kind: pa.DataType, count: int) -> pa.Array:

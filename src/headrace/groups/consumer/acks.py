@@ -18,6 +18,9 @@ from headrace.groups.consumer.types import OwnedUnit, UnitAck
 from headrace.groups.host import Host
 from headrace.groups.progress import Progress
 
+FEW = 8
+"""Acks of so many units at most are a small write."""
+
 Done = Callable[[list[Fenced | None], BaseException | None], None]
 
 
@@ -89,7 +92,7 @@ class CatalogAcks:
             done(results, error)
 
         locks = _sorted_locks(ack.unit for ack in acks)
-        self._host.submit(run, locks, remember, sync=sync)
+        self._host.submit(run, locks, remember, sync=sync, small=len(acks) <= FEW)
 
     def _put(self, tx: Tx, ack: UnitAck, state: bytes) -> Fenced | None:
         unit = ack.unit
