@@ -159,6 +159,16 @@ def test_join_runs_a_command_for_each_event(billing: Cli, tmp_path: Path) -> Non
     assert billing("--json", "group", "lag", "orders", "billing").json["events"] == 0
 
 
+def test_explain_tells_of_dead_letters(billing: Cli) -> None:
+    queue_up(billing, ("orders.eu.1", "one"))
+    billing("group", "mapping", "set", "orders", "billing", "m1:0,1,2,3")
+    join = ("group", "join", "orders", "billing", "m1", "--max-deliveries", "1")
+    assert billing(*join, "--exec", "false", "--limit", "1").status == 0
+    said = billing("group", "explain", "orders", "billing").out
+    assert "dead letter: orders.eu.1 at offset 0: nacked after 1 delivery: false exited" in said
+    assert billing("group", "elastic", "rm", "orders", "billing", "--yes").status == 0
+
+
 def test_a_member_that_is_asked_to_end_hands_over_first(billing: Cli) -> None:
     command = [sys.executable, "-m", "headrace", "group", "join", "orders", "billing", "m1"]
     with subprocess.Popen(

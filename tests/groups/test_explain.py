@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
+from pathlib import Path
 
-import headrace
+import headrace.sync
 from headrace.catalog import Catalog
 from headrace.groups import explain
 from headrace.groups.explain import DECISIONS_MAX, Decision
@@ -54,12 +54,17 @@ def test_the_log_of_a_deleted_group_is_gone(catalog: Catalog) -> None:
     assert len(decisions(catalog, "h")) == 1
 
 
-def test_a_running_member_notes_its_decisions(catalog_url: str) -> None:
-    async def work() -> None:
-        async with headrace.open(catalog_url, housekeeping=False) as hr:
-            notes = (explain.note(hr, "g", Decision("assigned", str(n))) for n in range(5))
-            await asyncio.gather(*notes)
-            found = await hr.in_thread(hr.log.catalog.read, lambda tx: explain.read(tx, "g"))
-            assert sorted(one.reason for one in found) == list("01234")
-
-    asyncio.run(work())
+def test_a_shared_group_tells_of_its_dead_letters_until_it_is_deleted(tmp_path: Path) -> None:
+    with headrace.sync.open(tmp_path, housekeeping=False) as hr:
+        hr.create_stream("orders", ["orders.>"])
+        hr.shared_groups.declare("g", "orders.>", start="earliest")
+        hr.publish("orders.1", b"bad")
+        with hr.session("w") as session:
+            session.subscribe("$share/g/orders.>")
+            next(iter(session)).reject("cannot be read")
+        [told] = [d for d in hr.shared_groups.explain("g").decisions if d.what == "dead letter"]
+        assert (told.borrower, told.unit) == ("w", "orders/0")
+        assert told.reason == "orders.1 at offset 0: rejected after 1 delivery: cannot be read"
+        hr.shared_groups.delete("g")
+        hr.shared_groups.declare("g", "orders.>", start="earliest")
+        assert hr.shared_groups.explain("g").decisions == ()

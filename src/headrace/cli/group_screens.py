@@ -126,7 +126,8 @@ def explanation_data(found: Explanation) -> dict[str, Any]:
 def decision_line(one: Recorded) -> str:
     """A decision in words."""
     where = "" if one.partition is None else f" partition {one.partition}"
-    return f"{time_text(one.at_us)}  {one.member}/{one.instance}{where} {one.verdict}: {one.reason}"
+    who = "/".join(part for part in (one.member, one.instance) if part)
+    return f"{time_text(one.at_us)}  {who}{where} {one.verdict}: {one.reason}"
 
 
 def lag_table(found: GroupLag) -> Table:

@@ -1,8 +1,10 @@
-"""The decision log of a group: what was decided, about what, and why.
+"""What members decided about events of a group, and why: which became dead letters.
 
-The last ``DECISIONS_MAX`` are kept in the catalog, in one entry of the group's own, so that
-``headrace group explain`` answers from any machine and also when no member is left.  Whatever
-changes hands many times at once (a rebalance) is recorded in one go.
+Who owns what is decided, and written down, elsewhere: by the instances of a partitioned group and
+by the leader of a shared one.  ``headrace group explain`` shows both together.
+
+The last ``DECISIONS_MAX`` are kept in the catalog, in one entry of the group's own, so that they
+can be asked for from any machine and also when no member is left.
 """
 
 from __future__ import annotations
@@ -12,9 +14,8 @@ from collections.abc import Sequence
 import msgspec
 
 from headrace.catalog import Tx, entries
-from headrace.groups.host import Host
 
-DECISIONS_MAX = 512
+DECISIONS_MAX = 128
 REASON_CHARS_MAX = 500
 _KEY = "log"
 
@@ -23,7 +24,7 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     """One decision; ``at_us`` is the catalog's time when it is recorded."""
 
     what: str
-    """``assigned``, ``moving``, ``waiting for``, ``fenced``, ``evicted``, …"""
+    """``dead letter``"""
     reason: str
     member: str = ""
     unit: str = ""
@@ -77,8 +78,3 @@ def read(tx: Tx, group: str, limit: int = DECISIONS_MAX) -> list[Decision]:
 def forget(tx: Tx, group: str) -> None:
     """Remove the log of a group that is deleted."""
     entries.delete(tx, bucket(group), _KEY)
-
-
-async def note(host: Host, group: str, *decisions: Decision) -> None:
-    """Record decisions in a transaction of their own; it does not wait for the disk."""
-    await host.in_transaction(lambda tx: record(tx, group, decisions), locks(group), sync=False)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import CatalogUnavailableError, Fenced
+from headrace.groups import explain
 from headrace.groups.consumer import dead_letters, transaction
 from headrace.groups.progress import Progress
 from tests.groups.consumer.rig import Heard, rig, run, take, values
@@ -47,6 +48,9 @@ def test_an_event_refused_too_often_becomes_a_dead_letter(catalog_url: str) -> N
                 "headrace-group": "orders.billing",
                 "headrace-member": "m1",
             }
+            (told,) = r.hr.log.catalog.read(lambda tx: explain.read(tx, r.group))
+            assert (told.what, told.member, told.unit) == ("dead letter", "m1", "0")
+            assert told.reason == "orders.a at offset 0: nacked after 3 deliveries: cannot divide"
 
     run(work())
 

@@ -12,12 +12,14 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from headrace.errors import AlreadyAckedError, Fenced, HeadraceError, UnknownStreamError
+from headrace.groups import explain
 from headrace.groups.consumer.transaction import acked, commit
 from headrace.groups.consumer.types import UnitAck
 from headrace.groups.delivery import DeadLetter
 from headrace.log.events import Event, batch_of, now_us
 
 if TYPE_CHECKING:
+    from headrace.catalog import Tx
     from headrace.groups.consumer.delivery import Delivery
     from headrace.groups.consumer.run import Dying, Run, Runtime
 
@@ -31,6 +33,8 @@ GROUP = "headrace-group"
 MEMBER = "headrace-member"
 
 DETAIL_CHARS_MAX = 1000
+TOLD_MAX = 8
+"""Of many that are stored at once so many are in the decision log; the rest is counted."""
 RETRY_S = 0.5
 
 
@@ -61,22 +65,41 @@ def dead_letter(run: Run, delivery: Delivery, letter: DeadLetter) -> Event:
     )
 
 
+def decisions(run: Run, dying: Dying) -> list[explain.Decision]:
+    """What ``headrace group explain`` tells of dead letters."""
+    lines = []
+    for letter in dying.letters[:TOLD_MAX]:
+        assert isinstance(letter.headers, tuple)
+        about = {key: str(value) for key, value in letter.headers}
+        attempts = about.get(ATTEMPTS, "0")
+        line = f"{letter.subject} at offset {about[OFFSET]}: {about[REASON]}"
+        if attempts != "0":
+            line += f" after {attempts} deliver{'y' if attempts == '1' else 'ies'}"
+        lines.append(line + (f": {about[DETAIL]}" if DETAIL in about else ""))
+    if len(dying.letters) > TOLD_MAX:
+        lines.append(f"and {len(dying.letters) - TOLD_MAX:,} more at once")
+    member, unit = run.runtime.options.member, run.owned.unit
+    return [explain.Decision("dead letter", line, member, unit) for line in lines]
+
+
 async def bury(runtime: Runtime, run: Run, dying: Dying) -> None:
-    """Store dead letters and the progress over them in one commit."""
+    """Store dead letters, the progress over them and the reasons in one commit."""
     stream = runtime.options.dead_letters or stream_of(run.owned.group)
     log = runtime.host.log
     ack = UnitAck(run.owned, acked(dying.ranges))
     batch = batch_of(dying.letters, now_us())
+    told = decisions(run, dying)
+
+    def stage(tx: Tx) -> None:
+        runtime.acks.stage(tx, ack)
+        explain.record(tx, run.owned.group, told)
+
+    locks = [*runtime.acks.locks(run.owned), *explain.locks(run.owned.group)]
     for made in (False, True):
         write = log.write_of()
         write.add(stream, batch, segment=0, captured=True)
         try:
-            await commit(
-                runtime.host,
-                write,
-                lambda tx: runtime.acks.stage(tx, ack),
-                runtime.acks.locks(run.owned),
-            )
+            await commit(runtime.host, write, stage, locks)
         except UnknownStreamError:
             if made:
                 raise

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
+from headrace.catalog import Tx, streams
+from headrace.groups import explain as letters
 from headrace.groups.partitioned import admin, filling
 from headrace.groups.partitioned.admin import GroupInfo
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.record import Recorded, recorded
 from headrace.groups.partitioned.status import GroupStatus
+from headrace.groups.partitioned.units import layout_of, progress_names
 from headrace.log.log import Log
 
 
@@ -31,7 +34,29 @@ def explain(log: Log, stream: str, group: str) -> Explanation:
     found = findings(info, status)
     if wanting := filling_finding(log, name):
         found.append(wanting)
-    return Explanation(info, status, tuple(found), recorded(log, name))
+    decisions = sorted((*recorded(log, name), *dead_letters(log, info)), key=lambda d: d.at_us)
+    return Explanation(info, status, tuple(found), tuple(decisions))
+
+
+def dead_letters(log: Log, info: GroupInfo) -> list[Recorded]:
+    """Which events members gave up on, and why; the last ones, oldest first."""
+
+    def look(tx: Tx) -> list[Recorded]:
+        source = streams.get(tx, info.name.stream)
+        if source is None:
+            return []
+        layout = layout_of(info.config, source.config)
+        return [
+            Recorded(one.at_us, one.what, one.member, one.instance, one.reason, _number(one.unit))
+            for reader in progress_names(info.name, info.config, layout)
+            for one in letters.read(tx, reader)
+        ]
+
+    return log.catalog.read(look, snapshot=True)
+
+
+def _number(unit: str) -> int | None:
+    return int(unit) if unit.isdigit() else None
 
 
 def filling_finding(log: Log, name: GroupName) -> str:

@@ -19,6 +19,7 @@ from headrace.errors import (
     InvalidPositionError,
     MaxMembersError,
 )
+from headrace.groups import explain
 from headrace.groups.partitioned import changes
 from headrace.groups.partitioned.config import (
     Distribution,
@@ -177,10 +178,14 @@ def delete(log: Log, stream: str, group: str, kind: GroupKind | None = None) -> 
         for own in (name.work_queue, name.dead_letters):
             internal.delete(tx, own)
         _forget_owners(tx, name, current.config)
+        for reader in readers:
+            explain.forget(tx, reader)
         return current
 
+    readers = [name.key, *(name.share(member) for member in info.config.assignment())]
     locks = [
         *locks_of(name, info.kind, None),
+        *(lock for reader in readers for lock in explain.locks(reader)),
         streams.LOCK_ALL,
         entries.lock(STEP_DOWN_BUCKET),
         entries.lock(DECISIONS_BUCKET),

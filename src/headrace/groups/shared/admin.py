@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.catalog import Tx, leases
+from headrace.groups import explain as events
 from headrace.groups.host import Host
 from headrace.groups.shared import properties, sessions, starts, state
 from headrace.groups.shared.properties import GroupProperties, LeaderStatus, MemberStatus
@@ -97,8 +98,16 @@ def look(tx: Tx, group: GroupProperties) -> GroupInfo:
         leader_token=lease.token if lease else 0,
         members=status.members,
         units=tuple(units),
-        decisions=status.decisions,
+        decisions=_with_dead_letters(tx, group.key, status.decisions),
     )
+
+
+def _with_dead_letters(tx: Tx, group: str, decided: tuple[Decision, ...]) -> tuple[Decision, ...]:
+    letters = [
+        Decision(one.at_us // 1000, one.what, state.unit_of_claim(one.unit), one.member, one.reason)
+        for one in events.read(tx, group)
+    ]
+    return tuple(sorted((*decided, *letters), key=lambda one: one.at_ms)) if letters else decided
 
 
 def explain(info: GroupInfo) -> Explanation:

@@ -11,6 +11,7 @@ from headrace.errors import (
     SharedGroupExistsError,
     UnknownSharedGroupError,
 )
+from headrace.groups import explain
 from headrace.groups.shared import starts
 from headrace.groups.shared.handler import group_key
 from headrace.groups.shared.records import Decision
@@ -178,7 +179,7 @@ def delete(tx: Tx, key: str, *, force: bool) -> None:
 def delete_locks(key: str) -> tuple[str, ...]:
     """What deleting a group depends on."""
     lease = leases.lock(lease_name(key))
-    return (*declare_locks(key), entries.lock(STATUS_BUCKET), lease)
+    return (*declare_locks(key), *explain.locks(key), entries.lock(STATUS_BUCKET), lease)
 
 
 def put_status(tx: Tx, key: str, status: LeaderStatus) -> None:

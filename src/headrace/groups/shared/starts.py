@@ -15,6 +15,7 @@ from typing import TypeAlias
 from headrace.catalog import Tx, entries, progress, streams
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import InvalidPositionError, StartBeforeHistoryError
+from headrace.groups import explain
 from headrace.groups.progress import Progress
 from headrace.log import events
 from headrace.log.cursor import Cursor
@@ -145,6 +146,7 @@ def handed_bucket(group: str) -> str:
 
 def forget_group(tx: Tx, group: str) -> None:
     """Delete everything about where a group stands; the tokens of its claims stay."""
+    explain.forget(tx, group)
     for entry in entries.changes(tx, handed_bucket(group), 0).entries:
         if entry.value is not None:
             entries.delete(tx, handed_bucket(group), entry.key)
