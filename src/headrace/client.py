@@ -27,7 +27,8 @@ from headrace.catalog import Tx
 from headrace.catalog.committer import Done, Operation
 from headrace.catalog.producers import Placed
 from headrace.catalog.streams import Fixed, Limits, Retention, Scaling, Stream, StreamConfig
-from headrace.errors import CatalogClosedError, CatalogUnavailableError, HeadraceError
+from headrace.errors import CatalogClosedError, HeadraceError
+from headrace.groups.commit import SMALL_BYTES, commit
 from headrace.groups.consumer import ConsumerOptions
 from headrace.groups.deletion import delete_stream
 from headrace.groups.partitioned.groups import Groups
@@ -39,12 +40,13 @@ from headrace.groups.shared.session import Session
 from headrace.groups.shared.sessions import EXPIRY_MS as SESSION_EXPIRY_MS
 from headrace.housekeeping import Housekeeper
 from headrace.log import limits
-from headrace.log.append import ATTEMPTS_MAX, Outcome, Stale, Write
+from headrace.log.append import Outcome, Write
 from headrace.log.compact import Compacted, CompactionPolicy
 from headrace.log.cursor import OnDamaged
-from headrace.log.events import Event, Events, Headers, batch_of, check_event, now_us
-from headrace.log.log import Log, Scaled, discard, to_batch
+from headrace.log.events import Event, Events, Headers, check_event
+from headrace.log.log import Log, Scaled, to_batch
 from headrace.log.open import open_log
+from headrace.log.output import Output
 from headrace.log.position import Position
 from headrace.log.read import Place, Query
 from headrace.log.sweep import Swept
@@ -55,7 +57,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 THREADS = 8
-SMALL_BYTES = 256 * 1024
 
 
 def open(
@@ -111,6 +112,7 @@ class Headrace:
             self._pool.shutdown(wait=False)
             self._pool = None
             raise
+        self._log.catalog.serve_on(self._loop)
         self._publisher = Publisher(self)
         if self._housekeeping:
             self._housekeeper = Housekeeper(self)
@@ -138,6 +140,7 @@ class Headrace:
         if self._log is not None and self._pool is not None:
             self._hand_over()
             log, self._log = self._log, None
+            log.catalog.leave_loop()
             await self.in_thread(log.catalog.close)
             for reading in list(self._readings):
                 reading.wake()
@@ -275,25 +278,7 @@ class Headrace:
 
     async def commit(self, write: Write) -> Outcome:
         """Prepare and commit a write, again if its segments were sealed meanwhile."""
-        for _ in range(ATTEMPTS_MAX):
-            if write.is_small(SMALL_BYTES):
-                write.prepare()
-            else:
-                await self.in_thread(write.prepare)
-            try:
-                outcome = await self.in_transaction(
-                    write.run, write.locks, small=write.is_small(SMALL_BYTES)
-                )
-            except Stale as stale:
-                await self.in_thread(write.again, stale)
-            except HeadraceError as error:
-                await self.in_thread(discard, write, error)
-                raise
-            else:
-                if outcome.repeat:
-                    await self.in_thread(write.discard)
-                return outcome
-        raise CatalogUnavailableError("the stream was scaled again and again; try later")
+        return await commit(self, write)
 
     async def _to_batch(self, data: Events) -> pa.RecordBatch:
         if isinstance(data, Event) or _is_small(data):
@@ -517,43 +502,12 @@ def _is_small(data: Events) -> bool:
     return bool(data.get_total_buffer_size() < SMALL_BYTES or data.nbytes < SMALL_BYTES)
 
 
-class Transaction:
+class Transaction(Output):
     """Appends that commit together when the block ends, or not at all."""
 
     def __init__(self, client: Headrace, write: Write) -> None:
+        super().__init__(client.log, write)
         self._client = client
-        self._write = write
-        self._write.transaction = True
-        self.placed: tuple[Placed, ...] = ()
-        """Where the events are, once the block has ended."""
-
-    def publish(
-        self,
-        subject: str,
-        value: bytes,
-        *,
-        key: str | None = None,
-        headers: Headers | None = None,
-        timestamp: datetime | None = None,
-        epoch: tuple[int, ...] | None = None,
-    ) -> None:
-        """Add one event, for the stream that captures its subject."""
-        event = Event(
-            subject=subject,
-            value=value,
-            key=key,
-            headers=headers,
-            timestamp=timestamp,
-            epoch=epoch,
-        )
-        batch = batch_of([check_event(event)], now_us())
-        self._write.add(self._client.log.routes.stream_for(subject), batch)
-
-    def append(
-        self, stream: str, data: Events, *, expected_heads: Mapping[int, int] | None = None
-    ) -> None:
-        """Add events for a stream."""
-        self._write.add(stream, to_batch(data), expected=expected_heads)
 
     async def __aenter__(self) -> Self:
         return self

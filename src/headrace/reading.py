@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
+from headrace.catalog.wake import calling_on
 from headrace.log.cursor import OnDamaged
 from headrace.log.read import Query, Reader
 
@@ -80,12 +81,7 @@ class Reading:
         )
         self._given = self._reader.positions
         if self._query.follow:
-            loop = asyncio.get_running_loop()
-
-            def heard() -> None:
-                if not loop.is_closed():
-                    loop.call_soon_threadsafe(self._news.set)
-
+            heard = calling_on(asyncio.get_running_loop(), self._news.set)
             channel = self._reader.channel
             self._unsubscribe = await self._client.in_thread(log.catalog.subscribe, channel, heard)
 

@@ -9,6 +9,7 @@ two writes that share a name ever interleave and none deadlock.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -82,6 +83,17 @@ class Catalog(ABC):
         """
         self._listen()
         return self.notifier.subscribe(channel, callback)
+
+    @abstractmethod
+    def serve_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """All who subscribe do so for this loop: it may bring the news itself.
+
+        It has to run until :meth:`leave_loop`, which is called on it before the end.
+        """
+
+    @abstractmethod
+    def leave_loop(self) -> None:
+        """The loop brings no more news."""
 
     @contextmanager
     def waiting(self, *channels: str) -> Iterator[Callable[[float | None], bool]]:

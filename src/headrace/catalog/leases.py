@@ -48,28 +48,16 @@ def get(tx: Tx, name: str) -> Lease | None:
 
 def acquire(tx: Tx, name: str, owner: str, ttl_ms: int) -> Lease | None:
     """Take the lease if it is free, expired or the same owner's; None while another holds it."""
-    check_key(name, "a lease's name")
-    check_key(owner, "a lease's owner")
-    _check_ttl(name, ttl_ms)
+    _check(name, owner, ttl_ms)
     held = get(tx, name)
     if held is not None and held.owner != owner:
         return None
-    row = tx.row(
-        "INSERT INTO leases (name, owner, token, expires_us) VALUES (?, ?, 1, ?) "
-        "ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, token = leases.token + 1, "
-        "expires_us = excluded.expires_us RETURNING token, expires_us",
-        (name, owner, tx.now_us() + ttl_ms * 1000),
-    )
-    assert row is not None
-    tx.notify(channel(name))
-    return Lease(name, owner, row[0], row[1])
+    return seize(tx, name, owner, ttl_ms)
 
 
 def seize(tx: Tx, name: str, owner: str, ttl_ms: int) -> Lease:
     """Take the lease whoever holds it; the former owner's token is stale from here on."""
-    check_key(name, "a lease's name")
-    check_key(owner, "a lease's owner")
-    _check_ttl(name, ttl_ms)
+    _check(name, owner, ttl_ms)
     row = tx.row(
         "INSERT INTO leases (name, owner, token, expires_us) VALUES (?, ?, 1, ?) "
         "ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, token = leases.token + 1, "
@@ -120,6 +108,12 @@ def release(tx: Tx, name: str, token: int) -> bool:
     if count:
         tx.notify(channel(name))
     return count > 0
+
+
+def _check(name: str, owner: str, ttl_ms: int) -> None:
+    check_key(name, "a lease's name")
+    check_key(owner, "a lease's owner")
+    _check_ttl(name, ttl_ms)
 
 
 def _check_ttl(name: str, ttl_ms: int) -> None:

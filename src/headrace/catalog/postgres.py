@@ -14,6 +14,7 @@ under lock is to wait until a commit that is still under way has ended.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import threading
@@ -394,6 +395,12 @@ class PostgresCatalog(Catalog):
                 self._readers.give(tx, broken=tx.broken)
 
     # -- waiting ------------------------------------------------------------------------
+
+    def serve_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        del loop  # news come over a connection that a thread waits on
+
+    def leave_loop(self) -> None:
+        return
 
     def _listen(self) -> None:
         with self._lock:

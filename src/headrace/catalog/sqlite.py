@@ -9,6 +9,7 @@ from its beginning again instead of growing it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import math
@@ -436,6 +437,12 @@ class SqliteCatalog(Catalog):
 
     def _listen(self) -> None:
         self._sockets.listen()
+
+    def serve_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._sockets.serve_on(loop)
+
+    def leave_loop(self) -> None:
+        self._sockets.leave_loop()
 
     @contextlib.contextmanager
     def _change_detector(self) -> Iterator[Callable[[], bool]]:

@@ -11,10 +11,14 @@ full queue means that at least ``BURST`` datagrams are read in one go; it then w
 so that no channel is missed.  A committer has a socket for each receiver: what lies unread in
 the queue of one that is paused counts against the sending socket, and would silence a shared one
 for all.
+
+The socket is served by a thread, or by an event loop where all who wait are on one: a thread
+between the news and the loop would cost more time than reading what they are about.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import logging
@@ -93,6 +97,27 @@ class Notifier:
                 _log.exception("a callback failed on news")
 
 
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def calling_on(loop: asyncio.AbstractEventLoop, fn: Callback) -> Callback:
+    """A callback that has a loop call ``fn`` soon, from whatever thread the news comes."""
+
+    def heard() -> None:
+        if loop.is_closed():
+            return
+        if _running_loop() is loop:
+            loop.call_soon(fn)
+        else:
+            loop.call_soon_threadsafe(fn)
+
+    return heard
+
+
 def wake_folder(catalog_folder: Path) -> Path:
     """Where the sockets live: in the catalog, unless its path is too long for a socket."""
     folder = catalog_folder.resolve() / "wake"
@@ -120,6 +145,9 @@ class WakeSockets:
         self._name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._receiver: socket.socket | None = None
         self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_loop = contextlib.ExitStack()
+        """What to undo when the loop no longer serves."""
         self._closing = False
         self._senders: dict[str, socket.socket] = {}
         self._peers: list[str] = []
@@ -187,12 +215,57 @@ class WakeSockets:
             receiver.bind(str(self._folder / self._name))
             self._receiver = receiver
             watching = threading.Event()
-            self._thread = threading.Thread(
-                target=self._run, args=(receiver, watching), name="headrace-wake", daemon=True
-            )
-            self._thread.start()
+            self._start(receiver, watching)
         # Whoever looks after this misses no change, even of a committer that dies untold.
         watching.wait(POLL_S)
+
+    def _start(self, receiver: socket.socket, watching: threading.Event) -> None:
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            if _running_loop() is loop:
+                self._begin(loop, receiver, watching)
+            else:
+                loop.call_soon_threadsafe(self._begin, loop, receiver, watching)
+            return
+        self._thread = threading.Thread(
+            target=self._run, args=(receiver, watching), name="headrace-wake", daemon=True
+        )
+        self._thread.start()
+
+    # -- on an event loop ---------------------------------------------------------------
+
+    def serve_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have this loop receive, once somebody waits; it has to run until ``leave_loop``."""
+        with self._lock:
+            self._loop = loop
+
+    def leave_loop(self) -> None:
+        """Receive no more; called on the loop."""
+        with self._lock:
+            self._loop = None
+            self._closing = True
+        self._on_loop.close()
+
+    def _begin(
+        self, loop: asyncio.AbstractEventLoop, receiver: socket.socket, watching: threading.Event
+    ) -> None:
+        if not self._closing:
+            changed = self._on_loop.enter_context(self._changed())
+            loop.add_reader(receiver, self._drain, receiver)
+            self._on_loop.callback(loop.remove_reader, receiver)
+            self._check_later(loop, changed)
+        watching.set()
+
+    def _check_later(self, loop: asyncio.AbstractEventLoop, changed: Callable[[], bool]) -> None:
+        def check() -> None:
+            if not self._closing:
+                if changed():
+                    self._notifier.everybody()
+                loop.call_later(POLL_S, check)
+
+        loop.call_later(POLL_S, check)
+
+    # -- on a thread --------------------------------------------------------------------
 
     def _run(self, receiver: socket.socket, watching: threading.Event) -> None:
         poller = select.poll()
@@ -229,14 +302,15 @@ class WakeSockets:
             self._closing = True
             receiver, thread = self._receiver, self._thread
             self._receiver = None
-        if receiver is not None and thread is not None:
+        if receiver is not None:
             path = str(self._folder / self._name)
-            with (
-                contextlib.suppress(OSError),
-                socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as waker,
-            ):
-                waker.sendto(b"", path)
-            thread.join(timeout=2 * POLL_S)
+            if thread is not None:
+                with (
+                    contextlib.suppress(OSError),
+                    socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as waker,
+                ):
+                    waker.sendto(b"", path)
+                thread.join(timeout=2 * POLL_S)
             receiver.close()
             with contextlib.suppress(OSError):
                 os.unlink(path)

@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.catalog import streams
 from headrace.catalog.streams import Segment, Stream
+from headrace.catalog.wake import calling_on
 from headrace.errors import HeadraceError, UnknownSegmentError, UnknownStreamError
 from headrace.groups.host import Host
 from headrace.log.log import Log
@@ -71,7 +72,8 @@ class StreamNews:
         log = self._host.log
         stream = await self._host.in_thread(log.stream, self._name)
         channel = streams.channel(stream.id)
-        stop = await self._host.in_thread(log.catalog.subscribe, channel, self._heard)
+        heard = calling_on(self._loop, self.look)
+        stop = await self._host.in_thread(log.catalog.subscribe, channel, heard)
         self._unsubscribe = stop
         # Subscribed first, looked second: nothing falls in between.
         self._stream = await self._host.in_thread(log.stream, self._name)
@@ -119,11 +121,6 @@ class StreamNews:
             self._listeners.pop(number, None)
 
     # -- looking ------------------------------------------------------------------------
-
-    def _heard(self) -> None:
-        """On a thread of the catalog's."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.look)
 
     def look(self) -> None:
         """See how far the segments have come; one look at a time."""
