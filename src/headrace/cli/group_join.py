@@ -71,17 +71,9 @@ def join(
         raise UsageError("--exec: give a command")
 
     async def run() -> None:
-        import headrace
-
         stop_on_terminate()
         async with (
-            headrace.open(
-                options.place,
-                store=options.store,
-                store_options=options.store_options,
-                create=False,
-                housekeeping=False,
-            ) as hr,
+            options.open_async() as hr,
             hr.join(
                 stream, group, member, pin_ttl_ms=pin_ttl_ms, max_deliveries=max_deliveries
             ) as joined,

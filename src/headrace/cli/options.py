@@ -17,6 +17,7 @@ from rich.progress import Progress
 from headrace.cli.values import pair
 
 if TYPE_CHECKING:
+    from headrace.client import Headrace
     from headrace.log.log import Log
 
 CATALOG_VARIABLE = "HEADRACE_CATALOG"
@@ -69,6 +70,18 @@ class Options:
             yield log
         finally:
             log.catalog.close()
+
+    def open_async(self) -> Headrace:
+        """The same with an event loop; housekeeping is left to programs that stay."""
+        import headrace
+
+        return headrace.open(
+            self.place,
+            store=self.store,
+            store_options=self.store_options,
+            create=False,
+            housekeeping=False,
+        )
 
 
 NONE = Options()

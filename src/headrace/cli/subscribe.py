@@ -61,17 +61,9 @@ def subscribe(
         parse_filter(subscription)
 
     async def run() -> None:
-        import headrace
-
         stop_on_terminate()
         async with (
-            headrace.open(
-                options.place,
-                store=options.store,
-                store_options=options.store_options,
-                create=False,
-                housekeeping=False,
-            ) as hr,
+            options.open_async() as hr,
             hr.session(session) as worker,
         ):
             if subscription not in worker.subscriptions:

@@ -76,14 +76,19 @@ def render() -> str:
     return "\n".join(sections)
 
 
-def main() -> None:
-    """Write the page into a folder, ``docs`` unless told otherwise."""
-    parser = argparse.ArgumentParser(description="Draw the state diagrams of shared groups.")
+def write_page(about: str, file_name: str, page: str) -> None:
+    """Write a page into a folder, ``docs`` unless told otherwise: what such a module does."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("folder", nargs="?", default="docs", type=Path)
     folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / FILE_NAME).write_text(render(), encoding="utf-8")
-    print(f"wrote {folder / FILE_NAME}")
+    (folder / file_name).write_text(page, encoding="utf-8")
+    print(f"wrote {folder / file_name}")
+
+
+def main() -> None:
+    """Write the page."""
+    write_page("Draw the state diagrams of shared groups.", FILE_NAME, render())
 
 
 if __name__ == "__main__":

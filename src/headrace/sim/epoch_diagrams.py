@@ -6,10 +6,8 @@ older than the tables.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from enum import StrEnum
-from pathlib import Path
 from typing import TypeVar
 
 from headrace.epochs.lifecycle import (
@@ -18,6 +16,7 @@ from headrace.epochs.lifecycle import (
     EpochState,
     Standing,
 )
+from headrace.sim.diagrams import write_page
 
 FILE_NAME = "epochs-states.md"
 
@@ -73,13 +72,8 @@ def render() -> str:
 
 
 def main() -> None:
-    """Write the page into a folder, ``docs`` unless told otherwise."""
-    parser = argparse.ArgumentParser(description="Draw the state diagrams of epochs.")
-    parser.add_argument("folder", nargs="?", default="docs", type=Path)
-    folder: Path = parser.parse_args().folder
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / FILE_NAME).write_text(render(), encoding="utf-8")
-    print(f"wrote {folder / FILE_NAME}")
+    """Write the page."""
+    write_page("Draw the state diagrams of epochs.", FILE_NAME, render())
 
 
 if __name__ == "__main__":

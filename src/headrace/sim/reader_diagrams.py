@@ -6,12 +6,9 @@ older than the tables, and another when the rules do what a table does not show.
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 from headrace.groups.readers.checkpoints import CHECKPOINT_TRANSITIONS, CheckpointStatus
 from headrace.groups.readers.segments import SEGMENT_TRANSITIONS, SegmentStatus
-from headrace.sim.diagrams import mermaid
+from headrace.sim.diagrams import mermaid, write_page
 
 FILE_NAME = "reader-groups-states.md"
 
@@ -50,13 +47,8 @@ def render() -> str:
 
 
 def main() -> None:
-    """Write the page into a folder, ``docs`` unless told otherwise."""
-    parser = argparse.ArgumentParser(description="Draw the state diagrams of reader groups.")
-    parser.add_argument("folder", nargs="?", default="docs", type=Path)
-    folder: Path = parser.parse_args().folder
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / FILE_NAME).write_text(render(), encoding="utf-8")
-    print(f"wrote {folder / FILE_NAME}")
+    """Write the page."""
+    write_page("Draw the state diagrams of reader groups.", FILE_NAME, render())
 
 
 if __name__ == "__main__":

@@ -6,11 +6,8 @@ than the table.
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 from headrace.regions.controller import TRANSITIONS, Phase
-from headrace.sim.diagrams import mermaid
+from headrace.sim.diagrams import mermaid, write_page
 
 FILE_NAME = "region-states.md"
 
@@ -34,13 +31,8 @@ def render() -> str:
 
 
 def main() -> None:
-    """Write the page into a folder, ``docs`` unless told otherwise."""
-    parser = argparse.ArgumentParser(description="Draw the state diagram of snapshots.")
-    parser.add_argument("folder", nargs="?", default="docs", type=Path)
-    folder: Path = parser.parse_args().folder
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / FILE_NAME).write_text(render(), encoding="utf-8")
-    print(f"wrote {folder / FILE_NAME}")
+    """Write the page."""
+    write_page("Draw the state diagram of snapshots.", FILE_NAME, render())
 
 
 if __name__ == "__main__":

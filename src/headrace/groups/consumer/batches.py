@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import AnsweredError, Fenced
+from headrace.errors import AnsweredError
 from headrace.groups.consumer import rows
 from headrace.groups.consumer.dead_letters import dead_letter
 from headrace.groups.consumer.delivery import deliveries
@@ -25,11 +25,9 @@ from headrace.groups.delivery import (
     BatchDispatcher,
     BatchHandout,
     DeadLetter,
-    DyingPiece,
     Piece,
     Stalled,
 )
-from headrace.groups.progress import Progress
 from headrace.log import events
 
 
@@ -120,7 +118,7 @@ class BatchRun(Run):
 
     def __init__(self, runtime: Runtime, owned: OwnedUnit) -> None:
         super().__init__(runtime, owned)
-        self.dispatcher = BatchDispatcher(runtime.options.delivery, owned.progress)
+        self.dispatcher: BatchDispatcher = BatchDispatcher(runtime.options.delivery, owned.progress)
         self.committing = False
         self._fed: deque[_Fed] = deque()
 
@@ -135,19 +133,8 @@ class BatchRun(Run):
         return not self.committing and self.dispatcher.caught_up
 
     @property
-    def next_offset(self) -> int:
-        return self.dispatcher.next_offset
-
-    @property
-    def wake_at_ms(self) -> int | None:
-        return self.dispatcher.wake_at_ms
-
-    @property
     def fetch_events_max(self) -> int:
         return self.runtime.options.batch_events_max
-
-    def progress(self) -> Progress:
-        return self.dispatcher.progress()
 
     def may_take(self) -> bool:
         if self.gone is not None or self.draining:
@@ -215,22 +202,12 @@ class BatchRun(Run):
     def nack(self, handout: BatchHandout, delay_ms: int | None, reason: str) -> Awaitable[None]:
         """A batch is refused; waits until that is stored."""
         outcome = self.dispatcher.nack(handout.ticket, now_ms(), delay_ms, reason)
-        self._refused(outcome)
-        if isinstance(outcome, DyingPiece):
-            return self.runtime.buried(self)
-        return self.stored()
+        return self._refused_and_stored(outcome)
 
     def reject(self, handout: BatchHandout, reason: str) -> Awaitable[None]:
         """A batch dies; waits until its events are stored as dead letters."""
         self.dispatcher.reject(handout.ticket, now_ms(), reason)
         return self.runtime.buried(self)
-
-    def _refused(self, outcome: object) -> None:
-        self.runtime.changed(self, delay_ms=self.runtime.options.ack_delay_ms)
-        if isinstance(outcome, DyingPiece):
-            self.runtime.bury(self)
-        else:
-            self.runtime.wake_at(self.dispatcher.wake_at_ms)
 
     def settle(self) -> None:
         """Answers reach the dispatcher at once."""
@@ -258,25 +235,13 @@ class BatchRun(Run):
     def tick(self, now: int, unseen: list[int]) -> list[Stalled]:
         if unseen or self.committing:
             self.dispatcher.renew(now)
-        found: list[Stalled] = []
-        for outcome in self.dispatcher.tick(now):
-            if isinstance(outcome, Stalled):
-                found.append(outcome)
-            else:
-                self._refused(outcome)
-        due = self.dispatcher.wake_at_ms
-        if due is not None and due <= now:
-            self.runtime.offer(self)
-        return found
+        return self._expire(now)
 
     def drain(self, unseen: list[int]) -> None:
         self.dispatcher.drain()
         if unseen:
             self.dispatcher.recall()
         self.draining = True
-
-    def fence(self, fenced: Fenced) -> None:
-        self.dispatcher.fence(fenced)
 
 
 class _Answer:

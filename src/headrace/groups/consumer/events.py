@@ -13,7 +13,7 @@ from itertools import compress
 
 import msgspec
 
-from headrace.errors import DeliveryError, Fenced, HeadraceError
+from headrace.errors import DeliveryError, HeadraceError
 from headrace.groups.consumer import rows
 from headrace.groups.consumer.dead_letters import dead_letter
 from headrace.groups.consumer.delivery import Delivery, deliveries
@@ -21,8 +21,7 @@ from headrace.groups.consumer.fetch import Fetched, Skipped
 from headrace.groups.consumer.run import Dying, Run, Runtime, now_ms
 from headrace.groups.consumer.transaction import AckTransaction
 from headrace.groups.consumer.types import OwnedUnit
-from headrace.groups.delivery import DeadLetter, Dispatcher, Stalled
-from headrace.groups.progress import Progress
+from headrace.groups.delivery import Dispatcher, Stalled
 from headrace.log import limits
 
 ENOUGH_EVENTS = 64
@@ -38,7 +37,7 @@ class EventRun(Run):
 
     def __init__(self, runtime: Runtime, owned: OwnedUnit) -> None:
         super().__init__(runtime, owned)
-        self.dispatcher = Dispatcher(runtime.options.delivery, owned.progress)
+        self.dispatcher: Dispatcher = Dispatcher(runtime.options.delivery, owned.progress)
         self.soon: list[int] = []
         self.rows: dict[int, Delivery] = {}
         self.committing: set[int] = set()
@@ -55,19 +54,8 @@ class EventRun(Run):
         return not self.soon and not self.committing and self.dispatcher.caught_up
 
     @property
-    def next_offset(self) -> int:
-        return self.dispatcher.next_offset
-
-    @property
-    def wake_at_ms(self) -> int | None:
-        return self.dispatcher.wake_at_ms
-
-    @property
     def fetch_events_max(self) -> int:
         return limits.READ_ROWS
-
-    def progress(self) -> Progress:
-        return self.dispatcher.progress()
 
     def may_take(self) -> bool:
         return self.gone is None and (self.dispatcher.ready or bool(self.ahead))
@@ -200,10 +188,7 @@ class EventRun(Run):
         outcome = self.dispatcher.nack(
             delivery.offset, delivery.attempt, now_ms(), delay_ms, reason
         )
-        self._refused(outcome)
-        if isinstance(outcome, DeadLetter):
-            return self.runtime.buried(self)
-        return self.stored()
+        return self._refused_and_stored(outcome)
 
     def reject(self, delivery: Delivery, reason: str) -> Awaitable[None]:
         """Let one die; waits until it is stored as a dead letter."""
@@ -213,13 +198,6 @@ class EventRun(Run):
     def extend(self, delivery: Delivery) -> None:
         """Its time begins anew."""
         self.dispatcher.extend(delivery.offset, delivery.attempt, now_ms())
-
-    def _refused(self, outcome: object) -> None:
-        self.runtime.changed(self, delay_ms=self.runtime.options.ack_delay_ms)
-        if isinstance(outcome, DeadLetter):
-            self.runtime.bury(self)
-        else:
-            self.runtime.wake_at(self.dispatcher.wake_at_ms)
 
     # -- transactions and dead letters --------------------------------------------------
 
@@ -248,24 +226,12 @@ class EventRun(Run):
     def tick(self, now: int, unseen: list[int]) -> list[Stalled]:
         self.settle()
         self.dispatcher.renew([*unseen, *self.committing], now)
-        found: list[Stalled] = []
-        for outcome in self.dispatcher.tick(now):
-            if isinstance(outcome, Stalled):
-                found.append(outcome)
-            else:
-                self._refused(outcome)
-        due = self.dispatcher.wake_at_ms
-        if due is not None and due <= now:
-            self.runtime.offer(self)
-        return found
+        return self._expire(now)
 
     def drain(self, unseen: list[int]) -> None:
         self.dispatcher.drain()
         self.dispatcher.recall(unseen)
         self.draining = True
-
-    def fence(self, fenced: Fenced) -> None:
-        self.dispatcher.fence(fenced)
 
     def drop_ahead(self) -> None:
         super().drop_ahead()

@@ -18,7 +18,13 @@ from headrace.errors import Fenced, HeadraceError
 from headrace.groups.consumer.fetch import Fetched, Skipped, UnitReader
 from headrace.groups.consumer.news import StreamNews
 from headrace.groups.consumer.types import AckStore, ConsumerOptions, OwnedUnit
-from headrace.groups.delivery import Stalled
+from headrace.groups.delivery import (
+    BatchDispatcher,
+    DeadLetter,
+    Dispatcher,
+    DyingPiece,
+    Stalled,
+)
 from headrace.groups.host import Host
 from headrace.groups.progress import Progress
 from headrace.log.events import Event
@@ -100,6 +106,9 @@ class Dying(msgspec.Struct, frozen=True):
 class Run(ABC):
     """What runs of events and of batches share: reading ahead, and the end."""
 
+    dispatcher: Dispatcher | BatchDispatcher
+    """The core."""
+
     def __init__(self, runtime: Runtime, owned: OwnedUnit) -> None:
         self.runtime = runtime
         self.owned = owned
@@ -136,20 +145,6 @@ class Run(ABC):
     def caught_up(self) -> bool:
         """Everything that was fed is acked, and everything that was fetched is fed."""
 
-    @property
-    @abstractmethod
-    def next_offset(self) -> int:
-        """Where reading goes on when nothing is fetched."""
-
-    @property
-    @abstractmethod
-    def wake_at_ms(self) -> int | None:
-        """When time matters next."""
-
-    @abstractmethod
-    def progress(self) -> Progress:
-        """What to store."""
-
     @abstractmethod
     def settle(self) -> None:
         """Pass gathered answers on to the core."""
@@ -163,10 +158,6 @@ class Run(ABC):
         """Hand out nothing more; what was taken and is ``unseen`` goes back."""
 
     @abstractmethod
-    def fence(self, fenced: Fenced) -> None:
-        """The core refuses everything from now on."""
-
-    @abstractmethod
     def dying(self) -> Dying | None:
         """Dead letters to store, if there are any."""
 
@@ -178,6 +169,54 @@ class Run(ABC):
     @abstractmethod
     def fetch_events_max(self) -> int:
         """How many events to fetch at a time."""
+
+    # -- the core's state ---------------------------------------------------------------
+
+    @property
+    def next_offset(self) -> int:
+        """Where reading goes on when nothing is fetched."""
+        return self.dispatcher.next_offset
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """When time matters next."""
+        return self.dispatcher.wake_at_ms
+
+    def progress(self) -> Progress:
+        """What to store."""
+        return self.dispatcher.progress()
+
+    def fence(self, fenced: Fenced) -> None:
+        """The core refuses everything from now on."""
+        self.dispatcher.fence(fenced)
+
+    def _refused(self, outcome: object) -> None:
+        """Something comes again, or dies."""
+        self.runtime.changed(self, delay_ms=self.runtime.options.ack_delay_ms)
+        if isinstance(outcome, DeadLetter | DyingPiece):
+            self.runtime.bury(self)
+        else:
+            self.runtime.wake_at(self.dispatcher.wake_at_ms)
+
+    def _refused_and_stored(self, outcome: object) -> Awaitable[None]:
+        """The same; waits until it is stored."""
+        self._refused(outcome)
+        if isinstance(outcome, DeadLetter | DyingPiece):
+            return self.runtime.buried(self)
+        return self.stored()
+
+    def _expire(self, now: int) -> list[Stalled]:
+        """What was not answered in time is refused; tells what has stalled."""
+        found: list[Stalled] = []
+        for outcome in self.dispatcher.tick(now):
+            if isinstance(outcome, Stalled):
+                found.append(outcome)
+            else:
+                self._refused(outcome)
+        due = self.dispatcher.wake_at_ms
+        if due is not None and due <= now:
+            self.runtime.offer(self)
+        return found
 
     # -- reading ahead ------------------------------------------------------------------
 

@@ -7,29 +7,19 @@ handed out twice has its output once.  Such a commit is always synced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self
 
-from headrace.catalog import Tx
-from headrace.catalog.producers import Placed
-from headrace.errors import CatalogUnavailableError, Fenced, HeadraceError
+from headrace.errors import Fenced
+from headrace.groups.commit import commit
 from headrace.groups.consumer.types import UnitAck
-from headrace.groups.host import Host
 from headrace.groups.progress import Progress
 from headrace.groups.ranges import AckedRanges
-from headrace.log.append import ATTEMPTS_MAX, Outcome, Stale, Write
-from headrace.log.events import Event, Events, Headers, batch_of, check_event, now_us
-from headrace.log.log import discard, to_batch
+from headrace.log.output import Output
 
 if TYPE_CHECKING:
     from headrace.groups.consumer.run import Run, Runtime
-
-T = TypeVar("T")
-
-SMALL_BYTES = 256 * 1024
-"""Output up to this size is prepared where it stands; more, on a thread."""
 
 
 class Answer(Protocol):
@@ -61,69 +51,14 @@ def acked(ranges: Iterable[tuple[int, int]]) -> Progress:
     return Progress.of(found, {})
 
 
-async def commit(
-    host: Host, write: Write, stage: Callable[[Tx], None], locks: Iterable[str]
-) -> Outcome:
-    """Commit a write together with ``stage``, again if its segments were sealed meanwhile."""
-
-    def run(tx: Tx) -> Outcome:
-        stage(tx)
-        return write.run(tx)
-
-    for _ in range(ATTEMPTS_MAX):
-        if write.is_small(SMALL_BYTES):
-            write.prepare()
-        else:
-            await host.in_thread(write.prepare)
-        try:
-            return await host.in_transaction(run, sorted({*write.locks, *locks}), sync=True)
-        except Stale as stale:
-            await host.in_thread(write.again, stale)
-        except HeadraceError as error:
-            await host.in_thread(discard, write, error)
-            raise
-    raise CatalogUnavailableError("the stream was scaled again and again; try later")
-
-
-class AckTransaction:
+class AckTransaction(Output):
     """Appends that commit with an ack when the block ends; nothing happens if it raises."""
 
     def __init__(self, runtime: Runtime, run: Run, answer: Answer) -> None:
+        super().__init__(runtime.host.log, runtime.host.log.write_of())
         self._runtime = runtime
         self._run = run
         self._answer = answer
-        self._write = runtime.host.log.write_of()
-        self._write.transaction = True
-        self.placed: tuple[Placed, ...] = ()
-        """Where the output is, once the block has ended."""
-
-    def publish(
-        self,
-        subject: str,
-        value: bytes,
-        *,
-        key: str | None = None,
-        headers: Headers | None = None,
-        timestamp: datetime | None = None,
-        epoch: tuple[int, ...] | None = None,
-    ) -> None:
-        """Add one event, for the stream that captures its subject."""
-        event = Event(
-            subject=subject,
-            value=value,
-            key=key,
-            headers=headers,
-            timestamp=timestamp,
-            epoch=epoch,
-        )
-        batch = batch_of([check_event(event)], now_us())
-        self._write.add(self._runtime.host.log.routes.stream_for(subject), batch)
-
-    def append(
-        self, stream: str, data: Events, *, expected_heads: Mapping[int, int] | None = None
-    ) -> None:
-        """Add events for a stream."""
-        self._write.add(stream, to_batch(data), expected=expected_heads)
 
     async def __aenter__(self) -> Self:
         return self

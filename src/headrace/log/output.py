@@ -1,0 +1,53 @@
+"""Output: appends to any streams that are gathered for one commit.
+
+Transactions are made of it: what commits it, and together with what, is theirs to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from headrace.catalog.producers import Placed
+from headrace.log.append import Write
+from headrace.log.events import Event, Events, Headers, batch_of, check_event, now_us
+from headrace.log.log import Log, to_batch
+
+
+class Output:
+    """Appends that commit together, or not at all."""
+
+    def __init__(self, log: Log, write: Write) -> None:
+        self._log = log
+        self._write = write
+        self._write.transaction = True
+        self.placed: tuple[Placed, ...] = ()
+        """Where the events are, once the block has ended."""
+
+    def publish(
+        self,
+        subject: str,
+        value: bytes,
+        *,
+        key: str | None = None,
+        headers: Headers | None = None,
+        timestamp: datetime | None = None,
+        epoch: tuple[int, ...] | None = None,
+    ) -> None:
+        """Add one event, for the stream that captures its subject."""
+        event = Event(
+            subject=subject,
+            value=value,
+            key=key,
+            headers=headers,
+            timestamp=timestamp,
+            epoch=epoch,
+        )
+        batch = batch_of([check_event(event)], now_us())
+        self._write.add(self._log.routes.stream_for(subject), batch)
+
+    def append(
+        self, stream: str, data: Events, *, expected_heads: Mapping[int, int] | None = None
+    ) -> None:
+        """Add events for a stream."""
+        self._write.add(stream, to_batch(data), expected=expected_heads)
