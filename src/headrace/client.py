@@ -112,6 +112,7 @@ class Headrace:
             self._pool.shutdown(wait=False)
             self._pool = None
             raise
+        self._log.catalog.serve_on(self._loop)
         self._publisher = Publisher(self)
         if self._housekeeping:
             self._housekeeper = Housekeeper(self)
@@ -139,6 +140,7 @@ class Headrace:
         if self._log is not None and self._pool is not None:
             self._hand_over()
             log, self._log = self._log, None
+            log.catalog.leave_loop()
             await self.in_thread(log.catalog.close)
             for reading in list(self._readings):
                 reading.wake()
