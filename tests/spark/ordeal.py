@@ -1,7 +1,8 @@
 """A driver with executors in processes of their own: ``ordeal FOLDER CATALOG...``, until killed.
 
-Task attempts fail and an executor is killed while batches are written; every step is told on
-standard output.  In the end one query for each catalog is held between stage and commit.
+Executors that lack the package are refused, and task attempts fail; that is told on standard
+output.  Then one query for each catalog goes from the source to the sink: in its first batch an
+executor is killed in the middle of the rows, and its second one is held between stage and commit.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import headrace.spark
+from headrace.errors import ExecutorPackageError
 from headrace.groups.partitioned.names import GroupName
 from headrace.spark.partition import PartitionJob
 from tests.spark.held_sink import HeldSink
@@ -28,6 +30,7 @@ from tests.support import ROOT
 
 MASTER = "local-cluster[2,1,1024]"
 FLAKY_ROWS = 20_000
+BATCH_EVENTS = 40
 
 
 def session(folder: Path) -> SparkSession:
@@ -44,6 +47,22 @@ def session(folder: Path) -> SparkSession:
     )
 
 
+def refuse_bare(spark: SparkSession, folder: Path) -> str:
+    """What is said of executors whose Python has no package but what Spark brings along."""
+    path = folder / "bare-python"
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    path.chmod(0o755)
+    context = spark.sparkContext
+    own, context.pythonExec = context.pythonExec, str(path)
+    try:
+        headrace.spark.check_executors(spark)
+    except ExecutorPackageError as error:
+        return str(error)
+    finally:
+        context.pythonExec = own
+    return "not refused"
+
+
 def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The first attempt of a task fails when all its rows are through."""
     yield from batches
@@ -57,13 +76,24 @@ def kill_once(mark: str) -> Any:
     """The first task that comes here takes its executor with it, in the middle of its rows."""
 
     def kill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
+        for number, batch in enumerate(batches):
             yield batch
-            if not Path(mark).exists():
-                Path(mark).touch()
-                os.kill(_parent(os.getppid()), signal.SIGKILL)
+            if number == 1 and first(mark):
+                executor = _parent(os.getppid())
+                words = Path(f"/proc/{executor}/cmdline").read_text()
+                assert "CoarseGrainedExecutorBackend" in words
+                os.kill(executor, signal.SIGKILL)
 
     return kill
+
+
+def first(mark: str) -> bool:
+    """Whether nobody was here before; of all tasks one alone is told so."""
+    try:
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
 
 
 def _parent(pid: int) -> int:
@@ -80,28 +110,23 @@ def read_raw(spark: SparkSession, catalog: str, rows_max: int) -> DataFrame:
 def main(folder: Path, catalogs: list[str]) -> None:
     spark = session(folder)
     spark.dataSource.register(HeldSink)
-    first = catalogs[0]
+    print("refused", refuse_bare(spark, folder), flush=True)
 
     frame = spark.range(0, FLAKY_ROWS, 1, 2).selectExpr(
         "concat('flaky.', id % 10) AS subject", "lpad(cast(id AS string), 100, '0') AS value"
     )
     flaky = frame.mapInArrow(fail_once, frame.schema).write.format("headrace").mode("append")
-    flaky.option("catalog", first).option("stream", "flaky").save()
+    flaky.option("catalog", catalogs[0]).option("stream", "flaky").save()
     print("failed once", flush=True)
 
-    killing = read_raw(spark, first, 1000)
-    killing = killing.mapInArrow(kill_once(str(folder / "killed")), killing.schema)
-    to = {"catalog": first, "stream": "killed", "subjectPrefix": "killed."}
-    query = killing.writeStream.format("headrace").options(**to).trigger(availableNow=True)
-    query.option("checkpointLocation", str(folder / "killed-checkpoint")).start().awaitTermination()
-    print("killed once", flush=True)
-
-    job = PartitionJob(first, None, GroupName("raw", "group"), small_events=0)
+    job = PartitionJob(catalogs[0], None, GroupName("raw", "group"), small_events=0)
     job.start(spark)
     while job.step():
         pass
     print("partitioned", flush=True)
 
+    # Many small steps in a batch, so that there is a middle.
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "5")
     for number, catalog in enumerate(catalogs):
         mark = folder / f"held-{number}"
         holding = held(spark, folder, number, catalog)
@@ -115,10 +140,12 @@ def main(folder: Path, catalogs: list[str]) -> None:
 
 
 def held(spark: SparkSession, folder: Path, number: int, catalog: str) -> StreamingQuery:
-    """A query that stops between stage and commit of its second batch."""
+    """A query that loses an executor, and then stops between stage and commit."""
     to = {"catalog": catalog, "stream": "clean", "subjectPrefix": "clean."}
     to["mark"] = str(folder / f"held-{number}")
-    query = read_raw(spark, catalog, 40).writeStream.format("held").options(**to)
+    frame = read_raw(spark, catalog, BATCH_EVENTS)
+    frame = frame.mapInArrow(kill_once(str(folder / f"killed-{number}")), frame.schema)
+    query = frame.writeStream.format("held").options(**to)
     return query.option("checkpointLocation", str(folder / f"checkpoint-{number}")).start()
 
 

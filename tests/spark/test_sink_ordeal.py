@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+import headrace
 from headrace.catalog.streams import StreamConfig
 from headrace.groups.partitioned.admin import create_elastic
 from headrace.log.log import Log
@@ -22,7 +23,7 @@ from headrace.log.open import open_log
 from tests.spark import ordeal
 from tests.support import ROOT, wait_until
 
-EVENTS = 200
+EVENTS = 3 * ordeal.BATCH_EVENTS
 
 
 @contextmanager
@@ -59,7 +60,7 @@ def _kill_session(leader: int) -> None:
 
 def prepare(url: str, store: Path) -> Log:
     log = open_log(url, store)
-    for name in ("raw", "clean", "killed", "flaky"):
+    for name in ("raw", "clean", "flaky"):
         log.create_stream(name, StreamConfig(subjects=(f"{name}.>",)), segments=2)
     create_elastic(log, "raw", "group", max_members=3, filter="raw.*", wildcards=[1])
     wanted = range(EVENTS)
@@ -96,22 +97,25 @@ def test_every_event_is_written_once_whoever_is_killed(
     logs = [prepare(url, tmp_path / f"files-{number}") for number, url in enumerate(catalogs)]
     with driver(tmp_path, catalogs) as said:
         told = [said.readline().strip() for _ in range(3)]
-        assert told == ["failed once", "killed once", "partitioned"], (
-            tmp_path / "driver.log"
-        ).read_text()[-3000:]
+        assert told[1:] == ["failed once", "partitioned"], (tmp_path / "driver.log").read_text()[
+            -3000:
+        ]
+        assert told[0].startswith(f"refused executors need headrace {headrace.__version__} in ")
+        assert "No module named 'headrace'" in told[0]
         for number in range(2):
             wait_until((tmp_path / f"held-{number}").exists, "a batch that is staged", 300)
 
-    # Attempts of tasks that failed, and an executor that was killed, left nothing and took nothing.
+    # Attempts of tasks that failed left nothing and took nothing.
     assert sorted(numbers(logs[0], "flaky")) == list(range(ordeal.FLAKY_ROWS))
-    check_all_once_and_in_order(logs[0], "killed")
     check_all_once_and_in_order(logs[0], "raw.group")
 
-    # The driver died with a batch staged; another goes on from its checkpoint.
+    # An executor was killed in mid-batch, and the batch was written all the same.  Then the driver
+    # died with the next one staged; another driver goes on from its checkpoint.
     for number, (url, log) in enumerate(zip(catalogs, logs, strict=True)):
         written = numbers(log, "clean")
-        assert 0 < len(written) < EVENTS
-        query = ordeal.read_raw(spark, url, 40).writeStream.format("headrace")
+        assert (tmp_path / f"killed-{number}").exists()
+        assert len(written) == ordeal.BATCH_EVENTS
+        query = ordeal.read_raw(spark, url, ordeal.BATCH_EVENTS).writeStream.format("headrace")
         query = query.options(catalog=url, stream="clean", subjectPrefix="clean.")
         query = query.option("checkpointLocation", str(tmp_path / f"checkpoint-{number}"))
         query.trigger(availableNow=True).start().awaitTermination()

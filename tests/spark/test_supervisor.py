@@ -17,6 +17,7 @@ from headrace.groups.partitioned import admin
 from headrace.log.compact import BUCKET, CompactionPolicy
 from headrace.log.log import Log
 from headrace.spark import records
+from headrace.spark.compact import CompactionJob
 from headrace.spark.connection import Connection, connection_of
 from headrace.spark.records import JobRecord, PipelineStatus, read_status
 from headrace.spark.supervision import BackOff
@@ -76,9 +77,12 @@ class Pipeline:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
+    def tell_to_stop(self) -> None:
         self._stop.set()
         self.supervisor.wake()
+
+    def stop(self) -> None:
+        self.tell_to_stop()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
@@ -241,6 +245,44 @@ def test_a_leader_that_lost_its_lease_stops_its_jobs(
         assert batches_of(log) == 10
         log.catalog.leases.release(other)
         pipeline.wait(COMPACTION, lambda job: job.events == 10)
+
+
+@pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
+def test_the_lease_is_kept_until_the_last_job_has_ended(
+    connection: Connection, log: Log, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round may take longer than a lease lasts, and must not meet that of another leader."""
+    ending, released = threading.Event(), threading.Event()
+
+    def run(_: CompactionJob, stop: threading.Event) -> None:
+        stop.wait(PATIENCE_S)
+        ending.set()
+        released.wait(PATIENCE_S)
+
+    def expires_us() -> int:
+        held = log.catalog.leases.get(records.LEASE)
+        assert held is not None
+        return held.expires_us
+
+    monkeypatch.setattr(CompactionJob, "run", run)
+    log.set_compaction("s", EAGER)
+    settings = msgspec.structs.replace(QUICK, lease_ttl_ms=5000)
+    pipeline = Pipeline(connection, spark, settings)
+    pipeline.start()
+    try:
+        pipeline.wait(COMPACTION, lambda job: job.state == "running")
+        pipeline.tell_to_stop()
+        assert ending.wait(PATIENCE_S)
+        for _ in range(2):
+            before = expires_us()
+            wait_until(lambda: expires_us() > before, "the lease to be prolonged")  # noqa: B023
+    finally:
+        released.set()
+        pipeline.stop()
+    assert pipeline.errors == []
+    assert not pipeline.status.led
+    assert pipeline.status.supervisor is not None
+    assert pipeline.status.supervisor.stopped
 
 
 def test_once_does_what_is_due_and_ends(

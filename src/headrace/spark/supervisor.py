@@ -22,7 +22,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -92,6 +92,10 @@ class _Thread:
         except Exception as failure:
             error = told(failure)
         self._ended(error)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
 
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
@@ -190,7 +194,6 @@ class Supervisor:
                 self._recorder.write(
                     self._lease.token, self._supervision.slots, self._status_of, _now_ms()
                 )
-            self._outage_is(None)
         except LeaseLost:
             _log.warning("the lease was lost; stopping the jobs")
             self._stand_down()
@@ -198,6 +201,7 @@ class Supervisor:
             # The catalog is away, or its disk is full: whatever it is, another look may do.
             self._outage_is(error)
             if self._lease is not None and _now_ms() >= self._lease_until_ms:
+                _log.warning("the lease must have run out; stopping the jobs")
                 self._stand_down()
         self._collect()
         if self._lease is not None:
@@ -231,12 +235,15 @@ class Supervisor:
 
     def _lead(self) -> None:
         """Take the lease when it is free, and prolong it in time."""
+        # Every turn begins with a read: it fails at once where a write would wait for a catalog
+        # that is away, and nothing but an answer says that it is back.
+        held = self._log.catalog.leases.get(records.LEASE)
+        self._outage_is(None)
         ttl_ms = self._settings.lease_ttl_ms
         asked_ms = _now_ms()
         if self._lease is None:
             if self._threads:
                 return  # Jobs of an earlier lease are still ending.
-            held = self._log.catalog.leases.get(records.LEASE)
             if held is not None and held.owner != self._owner:
                 self._stands_by(held)
                 return
@@ -364,7 +371,7 @@ class Supervisor:
         for thread in self._threads.values():
             thread.stop.set()
         for thread in self._threads.values():
-            thread.join(max(0, deadline_ms - _now_ms()) / 1000)
+            self._wait_for(thread, deadline_ms)
         try:
             self._give_back(slots)
         except HeadraceError as error:
@@ -374,6 +381,16 @@ class Supervisor:
                 self._spark.stop()
             except Exception as error:
                 _log.warning("Spark was gone already: %s", told(error))
+
+    def _wait_for(self, thread: _Thread, deadline_ms: int) -> None:
+        """Wait for a job to end; the lease is ours until all have."""
+        while thread.alive and _now_ms() < deadline_ms:
+            if self._lease is not None:
+                # Lost or out of reach, it will be told of when it is given back.
+                with suppress(HeadraceError):
+                    self._lead()
+            left_ms = min(deadline_ms - _now_ms(), self._settings.lease_ttl_ms // 6)
+            thread.join(max(0, left_ms) / 1000)
 
     def _give_back(self, slots: tuple[Slot, ...]) -> None:
         if self._lease is None:
