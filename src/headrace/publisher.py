@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import CatalogUnavailableError, HeadraceError
 from headrace.log.append import Outcome, Stale, Write
 from headrace.log.events import Event, batch_of, now_us
+from headrace.log.one_event import single
 
 if TYPE_CHECKING:
     from headrace.client import Headrace
@@ -144,6 +145,10 @@ class Publisher:
             group.sort(key=lambda waiting: waiting.stream)
         write = self._client.log.write_of()
         now = now_us()
+        lone = single(group[0].event, now) if len(group) == 1 else None
+        if lone is not None:
+            write.add_single(group[0].stream, lone)
+            return write
         for stream, members in groupby(group, key=lambda waiting: waiting.stream):
             batch = batch_of([waiting.event for waiting in members], now)
             write.add(stream, batch, captured=True)

@@ -30,6 +30,7 @@ from headrace.errors import (
     UnknownSegmentError,
 )
 from headrace.log import events, files, limits
+from headrace.log.one_event import Single
 from headrace.log.routing import Route, Routes
 from headrace.store import Store
 from headrace.subjects import check_name
@@ -78,7 +79,9 @@ class _Pending:
         "layout",
         "pinned",
         "route",
+        "rows",
         "shares",
+        "single",
         "size_bytes",
         "stream",
     )
@@ -93,7 +96,9 @@ class _Pending:
     ) -> None:
         self.stream = stream
         self.captured = captured
+        self.single: Single | None = None
         self.batch = batch
+        self.rows: int = batch.num_rows
         # The buffers tell at once that a batch is small; of a slice they tell too much.
         whole = batch.get_total_buffer_size()
         self.size_bytes = whole if whole <= limits.INLINE_BYTES else batch.nbytes
@@ -103,6 +108,23 @@ class _Pending:
         self.pinned = pinned
         self.route: Route | None = None
         self.shares: tuple[Share, ...] = ()
+
+
+class _Lone(_Pending):
+    """One event, encoded already, for the stream that captures its subject."""
+
+    __slots__ = ()
+
+    def __init__(self, stream: str, single: Single) -> None:
+        self.stream = stream
+        self.captured = True
+        self.single = single
+        self.rows = 1
+        self.size_bytes = len(single.blob)
+        self.expected = None
+        self.pinned = None
+        self.route = None
+        self.shares = ()
 
 
 class Write:
@@ -141,6 +163,10 @@ class Write:
         """
         self._pending.append(_Pending(stream, batch, expected, segment, captured))
 
+    def add_single(self, stream: str, single: Single) -> None:
+        """Append one event to the stream that was found by its subject."""
+        self._pending.append(_Lone(stream, single))
+
     # -- before the transaction ---------------------------------------------------------
 
     def is_small(self, size_bytes: int) -> bool:
@@ -167,6 +193,8 @@ class Write:
             raise
 
     def _shares(self, route: Route, pending: _Pending) -> list[Share]:
+        if pending.single is not None:
+            return [_share_of_one(route, pending.single)]
         batch = pending.batch
         if batch.num_rows == 0:
             return []
@@ -305,7 +333,7 @@ class Write:
         found: list[tuple[str, int, int]] = []
         spots = iter(placed)
         for pending in self._pending:
-            where: list[tuple[str, int, int]] = [("", 0, 0)] * pending.batch.num_rows
+            where: list[tuple[str, int, int]] = [("", 0, 0)] * pending.rows
             for share in pending.shares:
                 spot = next(spots)
                 rows = range(spot.count) if share.rows is None else share.rows.tolist()
@@ -391,6 +419,21 @@ class Part:
         step = -(-self.rows // count)
         slices = [self.batch.slice(at, step) for at in range(0, self.rows, step)]
         return [Part(piece, self.layout, events.stamps_of(piece)) for piece in slices]
+
+
+def _share_of_one(route: Route, single: Single) -> Share:
+    segment = route.segments[route.segment_of(single.key, single.subject)]
+    blob = single.blob
+    new = NewBatch(
+        segment_id=segment.id,
+        rows=1,
+        size_bytes=len(blob),
+        max_ts_us=single.ts_us,
+        layout=single.layout,
+        checksum=crc32(blob),
+        data=blob,
+    )
+    return Share(segment.number, segment.id, None, (new,))
 
 
 def _inline(segment_id: int, part: Part) -> NewBatch:

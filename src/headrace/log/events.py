@@ -214,7 +214,10 @@ def batch_of(events: Sequence[Event], now: int) -> pa.RecordBatch:
 
 
 def _batch_of_one(event: Event, now: int) -> pa.RecordBatch:
-    """The same for a plain event, straight into buffers: it is what a lone publisher waits for."""
+    """The same for a plain event, straight into buffers.
+
+    ``pa.array`` would load pandas, where it is installed, for the sake of one event.
+    """
     stamp = now if event.timestamp is None else to_us(event.timestamp)
     arrays = [
         pa.Array.from_buffers(

@@ -31,6 +31,7 @@ from headrace.log.append import ATTEMPTS_MAX, Outcome, Stale, Write
 from headrace.log.compact import Compacted, CompactionPolicy, Compactor
 from headrace.log.cursor import OnDamaged
 from headrace.log.events import Event, Events
+from headrace.log.one_event import single
 from headrace.log.read import Query, Reader
 from headrace.log.routing import Routes
 from headrace.log.sweep import Swept, empty_graveyard, sweep
@@ -177,9 +178,14 @@ class Log:
         self, event: Event, *, producer: str | None = None, sequence: int | None = None
     ) -> Placed:
         """Append one event to the stream that captures its subject."""
-        batch = to_batch(event)
+        events.check_event(event)
         write = self.write_of(producer=producer, sequence=sequence)
-        write.add(self.routes.stream_for(event.subject), batch, captured=True)
+        stream, now = self.routes.stream_for(event.subject), events.now_us()
+        lone = single(event, now)
+        if lone is not None:
+            write.add_single(stream, lone)
+        else:
+            write.add(stream, events.batch_of([event], now), captured=True)
         return self.commit(write).placed[0]
 
     def append_marker(self, stream: str, segment: int, payload: bytes) -> Placed:
