@@ -10,6 +10,9 @@ import pytest
 from headrace.errors import AnsweredError, ConsumerClosedError, Fenced, StaleBatchError
 from headrace.groups.consumer import Batch, Consumer
 from headrace.groups.progress import Progress
+from headrace.log import files
+from headrace.log.compact import CompactionPolicy
+from headrace.store import Store
 from tests.groups.consumer.rig import Heard, rig, run, take, values
 
 
@@ -40,6 +43,38 @@ def test_batches_come_in_order_with_their_places(catalog_url: str) -> None:
                 if len(seen) == 10:
                     break
             assert seen == list(range(10))
+
+    run(work())
+
+
+def test_small_batches_of_a_large_file_read_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    open_file = files.open_file
+
+    def counting(store: Store, path: str, size_bytes: int, checksum: int) -> object:
+        opened.append(path)
+        return open_file(store, path, size_bytes, checksum)
+
+    async def work() -> None:
+        async with rig(str(tmp_path)) as r:
+            for start in range(0, 40, 20):
+                await r.fill("abcdefghijklmnopqrst", start)
+            await r.hr.compact("orders", CompactionPolicy(min_batches=2, min_age_s=0))
+            monkeypatch.setattr(files, "open_file", counting)
+            consumer = r.consumer(batch_events_max=3)
+            consumer.open(await r.claim(filter="orders.*"))
+            seen: list[int] = []
+            async for batch in consumer.batches():
+                assert len(batch) <= 3
+                seen += numbers(batch)
+                await batch.ack()
+                assert await r.stored() == Progress(len(seen))
+                if len(seen) == 40:
+                    break
+            assert seen == list(range(40))
+            assert len(opened) == 1
 
     run(work())
 

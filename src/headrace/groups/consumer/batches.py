@@ -28,7 +28,7 @@ from headrace.groups.delivery import (
     Piece,
     Stalled,
 )
-from headrace.log import events
+from headrace.log import events, limits
 
 
 class Batch:
@@ -134,12 +134,31 @@ class BatchRun(Run):
 
     @property
     def fetch_events_max(self) -> int:
-        return self.runtime.options.batch_events_max
+        return limits.READ_ROWS
 
     def may_take(self) -> bool:
         if self.gone is not None or self.draining:
             return False
         return self.dispatcher.ready or (bool(self.ahead) and self.dispatcher.empty)
+
+    def fetched(self, found: Fetched | Skipped) -> None:
+        """Cut what was read into batches; to read so little at a time would cost more."""
+        step = self.runtime.options.batch_events_max
+        if isinstance(found, Skipped) or found.rows <= step:
+            super().fetched(found)
+            return
+        offsets = found.data.column(0)
+        for at in range(0, found.rows, step):
+            rows = min(step, found.rows - at)
+            last = at + rows == found.rows
+            super().fetched(
+                Fetched(
+                    data=found.data.slice(at, rows),
+                    end=found.end if last else offsets[at + rows].as_py(),
+                    keys=None,
+                    size_bytes=found.size_bytes * rows // found.rows,
+                )
+            )
 
     # -- out ----------------------------------------------------------------------------
 
