@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -283,3 +284,34 @@ def test_idle_waiting_costs_next_to_no_cpu(catalog: Catalog) -> None:
         assert not wait(2.5)
         used = time.process_time() - before
     assert used < 0.05
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_an_event_loop_brings_the_news_itself(tmp_path: Path, silent: bool) -> None:
+    """At once, or with its next look if the committer died before it could tell."""
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        listening, writing = SqliteCatalog(tmp_path), SqliteCatalog(tmp_path)
+        if silent:
+            writing._sockets.send = lambda channels: None  # type: ignore[method-assign]
+        try:
+            listening.serve_on(loop)
+            heard: asyncio.Queue[int] = asyncio.Queue()
+
+            def hear() -> None:
+                heard.put_nowait(threading.get_ident())
+
+            # From a thread as from the loop itself: both have to begin without waiting in vain.
+            await asyncio.to_thread(listening.subscribe, "orders", hear)
+            listening.subscribe("others", hear)
+            await asyncio.to_thread(writing.write, notify("orders"))
+            assert await asyncio.wait_for(heard.get(), 20) == threading.get_ident()
+            assert listening._sockets._thread is None
+        finally:
+            listening.leave_loop()
+            listening.close()
+            writing.close()
+        assert os.listdir(wake_folder(tmp_path)) == []
+
+    asyncio.run(work())
