@@ -169,7 +169,9 @@ def get(tx: Tx, name: str) -> Stream | None:
 def require(tx: Tx, name: str) -> Stream:
     stream = get(tx, name)
     if stream is None:
-        known = [row[0] for row in tx.rows("SELECT name FROM streams ORDER BY name LIMIT 20")]
+        # Names with a dot are streams of groups, which nobody asks for by accident.
+        rows = tx.rows("SELECT name FROM streams WHERE name NOT LIKE '%.%' ORDER BY name LIMIT 20")
+        known = [row[0] for row in rows]
         listed = f"known streams: {', '.join(known)}" if known else "there are no streams yet"
         raise UnknownStreamError(f"there is no stream {name!r}; {listed}")
     return stream

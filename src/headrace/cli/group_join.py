@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shlex
+import shutil
 import signal
 import sys
 from contextlib import suppress
@@ -69,6 +71,11 @@ def join(
     words = shlex.split(exec) if exec is not None else []
     if exec is not None and not words:
         raise UsageError("--exec: give a command")
+    if words and shutil.which(words[0]) is None:
+        raise UsageError(f"--exec: there is no command {words[0]!r}, or it may not be run")
+    tell_warnings()
+    # What becomes of the member is told here in its own words.
+    logging.getLogger("headrace.groups.partitioned.member").setLevel(logging.ERROR)
 
     async def run() -> None:
         stop_on_terminate()
@@ -87,6 +94,15 @@ def join(
 
     with suppress(asyncio.CancelledError):  # asked to end, and all is handed over
         asyncio.run(run())
+
+
+def tell_warnings() -> None:
+    """Have warnings of the library look like everything else that is said on stderr."""
+    logger = logging.getLogger("headrace")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("headrace: %(message)s"))
+        logger.addHandler(handler)
 
 
 def stop_on_terminate() -> None:

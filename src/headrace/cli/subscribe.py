@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 
 from headrace.cli.deliveries import shown
 from headrace.cli.failures import UsageError
-from headrace.cli.group_join import stop_on_terminate
+from headrace.cli.group_join import stop_on_terminate, tell_warnings
 from headrace.cli.group_shared import start_of
 from headrace.cli.options import NONE, Options
 from headrace.errors import Fenced
@@ -56,6 +56,7 @@ def subscribe(
         raise UsageError(f"--limit {limit}: take at least one event")
     if idle is not None and idle <= 0:
         raise UsageError(f"--idle {idle}: wait for longer than nothing")
+    tell_warnings()
     begin = start_of(start, "--start")
     if parse_share(subscription) is None:
         parse_filter(subscription)
@@ -68,6 +69,10 @@ def subscribe(
         ):
             if subscription not in worker.subscriptions:
                 await worker.subscribe(subscription, start=begin)
+                told = f"subscribed to {subscription}"
+            else:
+                told = f"goes on with {subscription} where it was"
+            print(f"headrace: {worker.name}: {told}", file=sys.stderr, flush=True)
             await _consume(worker, options.json, limit, idle)
 
     with suppress(asyncio.CancelledError):  # asked to end, and all is handed over

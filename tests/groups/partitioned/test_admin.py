@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ BILLING = GroupName("orders", "billing")
 
 @pytest.fixture
 def orders(log: Log) -> Log:
-    log.create_stream("orders", StreamConfig(subjects=("orders.>",)), segments=2)
+    # Plain subjects for elastic groups, and such as carry their partition for static ones.
+    log.create_stream("orders", StreamConfig(subjects=("orders.>", "0.>", "1.>")), segments=2)
     return log
 
 
@@ -111,7 +113,7 @@ def test_a_static_group_is_an_entry(orders: Log) -> None:
 
 
 def test_groups_are_listed_by_stream_and_kind(orders: Log) -> None:
-    orders.create_stream("other", StreamConfig(subjects=("other.>",)))
+    orders.create_stream("other", StreamConfig(subjects=("other.>",), partitions=2))
     elastic(orders)
     admin.create_static(orders, "orders", "audit", max_members=2, members=["a"])
     admin.create_static(orders, "other", "audit", max_members=2, members=["a"])
@@ -132,6 +134,7 @@ def test_groups_are_listed_by_stream_and_kind(orders: Log) -> None:
         ({"filter": ""}, GroupFilterError, "needs a filter"),
         ({"filter": "orders.>"}, GroupFilterError, "has no"),
         ({"filter": "orders..*"}, GroupFilterError, "empty"),
+        ({"filter": "shoes.*.*"}, GroupFilterError, "matches nothing that stream 'orders'"),
         ({"wildcards": [1, 2, 1]}, PartitioningWildcardsError, "3 partitioning wildcards"),
         ({"wildcards": [1, 1]}, PartitioningWildcardsError, "given twice"),
         ({"wildcards": [3]}, PartitioningWildcardsError, "does not exist"),
@@ -161,6 +164,22 @@ def test_bad_configs_are_refused_and_leave_nothing(
     assert admin.list_groups(orders) == ()
     assert [s.name for s in orders.streams(internal=True)] == ["orders"]
     orders.catalog.close()
+
+
+def test_a_static_group_that_could_never_get_anything_is_refused(tmp_path: Path) -> None:
+    log = Log(open_catalog(tmp_path / "catalog"), None)
+    log.create_stream("orders", StreamConfig(subjects=("orders.>",)))
+    log.create_stream("parts", StreamConfig(subjects=("parts.>",), partitions=2))
+    create = partial(admin.create_static, log, group="g", max_members=2)
+    with pytest.raises(GroupFilterError, match="do not begin with the number of one"):
+        create("orders", members=["a"])
+    with pytest.raises(GroupFilterError, match=r"matches nothing that stream 'parts'"):
+        create("parts", members=["a"], filter="orders.>")
+    with pytest.raises(GroupMembersError, match="no members for ever"):
+        create("parts")
+    assert admin.list_groups(log) == ()
+    assert create("parts", members=["a"], filter="parts.*")
+    log.catalog.close()
 
 
 def test_unknown_names_are_errors(orders: Log) -> None:

@@ -151,7 +151,7 @@ ELASTIC_RULES: list[tuple[dict[str, Any], type[InvalidGroupConfigError], str]] =
     ({"partitioning_wildcards": [2, 2]}, PartitioningWildcardsError, "2 is given twice"),
     ({"partitioning_wildcards": [0]}, PartitioningWildcardsError, "0 does not exist"),
     ({"partitioning_wildcards": [3]}, PartitioningWildcardsError, "3 does not exist"),
-    ({"buffered_events_max": -1}, BufferSizeError, "msg-buffer-size is -1"),
+    ({"buffered_events_max": -1}, BufferSizeError, "max_buffered .* is -1"),
     ({"member_mappings": mapping("m1:0,1,2,3,4,5")}, GroupMembersError, "both given"),
     ({"members": ["a.b"]}, GroupMembersError, "invalid member name 'a.b'"),
     (

@@ -223,7 +223,7 @@ def check_elastic_rules(config: ElasticGroupConfig) -> None:
     _check_partitioning(config.filter, config.partitioning_wildcards)
     if not 0 <= config.buffered_events_max <= BUFFERED_EVENTS_MAX:
         raise BufferSizeError(
-            f"msg-buffer-size is {config.buffered_events_max}; "
+            f"max_buffered (msg-buffer-size) is {config.buffered_events_max}; "
             f"use 1 to {BUFFERED_EVENTS_MAX}, or 0 for no limit"
         )
     _check_members_or_mappings(config)

@@ -15,6 +15,8 @@ from headrace.catalog import progress as stored
 from headrace.catalog.streams import SEGMENTS_MAX, Consumed, Stream
 from headrace.errors import (
     GroupExistsError,
+    GroupFilterError,
+    GroupMembersError,
     InvalidGroupConfigError,
     InvalidPositionError,
     MaxMembersError,
@@ -25,6 +27,7 @@ from headrace.groups.partitioned.config import (
     Distribution,
     ElasticGroupConfig,
     GroupConfig,
+    StaticGroupConfig,
     encode,
     make_elastic,
     make_static,
@@ -44,6 +47,10 @@ from headrace.groups.partitioned.units import GroupKind, kind_of, layout_of, pro
 from headrace.log import internal
 from headrace.log.log import Log
 from headrace.log.read import Place, Query
+from headrace.subjects import overlaps
+
+NUMBERS_TRIED = 100
+"""A stream whose subjects begin with some of the partitions' numbers begins with a low one."""
 
 
 def create_static(
@@ -71,6 +78,11 @@ def create_static(
             f"max_members is {max_members}, but stream {stream!r} has "
             f"{source.config.partitions} partitions; give that number"
         )
+    if not config.members and not config.member_mappings:
+        raise GroupMembersError(
+            f"static group {group!r} would have no members for ever; give members or a mapping"
+        )
+    _check_carries_partitions(source, config)
     floors = start_floors(log, source, start)
 
     def run(tx: Tx) -> GroupInfo:
@@ -123,6 +135,7 @@ def create_elastic(
             f"{SEGMENTS_MAX} is the most"
         )
     source = log.stream(stream)
+    _check_can_match(source, [config.filter], config.filter)
     floors = start_floors(log, source, start)
 
     def run(tx: Tx) -> GroupInfo:
@@ -141,6 +154,32 @@ def create_elastic(
         return GroupInfo(name, config, revision)
 
     return log.catalog.write(run, locks=locks_of(name, GroupKind.ELASTIC, source))
+
+
+def _check_carries_partitions(source: Stream, config: StaticGroupConfig) -> None:
+    """A group whose partitions are nowhere in the stream would wait for ever, and so is refused."""
+    if source.config.partitions:
+        _check_can_match(source, [config.filter or ">"], config.filter)
+        return
+    first = [f"{number}.>" for number in range(min(config.max_members, NUMBERS_TRIED))]
+    if not _can_match(source, first):
+        raise GroupFilterError(
+            f"stream {source.name!r} has no partitions, and its subjects "
+            f"({', '.join(source.config.subjects)}) do not begin with the number of one; make the "
+            "stream with partitions, or an elastic group"
+        )
+
+
+def _check_can_match(source: Stream, filters: list[str], given: str) -> None:
+    if not _can_match(source, filters):
+        raise GroupFilterError(
+            f"filter {given!r} matches nothing that stream {source.name!r} captures "
+            f"({', '.join(source.config.subjects)})"
+        )
+
+
+def _can_match(source: Stream, filters: list[str]) -> bool:
+    return any(overlaps(one, subject) for one in filters for subject in source.config.subjects)
 
 
 def key_tokens(config: ElasticGroupConfig) -> tuple[int, ...]:
