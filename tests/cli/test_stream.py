@@ -131,6 +131,8 @@ def test_events_are_trimmed_by_policy_position_or_time(orders: Cli) -> None:
     [segment] = {line["segment"] for line in orders("read", "orders", "--json").lines}
     assert "removed 0 events" in orders("stream", "trim", "orders").out
     assert "removed 2 events" in orders("stream", "trim", "orders", "--before", f"{segment}:2").out
+    beyond = orders("stream", "trim", "orders", "--before", f"{segment}:7")
+    assert (beyond.status, "which ends at 6" in beyond.err) == (2, True)
     orders("stream", "set", "orders", "--retention-events", "3")
     trimmed = orders("--json", "stream", "trim", "orders").json
     assert {"segment": segment, "first": 3, "removed": 1} in trimmed

@@ -155,7 +155,7 @@ def check_log(options: Options) -> Iterator[Check]:
         with options.open() as log:
             count = len(log.streams())
             kind = "reachable by other machines" if log.catalog.shared else "on this machine"
-            yield Check("catalog", "ok", f"{place}: {count} streams, {kind}")
+            yield Check("catalog", "ok", f"{place}: {count} stream{'s' * (count != 1)}, {kind}")
             if log.store is None:
                 yield Check("store", "ok", "none: every batch lives inside the catalog")
                 return

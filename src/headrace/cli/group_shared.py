@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -9,13 +10,14 @@ from cyclopts import App, Parameter
 from rich.markup import escape
 from rich.table import Table
 
+from headrace.catalog.streams import Stream
 from headrace.cli import values
 from headrace.cli.options import NONE, Options, console, print_json
 from headrace.cli.screens import time_text
 from headrace.groups.shared.admin import GroupInfo, Groups
 from headrace.groups.shared.records import Decision
 from headrace.groups.shared.starts import Start
-from headrace.subjects import parse_share
+from headrace.subjects import overlaps, parse_share
 
 app = App(
     name="shared",
@@ -75,6 +77,7 @@ def declare(
             balance=balance,
             scale_for_members=scale_for_members,
         )
+        matched = matches(log.streams(), made.filter)
     if options.json:
         print_json(made)
     else:
@@ -82,6 +85,13 @@ def declare(
             f"shared group [bold]{escape(made.group)}[/bold] consumes {escape(made.filter)} from "
             f"{made.start}; subscribe to {escape(f'$share/{made.group}/{made.filter}')}"
         )
+        if not matched:
+            console().print("no stream captures such subjects yet; those made later count")
+
+
+def matches(streams: Iterable[Stream], filter: str) -> bool:
+    """Whether anything that these streams capture can pass the filter."""
+    return any(overlaps(filter, subject) for each in streams for subject in each.config.subjects)
 
 
 @app.command

@@ -118,11 +118,9 @@ class _Skipped:
 
     def sum_up(self) -> None:
         if self._batches and not self._as_json:
-            print(
-                f"headrace: skipped {self._events:,} events in {self._batches:,} damaged "
-                f"batch{'es' if self._batches > 1 else ''}",
-                file=sys.stderr,
-            )
+            events = f"{self._events:,} event{'s' * (self._events != 1)}"
+            batches = f"{self._batches:,} damaged batch{'es' * (self._batches != 1)}"
+            print(f"headrace: skipped {events} in {batches}", file=sys.stderr)
 
 
 def _show_json(batch: pa.RecordBatch) -> None:

@@ -346,7 +346,9 @@ def trim(
             "days ago, or 0:1000,1:800"
         )
     with options.open() as log:
-        tails = {segment.number: segment.tail for segment in log.stream(name).segments}
+        stream = log.stream(name)
+        _check_within(stream, cut)
+        tails = {segment.number: segment.tail for segment in stream.segments}
         firsts = log.trim(name, cut)
     removed = {number: first - tails.get(number, 0) for number, first in firsts.items()}
     if options.json:
@@ -362,6 +364,17 @@ def trim(
     for number, count in sorted(removed.items()):
         if count:
             console().print(f"  segment {number}: {count:,}, it starts at {firsts[number]:,} now")
+
+
+def _check_within(stream: Stream, cut: object) -> None:
+    """A place beyond the end is a slip, and would remove everything."""
+    for segment in stream.segments:
+        offset = cut.get(segment.number, 0) if isinstance(cut, dict) else 0
+        if offset > segment.head:
+            raise UsageError(
+                f"--before: offset {offset} is beyond segment {segment.number}, which ends at "
+                f"{segment.head}; give that to remove all of it"
+            )
 
 
 app.command(compact)

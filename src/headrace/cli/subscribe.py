@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from headrace.cli.deliveries import shown
 from headrace.cli.failures import UsageError
 from headrace.cli.group_join import stop_on_terminate, tell_warnings
-from headrace.cli.group_shared import start_of
+from headrace.cli.group_shared import matches, start_of
 from headrace.cli.options import NONE, Options
 from headrace.errors import Fenced
 from headrace.subjects import parse_filter, parse_share
@@ -58,8 +58,8 @@ def subscribe(
         raise UsageError(f"--idle {idle}: wait for longer than nothing")
     tell_warnings()
     begin = start_of(start, "--start")
-    if parse_share(subscription) is None:
-        parse_filter(subscription)
+    share = parse_share(subscription)
+    filter = parse_filter(subscription) if share is None else share[1]
 
     async def run() -> None:
         stop_on_terminate()
@@ -72,6 +72,8 @@ def subscribe(
                 told = f"subscribed to {subscription}"
             else:
                 told = f"goes on with {subscription} where it was"
+            if not matches(await hr.streams(), filter):
+                told += "; no stream captures such subjects yet, those made later count"
             print(f"headrace: {worker.name}: {told}", file=sys.stderr, flush=True)
             await _consume(worker, options.json, limit, idle)
 
