@@ -133,7 +133,7 @@ def test_a_damaged_batch_is_named_and_can_be_skipped(ten: Cli) -> None:
     going_on = ten("read", "orders", "--skip-damaged")
     assert going_on.status == 0
     assert "skipped segment 0 offsets 2 to 2" in going_on.err
-    assert "skipped 1 events in 1 damaged batch\n" in going_on.err
+    assert "skipped 1 event in 1 damaged batch\n" in going_on.err
     as_json = ten("read", "orders", "--skip-damaged", "--json")
     assert "".join(line["value"] for line in as_json.lines) == "013456789"
     assert json.loads(as_json.err)["skipped"]["start"] == 2
