@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from headrace.catalog import Catalog, Tx
 from headrace.catalog.committer import Operation
 from headrace.catalog.sqlite import LOCK_FILE, SWIFT_S, SqliteCatalog
 from tests.catalog.test_commit import Hold, Outcomes, put, stored
+from tests.support import wait_until
 
 
 @pytest.fixture
@@ -87,3 +89,35 @@ def test_a_closed_catalog_and_a_server_take_no_attempts(
     assert not sqlite.attempt(operations(Outcomes(1), put("a")))
     taken = reopen().attempt(operations(Outcomes(1), put("a")))
     assert taken == (not catalog_url.startswith("postgresql"))
+
+
+class LateTurn:
+    """A turn that others can have while the committer's thread is on its way to it."""
+
+    def __init__(self) -> None:
+        self.free = threading.Event()
+
+    def __enter__(self) -> None:
+        assert self.free.wait(20)
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def acquire(self, blocking: bool = True) -> bool:
+        return not blocking
+
+    def release(self) -> None:
+        pass
+
+
+def test_what_the_thread_has_taken_and_not_begun_is_not_overtaken(sqlite: SqliteCatalog) -> None:
+    committer = sqlite._committer
+    turn = LateTurn()
+    committer._turn = turn  # type: ignore[assignment]
+    outcomes = Outcomes(1)
+    sqlite.submit(put("first"), outcomes.of(0))
+    wait_until(committer._queue.empty, "the thread to take it")
+    assert not sqlite.attempt(operations(Outcomes(1), put("second")))
+    turn.free.set()
+    outcomes.wait()
+    assert stored(sqlite) == {"first"}

@@ -113,6 +113,8 @@ class Committer:
         self._driver: WriteDriver
         self._turn = threading.Lock()
         self._closed = False
+        self._queued = 0
+        """Operations that were handed over and are not committed: none may be overtaken."""
         self._lock = threading.Lock()
         self._ready: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self.commits = 0
@@ -128,13 +130,14 @@ class Committer:
         with self._lock:
             if self._closed:
                 raise CatalogClosedError("the catalog is closed; open it again to write")
+            self._queued += 1
             self._queue.put(operation)
 
     def run(self, fn: Callable[[Tx], T], locks: tuple[str, ...], sync: bool) -> T:
         """Commit a write and return its result, on this thread if nobody else is at it."""
         if self._turn.acquire(blocking=False):
             try:
-                if self._queue.empty() and not self._closed:
+                if not self._queued and not self._closed:
                     operation = Operation(fn, locks, sync, _nobody)
                     # Alone: an interrupt that hits this thread must not fail the writes of others.
                     self._process([operation], gather=False)
@@ -157,7 +160,7 @@ class Committer:
         if not self._turn.acquire(blocking=False):
             return False
         try:
-            if self._closed or not self._queue.empty():
+            if self._closed or self._queued:
                 return False
             if not self._driver.swift(any(operation.sync for operation in operations)):
                 return False
@@ -186,9 +189,16 @@ class Committer:
         while running:
             first = self._queue.get()
             with self._turn:
-                running = first is not None and self._process([first], gather=True)
+                running = first is not None and self._process_queued([first])
         with self._turn:
             self._driver.close()
+
+    def _process_queued(self, group: list[Operation]) -> bool:
+        try:
+            return self._process(group, gather=True)
+        finally:
+            with self._lock:
+                self._queued -= len(group)
 
     def _process(self, group: list[Operation], *, gather: bool) -> bool:
         """Commit a group, with all that waits if asked to; false when it is time to stop."""
