@@ -87,6 +87,13 @@ class UnitState:
         self.deadline_ms = 0
 
     @property
+    def progress(self) -> Progress:
+        """How far the group has come, as a record."""
+        if not self.attempts and not self.acked.acked_above_floor:
+            return Progress(self.acked.floor)  # the usual case
+        return Progress.of(self.acked, self.attempts)
+
+    @property
     def active(self) -> bool:
         """Whether somebody should own it."""
         return not self.finished and not self.missing

@@ -160,6 +160,7 @@ class Borrower:
         self._reports = 0
         self._units_in: dict[int, list[Unit]] = {}
         """The units whose unconfirmed reports have a number; follows from ``_held``."""
+        self._units_in_max = REPORTS_KEPT
         self._pings: dict[int, int] = {}
         """When each unanswered ping was sent."""
         self._ping_number = 0
@@ -494,10 +495,12 @@ class Borrower:
 
     def _note_report(self, number: int, unit: Unit) -> None:
         """Remember which units a confirmation will concern; a member may have thousands."""
-        if len(self._units_in) > REPORTS_KEPT + 2 * len(self._held):
+        if len(self._units_in) > self._units_in_max:
             # Reports that were lost are covered by later ones, and never confirmed themselves.
             live = {n for held in self._held.values() for n in held.reports}
             self._units_in = {n: units for n, units in self._units_in.items() if n in live}
+            # What is left may be nearly all: the next look is due when it has doubled.
+            self._units_in_max = max(REPORTS_KEPT, 2 * len(self._units_in))
         self._units_in.setdefault(number, []).append(unit)
 
     def _report(self, units: tuple[UnitReport, ...]) -> Effect:

@@ -330,6 +330,8 @@ class Holdings:
 
     def fill(self, now_ms: int) -> None:
         """Give free units to whoever was planned to have more."""
+        if not self._free:
+            return
         for unit in [u for u in self._destined if u in self._free]:
             member = self.members.get(self._destined.pop(unit))
             if member is not None and self.may_own(member, now_ms):

@@ -11,7 +11,8 @@ successors open when the end of all predecessors is stored.  So a leader may die
 and the next one starts from what was stored without breaking a promise of the former.
 
 *One commit at a time.*  Whatever comes in while a commit is under way goes into the next.  An
-idle leader therefore stores a report at once, and a busy one as fast as the store allows.
+idle leader therefore stores a report at once, and a busy one as fast as the store allows, or as
+often as its runtime lets it (``gather``).
 
 *Cost.*  A message costs what it mentions.  A full plan, linear in units and members, is made only
 when membership or the set of units has changed, and only in ``balance``, which the runtime calls
@@ -126,6 +127,11 @@ class Leader:
         """Remember something that the runtime has done for the group."""
         self._holdings.decide(now_ms, what, unit, None, reason)
 
+    @property
+    def unstored(self) -> bool:
+        """Whether something was noted that is in no commit yet."""
+        return self._ledger.noted
+
     def progress_of(self, unit: Unit) -> Progress:
         """How far the group has come in a unit, as far as this leader knows."""
         state = self._holdings.units[unit]
@@ -165,10 +171,10 @@ class Leader:
             return self._take_in(message, now_ms)
         member = self._sender(message)
         match message:
-            case Ping():
-                effects = self._pinged(member, message)
             case UpdateProgress():
                 effects = self._progress(member, message, now_ms)
+            case Ping():
+                effects = self._pinged(member, message)
             case RevokeFinished():
                 effects = self._revoke_finished(member, message)
             case Disconnect():
@@ -434,6 +440,16 @@ class Leader:
         self._holdings.drop(member, f"evicted: {reason}", now_ms)
         return [ToBorrower(Invalidate(self.group, borrower, self.token, reason))]
 
+    def gather(self) -> None:
+        """Make no commit before ``gathered``: more reports are on their way."""
+        self._ledger.gathering = True
+
+    def gathered(self, now_ms: int) -> list[LeaderEffect]:
+        """Store what has come meanwhile."""
+        self._check_leading()
+        self._ledger.gathering = False
+        return self._settle(now_ms)
+
     def balance(self, now_ms: int) -> list[LeaderEffect]:
         """Make a new plan if membership or units have changed; linear in both."""
         self._check_leading()
@@ -443,6 +459,8 @@ class Leader:
     def _settle(self, now_ms: int) -> list[LeaderEffect]:
         """After every event: give away what is free, and store what is new."""
         self._holdings.fill(now_ms)
+        if self._ledger.gathering:
+            return []
         commit = self._ledger.next_commit(now_ms)
         if commit is not None:
             return [commit]

@@ -5,7 +5,12 @@ the lease) become transactions and reads; their answers go back into the core.  
 made when the node has handed over everything that was waiting.
 
 *Looking at the log.*  The core asks for a listing once a second.  News of a stream brings the next
-one forward, but a look never takes more than a twentieth of the time: what it costs is measured.
+one forward, but looks never take more than a fiftieth of the time: what they cost is measured.
+
+*Storing.*  A report is stored at once while there is little to do.  When many borrowers report that
+do not wait for each other, commits keep a distance (``GATHER_MS``), so that each of them serves
+many reports.  A borrower that reports as soon as its last report is confirmed is one that waits for
+each; while most reports are of that kind there is no distance.
 """
 
 from __future__ import annotations
@@ -33,7 +38,14 @@ from headrace.groups.progress import Progress
 from headrace.groups.shared import properties, state
 from headrace.groups.shared.leader import Leader
 from headrace.groups.shared.listing import Segments
-from headrace.groups.shared.messages import FromLeader, LeaderWanted, Message, Unit
+from headrace.groups.shared.messages import (
+    FromLeader,
+    LeaderWanted,
+    Message,
+    ProgressConfirmed,
+    Unit,
+    UpdateProgress,
+)
 from headrace.groups.shared.properties import GroupProperties, LeaderStatus, MemberStatus
 from headrace.groups.shared.records import (
     Commit,
@@ -48,7 +60,17 @@ from headrace.groups.shared.records import (
 STATUS_MS = 250
 """Who came and went is stored for others to see at once, decisions and shares this often."""
 LOOK_MS_MIN = 50
-LOOK_COST_FACTOR = 20
+LOOK_COST_FACTOR = 50
+GATHER_MS = 30
+"""The distance of commits when there is much to store: a part of what may be lost with a leader."""
+GATHER_RATE = 200
+"""Reports per second from which on commits keep their distance."""
+EAGER_MS = 5
+"""A report so soon after the confirmation of the last one comes from somebody who waited for it."""
+EAGER_REPORTS = 20
+"""So many reports make an opinion of who reports."""
+PACE_MS = 100
+CONFIRMED_MAX = 10_000
 SCALE_MS = 1000
 IDLE_MS = 10_000
 """A leader without borrowers steps down after this."""
@@ -82,6 +104,38 @@ class LeaderHome(Protocol):
     def rearm(self) -> None:
         """A due time may have changed."""
         ...
+
+
+class Pace:
+    """How much there is to store, and whether those who report wait for it."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._window_ms = 0
+        self._rate = 0.0
+        self._eager = 0.0
+        self._confirmed_ms: dict[str, int] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether many report, and most of them do not wait for the last confirmation."""
+        return self._rate >= GATHER_RATE and self._eager < 0.5
+
+    def reported(self, borrower: str, now_ms: int) -> None:
+        """A report has come."""
+        past_ms = now_ms - self._window_ms
+        if past_ms >= PACE_MS:
+            self._rate = self._count * 1000 / past_ms
+            self._count, self._window_ms = 0, now_ms
+        self._count += 1
+        eager = now_ms - self._confirmed_ms.get(borrower, -EAGER_MS - 1) <= EAGER_MS
+        self._eager += (eager - self._eager) / EAGER_REPORTS
+
+    def confirmed(self, borrower: str, now_ms: int) -> None:
+        """A report was confirmed."""
+        if len(self._confirmed_ms) >= CONFIRMED_MAX:
+            self._confirmed_ms.clear()
+        self._confirmed_ms[borrower] = now_ms
 
 
 class Leading:
@@ -118,14 +172,20 @@ class Leading:
         self._looking = False
         self._look_again = False
         self._look_due_ms = 0
+        self._looked_ms = 0
         self._status_due_ms = 0
         self._told: tuple[object, object] | None = None
         """The last decision and the members that others have been told of."""
-        self._told_of: set[str] = set()
+        self._told_of = 0
         self._scale_due_ms = 0
         self._idle_since_ms: int | None = None
         self._committing: int | None = None
         """The number of the commit under way."""
+        self._pace = Pace()
+        self._written: dict[int, bytes] = {}
+        """Per segment, what this leader has stored last."""
+        self._subscribed: set[int] = set()
+        """Streams whose retention this group is known to hold back."""
         self._heads: dict[Unit, int] = {}
         self._stop_listening: list[Callable[[], None]] = []
         self._listening_to: set[int] = set()
@@ -142,21 +202,25 @@ class Leading:
         )
         self.tick()
 
-    def receive(self, message: Message) -> None:
+    def receive(self, message: Message, now_ms: int | None = None) -> None:
         """A message of a borrower."""
         if self.core.deposed:
             return
-        if isinstance(message, LeaderWanted):
+        now_ms = self.home.now_ms if now_ms is None else now_ms
+        if isinstance(message, UpdateProgress):
+            self._pace.reported(message.borrower, now_ms)
+        elif isinstance(message, LeaderWanted):
             self._replace_former(message)
         try:
-            effects = self.core.receive(message, self.home.now_ms)
+            effects = self.core.receive(message, now_ms)
         except ProtocolError as error:
             _log.debug("%s", error)
             for reply in error.replies:
                 self.home.to_borrower(reply)  # type: ignore[arg-type]
             return
         self.unplanned = True
-        self._do(effects)
+        if effects:
+            self._do(effects)
 
     def _replace_former(self, message: LeaderWanted) -> None:
         """A session that was taken over loses its units at once: its successor asks for them."""
@@ -212,7 +276,7 @@ class Leading:
     @property
     def idle(self) -> bool:
         """Whether everything it was told is stored."""
-        return self._committing is None
+        return self._committing is None and not self.core.unstored
 
     # --- effects ---
 
@@ -220,18 +284,33 @@ class Leading:
         for effect in effects:
             match effect:
                 case ToBorrower(message=message):
+                    if isinstance(message, ProgressConfirmed):
+                        self._pace.confirmed(message.borrower, self.home.now_ms)
                     self.home.to_borrower(message)
                 case Commit(number=number) as commit:
                     # The catalog always answers: one that is under way need not be sent again.
                     if self._committing != number:
                         self._committing = number
+                        self._keep_distance()
                         self.home.spawn(self._commit(commit))
                 case ListSegments():
-                    self._look()
+                    renew_ms = self.properties.settings.renew_segments_ms
+                    if self._look_again or self.home.now_ms >= self._looked_ms + renew_ms // 2:
+                        self._look()
                 case RenewLease() as renewal:
                     self.home.spawn(self._renew(renewal))
                 case StepDown(reason=reason):
                     self._stop(reason)
+
+    def _keep_distance(self) -> None:
+        """Let what comes within the next moment share a commit, if much is coming."""
+        if self._pace.busy:
+            self.core.gather()
+            asyncio.get_running_loop().call_later(GATHER_MS / 1000, self._gathered)
+
+    def _gathered(self) -> None:
+        if not self.core.deposed:
+            self._do(self.core.gathered(self.home.now_ms))
 
     async def _commit(self, commit: Commit) -> None:
         """Store a commit, in parts if it is long; sent again by the core when it fails."""
@@ -244,7 +323,13 @@ class Leading:
             for number, part in enumerate(state.parts(commit)):
                 run = functools.partial(state.run_commit, group=self.group, commit=part)
                 claimed += await host.in_transaction(
-                    functools.partial(run, segments=keys, part=number),
+                    functools.partial(
+                        run,
+                        segments=keys,
+                        part=number,
+                        written=self._written,
+                        subscribed=self._subscribed,
+                    ),
                     state.locks(self.group, part),
                     # An ack lost with the power repeats an event; a lost claim would let the
                     # same token be given twice.
@@ -261,6 +346,9 @@ class Leading:
             self._answer(lambda: self.core.commit_failed(commit.number, reason, lost=False))
         else:
             self.commits += 1
+            self._subscribed.update(
+                keys[r.unit].stream_id for r in commit.progress if r.unit in keys
+            )
             self._answer(lambda: self.core.committed(commit.number, claimed, self.home.now_ms))
 
     def _answer(self, fn: Callable[[], list[LeaderEffect]]) -> None:
@@ -345,7 +433,8 @@ class Leading:
         self._do(self.core.segments_listed(listing, self.home.now_ms))
         self.plan()
         cost_ms = (time.perf_counter() - began_s) * 1000
-        self._look_due_ms = self.home.now_ms + max(LOOK_MS_MIN, int(cost_ms * LOOK_COST_FACTOR))
+        self._looked_ms = self.home.now_ms
+        self._look_due_ms = self._looked_ms + max(LOOK_MS_MIN, int(cost_ms * LOOK_COST_FACTOR))
         self.home.rearm()
 
     def _listen(self, found: dict[int, str]) -> None:
@@ -414,8 +503,9 @@ class Leading:
         if self.core.deposed:
             return
         present = self.core.present
-        if now_ms < self._status_due_ms and self._told_of == present:
+        if now_ms < self._status_due_ms and self._told_of == len(present):
             return
+        self._status_due_ms = now_ms + STATUS_MS
         decided = self.core.decisions[-1] if self.core.decisions else None
         members = tuple(
             (m.borrower, m.units, m.share, m.benched_ms > 0) for m in self.core.members(now_ms)
@@ -423,8 +513,7 @@ class Leading:
         if self._told is not None and self._told[0] is decided and self._told[1] == members:
             return
         self._told = (decided, members)
-        self._told_of = set(present)
-        self._status_due_ms = now_ms + STATUS_MS
+        self._told_of = len(present)
         self.home.spawn(self._put_status(self.status(now_ms)))
 
     async def _put_status(self, status: LeaderStatus) -> None:

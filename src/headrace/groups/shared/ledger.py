@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.groups.progress import Progress
 from headrace.groups.shared.assignment import UnitState
 from headrace.groups.shared.messages import Unit
 from headrace.groups.shared.records import ClaimRecord, Commit, ProgressRecord
@@ -38,6 +37,8 @@ class Ledger:
         self._confirmations: list[tuple[str, int]] = []
         self._under_way: Entry | None = None
         self._commits = 0
+        self.gathering = False
+        """Whether the next commit waits for more to come; the runtime says for how long."""
 
     def snapshot(self) -> tuple[object, ...]:
         """Everything in it as comparable values; numbers of commits mean nothing."""
@@ -50,6 +51,11 @@ class Ledger:
             entry
             and (entry.commit.progress, entry.commit.claims, entry.confirmations, entry.finals),
         )
+
+    @property
+    def noted(self) -> bool:
+        """Whether there is something to store."""
+        return bool(self._progress or self._claims or self._forget)
 
     # --- noting ---
 
@@ -78,17 +84,14 @@ class Ledger:
 
     def next_commit(self, now_ms: int) -> Commit | None:
         """A commit of everything noted, if there is something and none is under way."""
-        if self._under_way or not (self._progress or self._claims or self._forget):
+        if self._under_way or self.gathering or not self.noted:
             return None
         self._commits += 1
         progress = self._progress
         commit = Commit(
             self._commits,
             self._token,
-            tuple(
-                ProgressRecord(unit, Progress.of(s.acked, s.attempts), s.consumed)
-                for unit, s in progress.items()
-            ),
+            tuple(ProgressRecord(unit, s.progress, s.consumed) for unit, s in progress.items()),
             tuple(ClaimRecord(unit, s.borrower, s.token) for unit, s in self._claims.items()),
             tuple(self._forget),
         )

@@ -1,13 +1,14 @@
 """Which segments a group has: what a leader is told of the log.
 
-A look reads the places of all segments of the matching streams in two queries, and compares them
-with the last look: a leader hears only what has changed.  Edges between segments are read when
-a segment is new, since they never change.
+A look sums up the segments of each matching stream, reads their places where the sums have changed,
+and compares those with the last look: a leader hears only what has changed.  All that is summed up
+only grows, so equal sums mean that nothing has happened.  Edges between segments are read when a
+segment is new, since they never change.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -30,10 +31,16 @@ class Place(NamedTuple):
     sealed: bool
 
 
+Sums: TypeAlias = tuple[int, ...]
+"""Of a stream's segments: how many, their numbers, heads, tails, and how many are sealed."""
+
+
 class Look(msgspec.Struct, frozen=True):
     """What a look found, by unit."""
 
     streams: dict[int, str]
+    sums: dict[int, Sums]
+    """Of the streams that were read; in the others nothing is new."""
     places: dict[Unit, Place]
     predecessors: dict[Unit, tuple[Unit, ...]]
 
@@ -44,6 +51,7 @@ class Segments:
     def __init__(self, filter: str) -> None:
         self._filter = filter
         self._configs: dict[int, tuple[bytes, bool]] = {}
+        self._sums: dict[int, Sums] = {}
         self._places: dict[Unit, Place] = {}
         self._predecessors: dict[Unit, tuple[Unit, ...]] = {}
         self._revision = 0
@@ -51,8 +59,8 @@ class Segments:
         """Which rows the units are; those that are gone stay until they are found again."""
         self.streams: dict[int, str] = {}
 
-    def look(self, tx: Tx) -> Look:
-        """Read what there is; runs on a thread, and changes nothing here but a cache."""
+    def look(self, tx: Tx, *, everything: bool = False) -> Look:
+        """Read what is new, or `everything`; runs on a thread, changes nothing but a cache."""
         found: dict[int, str] = {}
         for stream_id, name, config in tx.rows(
             "SELECT id, name, config FROM streams WHERE name NOT LIKE ? ORDER BY id", ("%.%",)
@@ -61,7 +69,12 @@ class Segments:
                 found[stream_id] = name
         places: dict[Unit, Place] = {}
         predecessors: dict[Unit, tuple[Unit, ...]] = {}
+        sums: dict[int, Sums] = {}
         for stream_id, name in found.items():
+            here = _sums(tx, stream_id)
+            if self._sums.get(stream_id) == here and not everything:
+                continue
+            sums[stream_id] = here
             new = False
             for number, segment_id, head, tail, sealed in tx.rows(
                 "SELECT number, id, head, tail, sealed_us IS NOT NULL FROM segments "
@@ -73,7 +86,7 @@ class Segments:
                 new = new or unit not in self._predecessors
             if new:
                 predecessors.update(_edges(tx, stream_id, name, places))
-        return Look(found, places, predecessors)
+        return Look(found, sums, places, predecessors)
 
     def predecessors(self, unit: Unit) -> tuple[Unit, ...]:
         """The segments that a unit follows from."""
@@ -95,10 +108,21 @@ class Segments:
         (`still_known`: what it has not).
         """
         self._revision += 1
+        over = set(self.streams) - set(look.streams)
+        self._sums.update(look.sums)
+        for stream_id in over:
+            self._sums.pop(stream_id, None)
         self.streams = look.streams
         self._predecessors.update(look.predecessors)
         changed: list[SegmentInfo] = []
-        gone = [unit for unit in self._places if unit not in look.places]
+        gone = []
+        if over or look.sums:
+            read = over | set(look.sums)
+            gone = [
+                unit
+                for unit, place in self._places.items()
+                if place.stream_id in read and unit not in look.places
+            ]
         for unit, place in look.places.items():
             before = self._places.get(unit)
             if before == place:
@@ -110,6 +134,7 @@ class Segments:
                     gone.append(unit)
                     del self._places[unit]
                 if before is not None or (still_known and unit in still_known):
+                    self._sums.pop(place.stream_id, None)  # looked at again
                     continue
             self.keys[unit] = key
             self._places[unit] = place
@@ -119,6 +144,15 @@ class Segments:
         for unit in gone:
             self._places.pop(unit, None)
         return Listing(self._revision, tuple(changed), tuple(gone))
+
+
+def _sums(tx: Tx, stream_id: int) -> Sums:
+    row = tx.row(
+        "SELECT COUNT(*), SUM(number), SUM(head), SUM(tail), COUNT(sealed_us) FROM segments "
+        "WHERE stream_id = ?",
+        (stream_id,),
+    )
+    return () if row is None else tuple(int(value or 0) for value in row)
 
 
 def _edges(

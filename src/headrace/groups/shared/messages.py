@@ -31,7 +31,7 @@ def unit_of(stream: str, number: int) -> Unit:
     return f"{stream}/{number}"
 
 
-class Message(msgspec.Struct, frozen=True, tag=True):
+class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     """What all messages carry."""
 
     group: str
@@ -39,7 +39,7 @@ class Message(msgspec.Struct, frozen=True, tag=True):
     token: int
 
 
-class UnitReport(msgspec.Struct, frozen=True):
+class UnitReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a borrower says about one of its units."""
 
     unit: Unit
@@ -57,33 +57,33 @@ class UnitReport(msgspec.Struct, frozen=True):
 # --- from the borrower ---
 
 
-class LeaderWanted(Message, frozen=True):
+class LeaderWanted(Message, frozen=True, array_like=True, gc=False):
     """Whoever leads this group: take me in."""
 
     session: str
 
 
-class Ping(Message, frozen=True):
+class Ping(Message, frozen=True, array_like=True, gc=False):
     """Still here.  `number` comes back in the response."""
 
     number: int
 
 
-class UpdateProgress(Message, frozen=True):
+class UpdateProgress(Message, frozen=True, array_like=True, gc=False):
     """This was acked.  An empty report of a unit says that its grant has arrived."""
 
     report: int
     units: tuple[UnitReport, ...]
 
 
-class RevokeFinished(Message, frozen=True):
+class RevokeFinished(Message, frozen=True, array_like=True, gc=False):
     """Everything about the unit is deleted here."""
 
     unit: Unit
     unit_token: int
 
 
-class Disconnect(Message, frozen=True):
+class Disconnect(Message, frozen=True, array_like=True, gc=False):
     """Good-bye, with the last progress."""
 
     report: int
@@ -93,19 +93,19 @@ class Disconnect(Message, frozen=True):
 # --- from the leader ---
 
 
-class LeaderConnectResponse(Message, frozen=True):
+class LeaderConnectResponse(Message, frozen=True, array_like=True, gc=False):
     """You are taken in; `leader` is where to send."""
 
     leader: str
 
 
-class PingResponse(Message, frozen=True):
+class PingResponse(Message, frozen=True, array_like=True, gc=False):
     """The answer to a ping."""
 
     number: int
 
 
-class Grant(Message, frozen=True):
+class Grant(Message, frozen=True, array_like=True, gc=False):
     """The unit is yours, from here on."""
 
     unit: Unit
@@ -113,27 +113,27 @@ class Grant(Message, frozen=True):
     progress: Progress
 
 
-class Revoke(Message, frozen=True):
+class Revoke(Message, frozen=True, array_like=True, gc=False):
     """Finish what is in flight, and report."""
 
     unit: Unit
     unit_token: int
 
 
-class Revoked(Message, frozen=True):
+class Revoked(Message, frozen=True, array_like=True, gc=False):
     """Your final progress is durable; forget the unit."""
 
     unit: Unit
     unit_token: int
 
 
-class ProgressConfirmed(Message, frozen=True):
+class ProgressConfirmed(Message, frozen=True, array_like=True, gc=False):
     """Everything in that report is durable."""
 
     report: int
 
 
-class Invalidate(Message, frozen=True):
+class Invalidate(Message, frozen=True, array_like=True, gc=False):
     """You are unknown here, or no longer wanted: begin again."""
 
     reason: str

@@ -25,7 +25,13 @@ from headrace.groups.host import Host
 from headrace.groups.shared import directory, properties, state
 from headrace.groups.shared.directory import Address
 from headrace.groups.shared.leading import Leading
-from headrace.groups.shared.messages import FromBorrower, FromLeader, Invalidate, Message
+from headrace.groups.shared.messages import (
+    FromBorrower,
+    FromLeader,
+    Invalidate,
+    Message,
+    UpdateProgress,
+)
 from headrace.groups.shared.properties import GroupProperties
 from headrace.groups.shared.records import StoredUnit
 from headrace.groups.shared.registry import (
@@ -219,21 +225,32 @@ class Node:
             self._draining = False
         self.rearm()
 
-    def _from_peer(self, message: FromBorrower, outbox: Outbox) -> None:
-        """A borrower elsewhere speaks to a leader here; answers go back the same way."""
-        if self._routes.get(message.borrower) is not outbox:
-            self._routes.pop(message.borrower, None)
-            self._routes[message.borrower] = outbox
-            if len(self._routes) > ROUTES_MAX:
-                self._routes.pop(next(iter(self._routes)))
-        self.post(lambda: self._do(self.registry.received(message, self.now_ms)))
+    def _from_peer(self, messages: list[FromBorrower], outbox: Outbox) -> None:
+        """Borrowers elsewhere speak to leaders here; answers go back the same way."""
+        routes = self._routes
+        for message in messages:
+            if routes.get(message.borrower) is not outbox:
+                routes.pop(message.borrower, None)
+                routes[message.borrower] = outbox
+                if len(routes) > ROUTES_MAX:
+                    routes.pop(next(iter(routes)))
+        self.post(lambda: self._receive(messages))
+
+    def _receive(self, messages: list[FromBorrower]) -> None:
+        now_ms = self.now_ms
+        for message in messages:
+            leading = self.leaders.get(message.group)
+            if leading is not None and isinstance(message, UpdateProgress):
+                leading.receive(message, now_ms)  # as the registry would say, for most messages
+            else:
+                self._do(self.registry.received(message, now_ms))
 
     def to_borrower(self, message: FromLeader) -> None:
         """Send a message to a borrower, here or where it last spoke from."""
-        if _session_key(message) in self._sessions:
-            self._to_local(message)
-        elif (outbox := self._routes.get(message.borrower)) is not None:
+        if (outbox := self._routes.get(message.borrower)) is not None:
             outbox.put(message)
+        elif _session_key(message) in self._sessions:
+            self._to_local(message)
         else:
             self.statistics.dropped += 1
 

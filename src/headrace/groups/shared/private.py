@@ -82,7 +82,7 @@ class Private:
         host = self._post.host
 
         def look(tx: Tx) -> tuple[Look, dict[Unit, int]]:
-            return self._segments.look(tx), starts.finished(tx, self.group)
+            return self._segments.look(tx, everything=True), starts.finished(tx, self.group)
 
         found, over = await host.in_thread(host.log.catalog.read, look, snapshot=True)
         self._listen(found)

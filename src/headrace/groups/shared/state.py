@@ -6,13 +6,13 @@ checks the token of the group's lease first, so a leader that was replaced canno
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
 import msgspec
 
 from headrace.catalog import Tx, claims, entries, leases, progress
-from headrace.groups.consumer.acks import decode, store
+from headrace.groups.consumer.acks import decode
 from headrace.groups.progress import Progress
 from headrace.groups.shared import starts
 from headrace.groups.shared.messages import Unit, unit_of
@@ -90,6 +90,9 @@ def load(tx: Tx, group: str, filter: str) -> list[StoredUnit]:
 
 def parts(commit: Commit, units_max: int = LOCKS_MAX) -> Iterator[Commit]:
     """A commit in parts that are stored one after the other; each may be stored again."""
+    if len(commit.progress) + len(commit.claims) + len(commit.forget) <= units_max:
+        yield commit
+        return
     records = iter(
         (*commit.progress, *commit.claims, *commit.forget)  # in the order in which they count
     )
@@ -114,33 +117,57 @@ def locks(group: str, commit: Commit) -> tuple[str, ...]:
 
 
 def run_commit(
-    tx: Tx, group: str, commit: Commit, segments: Mapping[Unit, SegmentKey], part: int = 0
+    tx: Tx,
+    group: str,
+    commit: Commit,
+    segments: Mapping[Unit, SegmentKey],
+    part: int = 0,
+    written: dict[int, bytes] | None = None,
+    subscribed: Collection[int] = (),
 ) -> list[tuple[Unit, Progress]]:
     """Store a commit; returns the merged progress of each unit that it claims.
+
+    `written` is what this leader wrote last, per segment: a row that is still that needs no
+    merging.  `subscribed` are streams that are known to be subscribed.
 
     Raises ``LeaseLost`` if somebody else leads, and ``Fenced`` if a claim's token is not new.
     """
     leases.check(tx, lease_name(group), commit.token)
+    written = {} if written is None else written
     known = [record for record in commit.progress if record.unit in segments]
     for stream_id in {segments[record.unit].stream_id for record in known}:
-        progress.subscribe(tx, stream_id, group)
+        if stream_id not in subscribed:
+            progress.subscribe(tx, stream_id, group)
     wanted = {r.unit for r in known} | {r.unit for r in commit.claims if r.unit in segments}
-    stored = _read(tx, group, (segments[unit].segment_id for unit in wanted))
+    stored = _read(tx, group, [segments[unit].segment_id for unit in wanted])
+    fresh: list[tuple[str, int, int, bytes]] = []
     for record in known:
         key = segments[record.unit].segment_id
         before = stored.get(key)
-        merged = record.progress if before is None else before.merge(record.progress)
-        if merged != before:
-            store(tx, group, key, merged)
-            stored[key] = merged
+        if before is None or before.state == written.get(key):
+            merged = record.progress
+        else:
+            merged = decode(before).merge(record.progress)
+        state = merged.encode()
+        if merged is record.progress or merged == record.progress:
+            written[key] = state
+        else:
+            # What was acked without the leader's knowing is not in what it will write next.
+            written.pop(key, None)
+        if before is None or before.state != state:
+            fresh.append((group, key, merged.floor, state))
+            stored[key] = progress.Progress(group, key, merged.floor, state)
+    if fresh:
+        tx.executemany(_PUT, fresh)
+    for record in known:
         if record.finished:
-            starts.put_finished(tx, group, record.unit, key)
+            starts.put_finished(tx, group, record.unit, segments[record.unit].segment_id)
     claimed = []
     for claim in commit.claims:
         claims.grant(tx, group, claim_unit(group, claim.unit), claim.borrower, claim.unit_token)
         found = segments.get(claim.unit)
         here = stored.get(found.segment_id) if found else None
-        claimed.append((claim.unit, here or Progress()))
+        claimed.append((claim.unit, decode(here) if here else Progress()))
     _put_handed(tx, group, commit, claimed, part)
     starts.forget(tx, group, commit.forget)
     return claimed
@@ -160,20 +187,24 @@ def _put_handed(
         entries.put(tx, starts.handed_bucket(group), slot, _encoder.encode(handed))
 
 
-def _read(tx: Tx, group: str, segment_ids: Iterable[int]) -> dict[int, Progress]:
-    found: dict[int, Progress] = {}
-    ids = iter(segment_ids)
-    while part := list(islice(ids, 200)):
+def _read(tx: Tx, group: str, ids: Sequence[int]) -> dict[int, progress.Progress]:
+    found: dict[int, progress.Progress] = {}
+    for begin in range(0, len(ids), 200):
+        part = ids[begin : begin + 200]
         marks = ", ".join("?" * len(part))
         for segment_id, floor, state in tx.rows(
             "SELECT segment_id, floor, state FROM progress "
             f"WHERE group_name = ? AND segment_id IN ({marks})",
             (group, *part),
         ):
-            row = progress.Progress(group, segment_id, floor, bytes(state))
-            found[int(segment_id)] = decode(row)
+            found[segment_id] = progress.Progress(group, segment_id, floor, bytes(state))
     return found
 
 
+_PUT = (
+    "INSERT INTO progress (group_name, segment_id, floor, state) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (group_name, segment_id) DO UPDATE "
+    "SET floor = excluded.floor, state = excluded.state WHERE excluded.floor >= progress.floor"
+)
 _encoder = msgspec.msgpack.Encoder()
 _handed: msgspec.msgpack.Decoder[list[Handed]] = msgspec.msgpack.Decoder(list[Handed])

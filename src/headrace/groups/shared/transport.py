@@ -34,6 +34,8 @@ from headrace.groups.shared.messages import FromBorrower, FromLeader, Message
 
 QUEUE_MESSAGES_MAX = 20_000
 BATCH_MESSAGES_MAX = 500
+GATHER_S = 0.01
+"""How long messages to a leader wait for others while it has not answered the last ones."""
 DIAL_TIMEOUT_S = 3.0
 REDIAL_S = 0.2
 CLOSE_TIMEOUT_S = 0.5
@@ -62,11 +64,18 @@ class Statistics(msgspec.Struct):
 class Outbox:
     """Messages to one peer; bounded, sent many at a time."""
 
-    def __init__(self, statistics: Statistics) -> None:
+    def __init__(self, statistics: Statistics, gather_s: float = 0.0) -> None:
+        """With `gather_s`, what follows on something unanswered waits that long for company."""
         self._messages: deque[Message] = deque()
         self._news = asyncio.Event()
         self._sending = False
         self._statistics = statistics
+        self._gather_s = gather_s
+        self._unanswered = False
+
+    def answered(self) -> None:
+        """The peer has said something."""
+        self._unanswered = False
 
     @property
     def sent(self) -> bool:
@@ -86,6 +95,9 @@ class Outbox:
         while True:
             await self._news.wait()
             self._news.clear()
+            if self._unanswered and self._gather_s:
+                # A frame costs its receiver more than the messages in it.
+                await asyncio.sleep(self._gather_s)
             while self._messages:
                 count = min(len(self._messages), BATCH_MESSAGES_MAX)
                 part = [self._messages.popleft() for _ in range(count)]
@@ -95,6 +107,7 @@ class Outbox:
                         await connection.send(data)
                 finally:
                     self._sending = False
+                self._unanswered = True
                 self._statistics.sent += count
 
     def clear(self) -> None:
@@ -119,7 +132,7 @@ class Listener:
     """Takes connections of other nodes, whose borrowers speak to leaders here."""
 
     def __init__(
-        self, received: Callable[[FromBorrower, Outbox], None], statistics: Statistics
+        self, received: Callable[[list[FromBorrower], Outbox], None], statistics: Statistics
     ) -> None:
         self._received = received
         self._statistics = statistics
@@ -181,9 +194,9 @@ class Listener:
             self.connections.discard(connection)
 
     def _take(self, data: bytes | str, outbox: Outbox) -> None:
-        for message in frames.decode_from_borrowers(data):
-            self._statistics.received += 1
-            self._received(message, outbox)
+        messages = frames.decode_from_borrowers(data)
+        self._statistics.received += len(messages)
+        self._received(messages, outbox)
 
     async def close(self) -> None:
         """Stop listening and hang up."""
@@ -212,7 +225,7 @@ class Peers:
         """Send a message to a node; lost if the node cannot be reached."""
         outbox = self._outboxes.get(node)
         if outbox is None:
-            outbox = self._outboxes[node] = Outbox(self._statistics)
+            outbox = self._outboxes[node] = Outbox(self._statistics, GATHER_S)
             self._tasks[node] = asyncio.create_task(self._talk(node, outbox))
         outbox.put(message)
 
@@ -254,9 +267,13 @@ class Peers:
             logger=_quiet,
         ) as connection:
             self.connections[node] = connection
-            await _both(outbox.send(connection), _receive(connection, self._take, self._statistics))
+            await _both(
+                outbox.send(connection),
+                _receive(connection, lambda data: self._take(data, outbox), self._statistics),
+            )
 
-    def _take(self, data: bytes | str) -> None:
+    def _take(self, data: bytes | str, outbox: Outbox) -> None:
+        outbox.answered()
         for message in frames.decode_from_leaders(data):
             self._statistics.received += 1
             self._received(message)
