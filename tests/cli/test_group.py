@@ -232,6 +232,7 @@ def test_a_name_that_is_no_member_waits_and_says_so(billing: Cli) -> None:
         (["join", "orders", "billing", "m1", "--limit", "0"], 2, "take at least one event"),
         (["join", "orders", "billing", "m1", "--idle", "0"], 2, "wait for longer"),
         (["join", "orders", "billing", "m1", "--exec", " "], 2, "give a command"),
+        (["join", "orders", "billing", "m1", "--exec", "./nope.sh"], 2, "no command './nope.sh'"),
         (["join", "orders", "billing", "m1", "--pin-ttl-ms", "1"], 2, "pin_ttl_ms is 1"),
         (["join", "orders", "bill.ing", "m1"], 2, "group name"),
     ],

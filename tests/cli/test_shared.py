@@ -133,3 +133,11 @@ def test_a_group_and_a_session_in_use_are_removed_only_by_force(orders: Cli) -> 
     finally:
         worker.kill()
         worker.wait()
+
+
+def test_a_filter_that_matches_no_stream_yet_is_told_of(orders: Cli) -> None:
+    made = orders("group", "shared", "declare", "audit", "shoes.>")
+    assert (made.status, "no stream captures such subjects yet" in made.out) == (0, True)
+    assert "no stream" not in orders("group", "shared", "declare", "audit", "orders.>").out
+    waiting = orders("subscribe", "$share/audit/shoes.>", "--idle", "0.2")
+    assert (waiting.status, "no stream captures such subjects yet" in waiting.err) == (0, True)
