@@ -48,6 +48,7 @@ PAUSE_S = (0.05, 0.4)
 FEED_S = 0.05
 FEED_EVENTS = 5
 READY_TIMEOUT_S = 120.0
+LEADER_TIMEOUT_S = 10.0
 SETTLE_TIMEOUT_S = 120.0
 """How long nothing may be acked while there is something to do."""
 END_TIMEOUT_S = 60.0
@@ -262,6 +263,11 @@ class Ordeal:
                 return False
         else:
             leader = self._leader(groups) if "leader" in kind else None
+            if kind == "kill leader":
+                leader = self._await_leader(groups)
+            awake = [member for member in self._members if member.awake]
+            if not awake:
+                return False
             victim = leader if leader in awake else self._rng.choice(awake)
             assert victim is not None
             if victim is not leader:
@@ -269,6 +275,17 @@ class Ordeal:
             kind = self._hurt(kind, victim)
         self._faults[kind] += 1
         return True
+
+    def _await_leader(self, groups: Groups) -> Member | None:
+        """One that leads and is awake; after the last one's death it takes a lease to have one."""
+        deadline_s = time.monotonic() + LEADER_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            self._wake()
+            leader = self._leader(groups)
+            if leader is not None and leader.awake:
+                return leader
+            time.sleep(POLL_S)
+        return None
 
     def _leader(self, groups: Groups) -> Member | None:
         """Who leads; the name of a node holds the number of its process."""
