@@ -134,6 +134,44 @@ def test_a_group_cut_in_the_middle_fails_as_a_whole(
     assert stored(catalog) == ["again"]
 
 
+def test_writes_that_are_cancelled_while_they_wait_spoil_none_after_them(
+    catalog: PostgresCatalog, postgres_url: str
+) -> None:
+    """Whatever the driver was about to prepare for later, at whichever of its uses."""
+    lock = postgres._lock_number("orders")
+    good = 0
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        for turn in range(8):
+            admin.execute("SELECT pg_advisory_lock(%s)", (lock,))
+            failed: list[BaseException] = []
+
+            def write(failed: list[BaseException] = failed) -> None:
+                try:
+                    catalog.write(put("never"), locks=("orders",))
+                except CatalogUnavailableError as error:
+                    failed.append(error)
+
+            writer = threading.Thread(target=write)
+            writer.start()
+            wait_until(
+                lambda: (
+                    admin.execute(
+                        "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity "
+                        "WHERE application_name = 'headrace' AND wait_event = 'advisory'"
+                    ).fetchone()
+                    != (0,)
+                ),
+                "the write to wait",
+            )
+            writer.join()
+            assert len(failed) == 1
+            admin.execute("SELECT pg_advisory_unlock(%s)", (lock,))
+            for _ in range(1 + turn % 3):
+                catalog.write(put(f"{good:03}"), locks=("orders",))
+                good += 1
+    assert stored(catalog) == [f"{n:03}" for n in range(good)]
+
+
 def test_a_read_cut_in_the_middle_is_repeated(
     catalog: PostgresCatalog, cut: Callable[..., int]
 ) -> None:

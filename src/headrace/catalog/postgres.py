@@ -147,6 +147,10 @@ def connect(url: str) -> Connection:
         ) from error
 
 
+LOST_STATEMENT = pg_errors.InvalidSqlStatementName
+"""The driver counts a statement as prepared that a pipeline which was cut short never prepared."""
+
+
 def _where(url: str) -> str:
     """The address without user and password."""
     try:
@@ -166,7 +170,7 @@ def translate(error: BaseException, where: str) -> BaseException:
     """PostgreSQL's errors in Headrace's words."""
     if isinstance(error, pg_errors.DiskFull):
         return DiskFullError(f"{where}: no room left to write; free some space and try again")
-    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | LOST_STATEMENT):
         return CatalogUnavailableError(f"{where} did not answer: {_first_line(error)}")
     if isinstance(error, psycopg.DataError | UnicodeEncodeError):
         return InvalidInputError(f"{where} cannot hold this value: {_first_line(error)}")
@@ -206,9 +210,11 @@ class _Writer(WriteDriver):
             try:
                 self._begin([_lock_number(name) for name in locks], sync)
                 return self._tx
-            except (psycopg.OperationalError, psycopg.InterfaceError):
+            except psycopg.Error as error:
                 # Nothing has been written yet, so a connection that broke while idle is replaced.
-                if attempt == 2 or not self._connection.closed:
+                lost = self._connection.closed or isinstance(error, LOST_STATEMENT)
+                self._connection.close()
+                if attempt == 2 or not lost:
                     raise
                 self._reconnect()
         raise AssertionError("unreachable")
@@ -303,6 +309,8 @@ class _Writer(WriteDriver):
         pass
 
     def translate(self, error: BaseException) -> BaseException:
+        if isinstance(error, LOST_STATEMENT):
+            self._connection.close()  # the next write begins with another one
         return translate(error, self._where)
 
     def close(self) -> None:
