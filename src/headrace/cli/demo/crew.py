@@ -53,8 +53,10 @@ class Crew:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for process in self._running.values():
-            if process.returncode is None:
+        for name, process in self._running.items():
+            # Who was killed before may be dead and not waited for yet: to signal it would do that
+            # waiting, behind the back of the event loop.
+            if process.returncode is None and name not in self._killed:
                 process.kill()
             await process.wait()
 

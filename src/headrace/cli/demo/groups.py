@@ -21,9 +21,8 @@ import pyarrow.compute as pc
 import headrace
 from headrace.cli.demo.acts import APPEND_ROWS, Stage
 from headrace.cli.demo.crew import Crew, Orders, serve
-from headrace.cli.demo.notes import count, notes_of, prove
+from headrace.cli.demo.notes import count, prove, take_notes
 from headrace.cli.demo.spark import session_of
-from headrace.errors import Fenced
 from headrace.groups.partitioned.names import GroupName
 
 SOURCE, OUTPUT, GROUP = "planes", "landed", "crew"
@@ -171,12 +170,7 @@ async def work(orders: Orders) -> None:
             batch_events_max=BATCH_EVENTS,
         ) as member,
     ):
-        async for batch in member.batches():
-            try:
-                async with batch.transaction() as tx:
-                    tx.append(OUTPUT, notes_of(batch.data, OUTPUT, orders.instance))
-            except Fenced:
-                continue  # another instance has the partition: this work does not count
+        await take_notes(member.batches(), OUTPUT, orders.instance)
 
 
 def main() -> None:

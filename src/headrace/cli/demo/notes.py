@@ -7,6 +7,7 @@ after its ack, and the order of a plane's notes is the order in which its flight
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,18 @@ import pyarrow.compute as pc
 
 from headrace.cli.demo.acts import Stage
 from headrace.cli.demo.data import running_numbers
+from headrace.errors import Fenced
+from headrace.groups.consumer import Batch
+
+
+async def take_notes(batches: AsyncIterator[Batch], stream: str, worker: str) -> None:
+    """Note every batch in `stream`, in one transaction with its ack."""
+    async for batch in batches:
+        try:
+            async with batch.transaction() as tx:
+                tx.append(stream, notes_of(batch.data, stream, worker))
+        except Fenced:
+            continue  # somebody else has it now: this work does not count
 
 
 def notes_of(flights: pa.RecordBatch, stream: str, worker: str) -> pa.RecordBatch:

@@ -16,9 +16,8 @@ import msgspec
 import headrace
 from headrace.cli.demo.acts import STREAM, Stage
 from headrace.cli.demo.crew import Crew, Orders, serve
-from headrace.cli.demo.notes import count, notes_of, prove
+from headrace.cli.demo.notes import count, prove, take_notes
 from headrace.cli.failures import CheckFailedError
-from headrace.errors import Fenced
 from headrace.groups.consumer import ConsumerOptions
 from headrace.groups.shared.settings import BorrowerSettings, LeaderSettings
 
@@ -150,12 +149,7 @@ async def work(orders: Orders) -> None:
         hr.session(orders.member, persistent=False, options=options) as session,
     ):
         await session.subscribe(SUBSCRIPTION)
-        async for batch in session.batches():
-            try:
-                async with batch.transaction() as tx:
-                    tx.append(OUTPUT, notes_of(batch.data, OUTPUT, orders.instance))
-            except Fenced:
-                continue  # another worker has the segment: this work does not count
+        await take_notes(session.batches(), OUTPUT, orders.instance)
 
 
 def main() -> None:
