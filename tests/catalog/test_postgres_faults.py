@@ -134,24 +134,24 @@ def test_a_group_cut_in_the_middle_fails_as_a_whole(
     assert stored(catalog) == ["again"]
 
 
+@pytest.mark.parametrize("between", range(8))
 def test_writes_that_are_cancelled_while_they_wait_spoil_none_after_them(
-    catalog: PostgresCatalog, postgres_url: str
+    catalog: PostgresCatalog, postgres_url: str, between: int
 ) -> None:
-    """Whatever the driver was about to prepare for later, at whichever of its uses."""
+    """The driver prepares a statement at its sixth use or so, which may be a cancelled one."""
     lock = postgres._lock_number("orders")
-    good = 0
-    with psycopg.connect(postgres_url, autocommit=True) as admin:
-        for turn in range(8):
+
+    def write(key: str) -> None:
+        catalog.write(put(key), locks=("orders",))
+
+    def fail() -> None:
+        with pytest.raises(CatalogUnavailableError):
+            write("never")
+
+    def cancel() -> None:
+        with psycopg.connect(postgres_url, autocommit=True) as admin:
             admin.execute("SELECT pg_advisory_lock(%s)", (lock,))
-            failed: list[BaseException] = []
-
-            def write(failed: list[BaseException] = failed) -> None:
-                try:
-                    catalog.write(put("never"), locks=("orders",))
-                except CatalogUnavailableError as error:
-                    failed.append(error)
-
-            writer = threading.Thread(target=write)
+            writer = threading.Thread(target=fail)
             writer.start()
             wait_until(
                 lambda: (
@@ -164,12 +164,14 @@ def test_writes_that_are_cancelled_while_they_wait_spoil_none_after_them(
                 "the write to wait",
             )
             writer.join()
-            assert len(failed) == 1
-            admin.execute("SELECT pg_advisory_unlock(%s)", (lock,))
-            for _ in range(1 + turn % 3):
-                catalog.write(put(f"{good:03}"), locks=("orders",))
-                good += 1
-    assert stored(catalog) == [f"{n:03}" for n in range(good)]
+
+    cancel()
+    for number in range(between):
+        write(f"a{number}")
+    cancel()
+    for number in range(3):
+        write(f"b{number}")
+    assert stored(catalog) == [f"a{n}" for n in range(between)] + ["b0", "b1", "b2"]
 
 
 def test_a_read_cut_in_the_middle_is_repeated(
