@@ -26,6 +26,7 @@ from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.spark import checked
 from tests.log.helpers import create, numbers, table
+from tests.spark.queries import run_through
 
 
 @pytest.fixture
@@ -138,7 +139,7 @@ def test_what_fits_is_read_and_written_as_ever(
         subjectPrefix="clean.",
         checkpointLocation=tmp_path / "checkpoint",
     )
-    to.queryName("checked").trigger(availableNow=True).start().awaitTermination()
+    run_through(to.queryName("checked").trigger(availableNow=True).start)
     assert sorted(numbers(log, "clean")) == sorted(numbers(log, "s"))
 
 

@@ -28,6 +28,7 @@ from headrace.log.open import open_log
 from headrace.log.read import Query
 from headrace.spark import connection, staging
 from headrace.spark.sink import BatchWriter, Staged, StreamWriter, batch_writer, stream_writer
+from tests.spark.queries import run_through
 
 PLAIN = "value string, subject string"
 
@@ -299,8 +300,8 @@ def run(spark: SparkSession, url: str, checkpoint: Path, rows_max: int = 40, **m
     source = frame.option("maxOffsetsPerTrigger", rows_max).load()
     to = {"catalog": url, "stream": "clean", "subjectPrefix": "clean."} | more
     sink = source.select("subject", "key", "value").writeStream.format("headrace").options(**to)
-    query = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    query.awaitTermination()
+    to_start = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    run_through(to_start.start)
 
 
 def publish(log: Log, first: int, count: int) -> None:
@@ -337,7 +338,6 @@ def test_a_query_that_lost_its_commits_writes_nothing_twice(
         assert of_key == sorted(of_key)
 
 
-@pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
 def test_a_checkpoint_put_back_repeats_batches_without_effect_or_is_refused(
     spark: SparkSession, url: str, opened: Log, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from headrace.groups.partitioned.admin import create_elastic
 from headrace.log.log import Log
 from headrace.log.open import open_log
 from tests.spark import ordeal
+from tests.spark.queries import run_through
 from tests.support import ROOT, wait_until
 
 EVENTS = 3 * ordeal.BATCH_EVENTS
@@ -118,6 +119,6 @@ def test_every_event_is_written_once_whoever_is_killed(
         query = ordeal.read_raw(spark, url, ordeal.BATCH_EVENTS).writeStream.format("headrace")
         query = query.options(catalog=url, stream="clean", subjectPrefix="clean.")
         query = query.option("checkpointLocation", str(tmp_path / f"checkpoint-{number}"))
-        query.trigger(availableNow=True).start().awaitTermination()
+        run_through(query.trigger(availableNow=True).start)
         check_all_once_and_in_order(log, "clean")
         log.catalog.close()

@@ -18,6 +18,7 @@ from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.spark.listener import lag_of
 from tests.log.helpers import check_dense, create, event, per_key, table
+from tests.spark.queries import run_through
 from tests.support import wait_until
 
 SPARK_S = 180.0
@@ -71,9 +72,7 @@ def rows_read(query: StreamingQuery) -> int:
 
 
 def read_now(frame: DataFrame, folder: Path, checkpoint: Path) -> list[dict[str, Any]]:
-    query = into_files(frame, folder, checkpoint, availableNow=True)
-    query.awaitTermination(int(SPARK_S))
-    assert not query.isActive
+    run_through(lambda: into_files(frame, folder, checkpoint, availableNow=True))
     return written(folder)
 
 
@@ -124,7 +123,7 @@ def test_bad_input_is_an_error_before_the_query_starts(
         spark.readStream.format("headrace").options(**options, colour="red").load()
     wrong = spark.readStream.format("headrace").schema("colour string").options(**options).load()
     with pytest.raises(StreamingQueryException, match="no column 'colour'"):
-        into_memory(wrong, "bad", tmp_path / "bad").awaitTermination(int(SPARK_S))
+        run_through(lambda: into_files(wrong, tmp_path / "out", tmp_path / "bad"))
 
 
 def test_a_query_goes_on_where_its_checkpoint_says_and_a_replay_skips_nothing(

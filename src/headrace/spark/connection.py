@@ -23,6 +23,7 @@ from headrace.catalog.sqlite import FILE, SqliteCatalog
 from headrace.errors import CatalogUnavailableError, InvalidOptionError, NotSharedError
 from headrace.log.log import Log
 from headrace.log.open import open_log
+from headrace.spark.quiet import end_quietly_when_closed
 from headrace.spark.session import MASTER_VARIABLE, is_local
 
 CATALOG_VARIABLE = "HEADRACE_CATALOG"
@@ -48,6 +49,7 @@ class Connection(msgspec.Struct, frozen=True):
                     self.catalog, self.store, store_options=dict(self.store_options), create=False
                 )
                 found = _opened[self] = (os.getpid(), opened)
+                end_quietly_when_closed()
                 _files[opened] = _file_of(opened)
         return found[1]
 

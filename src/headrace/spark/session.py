@@ -89,10 +89,6 @@ def session(app_name: str = "headrace", master: str = "local[*]", **settings: An
         given |= LOCAL_SETTINGS | {"spark.sql.shuffle.partitions": str(max(2, cores))}
         # Workers run this Python, which has the packages, and not whichever is on the path.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        python = str(settings.get("spark.pyspark.python") or os.environ["PYSPARK_PYTHON"])
-        if _THREADS.fullmatch(master) and _is_ours(python):
-            # Only where the package is sure to be found: without its daemon no worker starts.
-            given |= {"spark.python.daemon.module": "headrace.spark.daemon"}
     given |= {name: _text(value) for name, value in settings.items()}
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in given.items():
@@ -111,12 +107,9 @@ def session(app_name: str = "headrace", master: str = "local[*]", **settings: An
 def workers_are_ours(spark: SparkSession) -> bool:
     """Whether Python workers run in threads of this machine's one Java, in this very Python."""
     context = spark.sparkContext
-    return _THREADS.fullmatch(str(context.master)) is not None and _is_ours(context.pythonExec)
-
-
-def _is_ours(python: str) -> bool:
-    """Whether a command starts this very Python."""
-    found = shutil.which(python)
+    if _THREADS.fullmatch(str(context.master)) is None:
+        return False
+    found = shutil.which(context.pythonExec)
     return found is not None and os.path.abspath(found) == os.path.abspath(sys.executable)
 
 
@@ -138,13 +131,7 @@ def check_executors(spark: SparkSession) -> None:
     probe.__module__ = "__main__"
     context = spark.sparkContext
     tasks = context.parallelize(range(PROBES), PROBES)
-    try:
-        found = {each for each in tasks.map(probe).collect() if each[1] != __version__}
-    except Exception as error:
-        reason = _reason(error)
-        if reason is None:
-            raise
-        found = {("a worker does not start", reason)}
+    found = {each for each in tasks.map(probe).collect() if each[1] != __version__}
     if found:
         told = "; ".join(f"{host}: {what}" for host, what in sorted(found))
         raise ExecutorPackageError(
@@ -153,18 +140,6 @@ def check_executors(spark: SparkSession) -> None:
             "Python that has it with spark.pyspark.python"
         )
     _checked.add((context.applicationId, context.pythonExec))
-
-
-def _reason(error: Exception) -> str | None:
-    """The line that tells of a Python without packages or of another release, if one does."""
-    return next(
-        (
-            line.strip()[:300]
-            for line in str(error).splitlines()
-            if "No module named" in line or "PYTHON_VERSION_MISMATCH" in line
-        ),
-        None,
-    )
 
 
 _checked: set[tuple[str, str]] = set()
