@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnusedCliTokensError
 
 from headrace.cli.failures import EXIT_INTERRUPTED, EXIT_USAGE, UsageError, report, status_of
 from headrace.errors import HeadraceError
@@ -106,6 +106,10 @@ def run(argv: Sequence[str]) -> int:
         return 0
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except UnusedCliTokensError as error:
+        words = " ".join(error.unused_tokens or ())
+        report(UsageError(f"there is no place for {words!r} here"), as_json, hint=_help_of(argv))
+        return EXIT_USAGE
     except CycloptsError as error:
         report(error, as_json, hint=_help_of(argv))
         return EXIT_USAGE
