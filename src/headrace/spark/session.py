@@ -94,13 +94,12 @@ def session(app_name: str = "headrace", master: str = "local[*]", **settings: An
     for name, value in given.items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
-    if not workers_are_ours(spark):
-        try:
-            check_executors(spark)
-        except BaseException:
-            if running is None:
-                spark.stop()
-            raise
+    try:
+        check_executors_once(spark)
+    except BaseException:
+        if running is None:
+            spark.stop()
+        raise
     return spark
 
 
