@@ -6,7 +6,13 @@ import pytest
 
 from headrace.errors import StaleTokenError, UnexpectedMessageError
 from headrace.groups.progress import Progress
-from headrace.groups.shared.borrower import TRANSITIONS, Borrower, Status, UnitStatus
+from headrace.groups.shared.borrower import (
+    REPORTS_KEPT,
+    TRANSITIONS,
+    Borrower,
+    Status,
+    UnitStatus,
+)
 from headrace.groups.shared.effects import (
     Confirmed,
     Effect,
@@ -140,6 +146,16 @@ def test_grant_is_installed_and_acknowledged_by_a_report() -> None:
     install, report = borrower.receive(grant(), 0)
     assert install == Install(ME, UNIT, 3, Progress(10), 5)
     assert reports([report]) == [UnitReport(UNIT, 3)]
+
+
+def test_what_is_noted_of_reports_is_sifted_when_it_has_doubled() -> None:
+    units = [f"orders/{number}" for number in range(REPORTS_KEPT * 2)]
+    borrower = connected(*units)
+    for unit in units:
+        borrower.on_progress(unit, 3, acked=((10, 11),))
+    # All of them are unconfirmed: to look at all of them again for each would take for ever.
+    assert borrower._units_in_max >= 2 * REPORTS_KEPT
+    assert len(borrower._units_in) == len(units)
 
 
 def test_repeated_grant_is_acknowledged_and_not_installed_again() -> None:

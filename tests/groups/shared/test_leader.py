@@ -182,6 +182,18 @@ def test_reports_that_come_during_a_commit_share_the_next_one() -> None:
     assert made.rows["orders/0"].progress == progress(2)
 
 
+def test_reports_that_are_gathered_share_one_commit() -> None:
+    made = led(A)
+    made.leader.gather()
+    reports = [made.report(A, "orders/0", (n, n + 1)) for n in range(3)]
+    assert made.take(ProgressConfirmed) == []
+    assert made.leader.unstored
+    made.do(made.leader.gathered(made.now_ms))
+    assert [message.report for message in made.take(ProgressConfirmed)] == reports
+    assert made.rows["orders/0"].progress == progress(3)
+    assert not made.leader.unstored
+
+
 def test_repeated_report_is_confirmed_again_and_stores_nothing() -> None:
     made = led(A)
     made.report(A, "orders/0", (0, 3))
@@ -606,3 +618,16 @@ def test_settings_out_of_range_are_refused_by_name(name: str) -> None:
 def test_heartbeat_must_fit_into_the_lease() -> None:
     with pytest.raises(InvalidSharedSettingsError, match="heartbeat_ms"):
         LeaderSettings(heartbeat_ms=6000, lease_ttl_ms=10_000)
+
+
+def test_a_lease_keeps_its_time_until_it_is_renewed_under_new_settings() -> None:
+    made = led(A)
+    before_ms = made.leader.settings.lease_ttl_ms
+    shorter = LeaderSettings(lease_ttl_ms=before_ms // 4, heartbeat_ms=before_ms // 10)
+    made.leader.configure(shorter, made.now_ms)
+    made.now_ms += before_ms // 2  # longer than the new time, within that of the lease
+    renewals = [e for e in made.leader.tick(made.now_ms) if isinstance(e, RenewLease)]
+    assert [renewal.ttl_ms for renewal in renewals] == [shorter.lease_ttl_ms]
+    made.leader.lease_renewed(made.now_ms)
+    made.leader.tick(made.now_ms + shorter.lease_ttl_ms)
+    assert made.leader.deposed

@@ -156,6 +156,28 @@ class Groups:
             locks=properties.declare_locks(wanted.key),
         )
 
+    def configure(
+        self,
+        group: str,
+        filter: str | None = None,
+        *,
+        settings: LeaderSettings | None = None,
+        balance: Balance | str | None = None,
+        scale_for_members: bool | None = None,
+    ) -> GroupProperties:
+        """Change how a group is led, its timers included, while it runs; what is None stays."""
+        key = self.get(group, filter).properties.key
+        return self._log.catalog.write(
+            lambda tx: properties.configure(
+                tx,
+                key,
+                settings=settings,
+                balance=None if balance is None else Balance(balance),
+                scale_for_members=scale_for_members,
+            ),
+            locks=properties.declare_locks(key),
+        )
+
     def list(self) -> tuple[GroupInfo, ...]:
         """Every group."""
         return self._log.catalog.read(
@@ -223,6 +245,25 @@ class SharedGroups:
             balance=balance,
             scale_for_members=scale_for_members,
             settings=settings,
+        )
+
+    async def configure(
+        self,
+        group: str,
+        filter: str | None = None,
+        *,
+        settings: LeaderSettings | None = None,
+        balance: Balance | str | None = None,
+        scale_for_members: bool | None = None,
+    ) -> GroupProperties:
+        """Change how a group is led, its timers included, while it runs; what is None stays."""
+        return await self._host.in_thread(
+            Groups(self._host.log).configure,
+            group,
+            filter,
+            settings=settings,
+            balance=balance,
+            scale_for_members=scale_for_members,
         )
 
     async def list(self) -> tuple[GroupInfo, ...]:

@@ -118,6 +118,13 @@ class Holdings:
             tuple(self._destined.items()),
         )
 
+    def configure(self, settings: LeaderSettings) -> None:
+        """Go on with other settings."""
+        if settings.balance is not self._settings.balance:
+            self.unbalanced = True
+            self._destined.clear()
+        self._settings = settings
+
     def views(self, now_ms: int) -> tuple[MemberView, ...]:
         """Every member, for people who ask."""
         found = []

@@ -89,6 +89,9 @@ class Leader:
         self._revision = -1
         self._list_due_ms = now_ms
         self._lease_ok_ms = now_ms if lease_sent_ms is None else lease_sent_ms
+        self._lease_ttl_ms = settings.lease_ttl_ms
+        """Of the lease as it was last renewed."""
+        self._configured_ms = now_ms
         self._heartbeat_due_ms = now_ms + settings.heartbeat_ms
         for row in stored:
             self._holdings.restore(row)
@@ -373,6 +376,8 @@ class Leader:
         """The lease is good for its time to live, from when the renewal was *sent*."""
         self._check_leading()
         self._lease_ok_ms = max(self._lease_ok_ms, sent_ms)
+        if sent_ms >= self._configured_ms:
+            self._lease_ttl_ms = self.settings.lease_ttl_ms
         return []
 
     def lease_lost(self, reason: str) -> list[LeaderEffect]:
@@ -385,7 +390,7 @@ class Leader:
     def tick(self, now_ms: int) -> list[LeaderEffect]:
         """Do what is due: heartbeat, listing, resends, and the end of patience."""
         self._check_leading()
-        if now_ms - self._lease_ok_ms >= self.settings.lease_ttl_ms:
+        if now_ms - self._lease_ok_ms >= self._lease_ttl_ms:
             return self._step_down("the lease has run out")
         effects: list[LeaderEffect] = []
         if now_ms >= self._heartbeat_due_ms:
@@ -439,6 +444,14 @@ class Leader:
         self._holdings.bench(member.session, now_ms)
         self._holdings.drop(member, f"evicted: {reason}", now_ms)
         return [ToBorrower(Invalidate(self.group, borrower, self.token, reason))]
+
+    def configure(self, settings: LeaderSettings, now_ms: int) -> None:
+        """Go on with other timers; the lease keeps its time until it is renewed, which is due."""
+        self._check_leading()
+        self.settings = settings
+        self._configured_ms = now_ms
+        self._heartbeat_due_ms = now_ms
+        self._holdings.configure(settings)
 
     def gather(self) -> None:
         """Make no commit before ``gathered``: more reports are on their way."""

@@ -6,11 +6,6 @@ made when the node has handed over everything that was waiting.
 
 *Looking at the log.*  The core asks for a listing once a second.  News of a stream brings the next
 one forward, but looks never take more than a fiftieth of the time: what they cost is measured.
-
-*Storing.*  A report is stored at once while there is little to do.  When many borrowers report that
-do not wait for each other, commits keep a distance (``GATHER_MS``), so that each of them serves
-many reports.  A borrower that reports as soon as its last report is confirmed is one that waits for
-each; while most reports are of that kind there is no distance.
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from headrace.catalog import Tx, leases, streams
+from headrace.catalog import Tx, entries, leases, streams
 from headrace.errors import (
     CatalogClosedError,
     Fenced,
@@ -46,6 +41,7 @@ from headrace.groups.shared.messages import (
     Unit,
     UpdateProgress,
 )
+from headrace.groups.shared.pace import GATHER_MS, Pace
 from headrace.groups.shared.properties import GroupProperties, LeaderStatus, MemberStatus
 from headrace.groups.shared.records import (
     Commit,
@@ -61,16 +57,6 @@ STATUS_MS = 250
 """Who came and went is stored for others to see at once, decisions and shares this often."""
 LOOK_MS_MIN = 50
 LOOK_COST_FACTOR = 50
-GATHER_MS = 30
-"""The distance of commits when there is much to store: a part of what may be lost with a leader."""
-GATHER_RATE = 200
-"""Reports per second from which on commits keep their distance."""
-EAGER_MS = 5
-"""A report so soon after the confirmation of the last one comes from somebody who waited for it."""
-EAGER_REPORTS = 20
-"""So many reports make an opinion of who reports."""
-PACE_MS = 100
-CONFIRMED_MAX = 10_000
 SCALE_MS = 1000
 IDLE_MS = 10_000
 """A leader without borrowers steps down after this."""
@@ -104,38 +90,6 @@ class LeaderHome(Protocol):
     def rearm(self) -> None:
         """A due time may have changed."""
         ...
-
-
-class Pace:
-    """How much there is to store, and whether those who report wait for it."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._window_ms = 0
-        self._rate = 0.0
-        self._eager = 0.0
-        self._confirmed_ms: dict[str, int] = {}
-
-    @property
-    def busy(self) -> bool:
-        """Whether many report, and most of them do not wait for the last confirmation."""
-        return self._rate >= GATHER_RATE and self._eager < 0.5
-
-    def reported(self, borrower: str, now_ms: int) -> None:
-        """A report has come."""
-        past_ms = now_ms - self._window_ms
-        if past_ms >= PACE_MS:
-            self._rate = self._count * 1000 / past_ms
-            self._count, self._window_ms = 0, now_ms
-        self._count += 1
-        eager = now_ms - self._confirmed_ms.get(borrower, -EAGER_MS - 1) <= EAGER_MS
-        self._eager += (eager - self._eager) / EAGER_REPORTS
-
-    def confirmed(self, borrower: str, now_ms: int) -> None:
-        """A report was confirmed."""
-        if len(self._confirmed_ms) >= CONFIRMED_MAX:
-            self._confirmed_ms.clear()
-        self._confirmed_ms[borrower] = now_ms
 
 
 class Leading:
@@ -181,6 +135,7 @@ class Leading:
         self._idle_since_ms: int | None = None
         self._committing: int | None = None
         """The number of the commit under way."""
+        self._reading = False
         self._pace = Pace()
         self._written: dict[int, bytes] = {}
         """Per segment, what this leader has stored last."""
@@ -199,6 +154,10 @@ class Leading:
         channel = leases.channel(state.lease_name(self.group))
         self._stop_listening.append(
             catalog.subscribe(channel, lambda: _call(loop, self._check_lease))
+        )
+        changed = entries.channel(properties.BUCKET)
+        self._stop_listening.append(
+            catalog.subscribe(changed, lambda: _call(loop, self._check_properties))
         )
         self.tick()
 
@@ -382,6 +341,29 @@ class Leading:
             settings, now_ms = self.properties.settings, self.home.now_ms
             renewal = RenewLease(self.token, settings.lease_ttl_ms, now_ms)
             self.home.spawn(self._renew(renewal))
+
+    def _check_properties(self) -> None:
+        """Some group was made, changed or deleted; this one, perhaps."""
+        if not self._reading and not self.core.deposed:
+            self._reading = True
+            self.home.spawn(self._read_properties())
+
+    async def _read_properties(self) -> None:
+        self._reading = False  # what changes from here on is read again
+        try:
+            found = await self.home.host.in_thread(
+                self.home.host.log.catalog.read, lambda tx: properties.get(tx, self.group)
+            )
+        except HeadraceError as error:
+            _log.warning("leader of %s cannot read its settings: %s", self.group, error)
+            return
+        if found is None or found == self.properties or self.core.deposed:
+            return
+        _log.info("leader of %s goes on with other settings", self.group)
+        self.properties = found
+        self.core.configure(found.settings, self.home.now_ms)
+        self._tick_due_ms = self.home.now_ms
+        self.home.rearm()
 
     def _stop(self, reason: str) -> None:
         _log.info("leader of %s steps down: %s", self.group, reason)

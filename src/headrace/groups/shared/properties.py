@@ -156,6 +156,26 @@ def declare(
     return found
 
 
+def configure(
+    tx: Tx,
+    key: str,
+    *,
+    settings: LeaderSettings | None = None,
+    balance: Balance | None = None,
+    scale_for_members: bool | None = None,
+) -> GroupProperties:
+    """Change how a group is led; its leader hears of it and goes on with that."""
+    found = require(tx, key)
+    chosen = found.settings if settings is None else settings
+    if balance is not None:
+        chosen = msgspec.structs.replace(chosen, balance=balance)
+    scale = found.scale_for_members if scale_for_members is None else scale_for_members
+    changed = msgspec.structs.replace(found, settings=chosen, scale_for_members=scale)
+    if changed != found:
+        put(tx, changed)
+    return changed
+
+
 def declare_locks(key: str) -> tuple[str, ...]:
     """What making or deleting a group depends on."""
     buckets = (BUCKET, starts.finished_bucket(key), starts.handed_bucket(key))

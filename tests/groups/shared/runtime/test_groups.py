@@ -470,3 +470,28 @@ def test_a_group_starts_at_a_time(tmp_path: Path) -> None:
                 assert set(a.acked) == {b"15", b"16", b"17", b"18", b"19"}
 
     run(test())
+
+
+def test_timers_and_balance_of_a_running_group_are_changed_without_an_election(
+    catalog_url: str,
+) -> None:
+    async def test() -> None:
+        async with open_log(catalog_url) as hr:
+            await hr.create_stream("orders", ["orders.>"], segments=4)
+            async with Worker(hr, "a", SHARED, start="earliest") as worker:
+                await until(lambda: len(worker.session.units) == 4, "all units")
+                (leading,) = (await hr._shared.node()).leaders.values()
+                wanted = msgspec.structs.replace(QUICK_LEADER, lease_ttl_ms=4000, tick_ms=50)
+                await hr.shared_groups.configure("g", settings=wanted)
+                await hr.shared_groups.configure("g", balance="lag")
+                told = msgspec.structs.replace(wanted, balance=Balance.LAG)
+                await until(lambda: leading.core.settings == told, "the leader to hear of it")
+                assert (await hr.shared_groups.get("g")).properties.settings == told
+                values = await publish(hr, "orders", 100)
+                await until(lambda: total(worker).total() == len(values), "every event")
+                info = await hr.shared_groups.get("g")
+                assert (info.leader_token, leading.core.deposed) == (leading.token, False)
+            with pytest.raises(UnknownSharedGroupError):
+                await hr.shared_groups.configure("nope", balance="lag")
+
+    run(test())
