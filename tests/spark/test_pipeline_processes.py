@@ -205,7 +205,15 @@ class Server:
         commands.pg_ctl(words, pgdata=self._server.pgdata, user=self._server.system_user)
 
     def start(self) -> None:
-        self._server.ensure_postgres_running()
+        def up() -> bool:
+            # It gives up after ten seconds, in which a busy machine may not get far.
+            try:
+                self._server.ensure_postgres_running()
+            except (subprocess.TimeoutExpired, AssertionError):
+                return False
+            return True
+
+        wait_until(up, "PostgreSQL to start again", PATIENCE_S)
         assert self._server.get_uri() == self.url
 
     def close(self) -> None:
@@ -227,14 +235,19 @@ def test_supervisors_outlive_an_outage_of_postgresql_and_one_of_them_the_other(
     tmp_path: Path, server: Server
 ) -> None:
     with pair(tmp_path, server.url) as supervisors:
-        leader, standby = supervisors.wait_for_roles()
+        _, standby = supervisors.wait_for_roles()
         standby.wait_for("standing by")
         supervisors.fill(100)
 
         server.stop()
         for each in supervisors.both:
             each.wait_for("the catalog cannot be used, trying on")
-        leader.wait_for("the lease must have run out; stopping the jobs")
+        stopping = "the lease must have run out; stopping the jobs"
+        wait_until(
+            lambda: any(stopping in each.said for each in supervisors.both),
+            "whoever led to stop its jobs",
+            PATIENCE_S,
+        )
         server.start()
         for each in supervisors.both:
             each.wait_for("the catalog is back")
