@@ -57,6 +57,8 @@ STATUS_MS = 250
 """Who came and went is stored for others to see at once, decisions and shares this often."""
 LOOK_MS_MIN = 50
 LOOK_COST_FACTOR = 50
+SMALL_RECORDS = 64
+"""Reports of so many units at most are a small write."""
 SCALE_MS = 1000
 IDLE_MS = 10_000
 """A leader without borrowers steps down after this."""
@@ -293,6 +295,7 @@ class Leading:
                     # An ack lost with the power repeats an event; a lost claim would let the
                     # same token be given twice.
                     sync=bool(part.claims or part.forget),
+                    small=len(part.progress) <= SMALL_RECORDS and not part.claims,
                 )
         except (LeaseLost, Fenced) as error:
             lost = str(error)

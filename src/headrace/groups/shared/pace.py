@@ -8,7 +8,7 @@ of that kind there is no distance.
 
 from __future__ import annotations
 
-GATHER_MS = 30
+GATHER_MS = 25
 """The distance of commits when there is much to store: a part of what may be lost with a leader."""
 GATHER_RATE = 200
 """Reports per second from which on commits keep their distance."""
