@@ -253,7 +253,7 @@ class Leading:
                     if self._committing != number:
                         self._committing = number
                         self._keep_distance()
-                        self.home.spawn(self._commit(commit))
+                        self._store(commit)
                 case ListSegments():
                     renew_ms = self.properties.settings.renew_segments_ms
                     if self._look_again or self.home.now_ms >= self._looked_ms + renew_ms // 2:
@@ -273,45 +273,71 @@ class Leading:
         if not self.core.deposed:
             self._do(self.core.gathered(self.home.now_ms))
 
-    async def _commit(self, commit: Commit) -> None:
+    def _store(self, commit: Commit) -> None:
         """Store a commit, in parts if it is long; sent again by the core when it fails."""
-        claimed: list[tuple[Unit, Progress]] = []
-        known = self.segments.keys
-        units = (*(r.unit for r in commit.progress), *(r.unit for r in commit.claims))
-        keys = {unit: known[unit] for unit in units if unit in known}
-        host = self.home.host
+        parts = tuple(state.parts(commit))
+        if len(parts) > 1:
+            self.home.spawn(self._store_parts(commit, parts))
+            return
         try:
-            for number, part in enumerate(state.parts(commit)):
-                run = functools.partial(state.run_commit, group=self.group, commit=part)
-                claimed += await host.in_transaction(
-                    functools.partial(
-                        run,
-                        segments=keys,
-                        part=number,
-                        written=self._written,
-                        subscribed=self._subscribed,
-                    ),
-                    state.locks(self.group, part),
-                    # An ack lost with the power repeats an event; a lost claim would let the
-                    # same token be given twice.
-                    sync=bool(part.claims or part.forget),
-                    small=len(part.progress) <= SMALL_RECORDS and not part.claims,
-                )
-        except (LeaseLost, Fenced) as error:
-            lost = str(error)
-            self._answer(lambda: self.core.commit_failed(commit.number, lost, lost=True))
+            self.home.host.submit(
+                self._transaction(commit, 0),
+                state.locks(self.group, commit),
+                functools.partial(self._stored, commit),
+                sync=_needs_sync(commit),
+                small=len(commit.progress) <= SMALL_RECORDS and not commit.claims,
+            )
         except CatalogClosedError:
             return
+
+    async def _store_parts(self, commit: Commit, parts: tuple[Commit, ...]) -> None:
+        claimed: list[tuple[Unit, Progress]] = []
+        try:
+            for number, part in enumerate(parts):
+                claimed += await self.home.host.in_transaction(
+                    self._transaction(part, number),
+                    state.locks(self.group, part),
+                    sync=_needs_sync(part),
+                )
         except HeadraceError as error:
+            self._stored(commit, [], error)
+        else:
+            self._stored(commit, claimed, None)
+
+    def _transaction(
+        self, part: Commit, number: int
+    ) -> Callable[[Tx], list[tuple[Unit, Progress]]]:
+        known = self.segments.keys
+        units = (*(r.unit for r in part.progress), *(r.unit for r in part.claims))
+        return functools.partial(
+            state.run_commit,
+            group=self.group,
+            commit=part,
+            segments={unit: known[unit] for unit in units if unit in known},
+            part=number,
+            written=self._written,
+            subscribed=self._subscribed,
+        )
+
+    def _stored(
+        self, commit: Commit, claimed: list[tuple[Unit, Progress]], error: BaseException | None
+    ) -> None:
+        """What the catalog says to a commit."""
+        number = commit.number
+        if error is None:
+            self.commits += 1
+            known = self.segments.keys
+            self._subscribed.update(
+                known[r.unit].stream_id for r in commit.progress if r.unit in known
+            )
+            self._answer(lambda: self.core.committed(number, claimed, self.home.now_ms))
+        elif isinstance(error, LeaseLost | Fenced):
+            lost = str(error)
+            self._answer(lambda: self.core.commit_failed(number, lost, lost=True))
+        elif not isinstance(error, CatalogClosedError):
             reason = str(error)
             _log.warning("leader of %s cannot store its progress: %s", self.group, reason)
-            self._answer(lambda: self.core.commit_failed(commit.number, reason, lost=False))
-        else:
-            self.commits += 1
-            self._subscribed.update(
-                keys[r.unit].stream_id for r in commit.progress if r.unit in keys
-            )
-            self._answer(lambda: self.core.committed(commit.number, claimed, self.home.now_ms))
+            self._answer(lambda: self.core.commit_failed(number, reason, lost=False))
 
     def _answer(self, fn: Callable[[], list[LeaderEffect]]) -> None:
         self._committing = None
@@ -509,6 +535,11 @@ class Leading:
             )
         except HeadraceError:
             self._told = None  # told again, if this one still leads
+
+
+def _needs_sync(commit: Commit) -> bool:
+    """An ack lost with the power repeats an event; a lost claim lets a token be given twice."""
+    return bool(commit.claims or commit.forget)
 
 
 def _session_of(borrower: str) -> tuple[str, int]:
