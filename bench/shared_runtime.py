@@ -7,6 +7,7 @@ for the consumers only counts its units, so that reading the log does not blur t
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+
+import pyarrow as pa
 
 import headrace
 from bench.harness import Result, at_least, at_most, percentile, ratio_of_rounds, show
@@ -303,21 +306,24 @@ def _floors(tx: Tx) -> list[tuple[int, int]]:
 # --- consuming ---
 
 
-def _consuming(events: int = 200_000, rounds: int = 5) -> list[Result]:
+def _consuming(events: int = 200_000, rows: int = 2_000_000, rounds: int = 5) -> list[Result]:
     """A member of a shared group against one of a partitioned group, on the same events."""
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(_fill(folder, events))
+        asyncio.run(_fill(folder, rows))
         turn = iter(range(1000))
 
-        def rate(kind: str, *, batches: bool) -> float:
+        def rate(kind: str, count: int, *, batches: bool) -> float:
             group = f"g{next(turn)}"
-            return asyncio.run(_consume(folder, kind, group, events, batches=batches))
+            return asyncio.run(_consume(folder, kind, group, count, batches=batches))
 
         found = []
-        for batches, name in ((False, "event by event"), (True, "Arrow batches")):
+        for batches, count, name in (
+            (False, events, "event by event"),
+            (True, rows, "Arrow batches"),
+        ):
             ratio, partitioned, shared = ratio_of_rounds(
-                lambda b=batches: rate("parted", batches=b),  # type: ignore[misc]
-                lambda b=batches: rate("shared", batches=b),  # type: ignore[misc]
+                functools.partial(rate, "parted", count, batches=batches),
+                functools.partial(rate, "shared", count, batches=batches),
                 rounds,
             )
             detail = f"{shared:,.0f}/s against {partitioned:,.0f}/s in a partitioned group"
@@ -327,28 +333,30 @@ def _consuming(events: int = 200_000, rounds: int = 5) -> list[Result]:
         return found
 
 
-async def _fill(folder: str, events: int) -> None:
+async def _fill(folder: str, rows: int) -> None:
+    part = 100_000
     async with headrace.open(folder, housekeeping=False) as hr:
         await hr.create_stream("shared", ["shared.>"], segments=4)
         await hr.create_stream("parted", ["parted.>"], partitions=4)
         for stream in ("shared", "parted"):
-            for begin in range(0, events, 10_000):
-                await hr.append(
-                    stream,
-                    [
-                        headrace.Event(
-                            subject=f"{stream}.{n % 1000}", value=b"x" * 100, key=str(n % 5000)
-                        )
-                        for n in range(begin, begin + 10_000)
-                    ],
-                )
+            table = pa.table(
+                {
+                    "subject": [f"{stream}.{n % 1000}" for n in range(part)],
+                    "key": [str(n % 5000) for n in range(part)],
+                    "value": pa.array([b"x" * 100] * part, pa.binary()),
+                }
+            )
+            for _ in range(0, rows, part):
+                await hr.append(stream, table)
 
 
 async def _consume(folder: str, kind: str, group: str, events: int, *, batches: bool) -> float:
     """Events per second, from the first that is delivered until the last ack is stored."""
     async with headrace.open(folder, housekeeping=False) as hr:
         if kind == "parted":
-            await hr.groups.create_static("parted", group, max_members=4, members=["m"])
+            await hr.groups.create_static(
+                "parted", group, max_members=4, filter="parted.>", members=["m"]
+            )
             async with hr.join("parted", group, member="m") as member:
                 return await _take(member, events, batches=batches)
         await hr.shared_groups.declare(group, "shared.>", start="earliest")
