@@ -26,6 +26,9 @@ from headrace.log.open import open_log
 from headrace.spark.quiet import end_quietly_when_closed
 from headrace.spark.session import MASTER_VARIABLE, is_local
 
+# All of our code that Spark runs in its workers comes by here.
+end_quietly_when_closed()
+
 CATALOG_VARIABLE = "HEADRACE_CATALOG"
 STORE_OPTION = "store."
 """What stands after this in an option's name is for the storage client."""
@@ -49,7 +52,6 @@ class Connection(msgspec.Struct, frozen=True):
                     self.catalog, self.store, store_options=dict(self.store_options), create=False
                 )
                 found = _opened[self] = (os.getpid(), opened)
-                end_quietly_when_closed()
                 _files[opened] = _file_of(opened)
         return found[1]
 
