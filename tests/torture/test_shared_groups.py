@@ -12,7 +12,7 @@ from tests.torture.run import new_folder
 from tests.torture.shared_groups import Line, Ordeal
 from tests.torture.shared_run import torture_shared
 
-FAULTS = 10
+FAULTS = 8
 
 
 @pytest.mark.timeout(600)
