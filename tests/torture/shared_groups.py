@@ -52,6 +52,7 @@ LEADER_TIMEOUT_S = 10.0
 SETTLE_TIMEOUT_S = 120.0
 """How long nothing may be acked while there is something to do."""
 END_TIMEOUT_S = 60.0
+HEARD_NS = 1_000_000_000
 POLL_S = 0.01
 
 FAULTS = (
@@ -475,6 +476,10 @@ class Ordeal:
         """Per death of a leader: the age in ms of the oldest ack that it undid, and how many."""
         found = []
         for at_ns, asleep in self.leader_deaths:
+            # Who was told nothing of late had lost its leader before, by another fault.
+            heard = {
+                line.member for line in acked.values() if at_ns - HEARD_NS <= line.at_ns < at_ns
+            }
             ages_ms = []
             for what, lines in given.items():
                 before = [line for line in lines if line.at_ns < at_ns]
@@ -483,8 +488,7 @@ class Ordeal:
                 if not before or not after or (told is not None and told.at_ns < at_ns):
                     continue
                 last = before[-1]
-                # One that is delivered for the second time before this death is of another fault.
-                if last.member not in asleep and at_ns - last.at_ns < 2_000_000_000:
+                if last.member in heard and last.member not in asleep:
                     ages_ms.append((at_ns - last.at_ns) / 1e6)
             found.append((max(ages_ms, default=0.0), len(ages_ms)))
         return found

@@ -122,7 +122,10 @@ async def main(url: str, name: str, output: str, text: str) -> None:
     loop = asyncio.get_running_loop()
     journal = Journal(Path(output))
     watching = asyncio.create_task(watch(journal))
-    async with headrace.open(url, housekeeping=False, shared=OPTIONS) as hr:
+    hr = await patiently(
+        lambda: headrace.open(url, housekeeping=False, shared=OPTIONS).__aenter__()
+    )
+    try:
         session = await patiently(lambda: hr.session(name).__aenter__())
         if text not in session.subscriptions:
             await patiently(lambda: session.subscribe(text, start="earliest"))
@@ -134,6 +137,8 @@ async def main(url: str, name: str, output: str, text: str) -> None:
                 connection.transport.abort()
         await session.close(grace_s=10)
         await asyncio.gather(consuming, return_exceptions=True)
+    finally:
+        await hr.close()
     watching.cancel()
     print("closed", flush=True)
 

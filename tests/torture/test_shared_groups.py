@@ -78,7 +78,9 @@ def test_an_ack_that_was_refused_and_counts_is_found() -> None:
 def test_replay_after_the_death_of_a_leader_is_measured_from_the_ack() -> None:
     made = ordeal("0-1", "0-2")
     made.leader_deaths = [(3_500_000, frozenset())]
-    told = ("a + 0-1", "b + 0-2", "b ! 0-2", "a + 0-1", "a ! 0-1")
+    made.published.append("0-0")
+    made.leader_deaths = [(5_500_000, frozenset())]
+    told = ("a + 0-0", "a ! 0-0", "a + 0-1", "b + 0-2", "b x 0-2", "a + 0-1", "a ! 0-1", "b + 0-2")
     _, figures = made.account(lines(*told))
     assert (figures.leaders_killed, figures.replayed) == (1, 1)
     assert figures.replay_ms_max == 2.5
