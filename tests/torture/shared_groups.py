@@ -398,7 +398,7 @@ class Ordeal:
         slow = self.frozen | {line.member for line in lines if line.mark == "z"}
         given: dict[str, list[Line]] = {}
         acked: dict[str, Line] = {}
-        refused: dict[str, list[str]] = {}
+        refused: dict[str, list[Line]] = {}
         unsettled: set[str] = set()
         first: dict[str, list[int]] = {}
         late = 0
@@ -422,7 +422,7 @@ class Ordeal:
                         wrong.append(Finding("acked twice", f"{line.what}: {by}"))
                     acked[line.what] = line
                 case "x":
-                    refused.setdefault(line.what, []).append(line.member)
+                    refused.setdefault(line.what, []).append(line)
                 case "~":
                     unsettled.add(line.member)
                 case "?":
@@ -435,7 +435,7 @@ class Ordeal:
                 wrong.append(Finding("order", f"key {key}: {numbers}"))
         wrong += self._check_answers(given, acked, refused, unsettled)
         deliveries = sum(map(len, given.values()))
-        replays = self._replays(given, acked)
+        replays = self._replays(given, acked, refused)
         ages = sorted(age for age, _ in replays)
         return wrong, Figures(
             events=len(self.published),
@@ -453,7 +453,7 @@ class Ordeal:
         self,
         given: dict[str, list[Line]],
         acked: dict[str, Line],
-        refused: dict[str, list[str]],
+        refused: dict[str, list[Line]],
         unsettled: set[str],
     ) -> list[Finding]:
         """Everything that is not told to be acked was in the hands of somebody who was killed."""
@@ -462,7 +462,7 @@ class Ordeal:
             if what in acked:
                 continue
             holders = [line.member for line in lines]
-            told = Counter(refused.get(what, ()))
+            told = Counter(line.member for line in refused.get(what, ()))
             open_at = [name for name, count in Counter(holders).items() if count > told[name]]
             if not open_at:
                 wrong.append(Finding("refused", f"{what} counts, and {holders} were told no"))
@@ -471,7 +471,10 @@ class Ordeal:
         return wrong
 
     def _replays(
-        self, given: dict[str, list[Line]], acked: dict[str, Line]
+        self,
+        given: dict[str, list[Line]],
+        acked: dict[str, Line],
+        refused: dict[str, list[Line]],
     ) -> list[tuple[float, int]]:
         """Per death of a leader: the age in ms of the oldest ack that it undid, and how many."""
         found = []
@@ -488,6 +491,8 @@ class Ordeal:
                 if not before or not after or (told is not None and told.at_ns < at_ns):
                     continue
                 last = before[-1]
+                if any(last.at_ns <= line.at_ns < at_ns for line in refused.get(what, ())):
+                    continue  # undone by something else, before
                 if last.member in heard and last.member not in asleep:
                     ages_ms.append((at_ns - last.at_ns) / 1e6)
             found.append((max(ages_ms, default=0.0), len(ages_ms)))
