@@ -10,7 +10,8 @@ import pytest
 
 from headrace.errors import CatalogUnavailableError, Fenced
 from headrace.groups import explain
-from headrace.groups.consumer import dead_letters, transaction
+from headrace.groups.commit import commit
+from headrace.groups.consumer import dead_letters
 from headrace.groups.progress import Progress
 from tests.groups.consumer.rig import Heard, rig, run, take, values
 
@@ -146,7 +147,7 @@ def test_a_dead_letter_whose_commit_is_unsure_is_stored_once(
             consumer.open(await r.claim())
             await r.fill("ab")
             one, two = await take(consumer, 2)
-            plain = transaction.commit
+            plain = commit
             calls = 0
 
             async def unsure(*args: Any) -> Any:
