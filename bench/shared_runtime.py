@@ -226,8 +226,8 @@ class Reports:
         random.Random(1).shuffle(units)
         self._units = units[:2000]
         self.waits_s: list[float] = []
-        self.sent: list[tuple[float, int, int]] = []
-        """When each was made, of which segment, and its floor."""
+        self.open: dict[int, tuple[float, int, int]] = {}
+        """Those without an answer: when each was made, of which segment, and its floor."""
 
     async def run(self, rate: int, seconds: float) -> None:
         under_way: set[asyncio.Task[None]] = set()
@@ -246,15 +246,17 @@ class Reports:
                 await asyncio.sleep(wait)
             sink, unit = self._units[number % len(self._units)]
             floor = number // len(self._units) + 1
-            self.sent.append((time.perf_counter(), unit.segment_id, floor))
-            task = asyncio.create_task(self._one(sink, UnitAck(unit, Progress(floor=floor))))
+            self.open[number] = (time.perf_counter(), unit.segment_id, floor)
+            ack = UnitAck(unit, Progress(floor=floor))
+            task = asyncio.create_task(self._one(sink, ack, number))
             under_way.add(task)
             task.add_done_callback(under_way.discard)
 
-    async def _one(self, sink: Counting, ack: UnitAck) -> None:
+    async def _one(self, sink: Counting, ack: UnitAck, number: int) -> None:
         began = time.perf_counter()
         if await sink.borrowing.commit([ack]) == [None]:
             self.waits_s.append(time.perf_counter() - began)
+        del self.open[number]
 
 
 # --- the death of a leader ---
@@ -278,13 +280,14 @@ async def _dying(
                     await asyncio.sleep(1.0 + number * 0.0137)
                     led.process.kill()
                     died = time.perf_counter()
+                    unanswered = list(reports.open.values())
                     led.process.wait()
                     floors = dict(await hr.in_thread(hr.log.catalog.read, _floors))
                     reporting.cancel()
                     await asyncio.gather(reporting, return_exceptions=True)
                 finally:
                     await led.close()
-        lost = [at for at, unit, floor in reports.sent if at < died and floors[unit] < floor]
+        lost = [at for at, segment_id, floor in unanswered if floors[segment_id] < floor]
         undone += len(lost)
         ages_s.append(died - min(lost, default=died))
     what = f"{rate:,} reports/s, {deaths} deaths"
