@@ -9,7 +9,8 @@ import shlex
 import shutil
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -74,8 +75,6 @@ def join(
     if words and shutil.which(words[0]) is None:
         raise UsageError(f"--exec: there is no command {words[0]!r}, or it may not be run")
     tell_warnings()
-    # What becomes of the member is told here in its own words.
-    logging.getLogger("headrace.groups.partitioned.member").setLevel(logging.ERROR)
 
     async def run() -> None:
         stop_on_terminate()
@@ -92,8 +91,21 @@ def join(
             finally:
                 telling.cancel()
 
-    with suppress(asyncio.CancelledError):  # asked to end, and all is handed over
-        asyncio.run(run())
+    # What becomes of the member is told here in its own words.
+    with quiet("headrace.groups.partitioned.member"), suppress(asyncio.CancelledError):
+        asyncio.run(run())  # cancelled: it was asked to end, and all is handed over
+
+
+@contextmanager
+def quiet(name: str) -> Iterator[None]:
+    """Leave warnings of a part of the library out for a while."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def tell_warnings() -> None:
