@@ -17,7 +17,8 @@ from headrace.groups.consumer import (
     OwnedUnit,
     UnitAck,
 )
-from headrace.groups.consumer.acks import join
+from headrace.groups.consumer.acks import join, tell_after
+from headrace.groups.consumer.types import Done
 from headrace.groups.progress import Progress
 from tests.groups.consumer.rig import Rig, rig, run, soon, take
 
@@ -34,7 +35,10 @@ class Elsewhere:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def commit(self, acks: Sequence[UnitAck], *, sync: bool) -> list[Fenced | None]:
+    def begin(self, acks: Sequence[UnitAck], done: Done, *, sync: bool) -> None:
+        tell_after(self.commit(acks, sync), done)
+
+    async def commit(self, acks: Sequence[UnitAck], sync: bool) -> list[Fenced | None]:
         await self.gate.wait()
         if self.errors:
             raise self.errors.pop(0)

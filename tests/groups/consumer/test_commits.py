@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from headrace.errors import CatalogUnavailableError, Fenced
+from headrace.groups.consumer.acks import tell_after
 from headrace.groups.consumer.commits import Commits
-from headrace.groups.consumer.types import AckStore, UnitAck
+from headrace.groups.consumer.types import AckStore, Done, UnitAck
 from tests.groups.consumer.rig import run
 
 
@@ -33,7 +34,10 @@ class Store:
         self.stored: list[Any] = []
         self.waiting: list[asyncio.Future[None]] = []
 
-    async def commit(self, acks: Sequence[UnitAck], *, sync: bool) -> list[Fenced | None]:
+    def begin(self, acks: Sequence[UnitAck], done: Done, *, sync: bool) -> None:
+        tell_after(self.commit(acks), done)
+
+    async def commit(self, acks: Sequence[UnitAck]) -> list[Fenced | None]:
         self.waiting.append(asyncio.get_running_loop().create_future())
         await self.waiting[-1]
         self.stored += [ack.progress for ack in acks]

@@ -95,6 +95,24 @@ def _quiet(fetches: Prefetch) -> Callable[[], Awaitable[bool]]:
     return look
 
 
+def test_a_slow_application_is_handed_no_scraps(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with rig(str(tmp_path)) as r:
+            await fill_large(r, 1500, 1 * KB)
+            consumer = r.consumer(prefetch_bytes=300 * KB)
+            consumer.open(await r.claim())
+            sizes: list[int] = []
+            async for batch in consumer.batches():
+                sizes.append(len(batch))
+                await soon(_quiet(consumer._prefetch))
+                await batch.ack()
+                if sum(sizes) == 1500:
+                    break
+            assert min(sizes[:-1]) > 300 / 8 - 5
+
+    run(work())
+
+
 def test_an_event_larger_than_the_bound_is_delivered(tmp_path: Path) -> None:
     async def work() -> None:
         async with rig(str(tmp_path)) as r:

@@ -9,19 +9,19 @@ spared as long as the row is still what this store wrote last.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any
 
 from headrace.catalog import Tx, claims
 from headrace.catalog import progress as stored
 from headrace.errors import AlreadyAckedError, Fenced
-from headrace.groups.consumer.types import OwnedUnit, UnitAck
+from headrace.groups.consumer.types import Done, OwnedUnit, UnitAck
 from headrace.groups.host import Host
 from headrace.groups.progress import Progress
 
 FEW = 8
 """Acks of so many units at most are a small write."""
-
-Done = Callable[[list[Fenced | None], BaseException | None], None]
 
 
 def load(tx: Tx, group: str, segment_id: int) -> Progress | None:
@@ -61,21 +61,11 @@ class CatalogAcks:
         return [claims.lock(unit.group, unit.unit)]
 
     async def commit(self, acks: Sequence[UnitAck], *, sync: bool) -> list[Fenced | None]:
-        found: asyncio.Future[list[Fenced | None]] = asyncio.get_running_loop().create_future()
-
-        def tell(results: list[Fenced | None], error: BaseException | None) -> None:
-            if found.done():
-                return
-            if error is None:
-                found.set_result(results)
-            else:
-                found.set_exception(error)
-
-        self.begin(acks, tell, sync=sync)
-        return await found
+        """The same as :meth:`begin`; waits for the results."""
+        return await told(partial(self.begin, acks, sync=sync))
 
     def begin(self, acks: Sequence[UnitAck], done: Done, *, sync: bool) -> None:
-        """The same as :meth:`commit`, under way at once; ``done(results, error)`` is told."""
+        """Store progress under the claims of its units; ``done(results, error)`` is told."""
         encoded = [ack.progress.encode() for ack in acks]
 
         def run(tx: Tx) -> list[Fenced | None]:
@@ -128,6 +118,32 @@ def stage_progress(tx: Tx, unit: OwnedUnit, acked: Progress) -> None:
             raise AlreadyAckedError(unit.group, unit.unit, lo, hi)
     attempts = dict(before.attempts)
     store(tx, unit.group, unit.segment_id, Progress.of(known, attempts))
+
+
+async def told(begin: Callable[[Done], None]) -> list[Fenced | None]:
+    """Begin a commit, and wait for what it tells."""
+    found: asyncio.Future[list[Fenced | None]] = asyncio.get_running_loop().create_future()
+
+    def tell(results: list[Fenced | None], error: BaseException | None) -> None:
+        if found.done():
+            return
+        if error is None:
+            found.set_result(results)
+        else:
+            found.set_exception(error)
+
+    begin(tell)
+    return await found
+
+
+def tell_after(work: Coroutine[Any, Any, list[Fenced | None]], done: Done) -> None:
+    """Run a commit as a task, and tell how it went."""
+
+    def tell(task: asyncio.Future[list[Fenced | None]]) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        done([] if error is not None else task.result(), error)
+
+    asyncio.ensure_future(work).add_done_callback(tell)
 
 
 def _sorted_locks(units: Iterable[OwnedUnit]) -> list[str]:

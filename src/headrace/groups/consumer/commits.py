@@ -15,9 +15,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from headrace.errors import CatalogUnavailableError, Fenced, HeadraceError
-from headrace.groups.consumer.acks import CatalogAcks, Done
 from headrace.groups.consumer.run import Run
-from headrace.groups.consumer.types import AckStore, UnitAck
+from headrace.groups.consumer.types import AckStore, Done, UnitAck
 
 RETRY_MS = 500
 
@@ -120,18 +119,10 @@ class Commits:
         )
 
     def _begin(self, acks: Sequence[UnitAck], done: Done) -> None:
-        if isinstance(self._store, CatalogAcks):
-            try:
-                self._store.begin(acks, done, sync=self._sync)
-            except HeadraceError as error:  # the log is closed
-                self._loop.call_soon(done, [], error)
-            return
-
-        def tell(outcome: asyncio.Future[Results]) -> None:
-            error = asyncio.CancelledError() if outcome.cancelled() else outcome.exception()
-            done([] if error is not None else outcome.result(), error)
-
-        asyncio.ensure_future(self._store.commit(acks, sync=self._sync)).add_done_callback(tell)
+        try:
+            self._store.begin(acks, done, sync=self._sync)
+        except HeadraceError as error:  # the log is closed
+            self._loop.call_soon(done, [], error)
 
     def _done(
         self, due: Waiters, runs: list[Run], results: Results, error: BaseException | None

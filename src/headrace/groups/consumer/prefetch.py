@@ -23,6 +23,9 @@ from headrace.log import limits
 
 FETCHES_MAX = 4
 """Reads under way at a time."""
+SCRAPS = 8
+"""A unit with a backlog is read when this part of the bytes is free, and not whenever a few are:
+an application that is slower than the log would be handed scraps between its batches."""
 INLINE_EVENTS = 32
 """So few are read where we stand: a change of thread takes longer."""
 FIRST_ROW_BYTES = 8192
@@ -84,12 +87,16 @@ class Prefetch:
             if room <= 0:
                 return
             run = next(iter(self._hungry))
-            del self._hungry[run]
             if not run.hungry():
+                del self._hungry[run]
                 continue
             reader = run.reader
             assert reader is not None
-            end = min(run.head, reader.position + self._rows(run, room))
+            left, rows = run.head - reader.position, self._rows(run, room)
+            if self._scraps(room) and rows < min(left, run.fetch_events_max):
+                return
+            del self._hungry[run]
+            end = reader.position + min(left, rows)
             if end - reader.position <= INLINE_EVENTS and self._host.log.catalog.quick:
                 self._read_here(run, reader, end)
                 continue
@@ -99,6 +106,10 @@ class Prefetch:
             task = self._loop.create_task(self._read(run, reader, end))
             self._tasks.add(task)
             task.add_done_callback(partial(self._done, asked))
+
+    def _scraps(self, room: float) -> bool:
+        """Whether there is little room, and more to come: what is held will be let go of."""
+        return room < self._options.prefetch_bytes / SCRAPS and self.held_bytes > 0
 
     def _rows(self, run: Run, room: float) -> int:
         """How many events to ask for, so that about ``room`` bytes come."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -13,6 +13,9 @@ from headrace.groups.delivery import DeliveryConfig, Stalled
 from headrace.groups.progress import Progress
 
 MiB = 1024 * 1024
+
+Done = Callable[[list[Fenced | None], BaseException | None], None]
+"""Hears what became of acks: for each None when it counted, or why it did not; or an error."""
 
 
 class OwnedUnit(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,8 +101,8 @@ class UnitEvents(Protocol):
 class AckStore(Protocol):
     """Where acks are committed."""
 
-    async def commit(self, acks: Sequence[UnitAck], *, sync: bool) -> list[Fenced | None]:
-        """Store progress; for each unit None when it counted, or why it did not."""
+    def begin(self, acks: Sequence[UnitAck], done: Done, *, sync: bool) -> None:
+        """Store progress; ``done`` is told on the event loop, after this has returned."""
         ...
 
     def stage(self, tx: Tx, ack: UnitAck) -> None:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from headrace.catalog import Tx, claims
 from headrace.errors import (
-    AckUnsettledError,
     CatalogClosedError,
     Fenced,
     HeadraceError,
@@ -27,7 +27,8 @@ from headrace.errors import (
     UnknownUnitError,
 )
 from headrace.groups.consumer import OwnedUnit, UnitAck
-from headrace.groups.consumer.acks import stage_progress
+from headrace.groups.consumer.acks import stage_progress, told
+from headrace.groups.consumer.types import Done
 from headrace.groups.host import Host
 from headrace.groups.progress import Progress
 from headrace.groups.shared.agent import Agent
@@ -43,6 +44,7 @@ from headrace.groups.shared.effects import (
 )
 from headrace.groups.shared.handler import Handler, group_key, parse_subscription
 from headrace.groups.shared.messages import FromBorrower, FromLeader, Ranges, Unit
+from headrace.groups.shared.reports import Report, Waiting
 from headrace.groups.shared.settings import BorrowerSettings
 from headrace.groups.shared.settling import Doubt, Settler, Verdict, segment_ids
 from headrace.groups.shared.state import claim_unit
@@ -79,21 +81,6 @@ class Post(Protocol):
     def rearm(self) -> None: ...
 
 
-class _Report:
-    """Ranges that were reported, and who waits for their confirmation."""
-
-    __slots__ = ("done", "left")
-
-    def __init__(self, ranges: Ranges) -> None:
-        self.left = set(ranges)
-        self.done: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-
-    def tell(self, verdict: Verdict) -> None:
-        """Whoever waits learns what became of it."""
-        if not self.done.done():
-            self.done.set_result(verdict)
-
-
 class Held:
     """A unit in this session."""
 
@@ -107,7 +94,7 @@ class Held:
         self.name = claim_unit(group, effect.unit)
         self.progress = effect.progress
         self.reported = effect.progress
-        self.reports: deque[_Report] = deque()
+        self.reports: deque[Report] = deque()
         self.opened = False
         self.releasing = False
         self.drained = False
@@ -168,6 +155,9 @@ class Borrowing:
         self._opening: list[Held] = []
         self._drained = asyncio.Event()
         self._settler = Settler(post.host, settings.settle_timeout_ms)
+        self._doing = False
+        self._told: deque[Callable[[], None]] = deque()
+        """Commits that were decided by the effects at hand."""
         self.gone: deque[Gone] = deque(maxlen=64)
         """The latest borrowers that ended, and why."""
 
@@ -236,6 +226,16 @@ class Borrowing:
     # --- effects ---
 
     def _do(self, effects: list[Effect]) -> None:
+        outer, self._doing = self._doing, True
+        try:
+            self._carry_out(effects)
+        finally:
+            self._doing = outer
+        self._post.rearm()
+        while self._told and not self._doing:
+            self._told.popleft()()
+
+    def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
                 case ToRegistry(message=message):
@@ -254,7 +254,6 @@ class Borrowing:
                         held.confirm(acked)
                 case Gone() as gone:
                     self.gone.append(gone)
-        self._post.rearm()
 
     def _install(self, effect: Install) -> None:
         text = self._handler.subscription_of(effect.borrower, effect.unit)
@@ -335,7 +334,7 @@ class Borrowing:
             return
         acked, attempts = held.report(progress)
         if acked:
-            held.reports.append(_Report(acked))
+            held.reports.append(Report(acked))
         try:
             effects = self._handler.on_progress(
                 held.borrower,
@@ -375,30 +374,29 @@ class Borrowing:
 
         Raises ``AckUnsettledError`` if a leader was lost and it cannot be told what it has stored.
         """
-        waiting = [self._report(ack) for ack in acks]
-        found = [done if isinstance(done, Verdict) else await done for done in waiting]
-        unknown = [
-            ack.unit.unit
-            for ack, verdict in zip(acks, found, strict=True)
-            if verdict is Verdict.UNKNOWN
-        ]
-        if unknown:
-            raise AckUnsettledError(tuple(unknown))
-        return [
-            _fenced(ack.unit) if verdict is Verdict.DOES_NOT else None
-            for ack, verdict in zip(acks, found, strict=True)
-        ]
+        return await told(partial(self.begin, acks))
 
-    def _report(self, ack: UnitAck) -> Verdict | asyncio.Future[Verdict]:
-        """Whether the progress counts, or who will know."""
+    def begin(self, acks: Sequence[UnitAck], done: Done) -> None:
+        """The same as :meth:`commit`, under way at once; ``done(results, error)`` is told."""
+        Waiting(acks, [self._report(ack) for ack in acks], done, self._tell_after)
+
+    def _tell_after(self, tell: Callable[[], None]) -> None:
+        """Tell when the effects at hand are carried out: units may end by it, or report again."""
+        if self._doing:
+            self._told.append(tell)
+        else:
+            asyncio.get_running_loop().call_soon(tell)
+
+    def _report(self, ack: UnitAck) -> Verdict | Report:
+        """Whether the progress counts, or the report whose fate tells."""
         held = self._by_name.get(ack.unit.unit)
         if held is None or held.token != ack.unit.token:
             return Verdict.DOES_NOT
         acked, attempts = held.report(ack.progress)
         if not acked and not attempts:
-            return held.reports[-1].done if held.reports else Verdict.COUNTS
+            return held.reports[-1] if held.reports else Verdict.COUNTS
         if acked:
-            held.reports.append(_Report(acked))
+            held.reports.append(Report(acked))
         try:
             effects = self._handler.on_progress(
                 held.borrower,
@@ -413,9 +411,9 @@ class Borrowing:
             if acked:
                 held.refuse_last()
             return Verdict.DOES_NOT
-        done = held.reports[-1].done if acked else Verdict.COUNTS
+        found = held.reports[-1] if acked else Verdict.COUNTS
         self._do(effects)
-        return done
+        return found
 
     def stage(self, tx: Tx, ack: UnitAck) -> None:
         """Ack within a transaction: under the claim, merged into what the leader has stored."""
@@ -425,7 +423,3 @@ class Borrowing:
     def locks(self, unit: OwnedUnit) -> list[str]:
         """What such a transaction depends on; the leader's commits take the same."""
         return [claims.lock(unit.group, unit.unit)]
-
-
-def _fenced(unit: OwnedUnit) -> Fenced:
-    return Fenced(unit.group, unit.unit, unit.token, unit.token + 1)

@@ -35,6 +35,8 @@ from headrace.groups.consumer import (
     OwnedUnit,
     UnitAck,
 )
+from headrace.groups.consumer.acks import tell_after
+from headrace.groups.consumer.types import Done
 from headrace.groups.delivery import Stalled
 from headrace.groups.host import Host
 from headrace.groups.progress import Progress
@@ -63,14 +65,22 @@ class SessionAcks:
         self.borrowing: Borrowing
         self.make_durable: Callable[[], Awaitable[None]]
 
-    async def commit(self, acks: Sequence[UnitAck], *, sync: bool) -> list[Fenced | None]:
+    def begin(self, acks: Sequence[UnitAck], done: Done, *, sync: bool) -> None:
         """Store what was acked, each where it belongs."""
         shared = [ack for ack in acks if self.borrowing.owns(ack.unit.unit)]
-        if len(shared) == len(acks):
-            return await self._commit_shared(shared, sync)
-        private = [ack for ack in acks if not self.borrowing.owns(ack.unit.unit)]
         if not shared:
-            return await self._private.commit(private, sync=sync)
+            self._private.begin(acks, done, sync=sync)
+        elif sync or len(shared) < len(acks):
+            tell_after(self._commit(acks, shared, sync), done)
+        else:
+            self.borrowing.begin(shared, done)
+
+    async def _commit(
+        self, acks: Sequence[UnitAck], shared: list[UnitAck], sync: bool
+    ) -> list[Fenced | None]:
+        private = [ack for ack in acks if not self.borrowing.owns(ack.unit.unit)]
+        if not private:
+            return await self._commit_shared(shared, sync)
         ours, theirs = await asyncio.gather(
             self._private.commit(private, sync=sync), self._commit_shared(shared, sync)
         )
