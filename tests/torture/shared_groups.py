@@ -13,7 +13,7 @@ the faults stop and every event is accounted for:
 * events of one key were first delivered in their order.
 
 *Crash replay* is measured at every leader that is killed: how long before its death the oldest ack
-was made that its death undid.
+was made that its death undid (see ``replay``).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from headrace.groups.shared.admin import GroupInfo, Groups
 from tests.torture.account import Finding
 from tests.torture.child import Child, Failed
 from tests.torture.ordeal import Deck, Server
+from tests.torture.replay import Death, Fault, Line, undone
 
 TEXT = "$share/g/orders.>"
 KEYS = 40
@@ -52,7 +53,6 @@ LEADER_TIMEOUT_S = 10.0
 SETTLE_TIMEOUT_S = 120.0
 """How long nothing may be acked while there is something to do."""
 END_TIMEOUT_S = 60.0
-HEARD_NS = 1_000_000_000
 POLL_S = 0.01
 
 FAULTS = (
@@ -61,15 +61,6 @@ FAULTS = (
     *("cut", "cut", "cut leader"),
 )
 SERVER_FAULTS = (*FAULTS, "terminate", "terminate", "cancel")
-
-
-class Line(msgspec.Struct, frozen=True, order=True):
-    """One line of a member's journal."""
-
-    at_ns: int
-    member: str
-    mark: str
-    what: str
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -89,6 +80,8 @@ class Figures(msgspec.Struct, frozen=True):
     replay_ms_p50: float = 0.0
     replay_ms_max: float = 0.0
     """How long before that death the oldest of them was made, over all deaths."""
+    replay_ms_max_after: dict[str, float] = {}
+    """The same for acks that another fault had held up before, by that fault."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -156,8 +149,9 @@ class Ordeal:
         self.frozen: set[str] = set()
         """Instances that were frozen."""
         self.killed: set[str] = set()
-        self.leader_deaths: list[tuple[int, frozenset[str]]] = []
-        """When a leader was killed, and who was frozen at that moment."""
+        self.leader_deaths: list[Death] = []
+        self.disturbances: list[Fault] = []
+        """What may keep a report from its leader, or from the catalog."""
 
     def run(self) -> Outcome:
         """Torture, then account."""
@@ -260,8 +254,10 @@ class Ordeal:
         kind = self._deck.draw()
         if kind in ("terminate", "cancel"):
             assert self._server is not None
+            began_ns = time.monotonic_ns()
             if not getattr(self._server, kind)(self._rng):
                 return False
+            self.disturbances.append(Fault(kind, began_ns, time.monotonic_ns()))
         else:
             leader = self._leader(groups) if "leader" in kind else None
             if kind == "kill leader":
@@ -305,12 +301,14 @@ class Ordeal:
         if kind.startswith("kill") and kind != "kill while frozen":
             if kind == "kill leader":
                 asleep = frozenset(member.instance for member in frozen)
-                self.leader_deaths.append((time.monotonic_ns(), asleep))
+                self.leader_deaths.append(Death(time.monotonic_ns(), victim.instance, asleep))
             self._kill(victim)
             self._start(victim)
         elif "fr" in kind:
             self._freeze(victim, doomed=kind == "kill while frozen")
         else:
+            now_ns = time.monotonic_ns()
+            self.disturbances.append(Fault("cut", now_ns, now_ns, victim.instance))
             victim.running.stdin.write(b"cut\n")
             victim.running.stdin.flush()
         return kind
@@ -325,6 +323,9 @@ class Ordeal:
         victim.doomed = doomed
         victim.frozen_until_s = time.monotonic() + wait_s
         self.frozen.add(victim.instance)
+        now_ns = time.monotonic_ns()
+        # Whoever is frozen may hold a lock that others wait for.
+        self.disturbances.append(Fault("freeze", now_ns, now_ns + int(wait_s * 1e9)))
         victim.running.signal(signal.SIGSTOP)
         last = signal.SIGKILL if doomed else signal.SIGCONT
         threading.Timer(wait_s, victim.running.signal, [last]).start()
@@ -435,8 +436,15 @@ class Ordeal:
                 wrong.append(Finding("order", f"key {key}: {numbers}"))
         wrong += self._check_answers(given, acked, refused, unsettled)
         deliveries = sum(map(len, given.values()))
-        replays = self._replays(given, acked, refused)
-        ages = sorted(age for age, _ in replays)
+        lost = undone(self.leader_deaths, self.disturbances, given, acked, refused)
+        oldest = [0.0] * len(self.leader_deaths)
+        after: dict[str, float] = {}
+        for one in lost:
+            if one.fault:
+                after[one.fault] = max(one.age_ms, after.get(one.fault, 0.0))
+            else:
+                oldest[one.death] = max(one.age_ms, oldest[one.death])
+        ages = sorted(oldest)
         return wrong, Figures(
             events=len(self.published),
             deliveries=deliveries,
@@ -444,9 +452,10 @@ class Ordeal:
             refused=sum(map(len, refused.values())),
             late=late,
             leaders_killed=len(self.leader_deaths),
-            replayed=sum(count for _, count in replays),
+            replayed=sum(not one.fault for one in lost),
             replay_ms_p50=ages[len(ages) // 2] if ages else 0.0,
             replay_ms_max=ages[-1] if ages else 0.0,
+            replay_ms_max_after=after,
         )
 
     def _check_answers(
@@ -469,31 +478,3 @@ class Ordeal:
             elif not any(name in self.killed or name in unsettled for name in open_at):
                 wrong.append(Finding("unanswered", f"{what}: {open_at} were told nothing"))
         return wrong
-
-    def _replays(
-        self,
-        given: dict[str, list[Line]],
-        acked: dict[str, Line],
-        refused: dict[str, list[Line]],
-    ) -> list[tuple[float, int]]:
-        """Per death of a leader: the age in ms of the oldest ack that it undid, and how many."""
-        found = []
-        for at_ns, asleep in self.leader_deaths:
-            # Who was told nothing of late had lost its leader before, by another fault.
-            heard = {
-                line.member for line in acked.values() if at_ns - HEARD_NS <= line.at_ns < at_ns
-            }
-            ages_ms = []
-            for what, lines in given.items():
-                before = [line for line in lines if line.at_ns < at_ns]
-                after = [line for line in lines if line.at_ns >= at_ns]
-                told = acked.get(what)
-                if not before or not after or (told is not None and told.at_ns < at_ns):
-                    continue
-                last = before[-1]
-                if any(last.at_ns <= line.at_ns < at_ns for line in refused.get(what, ())):
-                    continue  # undone by something else, before
-                if last.member in heard and last.member not in asleep:
-                    ages_ms.append((at_ns - last.at_ns) / 1e6)
-            found.append((max(ages_ms, default=0.0), len(ages_ms)))
-        return found

@@ -78,7 +78,11 @@ def show(console: Console, result: Result) -> None:
         row(kind, [outcome.faults.get(kind, 0) for outcome in result.outcomes])
     figures = [outcome.figures for outcome in result.outcomes]
     for name in figures[0].__struct_fields__:
-        row(name.replace("_", " "), [getattr(each, name) for each in figures])
+        if name != "replay_ms_max_after":
+            row(name.replace("_", " "), [getattr(each, name) for each in figures])
+    for kind in sorted({kind for each in figures for kind in each.replay_ms_max_after}):
+        ages = [each.replay_ms_max_after.get(kind, 0) for each in figures]
+        row(f"replay ms max after a {kind}", ages)
     row("seconds", [outcome.seconds for outcome in result.outcomes])
     console.print(table)
     for outcome in result.outcomes:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.torture.replay import Death, Fault, Line
 from tests.torture.run import new_folder
-from tests.torture.shared_groups import Line, Ordeal
+from tests.torture.shared_groups import Ordeal
 from tests.torture.shared_run import torture_shared
 
 FAULTS = 8
@@ -77,10 +78,28 @@ def test_an_ack_that_was_refused_and_counts_is_found() -> None:
 
 def test_replay_after_the_death_of_a_leader_is_measured_from_the_ack() -> None:
     made = ordeal("0-1", "0-2")
-    made.leader_deaths = [(3_500_000, frozenset())]
     made.published.append("0-0")
-    made.leader_deaths = [(5_500_000, frozenset())]
+    made.leader_deaths = [Death(5_500_000)]
     told = ("a + 0-0", "a ! 0-0", "a + 0-1", "b + 0-2", "b x 0-2", "a + 0-1", "a ! 0-1", "b + 0-2")
     _, figures = made.account(lines(*told))
     assert (figures.leaders_killed, figures.replayed) == (1, 1)
     assert figures.replay_ms_max == 2.5
+    assert figures.replay_ms_max_after == {}
+
+
+def test_an_ack_that_another_fault_held_up_is_counted_apart() -> None:
+    made = ordeal("0-0", "0-1")
+    made.leader_deaths = [Death(4_500_000, "l")]
+    told = ("a + 0-0", "a ! 0-0", "a + 0-1", "- - -", "a + 0-1", "a ! 0-1")
+    for fault, replayed, after in (
+        (Fault("cut", 2_500_000, 2_500_000, "a"), 0, {"cut": 1.5}),
+        (Fault("cut", 4_000_000, 4_000_000, "l"), 0, {"cut": 1.5}),
+        (Fault("terminate", 4_000_000, 4_000_000), 0, {"terminate": 1.5}),
+        (Fault("freeze", 1_000_000, 3_500_000), 0, {"freeze": 1.5}),
+        (Fault("cut", 2_500_000, 2_500_000, "b"), 1, {}),  # neither its own nor the leader's
+        (Fault("cut", 1_500_000, 1_500_000, "a"), 1, {}),  # it was told of an ack since
+        (Fault("cut", 4_600_000, 4_600_000, "a"), 1, {}),  # after the death
+    ):
+        made.disturbances = [fault]
+        _, figures = made.account(lines(*told))
+        assert (figures.replayed, figures.replay_ms_max_after) == (replayed, after), fault
