@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 
 import pytest
 
+import headrace
 from tests.cli.conftest import Cli
 from tests.support import wait_until
 
@@ -41,7 +43,8 @@ def test_a_group_is_declared_listed_shown_explained_and_removed(orders: Cli) -> 
     assert "3 events to do" in orders("group", "shared", "info", "audit").out
     assert "audit" in orders("group", "shared", "ls").out
     assert "nobody" in orders("group", "shared", "explain", "audit").out
-    assert orders("group", "shared", "rm", "audit", "--json").json == {"deleted": "audit"}
+    gone = orders("group", "shared", "rm", "audit", "--json")
+    assert gone.json == {"deleted": "audit", "dead_letters": 0}
     gone = orders("group", "shared", "info", "audit")
     assert gone.status == 1
     assert "there are none yet" in gone.err
@@ -85,6 +88,9 @@ def test_events_are_consumed_once_by_the_group_and_by_a_session_of_its_own(order
         (("group", "shared", "declare", "audit", "orders..x"), 2, "orders..x"),
         (("group", "shared", "declare", "audit", "orders.>", "--balance", "luck"), 2, "luck"),
         (("group", "shared", "info", "nope"), 1, "no shared group"),
+        (("group", "shared", "configure", "nope", "--balance", "lag"), 1, "no shared group"),
+        (("group", "shared", "configure", "nope"), 2, "nothing to change"),
+        (("group", "shared", "configure", "nope", "--lease-ttl", "soon"), 2, "not a duration"),
         (("group", "shared", "rm", "nope"), 1, "no shared group"),
         (("group", "shared", "explain", "nope"), 1, "no shared group"),
         (("session", "info", "nope"), 1, "no session"),
@@ -100,6 +106,58 @@ def test_bad_input_is_refused_in_one_line(
     assert refused.err.count("\n") == 1
     assert orders("group", "shared", "ls", "--json").json == []
     assert orders("session", "ls", "--json").json == []
+
+
+def test_a_group_is_configured_and_what_is_not_given_stays(orders: Cli) -> None:
+    configure = ("group", "shared", "configure")
+    assert orders("group", "shared", "declare", "audit", "orders.>").status == 0
+    said = orders(*configure, "audit", "--balance", "lag", "--stall-timeout", "2m")
+    assert (said.status, said.err) == (0, "")
+    assert "balanced by lag" in said.out
+    assert "stalls for 120 s" in said.out
+    changed = orders(
+        *configure, "$share/audit/orders.>", "--lease-ttl", "0.5s", "--heartbeat", "0.2s",
+        "--scale-for-members", "--lag-slack", "30", "--json",
+    ).json  # fmt: skip
+    settings = changed["settings"]
+    assert (settings["stall_timeout_ms"], settings["balance"]) == (120_000, "lag")
+    assert (settings["lease_ttl_ms"], settings["heartbeat_ms"]) == (500, 200)
+    assert (settings["lag_slack_percent"], changed["scale_for_members"]) == (30, True)
+    [listed] = orders("group", "shared", "ls", "--json").json
+    assert listed["settings"] == settings
+    back = orders(*configure, "audit", "--no-scale-for-members", "--json").json
+    assert (back["scale_for_members"], back["settings"]) == (False, settings)
+    for bad in (("--heartbeat", "0.4s"), ("--stall-timeout", "0s"), ("--lag-slack", "0")):
+        refused = orders(*configure, "audit", *bad)
+        assert (refused.status, refused.out, refused.err.count("\n")) == (2, "", 1)
+    assert orders("group", "shared", "ls", "--json").json == [listed | back]
+
+
+def test_dead_letters_go_with_their_group_and_with_their_session(orders: Cli) -> None:
+    fill(orders, 2)
+
+    async def refuse(text: str) -> None:
+        async with (
+            headrace.open("headrace-data", housekeeping=False) as hr,
+            hr.session("w") as session,
+        ):
+            await session.subscribe(text, start="earliest")
+            for _ in range(2):
+                delivery = await anext(aiter(session))
+                await delivery.reject("no")
+
+    def internal() -> list[str]:
+        found = orders("stream", "ls", "--internal", "--json").json
+        return sorted(each["name"] for each in found if each["name"] != "orders")
+
+    for text in ("$share/audit/orders.>", "orders.>"):
+        asyncio.run(asyncio.wait_for(refuse(text), 30))
+    assert internal() == ["audit:orders.>.dead", "~w:orders.>.dead"]
+    assert "with 2 dead letters" in orders("group", "shared", "rm", "audit", "--force").out
+    assert internal() == ["~w:orders.>.dead"]
+    removed = orders("session", "rm", "w", "--json").json
+    assert removed == {"removed": "w", "dead_letters": 2}
+    assert internal() == []
 
 
 def test_a_group_and_a_session_in_use_are_removed_only_by_force(orders: Cli) -> None:

@@ -1,4 +1,4 @@
-"""``headrace group shared``: declare, look at, explain and remove shared groups."""
+"""``headrace group shared``: declare, configure, look at, explain and remove shared groups."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.table import Table
 
 from headrace.catalog.streams import Stream
 from headrace.cli import values
+from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options, console, print_json
 from headrace.cli.screens import time_text
 from headrace.groups.shared.admin import GroupInfo, Groups
@@ -21,7 +22,7 @@ from headrace.subjects import overlaps, parse_share
 
 app = App(
     name="shared",
-    help="Groups that balance themselves: declare, look at, explain and remove.",
+    help="Groups that balance themselves: declare, configure, look at, explain and remove.",
     help_epilogue="",
 )
 
@@ -92,6 +93,93 @@ def declare(
 def matches(streams: Iterable[Stream], filter: str) -> bool:
     """Whether anything that these streams capture can pass the filter."""
     return any(overlaps(filter, subject) for each in streams for subject in each.config.subjects)
+
+
+@app.command
+def configure(
+    group: str,
+    filter: str | None = None,
+    /,
+    *,
+    balance: Literal["count", "lag"] | None = None,
+    scale_for_members: bool | None = None,
+    lag_slack: int | None = None,
+    stall_timeout: str | None = None,
+    revoke_timeout: str | None = None,
+    borrower_timeout: str | None = None,
+    lease_ttl: str | None = None,
+    heartbeat: str | None = None,
+    options: Options = NONE,
+) -> None:
+    """Change how a group is led, while it runs; what is not given stays.
+
+    Its leader goes on with it at once.
+
+    * `headrace group shared configure audit --balance lag --stall-timeout 2m`
+    * `headrace group shared configure audit --lease-ttl 20s --no-scale-for-members`
+
+    Parameters
+    ----------
+    group
+        The group's name, or $share/GROUP/FILTER.
+    filter
+        Which one, if there are several of that name.
+    balance
+        What a fair share is: as many segments, or as much to do.
+    scale_for_members
+        Split the busiest segment while there are more members than segments.
+    lag_slack
+        By lag: the percentage that a share may be too large before segments move.
+    stall_timeout
+        A member that has events and acks none of them for so long is evicted.
+    revoke_timeout
+        A member that does not finish what it is to give up in this time is evicted.
+    borrower_timeout
+        A member that is silent for so long loses its segments.
+    lease_ttl
+        After the death of a leader it takes so long until there is another.
+    heartbeat
+        How often a leader renews its lease; at most half of --lease-ttl.
+    """
+    times = {
+        "--stall-timeout": stall_timeout,
+        "--revoke-timeout": revoke_timeout,
+        "--borrower-timeout": borrower_timeout,
+        "--lease-ttl": lease_ttl,
+        "--heartbeat": heartbeat,
+    }
+    changes = {
+        f"{option.strip('-').replace('-', '_')}_ms": int(values.duration_s(text, option) * 1000)
+        for option, text in times.items()
+        if text is not None
+    }
+    if lag_slack is not None:
+        changes["lag_slack_percent"] = lag_slack
+    if not changes and balance is None and scale_for_members is None:
+        raise UsageError("nothing to change: give --balance, --stall-timeout or another option")
+    name, wanted = named(group, filter)
+    with options.open() as log:
+        changed = Groups(log).configure(
+            name,
+            wanted,
+            settings=None,
+            balance=balance,
+            scale_for_members=scale_for_members,
+            **changes,
+        )
+    if options.json:
+        print_json(changed)
+        return
+    settings = changed.settings
+    console().print(
+        f"shared group [bold]{escape(changed.group)}[/bold] is balanced by {changed.balance}"
+        f"{', and splits segments for more members' if changed.scale_for_members else ''}\n"
+        f"evicts who stalls for {settings.stall_timeout_ms / 1000:g} s or gives nothing up in "
+        f"{settings.revoke_timeout_ms / 1000:g} s, drops who is silent for "
+        f"{settings.borrower_timeout_ms / 1000:g} s\n"
+        f"lease of {settings.lease_ttl_ms / 1000:g} s, renewed every "
+        f"{settings.heartbeat_ms / 1000:g} s"
+    )
 
 
 @app.command
@@ -206,7 +294,7 @@ def rm(
     force: Annotated[bool, Parameter(negative="")] = False,
     options: Options = NONE,
 ) -> None:
-    """Delete a group and its progress; the events stay.
+    """Delete a group, its progress and its dead letters; the events stay.
 
     Example: `headrace group shared rm audit --force`
 
@@ -221,11 +309,18 @@ def rm(
     """
     name, wanted = named(group, filter)
     with options.open() as log:
-        Groups(log).delete(name, wanted, force=force)
+        dead_letters = Groups(log).delete(name, wanted, force=force)
     if options.json:
-        print_json({"deleted": name})
+        print_json({"deleted": name, "dead_letters": dead_letters})
     else:
-        console().print(f"shared group [bold]{escape(name)}[/bold] is deleted")
+        console().print(
+            f"shared group [bold]{escape(name)}[/bold] is deleted{with_letters(dead_letters)}"
+        )
+
+
+def with_letters(count: int) -> str:
+    """What went with a group besides its progress."""
+    return f", with {count:,} dead letter{'s' if count != 1 else ''}" if count else ""
 
 
 def decided(decision: Decision) -> str:

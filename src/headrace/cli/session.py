@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 from rich.markup import escape
 from rich.table import Table
 
+from headrace.cli.group_shared import with_letters
 from headrace.cli.options import NONE, Options, console, print_json
 from headrace.cli.screens import time_text
 from headrace.groups.shared.admin import Groups
@@ -77,7 +78,7 @@ def rm(
     force: Annotated[bool, Parameter(negative="")] = False,
     options: Options = NONE,
 ) -> None:
-    """Remove a session and the progress of its private subscriptions.
+    """Remove a session with the progress and the dead letters of its private subscriptions.
 
     Example: `headrace session rm worker-1`
 
@@ -89,11 +90,13 @@ def rm(
         Even while a process runs it; that process is told.
     """
     with options.open() as log:
-        Groups(log).remove_session(name, force=force)
+        dead_letters = Groups(log).remove_session(name, force=force)
     if options.json:
-        print_json({"removed": name})
+        print_json({"removed": name, "dead_letters": dead_letters})
     else:
-        console().print(f"session [bold]{escape(name)}[/bold] is removed")
+        console().print(
+            f"session [bold]{escape(name)}[/bold] is removed{with_letters(dead_letters)}"
+        )
 
 
 def _until(info: SessionInfo) -> str:

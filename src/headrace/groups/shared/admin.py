@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import msgspec
 
-from headrace.catalog import Tx, leases
+from headrace.catalog import Tx, leases, streams
 from headrace.groups import explain as events
+from headrace.groups.consumer.dead_letters import stream_of
 from headrace.groups.host import Host
 from headrace.groups.shared import properties, sessions, starts, state
 from headrace.groups.shared.properties import GroupProperties, LeaderStatus, MemberStatus
 from headrace.groups.shared.records import Decision
 from headrace.groups.shared.sessions import SessionInfo
 from headrace.groups.shared.settings import Balance, LeaderSettings
+from headrace.log import internal
 from headrace.log.log import Log
 from headrace.subjects import check_name, parse_filter
 
@@ -164,8 +168,12 @@ class Groups:
         settings: LeaderSettings | None = None,
         balance: Balance | str | None = None,
         scale_for_members: bool | None = None,
+        **changes: int,
     ) -> GroupProperties:
-        """Change how a group is led, its timers included, while it runs; what is None stays."""
+        """Change how a group is led while it runs; what is not given stays.
+
+        Single settings go by their names (``stall_timeout_ms=120_000``), or all of them at once.
+        """
         key = self.get(group, filter).properties.key
         return self._log.catalog.write(
             lambda tx: properties.configure(
@@ -174,6 +182,7 @@ class Groups:
                 settings=settings,
                 balance=None if balance is None else Balance(balance),
                 scale_for_members=scale_for_members,
+                **changes,
             ),
             locks=properties.declare_locks(key),
         )
@@ -195,12 +204,17 @@ class Groups:
         """Why members are idle, and what was decided."""
         return explain(self.get(group, filter))
 
-    def delete(self, group: str, filter: str | None = None, *, force: bool = False) -> None:
-        """Delete a group with its progress; one with live members only with `force`."""
+    def delete(self, group: str, filter: str | None = None, *, force: bool = False) -> int:
+        """Delete a group with its progress; one with live members only with `force`.
+
+        Its dead letters go with it; returns how many there were.
+        """
         key = self.get(group, filter).properties.key
-        self._log.catalog.write(
-            lambda tx: properties.delete(tx, key, force=force), locks=properties.delete_locks(key)
-        )
+
+        def run(tx: Tx) -> None:
+            properties.delete(tx, key, force=force)
+
+        return self._with_dead_letters([key], run, properties.delete_locks(key))
 
     def sessions(self) -> tuple[SessionInfo, ...]:
         """Every session."""
@@ -210,11 +224,44 @@ class Groups:
         """One session."""
         return self._log.catalog.read(lambda tx: sessions.require(tx, name), snapshot=True)
 
-    def remove_session(self, name: str, *, force: bool = False) -> None:
-        """Delete a session and the progress of its private subscriptions."""
-        self._log.catalog.write(
-            lambda tx: sessions.remove(tx, name, force=force), locks=sessions.locks(name)
+    def remove_session(self, name: str, *, force: bool = False) -> int:
+        """Delete a session and the progress of its private subscriptions.
+
+        Their dead letters go with it; returns how many there were.
+        """
+        record = self.session(name).record
+        groups = [
+            sessions.private_group(name, each.filter)
+            for each in record.subscriptions
+            if not each.shared
+        ]
+
+        def run(tx: Tx) -> None:
+            sessions.remove(tx, name, force=force)
+
+        return self._with_dead_letters(groups, run, sessions.locks(name))
+
+    def _with_dead_letters(
+        self, groups: Iterable[str], delete: Callable[[Tx], None], locks: Iterable[str]
+    ) -> int:
+        """Delete something, and with it the dead-letter streams that only it has."""
+        names = [stream_of(group) for group in groups]
+        found = self._log.catalog.read(
+            lambda tx: [each for name in names if (each := streams.get(tx, name)) is not None],
+            snapshot=True,
         )
+
+        def run(tx: Tx) -> int:
+            delete(tx)
+            here = [each for name in names if (each := streams.get(tx, name)) is not None]
+            gone = [each for each in here if internal.delete(tx, each.name)]
+            return sum(segment.events for each in gone for segment in each.segments)
+
+        owned = [streams.LOCK_ALL, *(streams.lock(each.id) for each in found)] if names else []
+        letters = self._log.catalog.write(run, locks=(*locks, *owned))
+        for each in found:
+            self._log.routes.forget(each.name)
+        return letters
 
 
 class SharedGroups:
@@ -255,8 +302,12 @@ class SharedGroups:
         settings: LeaderSettings | None = None,
         balance: Balance | str | None = None,
         scale_for_members: bool | None = None,
+        **changes: int,
     ) -> GroupProperties:
-        """Change how a group is led, its timers included, while it runs; what is None stays."""
+        """Change how a group is led while it runs; what is not given stays.
+
+        Single settings go by their names (``stall_timeout_ms=120_000``), or all of them at once.
+        """
         return await self._host.in_thread(
             Groups(self._host.log).configure,
             group,
@@ -264,6 +315,7 @@ class SharedGroups:
             settings=settings,
             balance=balance,
             scale_for_members=scale_for_members,
+            **changes,
         )
 
     async def list(self) -> tuple[GroupInfo, ...]:
@@ -278,6 +330,9 @@ class SharedGroups:
         """Why members are idle, and what was decided."""
         return await self._host.in_thread(Groups(self._host.log).explain, group, filter)
 
-    async def delete(self, group: str, filter: str | None = None, *, force: bool = False) -> None:
-        """Delete a group with its progress; one with live members only with `force`."""
-        await self._host.in_thread(Groups(self._host.log).delete, group, filter, force=force)
+    async def delete(self, group: str, filter: str | None = None, *, force: bool = False) -> int:
+        """Delete a group with its progress; one with live members only with `force`.
+
+        Its dead letters go with it; returns how many there were.
+        """
+        return await self._host.in_thread(Groups(self._host.log).delete, group, filter, force=force)

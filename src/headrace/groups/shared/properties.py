@@ -15,7 +15,7 @@ from headrace.groups import explain
 from headrace.groups.shared import starts
 from headrace.groups.shared.handler import group_key
 from headrace.groups.shared.records import Decision
-from headrace.groups.shared.settings import Balance, LeaderSettings
+from headrace.groups.shared.settings import Balance, LeaderSettings, changed_settings
 from headrace.groups.shared.state import lease_name
 
 BUCKET = "shared-groups"
@@ -163,10 +163,11 @@ def configure(
     settings: LeaderSettings | None = None,
     balance: Balance | None = None,
     scale_for_members: bool | None = None,
+    **changes: int,
 ) -> GroupProperties:
     """Change how a group is led; its leader hears of it and goes on with that."""
     found = require(tx, key)
-    chosen = found.settings if settings is None else settings
+    chosen = changed_settings(found.settings if settings is None else settings, changes)
     if balance is not None:
         chosen = msgspec.structs.replace(chosen, balance=balance)
     scale = found.scale_for_members if scale_for_members is None else scale_for_members

@@ -8,6 +8,7 @@ drift.  So a borrower that runs at all stops before its units are given to anoth
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -81,3 +82,18 @@ class LeaderSettings(msgspec.Struct, frozen=True):
                 f"heartbeat_ms is {self.heartbeat_ms}; it must be at most half of "
                 f"lease_ttl_ms ({self.lease_ttl_ms})"
             )
+
+
+def changed_settings(settings: LeaderSettings, changes: Mapping[str, int]) -> LeaderSettings:
+    """The settings with some of them changed, by name.
+
+    >>> changed_settings(LeaderSettings(), {"stall_timeout_ms": 120_000}).stall_timeout_ms
+    120000
+    """
+    known = [name for name in settings.__struct_fields__ if name != "balance"]
+    for name in changes:
+        if name not in known:
+            raise InvalidSharedSettingsError(
+                f"a shared group has no setting {name!r}; there are {', '.join(known)}"
+            )
+    return msgspec.structs.replace(settings, **changes)

@@ -22,7 +22,7 @@ from headrace.errors import (
 )
 from headrace.groups.shared import state
 from headrace.groups.shared.admin import Groups
-from headrace.groups.shared.settings import Balance
+from headrace.groups.shared.settings import Balance, InvalidSharedSettingsError
 from tests.groups.shared.runtime.support import (
     QUICK_LEADER,
     Worker,
@@ -483,8 +483,8 @@ def test_timers_and_balance_of_a_running_group_are_changed_without_an_election(
                 (leading,) = (await hr._shared.node()).leaders.values()
                 wanted = msgspec.structs.replace(QUICK_LEADER, lease_ttl_ms=4000, tick_ms=50)
                 await hr.shared_groups.configure("g", settings=wanted)
-                await hr.shared_groups.configure("g", balance="lag")
-                told = msgspec.structs.replace(wanted, balance=Balance.LAG)
+                await hr.shared_groups.configure("g", balance="lag", stall_timeout_ms=90_000)
+                told = msgspec.structs.replace(wanted, balance=Balance.LAG, stall_timeout_ms=90_000)
                 await until(lambda: leading.core.settings == told, "the leader to hear of it")
                 assert (await hr.shared_groups.get("g")).properties.settings == told
                 values = await publish(hr, "orders", 100)
@@ -493,5 +493,7 @@ def test_timers_and_balance_of_a_running_group_are_changed_without_an_election(
                 assert (info.leader_token, leading.core.deposed) == (leading.token, False)
             with pytest.raises(UnknownSharedGroupError):
                 await hr.shared_groups.configure("nope", balance="lag")
+            with pytest.raises(InvalidSharedSettingsError, match="stall_timeout_ms"):
+                await hr.shared_groups.configure("g", stall_ms=1)
 
     run(test())
