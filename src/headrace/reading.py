@@ -1,14 +1,17 @@
 """A read under way, for programs with an event loop: batches are fetched ahead on a thread.
 
-Of a read that ends, ``AHEAD`` loads are asked for before they are wanted, so that the thread goes
-from one to the next without waiting for the event loop.
+Of a read that ends, the thread goes from one load to the next without being asked for each, until
+``AHEAD`` of them are there.  It bothers the event loop only when somebody waits for one, and then
+with several at a time: both run Python, so whoever wakes the other up has to wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
@@ -23,10 +26,105 @@ if TYPE_CHECKING:
     from headrace.client import Headrace
 
 
-AHEAD = 2
+AHEAD = 6
+"""How many loads may be there before they are wanted."""
+
+TOLD_AT_ONCE = 3
+HELD_S = 0.01
+"""The event loop hears of so many loads at a time, or of fewer after a while."""
 
 Load = tuple[pa.RecordBatch | None, dict[int, int]]
 """Events, and where a read goes on after them."""
+
+
+class _Ahead:
+    """Loads that are there before they are wanted, in their order.
+
+    The thread ends its run at an error or at the end of the read too, and goes on from there once
+    that was taken: whoever was told of an error may try again.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._loop = asyncio.get_running_loop()
+        # A long read stays on one thread, and so on one processor with what it has at hand.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-read")
+        self._lock = threading.Lock()
+        self._loads: deque[Load | BaseException] = deque()
+        self._running: Future[None] | None = None
+        self._waiting: list[asyncio.Future[None]] = []
+        self._told_s = 0.0
+        self._closed = False
+
+    async def next(self) -> Load:
+        """The next load; a caller that stops waiting (a timeout) finds it at its next try."""
+        while True:
+            with self._lock:
+                load = self._loads.popleft() if self._loads else None
+                wanted = load is None or _is_more(load)
+                if wanted and not self._closed and self._running is None and self._may_go_on():
+                    self._running = self._thread.submit(self._run)
+                if load is None:
+                    waiting = self._loop.create_future()
+                    self._waiting.append(waiting)
+            if isinstance(load, BaseException):
+                raise load
+            if load is not None:
+                return load
+            await waiting
+
+    def _may_go_on(self) -> bool:
+        return not self._loads or (len(self._loads) < AHEAD and _is_more(self._loads[-1]))
+
+    def _run(self) -> None:
+        going = True
+        while going:
+            load: Load | BaseException
+            try:
+                load = load_of(self._reader)
+            except BaseException as error:
+                load = error
+            with self._lock:
+                self._loads.append(load)
+                going = not self._closed and self._may_go_on()
+                if not going:
+                    self._running = None
+                waiting: list[asyncio.Future[None]] = []
+                if not going or self._is_time_to_tell():
+                    waiting, self._waiting = self._waiting, waiting
+            if waiting and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(_wake, waiting)
+
+    def _is_time_to_tell(self) -> bool:
+        now_s = time.monotonic()
+        if len(self._loads) < TOLD_AT_ONCE and now_s - self._told_s < HELD_S:
+            return False
+        self._told_s = now_s
+        return True
+
+    async def close(self) -> None:
+        """Wait for the load that is being fetched, if any; there are none after it."""
+        with self._lock:
+            self._closed = True
+            running = self._running
+        if running is not None:
+            await asyncio.wait([asyncio.wrap_future(running)])
+        self._thread.shutdown(wait=False)
+
+
+def load_of(reader: Reader) -> Load:
+    return reader.next(), reader.positions
+
+
+def _is_more(load: Load | BaseException) -> bool:
+    """Whether there may be another after it."""
+    return not isinstance(load, BaseException) and load[0] is not None
+
+
+def _wake(waiting: list[asyncio.Future[None]]) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
 
 
 class Reading:
@@ -40,13 +138,13 @@ class Reading:
         self._query = query
         self._on_damaged = on_damaged
         self._reader: Reader | None = None
-        self._ahead: deque[asyncio.Future[Load]] = deque()
+        self._ahead: _Ahead | None = None
+        self._next_load: asyncio.Future[Load] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._unsubscribe: Callable[[], None] | None = None
         self._given: dict[int, int] = {}
         self._caught_up = False
-        self._thread: ThreadPoolExecutor | None = None
 
     @property
     def positions(self) -> dict[int, int]:
@@ -86,46 +184,38 @@ class Reading:
             self._unsubscribe = await self._client.in_thread(log.catalog.subscribe, channel, heard)
 
     async def _next(self) -> pa.RecordBatch | None:
-        """The load that was fetched ahead, or the next one; sees to those after it."""
+        """The load that was fetched ahead, or the next one."""
         assert self._reader is not None
-        follow = self._query.follow
-        if not self._ahead:
+        if self._query.follow:
+            return self._returned(await self._follow())
+        if self._ahead is None:
+            self._ahead = _Ahead(self._reader)
+        self._news.clear()
+        return self._returned(await self._ahead.next())
+
+    async def _follow(self) -> Load:
+        assert self._reader is not None
+        if self._next_load is None:
             self._news.clear()
             if self._caught_up and self._client.log.catalog.quick:
                 # News of a few events: to read them takes no longer than to ask a thread to.
-                return self._returned(self._load())
-        while len(self._ahead) < (1 if follow else AHEAD):
-            self._ahead.append(self._fetch())
+                return load_of(self._reader)
+            self._next_load = asyncio.ensure_future(self._client.in_thread(load_of, self._reader))
+            # An error that nobody is left to hear of is not worth a warning.
+            self._next_load.add_done_callback(lambda done: done.cancelled() or done.exception())
         # Shielded: a caller that stops waiting (a timeout) finds the batch at its next try.
-        first = self._ahead[0]
         try:
-            load = await asyncio.shield(first)
+            load = await asyncio.shield(self._next_load)
         except Exception:
-            self._ahead.remove(first)
+            self._next_load = None
             raise
-        self._ahead.remove(first)
-        return self._returned(load)
-
-    def _load(self) -> Load:
-        assert self._reader is not None
-        return self._reader.next(), self._reader.positions
+        self._next_load = None
+        return load
 
     def _returned(self, load: Load) -> pa.RecordBatch | None:
         batch, self._given = load
         self._caught_up = batch is None and self._query.follow
         return batch
-
-    def _fetch(self) -> asyncio.Future[Load]:
-        if self._query.follow:
-            future: asyncio.Future[Load] = asyncio.ensure_future(self._client.in_thread(self._load))
-        else:
-            # A long read stays on one thread, and so on one processor with what it has at hand.
-            if self._thread is None:
-                self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-read")
-            future = asyncio.get_running_loop().run_in_executor(self._thread, self._load)
-        # An error that nobody is left to hear of is not worth a warning.
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return future
 
     def wake(self) -> None:
         """Look again; the client does this when it closes, so that nobody waits for ever."""
@@ -138,12 +228,12 @@ class Reading:
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
-        if self._ahead:
-            ahead, self._ahead = self._ahead, deque()
-            await asyncio.wait(ahead)
-        if self._thread is not None:
-            self._thread.shutdown(wait=False)
-            self._thread = None
+        if self._next_load is not None:
+            loading, self._next_load = self._next_load, None
+            await asyncio.wait([loading])
+        if self._ahead is not None:
+            ahead, self._ahead = self._ahead, None
+            await ahead.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import headrace
 from headrace.errors import (
     CatalogClosedError,
+    CatalogUnavailableError,
     DamagedBatchError,
     InvalidFilterError,
     InvalidPositionError,
     UnknownSegmentError,
     UnknownStreamError,
 )
+from headrace.log import limits
+from headrace.log.cursor import Cursor
 from headrace.log.read import Place
 from tests.api.test_client import run, table_of, values_of
 
@@ -209,6 +214,64 @@ def test_a_reader_that_gave_up_waiting_misses_nothing(tmp_path: Path) -> None:
     async def _publish_slowly(hr: headrace.Headrace, count: int) -> None:
         for i in range(count):
             await hr.publish("orders.even", b"n%d" % i)
+
+    run(work())
+
+
+def test_a_read_that_ends_misses_nothing_when_its_reader_gives_up_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many loads, more than are fetched ahead, for a reader that is now early and now late."""
+    monkeypatch.setattr(limits, "READ_ROWS", 1)
+
+    async def work() -> None:
+        async with headrace.open(tmp_path / "d") as hr:
+            await hr.create_stream("orders", subjects=["orders.>"])
+            for i in range(60):
+                await hr.publish("orders.even", b"%d" % i)
+            seen: list[bytes] = []
+            reading = hr.read("orders")
+            patience_s = 0.0
+            while len(seen) < 60:
+                patience_s = (patience_s + 0.00007) % 0.004
+                with contextlib.suppress(TimeoutError):
+                    batch = await asyncio.wait_for(anext(reading), patience_s)
+                    seen += batch.column("value").to_pylist()
+                    assert reading.positions == {0: len(seen)}
+            assert seen == [b"%d" % i for i in range(60)]
+            assert await anext(reading, None) is None
+
+    run(work())
+
+
+def test_a_read_that_failed_goes_on_where_it_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "READ_ROWS", 1)
+
+    async def work() -> None:
+        async with headrace.open(tmp_path / "d") as hr:
+            await hr.create_stream("orders", subjects=["orders.>"])
+            for i in range(20):
+                await hr.publish("orders.even", b"%d" % i)
+            failing = iter([False] * 10 + [True])
+            real = Cursor.next
+
+            def fetch(cursor: Cursor, end: int) -> pa.RecordBatch | None:
+                if next(failing, False):
+                    raise CatalogUnavailableError("the disk is away for a moment")
+                return real(cursor, end)
+
+            monkeypatch.setattr(Cursor, "next", fetch)
+            reading = hr.read("orders")
+            seen: list[bytes] = []
+            for _ in range(10):
+                seen += (await anext(reading)).column("value").to_pylist()
+            with pytest.raises(CatalogUnavailableError):
+                await anext(reading)
+            async for batch in reading:
+                seen += batch.column("value").to_pylist()
+            assert seen == [b"%d" % i for i in range(20)]
 
     run(work())
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.catalog import Catalog
+from headrace.catalog import Catalog, sqlite
 from headrace.catalog.postgres import PostgresTx
 from headrace.catalog.sqlite import SqliteCatalog, SqliteTx
 from headrace.errors import (
@@ -520,6 +520,25 @@ def test_files_without_their_store_are_an_error_of_the_store(
     log.append("s", table(100))
     with pytest.raises(StoreError, match="open the catalog with its store"):
         read(Log(log.catalog, None))
+
+
+def test_large_batches_are_read_while_more_are_written(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many small loads, with the file growing and being written behind the reader's back."""
+    monkeypatch.setattr(limits, "READ_BYTES", 60_000)
+    monkeypatch.setattr(sqlite, "CHECKPOINT_FRAMES", 50)
+    create(log)
+    reader = log.reader("s", Query(follow=True))
+    seen: list[bytes] = []
+    for number in range(120):
+        log.append("s", event(str(number).rjust(20_000)))
+        while number % 7 == 0 and (batch := reader.next()) is not None:
+            seen += batch.column("value").to_pylist()
+    while (batch := reader.next()) is not None:
+        seen += batch.column("value").to_pylist()
+    assert [int(value) for value in seen] == list(range(120))
+    assert numbers(log) == list(range(120))
 
 
 def test_a_reader_fetches_a_bounded_load_at_a_time(

@@ -95,9 +95,10 @@ class PostgresTx(Tx):
             cursor.execute(_sql(sql), params)
             yield from cursor
 
-    def executemany(self, sql: str, params: Sequence[Sequence[Any]]) -> None:
+    def executemany(self, sql: str, params: Sequence[Sequence[Any]]) -> int:
         with self._connection.cursor() as cursor:
             cursor.executemany(_sql(sql), params)
+            return cursor.rowcount
 
     def now_us(self) -> int:
         if self.clock_us is not None:
@@ -385,7 +386,8 @@ class PostgresCatalog(Catalog):
 
     # -- reading ------------------------------------------------------------------------
 
-    def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False) -> T:
+    def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False, bulk: bool = False) -> T:
+        del bulk
         while True:
             tx = self._readers.take()
             fresh = tx.fresh

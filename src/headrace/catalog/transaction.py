@@ -40,8 +40,8 @@ class Tx(ABC):
         """Run a query and yield its rows one by one, so that large values do not pile up."""
 
     @abstractmethod
-    def executemany(self, sql: str, params: Sequence[Sequence[Any]]) -> None:
-        """Run a statement once for each parameter row."""
+    def executemany(self, sql: str, params: Sequence[Sequence[Any]]) -> int:
+        """Run a statement once for each parameter row; returns how many rows were changed."""
 
     @abstractmethod
     def now_us(self) -> int:

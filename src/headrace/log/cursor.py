@@ -22,6 +22,8 @@ from headrace.log import events, files, limits
 from headrace.store import Store
 
 FETCH_MAX = 512
+LARGE_BYTES = 16 * 1024
+"""Blobs of this size, in the mean, are read in bulk."""
 
 OnDamaged = Callable[[DamagedBatchError], None]
 
@@ -50,6 +52,7 @@ class Cursor:
         self.position = position
         self._on_damaged = on_damaged
         self._batches_wanted = 8
+        self._large = False
         self._file: Iterator[pa.RecordBatch] | None = None
         self._file_end = 0
         self._file_path: str | None = None
@@ -62,7 +65,7 @@ class Cursor:
         if self._file is not None:
             return self._next_of_file(end)
         start = self.position
-        parts, stop = self._catalog.read(lambda tx: self._read(tx, end))
+        parts, stop = self._catalog.read(lambda tx: self._read(tx, end), bulk=self._large)
         if parts:
             self.position = start + sum(part.num_rows for part in parts)
             return _with_offsets(_join(parts), start)
@@ -103,6 +106,7 @@ class Cursor:
             # As many as fill a load, from the sizes seen; a wrong guess costs a short one.
             wanted = limits.READ_BYTES * len(parts) // size + 1
             self._batches_wanted = max(1, min(FETCH_MAX, wanted))
+            self._large = size >= LARGE_BYTES * len(parts)
         return parts, None
 
     def _lost(self, upto: int) -> None:
