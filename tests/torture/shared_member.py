@@ -134,7 +134,7 @@ async def main(url: str, name: str, output: str, text: str) -> None:
         node = await hr._shared.node()
         while (await loop.run_in_executor(None, sys.stdin.readline)).strip() == "cut":
             for connection in (*node.listener.connections, *node.peers.connections.values()):
-                connection.transport.abort()
+                connection.abort()
         await session.close(grace_s=10)
         await asyncio.gather(consuming, return_exceptions=True)
     finally:

@@ -206,10 +206,15 @@ class AckedRanges:
     def encode(self) -> bytes:
         """A compact form: floor, then gap and length of each range, as MessagePack integers."""
         if not self._blocks:
-            return msgspec.msgpack.encode((_ENCODING_VERSION, self._floor, []))
+            return self.encode_floor(self._floor)
         flat = self._flat()
         deltas = np.diff(np.array([self._floor, *flat], dtype=np.int64)).tolist()
         return msgspec.msgpack.encode((_ENCODING_VERSION, self._floor, deltas))
+
+    @staticmethod
+    def encode_floor(floor: int) -> bytes:
+        """The same of everything below a floor, and nothing else."""
+        return msgspec.msgpack.encode((_ENCODING_VERSION, floor, ()))
 
     @classmethod
     def decode(cls, data: bytes) -> AckedRanges:

@@ -8,7 +8,8 @@ its agent makes a new one with a new identifier.
 Three things make it safe on a network that loses, repeats and reorders:
 
 * *Liveness is counted from the ping that was sent, not from the answer that came.*  An answer may
-  have been under way for seconds; the leader has heard nothing newer than that ping.
+  have been under way for seconds; the leader has heard nothing newer than that ping.  A report that
+  is confirmed is as good as a ping, so who reports need not ping.
 * *A unit's token decides which of two messages about it is late.*  ``closed`` remembers the
   highest token per unit that this borrower is through with, so that a grant overtaken by its own
   revocation is not taken for a new one.
@@ -22,6 +23,7 @@ second.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
@@ -164,6 +166,10 @@ class Borrower:
         self._pings: dict[int, int] = {}
         """When each unanswered ping was sent."""
         self._ping_number = 0
+        self._sent: deque[tuple[int, int]] = deque()
+        """Reports, and a time that each was not sent before; one for each time that is known."""
+        self._clock_ms = now_ms
+        """The last time it was told: not after now."""
         self._alive_ms = now_ms
         self._ping_due_ms = now_ms
         self._find_due_ms = now_ms
@@ -214,6 +220,7 @@ class Borrower:
             tuple(sorted(self._closed.items())),
             self._reports,
             tuple(self._pings.items()),
+            tuple(self._sent),
             self._alive_ms,
             self._ping_due_ms,
             self._find_due_ms,
@@ -227,6 +234,7 @@ class Borrower:
     def receive(self, message: Message, now_ms: int) -> list[Effect]:
         """Take a message from the leader."""
         self._check_address(message)
+        self._clock_ms = now_ms
         match message:
             case Invalidate():
                 return self._end("invalidate", message.reason, recreate=self._wanted)
@@ -327,6 +335,10 @@ class Borrower:
 
     def _confirm(self, message: ProgressConfirmed) -> list[Effect]:
         effects: list[Effect] = []
+        while self._sent and self._sent[0][0] <= message.report:
+            _, sent_ms = self._sent.popleft()
+            self._alive_ms = max(self._alive_ms, sent_ms)
+            self._ping_due_ms = max(self._ping_due_ms, sent_ms + self.settings.ping_ms)
         for unit in self._units_in.pop(message.report, ()):
             held = self._held.get(unit)
             if held is not None and (acked := held.confirm(message.report)):
@@ -413,6 +425,7 @@ class Borrower:
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what is due."""
+        self._clock_ms = now_ms
         if self.status is Status.CONNECTING:
             return self.find(now_ms) if now_ms >= self._find_due_ms else []
         if self.status is Status.GONE:
@@ -508,6 +521,8 @@ class Borrower:
         return self._tell_progress(self._reports, units)
 
     def _tell_progress(self, number: int, units: tuple[UnitReport, ...]) -> Effect:
+        if not self._sent or self._sent[-1][1] != self._clock_ms:
+            self._sent.append((number, self._clock_ms))
         return self._tell(UpdateProgress(self.group, self.borrower, self.token, number, units))
 
     def _say_goodbye(self) -> Effect:

@@ -81,6 +81,10 @@ class LeaderHome(Protocol):
         """Send a message to a borrower, wherever it is."""
         ...
 
+    def hear(self) -> None:
+        """Take in what has come from elsewhere."""
+        ...
+
     def stopped(self, leading: Leading) -> None:
         """A leader has stepped down."""
         ...
@@ -135,10 +139,14 @@ class Leading:
         self._told_of = 0
         self._scale_due_ms = 0
         self._idle_since_ms: int | None = None
+        self.gathering = False
+        """Whether the next commit waits for more reports."""
         self._committing: int | None = None
         """The number of the commit under way."""
         self._reading = False
         self._pace = Pace()
+        self._reports: list[UpdateProgress] = []
+        """Reports that came while the next commit waits for more, in their order."""
         self._written: dict[int, bytes] = {}
         """Per segment, what this leader has stored last."""
         self._subscribed: set[int] = set()
@@ -163,15 +171,39 @@ class Leading:
         )
         self.tick()
 
-    def receive(self, message: Message, now_ms: int | None = None) -> None:
+    def keep(self, report: UpdateProgress) -> bool:
+        """Keep a report for the commit that is being gathered; False if none is.
+
+        What may change by a report changes when it is stored, so there is no need to look at it
+        before.  Any other message of the group is taken in after the reports that came before it.
+        """
+        if not self.gathering or self.core.deposed:
+            return False
+        self._pace.reported(report.borrower, self.home.now_ms)
+        self._reports.append(report)
+        return True
+
+    def receive(self, message: Message) -> None:
         """A message of a borrower."""
         if self.core.deposed:
             return
-        now_ms = self.home.now_ms if now_ms is None else now_ms
+        if self._reports:
+            self._take_reports()
         if isinstance(message, UpdateProgress):
-            self._pace.reported(message.borrower, now_ms)
+            self._pace.reported(message.borrower, self.home.now_ms)
         elif isinstance(message, LeaderWanted):
             self._replace_former(message)
+        self._take(message, self.home.now_ms)
+
+    def _take_reports(self) -> None:
+        """Take in what was kept."""
+        now_ms = self.home.now_ms
+        reports, self._reports = self._reports, []
+        for report in reports:
+            if not self.core.deposed:
+                self._take(report, now_ms)
+
+    def _take(self, message: Message, now_ms: int) -> None:
         try:
             effects = self.core.receive(message, now_ms)
         except ProtocolError as error:
@@ -237,7 +269,7 @@ class Leading:
     @property
     def idle(self) -> bool:
         """Whether everything it was told is stored."""
-        return self._committing is None and not self.core.unstored
+        return self._committing is None and not self.core.unstored and not self._reports
 
     # --- effects ---
 
@@ -266,11 +298,15 @@ class Leading:
     def _keep_distance(self) -> None:
         """Let what comes within the next moment share a commit, if much is coming."""
         if self._pace.busy:
+            self.gathering = True
             self.core.gather()
             asyncio.get_running_loop().call_later(GATHER_MS / 1000, self._gathered)
 
     def _gathered(self) -> None:
+        self.home.hear()
+        self.gathering = False
         if not self.core.deposed:
+            self._take_reports()
             self._do(self.core.gathered(self.home.now_ms))
 
     def _store(self, commit: Commit) -> None:
@@ -345,7 +381,6 @@ class Leading:
             self.unplanned = True
             self._do(fn())
             self.plan()
-            self.home.rearm()
 
     async def _renew(self, renewal: RenewLease) -> None:
         name = state.lease_name(self.group)
@@ -438,7 +473,7 @@ class Leading:
         self._looking = False
         if self.core.deposed:
             return
-        listing = self.segments.changes(look, set(self.core.units))
+        listing = self.segments.changes(look, self.core.units)
         self._listen(look.streams)
         self.unplanned = True
         self._do(self.core.segments_listed(listing, self.home.now_ms))
@@ -446,7 +481,6 @@ class Leading:
         cost_ms = (time.perf_counter() - began_s) * 1000
         self._looked_ms = self.home.now_ms
         self._look_due_ms = self._looked_ms + max(LOOK_MS_MIN, int(cost_ms * LOOK_COST_FACTOR))
-        self.home.rearm()
 
     def _listen(self, found: dict[int, str]) -> None:
         """Hear when one of the streams changes."""

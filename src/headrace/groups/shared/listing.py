@@ -8,6 +8,7 @@ segment is new, since they never change.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -100,7 +101,7 @@ class Segments:
             known = self._configs[stream_id] = (config, matches)
         return known[1]
 
-    def changes(self, look: Look, still_known: set[Unit] | None = None) -> Listing:
+    def changes(self, look: Look, still_known: Collection[Unit] = ()) -> Listing:
         """What is new since the last look.
 
         A stream that was deleted and made again has new segments under old names: the old ones
@@ -133,7 +134,7 @@ class Segments:
                 if before is not None:
                     gone.append(unit)
                     del self._places[unit]
-                if before is not None or (still_known and unit in still_known):
+                if before is not None or unit in still_known:
                     self._sums.pop(place.stream_id, None)  # looked at again
                     continue
             self.keys[unit] = key

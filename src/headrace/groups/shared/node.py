@@ -97,7 +97,7 @@ class Node:
         self.registry = Registry(self.name, remember_ms=options.borrower.find_leader_ms)
         self.leaders: dict[str, Leading] = {}
         self.statistics = Statistics()
-        self.listener = Listener(self._from_peer, self.statistics)
+        self.listener = Listener(self._from_peer, self.statistics, self._gathers)
         self.peers = Peers(self._look_up_node, self._to_local, self.statistics)
         self._loading: dict[str, StartLeader] = {}
         self._sessions: dict[str, LocalSession] = {}
@@ -228,26 +228,46 @@ class Node:
     def _from_peer(self, messages: list[FromBorrower], outbox: Outbox) -> None:
         """Borrowers elsewhere speak to leaders here; answers go back the same way."""
         routes = self._routes
-        for message in messages:
+        # Nothing is overtaken: behind what waits here, or was not kept, everything waits.
+        waiting = messages if self._queue else []
+        for number, message in enumerate(messages):
             if routes.get(message.borrower) is not outbox:
                 routes.pop(message.borrower, None)
                 routes[message.borrower] = outbox
                 if len(routes) > ROUTES_MAX:
                     routes.pop(next(iter(routes)))
-        self.post(lambda: self._receive(messages))
+            if not waiting and not self._keep(message):
+                waiting = messages[number:]
+        if waiting:
+            self.post(lambda: self._receive(waiting))
+
+    def hear(self) -> None:
+        """Take in what has come from other nodes, in case the loop is not in a hurry."""
+        self.listener.look()
+
+    def _gathers(self) -> bool:
+        """Whether a leader here waits for more reports anyway."""
+        return any(leading.gathering for leading in self.leaders.values())
+
+    def _keep(self, message: FromBorrower) -> bool:
+        """Whether the leader looks at this when it stores it, which most reports can wait for."""
+        if not isinstance(message, UpdateProgress):
+            return False
+        leading = self.leaders.get(message.group)
+        return leading is not None and leading.keep(message)
 
     def _receive(self, messages: list[FromBorrower]) -> None:
-        now_ms = self.now_ms
         for message in messages:
             leading = self.leaders.get(message.group)
             if leading is not None and isinstance(message, UpdateProgress):
-                leading.receive(message, now_ms)  # as the registry would say, for most messages
+                leading.receive(message)  # as the registry would say, for most messages
             else:
-                self._do(self.registry.received(message, now_ms))
+                self._do(self.registry.received(message, self.now_ms))
 
     def to_borrower(self, message: FromLeader) -> None:
         """Send a message to a borrower, here or where it last spoke from."""
-        if (outbox := self._routes.get(message.borrower)) is not None:
+        outbox = self._routes.get(message.borrower)
+        if outbox is not None and not outbox.closed:
             outbox.put(message)
         elif _session_key(message) in self._sessions:
             self._to_local(message)

@@ -12,8 +12,11 @@ GATHER_MS = 25
 """The distance of commits when there is much to store: a part of what may be lost with a leader."""
 GATHER_RATE = 200
 """Reports per second from which on commits keep their distance."""
-EAGER_MS = 5
-"""A report so soon after the confirmation of the last one comes from somebody who waited for it."""
+EAGER_MS = 15
+"""A report so soon after the confirmation of the last one comes from somebody who waited for it.
+
+More than the pause between two looks at what has come.
+"""
 EAGER_REPORTS = 20
 """So many reports make an opinion of who reports."""
 PACE_MS = 100

@@ -135,6 +135,8 @@ def run_commit(
     leases.check(tx, lease_name(group), commit.token)
     written = {} if written is None else written
     known = [record for record in commit.progress if record.unit in segments]
+    if not commit.claims and _put_again(tx, group, known, segments, written):
+        known = []
     for stream_id in {segments[record.unit].stream_id for record in known}:
         if stream_id not in subscribed:
             progress.subscribe(tx, stream_id, group)
@@ -173,6 +175,31 @@ def run_commit(
     return claimed
 
 
+def _put_again(
+    tx: Tx,
+    group: str,
+    records: Sequence[ProgressRecord],
+    segments: Mapping[Unit, SegmentKey],
+    written: dict[int, bytes],
+) -> bool:
+    """Store progress where nobody else has stored any since this leader last did, unread.
+
+    False if that is not so everywhere: the rest is to be merged, what is stored here stays.
+    """
+    fresh: list[tuple[int, bytes, str, int, bytes]] = []
+    for record in records:
+        key = segments[record.unit].segment_id
+        before = written.get(key)
+        if before is None or record.finished:
+            return False
+        fresh.append((record.progress.floor, record.progress.encode(), group, key, before))
+    if tx.executemany(_PUT_AGAIN, fresh) != len(fresh):
+        return False
+    for _, state, _, key, _ in fresh:
+        written[key] = state
+    return True
+
+
 def _put_handed(
     tx: Tx, group: str, commit: Commit, claimed: list[tuple[Unit, Progress]], part: int
 ) -> None:
@@ -205,6 +232,9 @@ _PUT = (
     "INSERT INTO progress (group_name, segment_id, floor, state) VALUES (?, ?, ?, ?) "
     "ON CONFLICT (group_name, segment_id) DO UPDATE "
     "SET floor = excluded.floor, state = excluded.state WHERE excluded.floor >= progress.floor"
+)
+_PUT_AGAIN = (
+    "UPDATE progress SET floor = ?, state = ? WHERE group_name = ? AND segment_id = ? AND state = ?"
 )
 _encoder = msgspec.msgpack.Encoder()
 _handed: msgspec.msgpack.Decoder[list[Handed]] = msgspec.msgpack.Decoder(list[Handed])

@@ -58,7 +58,7 @@ async def main(url: str, name: str, output: str, *texts: str) -> None:
                         *node.listener.connections,
                         *node.peers.connections.values(),
                     ):
-                        connection.transport.abort()
+                        connection.abort()
                     print("cut", flush=True)
                 case "close":
                     break

@@ -148,7 +148,7 @@ def test_connections_that_are_cut_are_dialled_again(tmp_path: Path) -> None:
                 for turn in range(5):
                     await until(lambda: node.listener.connections, "a connection")
                     for connection in list(node.listener.connections):
-                        connection.transport.abort()
+                        connection.abort()
                     await until(functools.partial(more_than, 100 * turn, a, b), "progress")
                 values = await publishing
                 await until(lambda: len(a.acked + b.acked) == 1000, "all events")
@@ -178,7 +178,7 @@ def test_a_slow_peer_costs_no_more_than_its_queue(monkeypatch: pytest.MonkeyPatc
 
     async def test() -> None:
         statistics = transport.Statistics()
-        outbox = transport.Outbox(statistics)
+        outbox = transport.Outbox(statistics, transport.Post())
         for number in range(25):
             outbox.put(Ping("g", "b", 1, number))
         assert statistics.dropped == 15

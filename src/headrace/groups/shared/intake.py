@@ -1,0 +1,110 @@
+"""Reading from many connections at a time.
+
+A leader with hundreds of members gets a frame here and a frame there, and an event loop that wakes
+up for each of them spends more on waking than on the frames.  So connections are watched together,
+as one, and while a leader here gathers reports anyway, there is a pause between two looks; it looks
+itself before it stores what has come.
+
+This takes the place of the loop's own reading only: it fills the buffers of the protocols as the
+loop would, and leaves everything else about a connection, its end too, to the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+from collections.abc import Callable
+
+PAUSE_S = 0.01
+LOOK_MAX = 1024
+"""Connections that are read before the loop gets to do something else."""
+
+AVAILABLE = hasattr(select, "epoll")
+
+
+class Intake:
+    """Connections that are read together."""
+
+    def __init__(self, busy: Callable[[], bool]) -> None:
+        """While it is `busy`, looks keep a distance."""
+        self._busy = busy
+        self._loop = asyncio.get_running_loop()
+        self._epoll = select.epoll()
+        self._open: dict[int, tuple[asyncio.Transport, asyncio.BufferedProtocol]] = {}
+        self._pause: asyncio.TimerHandle | None = None
+        self._watching = False
+        self._watch(True)
+
+    def add(self, transport: asyncio.Transport) -> None:
+        """Read from this connection, from now on."""
+        protocol = transport.get_protocol()
+        assert isinstance(protocol, asyncio.BufferedProtocol)
+        transport.pause_reading()
+        fd = _fd(transport)
+        self._open[fd] = (transport, protocol)
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def remove(self, transport: asyncio.Transport) -> None:
+        """Read no more from a connection, which has ended."""
+        for fd, (found, _) in list(self._open.items()):
+            if found is transport:
+                self._forget(fd)
+
+    def close(self) -> None:
+        """Stop; connections that are left are given back to the loop."""
+        for fd in list(self._open):
+            self._give_back(fd)
+        if self._pause is not None:
+            self._pause.cancel()
+        self._watch(False)
+        self._epoll.close()
+
+    def _watch(self, watch: bool) -> None:
+        """Have the loop say when there is something to read; not for free, so not often."""
+        if watch and not self._watching:
+            self._loop.add_reader(self._epoll.fileno(), self._look)
+        elif self._watching and not watch:
+            self._loop.remove_reader(self._epoll.fileno())
+        self._watching = watch
+
+    def look(self) -> None:
+        """Take in what has come."""
+        for fd, _ in self._epoll.poll(0, LOOK_MAX):
+            if fd in self._open:  # what one of them says may be the end of another
+                self._read(fd)
+
+    def _look(self) -> None:
+        self.look()
+        busy = self._busy()
+        self._watch(not busy)
+        if busy:
+            self._pause = self._loop.call_later(PAUSE_S, self._look)
+
+    def _read(self, fd: int) -> None:
+        _, protocol = self._open[fd]
+        try:
+            count = os.readv(fd, [protocol.get_buffer(-1)])
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        if count:
+            protocol.buffer_updated(count)
+        else:
+            # The other side has hung up: the loop finds that out, too, and does what is due.
+            self._give_back(fd)
+
+    def _give_back(self, fd: int) -> None:
+        transport, _ = self._open[fd]
+        self._forget(fd)
+        if not transport.is_closing():
+            transport.resume_reading()
+
+    def _forget(self, fd: int) -> None:
+        del self._open[fd]
+        self._epoll.unregister(fd)
+
+
+def _fd(transport: asyncio.Transport) -> int:
+    return int(transport.get_extra_info("socket").fileno())
