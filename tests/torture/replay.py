@@ -58,6 +58,12 @@ class Undone(msgspec.Struct, frozen=True):
     """What else had happened, if it was not the death alone."""
 
 
+def measured(deaths: Sequence[Death], acked: Mapping[str, Line]) -> int:
+    """How many of the dead had work: somebody was told of acks right before."""
+    times = sorted(line.at_ns for line in acked.values())
+    return sum(_any_between(times, death.at_ns - HEARD_NS, death.at_ns) for death in deaths)
+
+
 def undone(
     deaths: Sequence[Death],
     faults: Sequence[Fault],

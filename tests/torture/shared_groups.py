@@ -37,7 +37,7 @@ from headrace.groups.shared.admin import GroupInfo, Groups
 from tests.torture.account import Finding
 from tests.torture.child import Child, Failed
 from tests.torture.ordeal import Deck, Server
-from tests.torture.replay import Death, Fault, Line, undone
+from tests.torture.replay import Death, Fault, Line, measured, undone
 
 TEXT = "$share/g/orders.>"
 KEYS = 40
@@ -54,6 +54,10 @@ SETTLE_TIMEOUT_S = 120.0
 """How long nothing may be acked while there is something to do."""
 END_TIMEOUT_S = 60.0
 POLL_S = 0.01
+AT_WORK = 0.5
+WORK_S = 1.2
+"""Part of the leaders that are left to work for so long before they are killed; others have just
+been elected, and their death undoes nothing."""
 
 FAULTS = (
     *("kill", "kill leader"),
@@ -75,6 +79,8 @@ class Figures(msgspec.Struct, frozen=True):
     """Deliveries after the ack, in processes that had been frozen; none of them counted."""
     leaders: int = 0
     leaders_killed: int = 0
+    leaders_killed_at_work: int = 0
+    """Those that had stored acks right before."""
     replayed: int = 0
     """Acks that the death of a leader undid."""
     replay_ms_p50: float = 0.0
@@ -262,6 +268,8 @@ class Ordeal:
             leader = self._leader(groups) if "leader" in kind else None
             if kind == "kill leader":
                 leader = self._await_leader(groups)
+                if self._rng.random() < AT_WORK and not self._stop.wait(WORK_S):
+                    leader = self._leader(groups)
             awake = [member for member in self._members if member.awake]
             if not awake:
                 return False
@@ -452,6 +460,7 @@ class Ordeal:
             refused=sum(map(len, refused.values())),
             late=late,
             leaders_killed=len(self.leader_deaths),
+            leaders_killed_at_work=measured(self.leader_deaths, acked),
             replayed=sum(not one.fault for one in lost),
             replay_ms_p50=ages[len(ages) // 2] if ages else 0.0,
             replay_ms_max=ages[-1] if ages else 0.0,
