@@ -70,6 +70,8 @@ class Intake:
 
     def look(self) -> None:
         """Take in what has come."""
+        if self._epoll.closed:
+            return
         for fd, _ in self._epoll.poll(0, LOOK_MAX):
             if fd in self._open:  # what one of them says may be the end of another
                 self._read(fd)

@@ -123,9 +123,11 @@ class Worker:
                 return
 
 
-async def publish(hr: headrace.Headrace, stream: str, count: int, keys: int = 50) -> list[bytes]:
+async def publish(
+    hr: headrace.Headrace, stream: str, count: int, keys: int = 50, first: int = 0
+) -> list[bytes]:
     """Append numbered events; returns their values."""
-    values = [b"%s-%d" % (stream.encode(), number) for number in range(count)]
+    values = [b"%s-%d" % (stream.encode(), first + number) for number in range(count)]
     for begin in range(0, count, 500):
         await hr.append(
             stream,
@@ -144,6 +146,11 @@ async def publish(hr: headrace.Headrace, stream: str, count: int, keys: int = 50
 def count(*workers: Worker) -> int:
     """How many acks there were, over all workers."""
     return sum(worker.count for worker in workers)
+
+
+def has_units(count: int, worker: Worker) -> bool:
+    """Whether a worker has so many units."""
+    return len(worker.session.units) == count
 
 
 def more_than(least: int, *workers: Worker) -> bool:

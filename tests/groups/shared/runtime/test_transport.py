@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,9 @@ import headrace
 from headrace.errors import FrameError
 from headrace.groups.progress import Progress
 from headrace.groups.shared import directory, frames, transport
+from headrace.groups.shared.leading import Leading
 from headrace.groups.shared.messages import (
+    Disconnect,
     Grant,
     LeaderConnectResponse,
     LeaderWanted,
@@ -27,7 +30,16 @@ from headrace.groups.shared.messages import (
     UpdateProgress,
 )
 from headrace.groups.shared.node import Node
-from tests.groups.shared.runtime.support import Worker, more_than, open_log, publish, run, until
+from headrace.groups.shared.pace import Pace
+from tests.groups.shared.runtime.support import (
+    Worker,
+    has_units,
+    more_than,
+    open_log,
+    publish,
+    run,
+    until,
+)
 
 SHARED = "$share/g/orders.>"
 WANTED = LeaderWanted("g:orders.>", "x:1:1", 0, "x")
@@ -154,6 +166,68 @@ def test_connections_that_are_cut_are_dialled_again(tmp_path: Path) -> None:
                 await until(lambda: len(a.acked + b.acked) == 1000, "all events")
                 assert a.delivered + b.delivered == dict.fromkeys(values, 1)
                 assert there.statistics.sent > 0
+
+    run(test())
+
+
+def test_members_come_and_go_while_their_leader_is_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if many reported: reports wait for the next commit, and connections to be read.
+    monkeypatch.setattr(Pace, "busy", property(lambda _: True))
+    kept = 0
+    keep = Leading.keep
+
+    def counting(self: Leading, report: UpdateProgress) -> bool:
+        nonlocal kept
+        found = keep(self, report)
+        kept += found
+        return found
+
+    monkeypatch.setattr(Leading, "keep", counting)
+
+    async def test() -> None:
+        async with open_log(tmp_path / "d") as one, open_log(tmp_path / "d") as other:
+            await one.create_stream("orders", ["orders.>"], segments=4)
+            async with Worker(one, "a", SHARED) as a:
+                delivered = Counter[bytes]()
+                values: list[bytes] = []
+                for turn in range(5):
+                    async with Worker(other, f"b{turn}", SHARED) as b:
+                        await until(functools.partial(has_units, 2, b), "its share")
+                        values += await publish(one, "orders", 200, first=200 * turn)
+                        await until(functools.partial(more_than, 20, b), "events")
+                    delivered += b.delivered
+                await until(lambda: sum(delivered.values()) + a.count >= 1000, "all events")
+                assert a.delivered + delivered == dict.fromkeys(values, 1)
+                assert kept
+
+    run(test())
+
+
+def test_what_a_busy_leader_keeps_for_later_is_not_overtaken_by_a_good_bye(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        async with open_log(tmp_path / "d") as hr:
+            await hr.create_stream("orders", ["orders.>"])
+            async with hr.session("w") as session:
+                await session.subscribe(SHARED, start="earliest")
+                await publish(hr, "orders", 10)
+                await until(lambda: session.units, "its unit")
+                leading = (await hr._shared.node()).leaders["g:orders.>"]
+                unit = leading.core.units["orders/0"]
+                who = ("g:orders.>", unit.borrower, leading.token)
+                report = UpdateProgress(
+                    *who, 1000, (UnitReport("orders/0", unit.token, ((0, 5),)),)
+                )
+                assert not leading.keep(report), "nothing is gathered: it is taken in at once"
+                leading.gathering = True
+                assert leading.keep(report)
+                assert leading.core.progress_of("orders/0").floor == 0
+                assert not leading.idle
+                leading.receive(Disconnect(*who, 1001, ()))
+                assert leading.core.progress_of("orders/0").floor == 5
 
     run(test())
 
