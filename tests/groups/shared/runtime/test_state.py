@@ -1,0 +1,84 @@
+"""What a leader stores: quick where nobody else has stored anything, merged where somebody has."""
+
+from __future__ import annotations
+
+from headrace.catalog import Catalog, Tx, leases, progress
+from headrace.groups.consumer.acks import decode
+from headrace.groups.progress import Progress
+from headrace.groups.shared import state
+from headrace.groups.shared.records import Commit, ProgressRecord
+from headrace.groups.shared.state import SegmentKey
+
+GROUP = "g:orders.>"
+SEGMENTS = {"orders/0": SegmentKey(1, 10), "orders/1": SegmentKey(1, 11)}
+
+
+class Leader:
+    """Stores as the leader of one term does."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        name = state.lease_name(GROUP)
+        taken = catalog.write(
+            lambda tx: leases.acquire(tx, name, "n", 60_000), locks=(leases.lock(name),)
+        )
+        assert taken is not None
+        self._token = taken.token
+        self.written: dict[int, bytes] = {}
+        self.read = 0
+
+    def store(self, floors: dict[str, Progress]) -> None:
+        records = tuple(ProgressRecord(unit, here, False) for unit, here in floors.items())
+        commit = Commit(1, self._token, records, (), ())
+
+        def run(tx: Tx) -> None:
+            rows = tx.rows
+
+            def counting(sql: str, params: object = ()) -> list[object]:
+                self.read += "FROM progress" in sql
+                return rows(sql, params)  # type: ignore[arg-type,return-value]
+
+            tx.rows = counting  # type: ignore[method-assign,assignment]
+            state.run_commit(tx, GROUP, commit, SEGMENTS, written=self.written, subscribed={1})
+            del tx.rows
+
+        self._catalog.write(run, locks=state.locks(GROUP, commit))
+
+
+def stored(catalog: Catalog, segment_id: int) -> Progress:
+    found = catalog.read(lambda tx: progress.get(tx, GROUP, segment_id))
+    assert found is not None
+    return decode(found)
+
+
+def test_what_only_this_leader_writes_is_not_read_again(catalog: Catalog) -> None:
+    leader = Leader(catalog)
+    leader.store({"orders/0": Progress(3), "orders/1": Progress(1)})
+    assert leader.read == 1
+    leader.store({"orders/0": Progress(5, ((7, 9),)), "orders/1": Progress(2)})
+    leader.store({"orders/1": Progress(2)})
+    assert leader.read == 1, "it knows what is there"
+    assert stored(catalog, 10) == Progress(5, ((7, 9),))
+    assert stored(catalog, 11) == Progress(2)
+
+
+def test_what_somebody_else_has_written_is_kept(catalog: Catalog) -> None:
+    leader = Leader(catalog)
+    leader.store({"orders/0": Progress(3), "orders/1": Progress(1)})
+    acked = Progress(3, ((6, 8),))
+    catalog.write(
+        lambda tx: progress.put(tx, progress.Progress(GROUP, 11, acked.floor, acked.encode()))
+    )
+    leader.store({"orders/0": Progress(4), "orders/1": Progress(2, ((5, 6),))})
+    assert stored(catalog, 10) == Progress(4)
+    assert stored(catalog, 11) == Progress(3, ((5, 8),))
+    leader.store({"orders/1": Progress(5)})
+    assert stored(catalog, 11) == Progress(8), "what it does not know is never overwritten"
+
+
+def test_a_commit_that_failed_leaves_no_wrong_belief(catalog: Catalog) -> None:
+    leader = Leader(catalog)
+    leader.store({"orders/0": Progress(3)})
+    leader.written[10] = Progress(4).encode()  # as after a commit that was undone
+    leader.store({"orders/0": Progress(5)})
+    assert stored(catalog, 10) == Progress(5)
