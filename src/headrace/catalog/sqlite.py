@@ -55,8 +55,8 @@ MAP_BYTES = 1 << 40
 """How much of the file is mapped at most; SQLite has a lower bound of its own, 2 GiB mostly."""
 MAPPED_LOADS_MAX = 8
 """After so many loads of a few MiB what they touched is let go."""
-SWIFT_S = 0.0005
-"""A commit that takes less may be made by an event loop itself."""
+SWIFT_S = 0.001
+"""A commit that takes less may be made by an event loop itself: so long it may be held up."""
 SWIFT_OVER = 8
 """Over about so many commits that is judged."""
 
