@@ -59,6 +59,7 @@ LOOK_MS_MIN = 50
 LOOK_COST_FACTOR = 50
 SMALL_RECORDS = 64
 """Reports of so many units at most are a small write."""
+RETRY_MS = 5
 SCALE_MS = 1000
 IDLE_MS = 10_000
 """A leader without borrowers steps down after this."""
@@ -129,6 +130,7 @@ class Leading:
         self.busy_s = 0.0
         """Time spent in the core, for measurements."""
         self._tick_due_ms = home.now_ms
+        self._retry_ms = RETRY_MS
         self._looking = False
         self._look_again = False
         self._look_due_ms = 0
@@ -362,6 +364,7 @@ class Leading:
         number = commit.number
         if error is None:
             self.commits += 1
+            self._retry_ms = RETRY_MS
             known = self.segments.keys
             self._subscribed.update(
                 known[r.unit].stream_id for r in commit.progress if r.unit in known
@@ -374,6 +377,10 @@ class Leading:
             reason = str(error)
             _log.warning("leader of %s cannot store its progress: %s", self.group, reason)
             self._answer(lambda: self.core.commit_failed(number, reason, lost=False))
+            # Tried again by ``tick``, soon at first: most often a connection was lost and is back.
+            self._retry_ms = min(self._retry_ms * 2, self.properties.settings.tick_ms)
+            self._tick_due_ms = min(self._tick_due_ms, self.home.now_ms + self._retry_ms)
+            self.home.rearm()
 
     def _answer(self, fn: Callable[[], list[LeaderEffect]]) -> None:
         self._committing = None

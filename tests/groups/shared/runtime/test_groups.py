@@ -15,6 +15,7 @@ import pytest
 import headrace
 from headrace.catalog import leases
 from headrace.errors import (
+    CatalogUnavailableError,
     InvalidInputError,
     SharedGroupBusyError,
     SharedGroupExistsError,
@@ -22,6 +23,7 @@ from headrace.errors import (
 )
 from headrace.groups.shared import state
 from headrace.groups.shared.admin import Groups
+from headrace.groups.shared.records import Commit
 from headrace.groups.shared.settings import Balance, InvalidSharedSettingsError
 from tests.groups.shared.runtime.support import (
     QUICK_LEADER,
@@ -357,6 +359,33 @@ def test_destroying_a_group_with_live_clients_delivers_nothing_afterwards(
                 await hr.publish("orders.0", b"again")
                 await until(lambda: a.acked[b"again"], "the new group's first event")
                 assert sum(a.delivered.values()) == 11
+
+    run(test())
+
+
+def test_a_commit_that_failed_does_not_wait_for_the_next_tick(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with open_log(tmp_path) as hr:
+            await hr.create_stream("orders", ["orders.>"], segments=1)
+            slow = msgspec.structs.replace(QUICK_LEADER, tick_ms=300_000, lease_ttl_ms=600_000)
+            await hr.shared_groups.declare("g", "orders.>", settings=slow)
+            async with hr.session("a") as session:
+                await session.subscribe(SHARED)
+                await until(lambda: session.units, "the unit")
+                (leading,) = (await hr._shared.node()).leaders.values()
+                store, failures = leading._store, iter(range(3))
+
+                def fail(commit: Commit) -> None:
+                    if next(failures, None) is None:
+                        store(commit)
+                    else:
+                        error = CatalogUnavailableError("gone for a moment")
+                        asyncio.get_running_loop().call_soon(leading._stored, commit, [], error)
+
+                leading._store = fail  # type: ignore[method-assign]
+                await publish(hr, "orders", 1)
+                await (await anext(aiter(session))).ack()
+                assert next(failures, None) is None
 
     run(test())
 
