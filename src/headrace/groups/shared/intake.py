@@ -16,7 +16,8 @@ import os
 import select
 from collections.abc import Callable
 
-PAUSE_S = 0.01
+PAUSE_S = 0.0125
+"""Half of what a leader gathers for."""
 LOOK_MAX = 1024
 """Connections that are read before the loop gets to do something else."""
 
@@ -63,25 +64,23 @@ class Intake:
     def _watch(self, watch: bool) -> None:
         """Have the loop say when there is something to read; not for free, so not often."""
         if watch and not self._watching:
-            self._loop.add_reader(self._epoll.fileno(), self._look)
+            self._loop.add_reader(self._epoll.fileno(), self.look)
         elif self._watching and not watch:
             self._loop.remove_reader(self._epoll.fileno())
         self._watching = watch
 
     def look(self) -> None:
-        """Take in what has come."""
+        """Take in what has come, and see to the next look."""
         if self._epoll.closed:
             return
         for fd, _ in self._epoll.poll(0, LOOK_MAX):
             if fd in self._open:  # what one of them says may be the end of another
                 self._read(fd)
-
-    def _look(self) -> None:
-        self.look()
         busy = self._busy()
         self._watch(not busy)
-        if busy:
-            self._pause = self._loop.call_later(PAUSE_S, self._look)
+        if self._pause is not None:
+            self._pause.cancel()
+        self._pause = self._loop.call_later(PAUSE_S, self.look) if busy else None
 
     def _read(self, fd: int) -> None:
         _, protocol = self._open[fd]

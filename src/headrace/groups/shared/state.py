@@ -88,9 +88,14 @@ def load(tx: Tx, group: str, filter: str) -> list[StoredUnit]:
     return stored
 
 
+def is_long(commit: Commit, units_max: int = LOCKS_MAX) -> bool:
+    """Whether a commit has to be stored in parts."""
+    return len(commit.progress) + len(commit.claims) + len(commit.forget) > units_max
+
+
 def parts(commit: Commit, units_max: int = LOCKS_MAX) -> Iterator[Commit]:
     """A commit in parts that are stored one after the other; each may be stored again."""
-    if len(commit.progress) + len(commit.claims) + len(commit.forget) <= units_max:
+    if not is_long(commit, units_max):
         yield commit
         return
     records = iter(
