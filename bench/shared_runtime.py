@@ -72,6 +72,7 @@ def run(*, seconds: float = 10.0) -> list[Result]:
     return [
         *asyncio.run(_joining(1_000, 50)),
         *asyncio.run(_leading(10_000, 200, 1_000, seconds, connections=1)),
+        *asyncio.run(_leading(10_000, 200, 1_000, seconds, connections=20)),
         *asyncio.run(_leading(10_000, 200, 1_000, seconds, connections=200)),
         *asyncio.run(_dying(1_000, 50, 1_000, connections=5, deaths=6)),
         *_consuming(),
