@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from headrace.client import Headrace
 
 
-AHEAD = 6
+AHEAD = 8
 """How many loads may be there before they are wanted."""
 
-TOLD_AT_ONCE = 3
-HELD_S = 0.01
+TOLD_AT_ONCE = 4
+HELD_S = 0.02
 """The event loop hears of so many loads at a time, or of fewer after a while."""
 
 Load = tuple[pa.RecordBatch | None, dict[int, int]]
