@@ -214,11 +214,13 @@ class Leader:
         return [ToBorrower(PingResponse(self.group, member.borrower, self.token, message.number))]
 
     def _progress(self, member: Member, message: UpdateProgress, now_ms: int) -> list[LeaderEffect]:
+        # All of them are looked at before any of them counts.
         states = [self._reported(member, message, report) for report in message.units]
-        changed = False
+        to_confirm = False
         for state, report in zip(states, message.units, strict=True):
-            changed |= self._apply(member, state, report, now_ms)
-        if changed or any(report.acked or report.final for report in message.units):
+            changed = self._apply(member, state, report, now_ms)
+            to_confirm = to_confirm or changed or bool(report.acked) or report.final
+        if to_confirm:
             # Confirmed when everything known about these units is durable: at once if it is.
             self._ledger.confirm(member.borrower, message.report)
         return []

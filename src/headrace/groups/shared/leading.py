@@ -276,11 +276,12 @@ class Leading:
     # --- effects ---
 
     def _do(self, effects: list[LeaderEffect]) -> None:
+        now_ms = self.home.now_ms
         for effect in effects:
             match effect:
                 case ToBorrower(message=message):
                     if isinstance(message, ProgressConfirmed):
-                        self._pace.confirmed(message.borrower, self.home.now_ms)
+                        self._pace.confirmed(message.borrower, now_ms)
                     self.home.to_borrower(message)
                 case Commit(number=number) as commit:
                     # The catalog always answers: one that is under way need not be sent again.
@@ -290,7 +291,7 @@ class Leading:
                         self._store(commit)
                 case ListSegments():
                     renew_ms = self.properties.settings.renew_segments_ms
-                    if self._look_again or self.home.now_ms >= self._looked_ms + renew_ms // 2:
+                    if self._look_again or now_ms >= self._looked_ms + renew_ms // 2:
                         self._look()
                 case RenewLease() as renewal:
                     self.home.spawn(self._renew(renewal))
@@ -365,10 +366,11 @@ class Leading:
         if error is None:
             self.commits += 1
             self._retry_ms = RETRY_MS
-            known = self.segments.keys
-            self._subscribed.update(
-                known[r.unit].stream_id for r in commit.progress if r.unit in known
-            )
+            if not self._subscribed.issuperset(self.segments.streams):
+                known = self.segments.keys
+                self._subscribed.update(
+                    known[r.unit].stream_id for r in commit.progress if r.unit in known
+                )
             self._answer(lambda: self.core.committed(number, claimed, self.home.now_ms))
         elif isinstance(error, LeaseLost | Fenced):
             lost = str(error)

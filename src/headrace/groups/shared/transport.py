@@ -54,6 +54,8 @@ CONNECTIONS_MAX = 4096
 BUFFER_BYTES = 4096
 """What a connection reads into at first; it grows with the frames."""
 
+_BINARY = WSMsgType.BINARY
+
 _log = logging.getLogger(__name__)
 
 # Below warnings this library writes down whole requests, and so the secret.
@@ -161,7 +163,7 @@ class Outbox:
             count = min(len(self._messages), BATCH_MESSAGES_MAX)
             part = [self._messages.popleft() for _ in range(count)]
             for data in _encoded(part):
-                self._transport.send(WSMsgType.BINARY, data)
+                self._transport.send(_BINARY, data)
             self._unanswered = True
             self._statistics.sent += count
 
@@ -214,7 +216,7 @@ class Link(WSListener):
         if self._hanging_up and kind != WSMsgType.CLOSE:
             return
         try:
-            if kind == WSMsgType.BINARY and frame.fin:
+            if kind == _BINARY and frame.fin:
                 self._take(frame.get_payload_as_bytes(), self._outbox)
             elif kind == WSMsgType.CLOSE:
                 transport.send_close(WSCloseCode.OK)
