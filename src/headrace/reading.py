@@ -1,4 +1,9 @@
-"""A read under way, for programs with an event loop: batches are fetched ahead on a thread.
+"""A read under way, for programs with an event loop.
+
+Where a catalog is a file on this machine, blobs are read by the event loop itself, one load at a
+turn: that takes a millisecond or two, and the change between threads, which run Python one at a
+time anyway, would take a good part of that.  Files, catalogs elsewhere, and a disk that turns out
+to be slow are for a thread that fetches ahead.
 
 Of a read that ends, the thread goes from one load to the next without being asked for each, until
 ``AHEAD`` of them are there.  It bothers the event loop only when somebody waits for one, and then
@@ -12,12 +17,13 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
 from headrace.catalog.wake import calling_on
-from headrace.log.cursor import OnDamaged
+from headrace.log.cursor import FileAhead, OnDamaged
 from headrace.log.read import Query, Reader
 
 if TYPE_CHECKING:
@@ -32,6 +38,10 @@ AHEAD = 8
 TOLD_AT_ONCE = 4
 HELD_S = 0.02
 """The event loop hears of so many loads at a time, or of fewer after a while."""
+
+SWIFT_S = 0.005
+SWIFT_OVER = 4
+"""Loads that take longer, over about so many of them, are not for the event loop."""
 
 Load = tuple[pa.RecordBatch | None, dict[int, int]]
 """Events, and where a read goes on after them."""
@@ -112,8 +122,8 @@ class _Ahead:
         self._thread.shutdown(wait=False)
 
 
-def load_of(reader: Reader) -> Load:
-    return reader.next(), reader.positions
+def load_of(reader: Reader, *, files: bool = True) -> Load:
+    return reader.next(files=files), reader.positions
 
 
 def _is_more(load: Load | BaseException) -> bool:
@@ -145,6 +155,10 @@ class Reading:
         self._unsubscribe: Callable[[], None] | None = None
         self._given: dict[int, int] = {}
         self._caught_up = False
+        self._swift = client.log.catalog.quick
+        """Whether loads are read on the event loop."""
+        self._load_s = 0.0
+        """How long that took lately."""
 
     @property
     def positions(self) -> dict[int, int]:
@@ -188,10 +202,30 @@ class Reading:
         assert self._reader is not None
         if self._query.follow:
             return self._returned(await self._follow())
+        if self._swift:
+            # Between two loads it is everybody else's turn.
+            await asyncio.sleep(0)
+            load = self._load_here()
+            if load is not None:
+                return self._returned(load)
         if self._ahead is None:
             self._ahead = _Ahead(self._reader)
         self._news.clear()
         return self._returned(await self._ahead.next())
+
+    def _load_here(self) -> Load | None:
+        """The next load, read on the event loop; None if a thread has to."""
+        assert self._reader is not None
+        began_s = time.perf_counter()
+        try:
+            load = load_of(self._reader, files=False)
+        except FileAhead:
+            self._swift = False
+            return None
+        self._load_s += (time.perf_counter() - began_s - self._load_s) / SWIFT_OVER
+        if self._load_s > SWIFT_S:
+            self._swift = False
+        return load
 
     async def _follow(self) -> Load:
         assert self._reader is not None
@@ -199,7 +233,8 @@ class Reading:
             self._news.clear()
             if self._caught_up and self._client.log.catalog.quick:
                 # News of a few events: to read them takes no longer than to ask a thread to.
-                return load_of(self._reader)
+                with suppress(FileAhead):
+                    return load_of(self._reader, files=False)
             self._next_load = asyncio.ensure_future(self._client.in_thread(load_of, self._reader))
             # An error that nobody is left to hear of is not worth a warning.
             self._next_load.add_done_callback(lambda done: done.cancelled() or done.exception())

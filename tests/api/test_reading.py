@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import headrace
+from headrace import reading as reading_module
 from headrace.errors import (
     CatalogClosedError,
     CatalogUnavailableError,
@@ -22,7 +24,7 @@ from headrace.errors import (
     UnknownSegmentError,
     UnknownStreamError,
 )
-from headrace.log import limits
+from headrace.log import files, limits
 from headrace.log.cursor import Cursor
 from headrace.log.read import Place
 from tests.api.test_client import run, table_of, values_of
@@ -218,6 +220,14 @@ def test_a_reader_that_gave_up_waiting_misses_nothing(tmp_path: Path) -> None:
     run(work())
 
 
+@pytest.fixture(params=["on the event loop", "on a thread"])
+def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With every load counted as swift, or as too slow for the event loop."""
+    swift_s = 60.0 if request.param == "on the event loop" else -1.0
+    monkeypatch.setattr(reading_module, "SWIFT_S", swift_s)
+
+
+@pytest.mark.usefixtures("anywhere")
 def test_a_read_that_ends_misses_nothing_when_its_reader_gives_up_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +254,7 @@ def test_a_read_that_ends_misses_nothing_when_its_reader_gives_up_waiting(
     run(work())
 
 
+@pytest.mark.usefixtures("anywhere")
 def test_a_read_that_failed_goes_on_where_it_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,10 +268,10 @@ def test_a_read_that_failed_goes_on_where_it_failed(
             failing = iter([False] * 10 + [True])
             real = Cursor.next
 
-            def fetch(cursor: Cursor, end: int) -> pa.RecordBatch | None:
+            def fetch(cursor: Cursor, end: int, *, files: bool) -> pa.RecordBatch | None:
                 if next(failing, False):
                     raise CatalogUnavailableError("the disk is away for a moment")
-                return real(cursor, end)
+                return real(cursor, end, files=files)
 
             monkeypatch.setattr(Cursor, "next", fetch)
             reading = hr.read("orders")
@@ -274,6 +285,46 @@ def test_a_read_that_failed_goes_on_where_it_failed(
             assert seen == [b"%d" % i for i in range(20)]
 
     run(work())
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize("follow", [False, True])
+def test_files_are_never_opened_by_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, follow: bool
+) -> None:
+    monkeypatch.setattr(limits, "INLINE_BYTES", 1000)
+    opened_by: set[int] = set()
+    real = files.open_file
+
+    def open_file(*args: Any) -> Any:
+        opened_by.add(threading.get_ident())
+        return real(*args)
+
+    monkeypatch.setattr(files, "open_file", open_file)
+
+    async def work() -> None:
+        async with headrace.open(tmp_path / "d") as hr:
+            await hr.create_stream("orders", subjects=["orders.>"])
+            wanted: list[bytes] = []
+            seen: list[bytes] = []
+            reading = hr.tail("orders", start="earliest") if follow else None
+            for turn in range(6):
+                # Small ones in the catalog, and now and then one that is a file.
+                value = b"%d" % turn * (1 if turn % 3 else 5000)
+                await hr.append("orders", [headrace.Event(subject="orders.x", value=value)] * 2)
+                wanted += [value] * 2
+                while reading is not None and len(seen) < len(wanted):
+                    seen += (await anext(reading)).column("value").to_pylist()
+            if reading is not None:
+                await reading.close()
+            else:
+                async for batch in hr.read("orders"):
+                    seen += batch.column("value").to_pylist()
+            assert seen == wanted
+
+    run(work())
+    assert opened_by
+    assert threading.get_ident() not in opened_by
 
 
 def test_a_tail_ends_with_an_error_when_its_log_is_closed(tmp_path: Path) -> None:

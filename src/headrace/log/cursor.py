@@ -27,6 +27,11 @@ LARGE_BYTES = 16 * 1024
 
 OnDamaged = Callable[[DamagedBatchError], None]
 
+
+class FileAhead(Exception):
+    """What comes next is in a file, and whoever asked has no time to open one."""
+
+
 # A C library that gives the memory of every load back to the system, to ask for it again with the
 # next one, spends a fifth of a read on that.  glibc stops it once a block so large was freed.
 bytes(4 * limits.READ_BYTES)
@@ -57,12 +62,15 @@ class Cursor:
         self._file_end = 0
         self._file_path: str | None = None
 
-    def next(self, end: int) -> pa.RecordBatch | None:
+    def next(self, end: int, *, files: bool = True) -> pa.RecordBatch | None:
         """Stored columns of the next events below ``end``, with an ``offset`` column in front.
 
-        None when what came next had to be skipped; ``position`` moves on either way.
+        None when what came next had to be skipped; ``position`` moves on either way.  Without
+        ``files`` it raises :class:`FileAhead` instead of opening one.
         """
         if self._file is not None:
+            if not files:
+                raise FileAhead
             return self._next_of_file(end)
         start = self.position
         parts, stop = self._catalog.read(lambda tx: self._read(tx, end), bulk=self._large)
@@ -72,6 +80,8 @@ class Cursor:
         if stop is None or stop.start > start:
             self._lost(stop.start if stop is not None else end)
         elif stop.path is not None:
+            if not files:
+                raise FileAhead
             self._open_file(stop)
             return self._next_of_file(end)
         else:

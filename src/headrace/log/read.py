@@ -102,8 +102,12 @@ class Reader:
         """The catalog's channel to wait on when ``next`` returned None."""
         return streams.channel(self.stream.id)
 
-    def next(self) -> pa.RecordBatch | None:
-        """The next events, or None when there are none (yet)."""
+    def next(self, *, files: bool = True) -> pa.RecordBatch | None:
+        """The next events, or None when there are none (yet).
+
+        Without ``files`` it raises ``FileAhead`` where it would have to open one; to ask again
+        with them goes on from there.
+        """
         looked = not self._query.follow
         while not self.done:
             cursor = self._pick()
@@ -113,7 +117,7 @@ class Reader:
                 self._look()
                 looked = True
                 continue
-            found = cursor.next(self._end(cursor))
+            found = cursor.next(self._end(cursor), files=files)
             shown = None if found is None else self._show(cursor, found)
             self._retire(cursor)
             if shown is not None and shown.num_rows:
