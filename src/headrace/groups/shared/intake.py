@@ -2,8 +2,8 @@
 
 A leader with hundreds of members gets a frame here and a frame there, and an event loop that wakes
 up for each of them spends more on waking than on the frames.  So connections are watched together,
-as one, and while a leader here gathers reports anyway, there is a pause between two looks; it looks
-itself before it stores what has come.
+as one, and while all leaders here gather reports anyway, there is a pause between two looks; they
+look themselves before they store what has come.
 
 This takes the place of the loop's own reading only: it fills the buffers of the protocols as the
 loop would, and leaves everything else about a connection, its end too, to the loop.

@@ -311,6 +311,8 @@ class Leading:
         if not self.core.deposed:
             self._take_reports()
             self._do(self.core.gathered(self.home.now_ms))
+        if not self.gathering:
+            self.home.hear()  # from now on what comes is heard at once
 
     def _store(self, commit: Commit) -> None:
         """Store a commit, in parts if it is long; sent again by the core when it fails."""

@@ -246,8 +246,9 @@ class Node:
         self.listener.look()
 
     def _gathers(self) -> bool:
-        """Whether a leader here waits for more reports anyway."""
-        return any(leading.gathering for leading in self.leaders.values())
+        """Whether all leaders here wait for more reports anyway."""
+        leaders = self.leaders.values()
+        return bool(leaders) and all(leading.gathering for leading in leaders)
 
     def _keep(self, message: FromBorrower) -> bool:
         """Whether the leader looks at this when it stores it, which most reports can wait for."""
