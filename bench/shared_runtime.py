@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import random
 import subprocess
 import sys
@@ -156,6 +157,10 @@ class Led:
         # One more member is in the leader's process.
         share = segments // (members + 1)
         await until(lambda: min(len(sink.units) for sink in self.sinks) >= share)
+        # This process stands in for many: no single one of them would have so much to look
+        # through for garbage, and so be held up for so long.
+        gc.collect()
+        gc.freeze()
 
     async def cpu_s(self) -> float:
         """CPU seconds of the process so far; refused when it does not lead."""
