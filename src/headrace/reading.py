@@ -122,8 +122,8 @@ class _Ahead:
         self._thread.shutdown(wait=False)
 
 
-def load_of(reader: Reader, *, files: bool = True) -> Load:
-    return reader.next(files=files), reader.positions
+def load_of(reader: Reader, *, brief: bool = False) -> Load:
+    return reader.next(brief=brief), reader.positions
 
 
 def _is_more(load: Load | BaseException) -> bool:
@@ -179,12 +179,13 @@ class Reading:
         assert self._reader is not None
         while True:
             batch = await self._next()
-            if batch is not None:
+            if batch is None:
+                if self._reader.done:
+                    await self.close()
+                    raise StopAsyncIteration
+                await self._news.wait()
+            elif batch.num_rows:
                 return batch
-            if self._reader.done:
-                await self.close()
-                raise StopAsyncIteration
-            await self._news.wait()
 
     async def _open(self) -> None:
         log = self._client.log
@@ -218,7 +219,7 @@ class Reading:
         assert self._reader is not None
         began_s = time.perf_counter()
         try:
-            load = load_of(self._reader, files=False)
+            load = load_of(self._reader, brief=True)
         except FileAhead:
             self._swift = False
             return None
@@ -234,7 +235,7 @@ class Reading:
             if self._caught_up and self._client.log.catalog.quick:
                 # News of a few events: to read them takes no longer than to ask a thread to.
                 with suppress(FileAhead):
-                    return load_of(self._reader, files=False)
+                    return load_of(self._reader, brief=True)
             self._next_load = asyncio.ensure_future(self._client.in_thread(load_of, self._reader))
             # An error that nobody is left to hear of is not worth a warning.
             self._next_load.add_done_callback(lambda done: done.cancelled() or done.exception())

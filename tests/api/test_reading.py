@@ -268,10 +268,10 @@ def test_a_read_that_failed_goes_on_where_it_failed(
             failing = iter([False] * 10 + [True])
             real = Cursor.next
 
-            def fetch(cursor: Cursor, end: int, *, files: bool) -> pa.RecordBatch | None:
+            def fetch(cursor: Cursor, end: int, *, brief: bool) -> pa.RecordBatch | None:
                 if next(failing, False):
                     raise CatalogUnavailableError("the disk is away for a moment")
-                return real(cursor, end, files=files)
+                return real(cursor, end, brief=brief)
 
             monkeypatch.setattr(Cursor, "next", fetch)
             reading = hr.read("orders")
@@ -285,6 +285,42 @@ def test_a_read_that_failed_goes_on_where_it_failed(
             assert seen == [b"%d" % i for i in range(20)]
 
     run(work())
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_a_read_that_finds_nothing_lets_others_have_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "READ_ROWS", 1)
+    loads = turns = turns_at_most = 0
+    real = Cursor.next
+
+    def fetch(cursor: Cursor, end: int, *, brief: bool) -> pa.RecordBatch | None:
+        nonlocal loads, turns_at_most
+        loads += 1
+        turns_at_most = max(turns_at_most, turns)
+        return real(cursor, end, brief=brief)
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def work() -> None:
+        async with headrace.open(tmp_path / "d") as hr:
+            await hr.create_stream("orders", subjects=["orders.>"])
+            for i in range(60):
+                await hr.publish("orders.even", b"%d" % i)
+            monkeypatch.setattr(Cursor, "next", fetch)
+            waiting = asyncio.ensure_future(others())
+            assert await values_of(hr, "orders", subject="orders.odd") == []
+            waiting.cancel()
+
+    run(work())
+    assert loads == 60
+    if reading_module.SWIFT_S > 0:
+        assert turns_at_most >= 60
 
 
 @pytest.mark.usefixtures("anywhere")

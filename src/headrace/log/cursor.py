@@ -62,14 +62,14 @@ class Cursor:
         self._file_end = 0
         self._file_path: str | None = None
 
-    def next(self, end: int, *, files: bool = True) -> pa.RecordBatch | None:
+    def next(self, end: int, *, brief: bool = False) -> pa.RecordBatch | None:
         """Stored columns of the next events below ``end``, with an ``offset`` column in front.
 
-        None when what came next had to be skipped; ``position`` moves on either way.  Without
-        ``files`` it raises :class:`FileAhead` instead of opening one.
+        None when what came next had to be skipped; ``position`` moves on either way.  If it has to
+        be ``brief``, it raises :class:`FileAhead` instead of opening one.
         """
         if self._file is not None:
-            if not files:
+            if brief:
                 raise FileAhead
             return self._next_of_file(end)
         start = self.position
@@ -80,7 +80,7 @@ class Cursor:
         if stop is None or stop.start > start:
             self._lost(stop.start if stop is not None else end)
         elif stop.path is not None:
-            if not files:
+            if brief:
                 raise FileAhead
             self._open_file(stop)
             return self._next_of_file(end)

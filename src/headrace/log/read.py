@@ -36,6 +36,9 @@ Place = str | int | datetime | Mapping[int, int]
 """``"earliest"``, ``"latest"``, a time, an offset (of the only segment), or {segment: offset}."""
 
 
+_NOTHING = pa.RecordBatch.from_pylist([], events.READ_SCHEMA)
+
+
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """What to read; ``until`` is not part of what is read.
 
@@ -102,11 +105,12 @@ class Reader:
         """The catalog's channel to wait on when ``next`` returned None."""
         return streams.channel(self.stream.id)
 
-    def next(self, *, files: bool = True) -> pa.RecordBatch | None:
+    def next(self, *, brief: bool = False) -> pa.RecordBatch | None:
         """The next events, or None when there are none (yet).
 
-        Without ``files`` it raises ``FileAhead`` where it would have to open one; to ask again
-        with them goes on from there.
+        If it has to be ``brief``, it fetches one load and no more: of one in which there is nothing
+        to show, a batch without rows is left.  Where it would have to open a file, it raises
+        ``FileAhead``; to ask again goes on from there.
         """
         looked = not self._query.follow
         while not self.done:
@@ -117,11 +121,13 @@ class Reader:
                 self._look()
                 looked = True
                 continue
-            found = cursor.next(self._end(cursor), files=files)
+            found = cursor.next(self._end(cursor), brief=brief)
             shown = None if found is None else self._show(cursor, found)
             self._retire(cursor)
             if shown is not None and shown.num_rows:
                 return shown
+            if brief:
+                return _NOTHING
         return None
 
     # -- which segment is next ----------------------------------------------------------
