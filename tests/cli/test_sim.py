@@ -43,7 +43,7 @@ def test_replay_is_the_same_to_the_byte(capsys: pytest.CaptureFixture[str]) -> N
     first = capsys.readouterr().out
     assert run("shared", "--replay", "3", "--steps", "300") == 0
     assert capsys.readouterr().out == first
-    assert first.count("\n") > 300
+    assert first.count("\n") > 200  # not every step has something to show
 
 
 @pytest.mark.parametrize(
