@@ -46,11 +46,8 @@ class Catalog(ABC):
         self._committer: Committer
 
     @abstractmethod
-    def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False, bulk: bool = False) -> T:
-        """Run ``fn`` now; with ``snapshot`` all its queries see one moment.
-
-        ``bulk`` says that it fetches large values, a few MiB of them.
-        """
+    def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False) -> T:
+        """Run ``fn`` now; with ``snapshot`` all its queries see one moment."""
 
     def submit(
         self,

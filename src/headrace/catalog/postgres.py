@@ -386,8 +386,7 @@ class PostgresCatalog(Catalog):
 
     # -- reading ------------------------------------------------------------------------
 
-    def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False, bulk: bool = False) -> T:
-        del bulk
+    def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False) -> T:
         while True:
             tx = self._readers.take()
             fresh = tx.fresh

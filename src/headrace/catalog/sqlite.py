@@ -51,10 +51,6 @@ TYPES = {
 BUSY_TIMEOUT_S = 60.0
 CHECKPOINT_FRAMES = 2000
 WAL_BYTES_MAX = 64 * 1024 * 1024
-MAP_BYTES = 1 << 40
-"""How much of the file is mapped at most; SQLite has a lower bound of its own, 2 GiB mostly."""
-MAPPED_LOADS_MAX = 8
-"""After so many loads of a few MiB what they touched is let go."""
 SWIFT_S = 0.001
 """A commit that takes less may be made by an event loop itself: so long it may be held up."""
 SWIFT_OVER = 8
@@ -99,39 +95,6 @@ class SqliteTx(Tx):
 
     def close(self) -> None:
         self._connection.close()
-
-
-class _MappedTx(SqliteTx):
-    """Reads of large values, copied from the system's cache itself instead of by it.
-
-    That takes a third off the time of a read.  It is safe here: the map is read-only and SQLite
-    falls back to plain reads where there is none to be had (a limit on addresses, a file system
-    without); the file is on this machine, as the write-ahead log already asks for, where the pages
-    that a checkpoint writes and those that are mapped are the same; nothing shrinks the file while
-    it is open, and what a checkpoint adds is read only once it is there, so there is nothing
-    beyond its end to run into.  What remains: a disk that fails to give a page ends the process,
-    where a plain read would raise an error.
-
-    Mapped pages count as this process's memory until they are let go, so that is done after every
-    few loads.  For small values scattered about it would not pay: to map a page takes longer than
-    to read it.
-    """
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        super().__init__(connection)
-        self._loads = 0
-        self._map(MAP_BYTES)
-
-    def loaded(self) -> None:
-        """To be called after each load."""
-        self._loads += 1
-        if self._loads == MAPPED_LOADS_MAX:
-            self._loads = 0
-            self._map(0)
-            self._map(MAP_BYTES)
-
-    def _map(self, size_bytes: int) -> None:
-        self.row(f"PRAGMA mmap_size = {size_bytes}")
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -351,7 +314,6 @@ class SqliteCatalog(Catalog):
         self._path = folder / FILE
         self._key = os.path.realpath(self._path)
         self._readers: Pool[SqliteTx] = Pool(self._new_reader, SqliteTx.close)
-        self._bulk_readers: Pool[_MappedTx] = Pool(self._new_bulk_reader, SqliteTx.close)
         self._closed = False
         self._prepare(create)
         self._sockets = WakeSockets(wake_folder(folder), self.notifier, self._change_detector)
@@ -444,49 +406,28 @@ class SqliteCatalog(Catalog):
 
     # -- reading ------------------------------------------------------------------------
 
-    def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False, bulk: bool = False) -> T:
+    def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False) -> T:
+        tx = self._readers.take()
         try:
-            if bulk:
-                return self._read_bulk(fn, snapshot)
-            tx = self._readers.take()
+            if not snapshot:
+                return fn(tx)
+            tx.execute("BEGIN")
             try:
-                return self._run(tx, fn, snapshot)
+                return fn(tx)
             finally:
-                self._readers.give(tx)
+                tx.execute("ROLLBACK")
         except (sqlite3.Error, UnicodeEncodeError) as error:
             raise translate(error, self.where) from error
-
-    def _read_bulk(self, fn: Callable[[Tx], T], snapshot: bool) -> T:
-        tx = self._bulk_readers.take()
-        try:
-            return self._run(tx, fn, snapshot)
         finally:
-            tx.loaded()
-            self._bulk_readers.give(tx)
-
-    @staticmethod
-    def _run(tx: SqliteTx, fn: Callable[[Tx], T], snapshot: bool) -> T:
-        if not snapshot:
-            return fn(tx)
-        tx.execute("BEGIN")
-        try:
-            return fn(tx)
-        finally:
-            tx.execute("ROLLBACK")
+            self._readers.give(tx)
 
     def _new_reader(self) -> SqliteTx:
-        return SqliteTx(self._connect_reader())
-
-    def _new_bulk_reader(self) -> _MappedTx:
-        return _MappedTx(self._connect_reader())
-
-    def _connect_reader(self) -> sqlite3.Connection:
         try:
             connection = connect(self._path)
             connection.execute("PRAGMA query_only = ON")
         except sqlite3.Error as error:
             raise translate(error, self.where) from error
-        return connection
+        return SqliteTx(connection)
 
     # -- waiting ------------------------------------------------------------------------
 
@@ -526,7 +467,6 @@ class SqliteCatalog(Catalog):
         self._closed = True
         self._sockets.close()
         self._readers.close()
-        self._bulk_readers.close()
         self._forget()
 
     def _forget(self) -> None:

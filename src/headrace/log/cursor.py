@@ -22,8 +22,6 @@ from headrace.log import events, files, limits
 from headrace.store import Store
 
 FETCH_MAX = 512
-LARGE_BYTES = 16 * 1024
-"""Blobs of this size, in the mean, are read in bulk."""
 
 OnDamaged = Callable[[DamagedBatchError], None]
 
@@ -57,7 +55,6 @@ class Cursor:
         self.position = position
         self._on_damaged = on_damaged
         self._batches_wanted = 8
-        self._large = False
         self._file: Iterator[pa.RecordBatch] | None = None
         self._file_end = 0
         self._file_path: str | None = None
@@ -73,7 +70,7 @@ class Cursor:
                 raise FileAhead
             return self._next_of_file(end)
         start = self.position
-        parts, stop = self._catalog.read(lambda tx: self._read(tx, end), bulk=self._large)
+        parts, stop = self._catalog.read(lambda tx: self._read(tx, end))
         if parts:
             self.position = start + sum(part.num_rows for part in parts)
             return _with_offsets(_join(parts), start)
@@ -116,7 +113,6 @@ class Cursor:
             # As many as fill a load, from the sizes seen; a wrong guess costs a short one.
             wanted = limits.READ_BYTES * len(parts) // size + 1
             self._batches_wanted = max(1, min(FETCH_MAX, wanted))
-            self._large = size >= LARGE_BYTES * len(parts)
         return parts, None
 
     def _lost(self, upto: int) -> None:
