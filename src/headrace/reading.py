@@ -1,9 +1,7 @@
 """A read under way, for programs with an event loop.
 
-Where a catalog is a file on this machine, blobs are read by the event loop itself, one load at a
-turn: that takes a millisecond or two, and the change between threads, which run Python one at a
-time anyway, would take a good part of that.  Files, catalogs elsewhere, and a disk that turns out
-to be slow are for a thread that fetches ahead.
+Where that is swift, blobs are read by the event loop itself, one load at a turn.  Files, catalogs
+elsewhere, and a disk that turns out to be slow are for a thread that fetches ahead.
 
 Of a read that ends, the thread goes from one load to the next without being asked for each, until
 ``AHEAD`` of them are there.  It bothers the event loop only when somebody waits for one, and then
@@ -18,6 +16,7 @@ import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
@@ -25,6 +24,7 @@ import pyarrow as pa
 from headrace.catalog.wake import calling_on
 from headrace.log.cursor import FileAhead, OnDamaged
 from headrace.log.read import Query, Reader
+from headrace.log.swift import Swift
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,10 +38,6 @@ AHEAD = 8
 TOLD_AT_ONCE = 4
 HELD_S = 0.02
 """The event loop hears of so many loads at a time, or of fewer after a while."""
-
-SWIFT_S = 0.005
-SWIFT_OVER = 4
-"""Loads that take longer, over about so many of them, are not for the event loop."""
 
 Load = tuple[pa.RecordBatch | None, dict[int, int]]
 """Events, and where a read goes on after them."""
@@ -155,10 +151,7 @@ class Reading:
         self._unsubscribe: Callable[[], None] | None = None
         self._given: dict[int, int] = {}
         self._caught_up = False
-        self._swift = client.log.catalog.quick
-        """Whether loads are read on the event loop."""
-        self._load_s = 0.0
-        """How long that took lately."""
+        self._swift = Swift(client.log.catalog)
 
     @property
     def positions(self) -> dict[int, int]:
@@ -169,13 +162,8 @@ class Reading:
         return self
 
     async def __anext__(self) -> pa.RecordBatch:
-        if self._opening is None:
-            self._opening = asyncio.create_task(self._open())
-        try:
-            await asyncio.shield(self._opening)
-        except Exception:
-            self._opening = None
-            raise
+        if self._reader is None:
+            await self._opened()
         assert self._reader is not None
         while True:
             batch = await self._next()
@@ -187,23 +175,34 @@ class Reading:
             elif batch.num_rows:
                 return batch
 
+    async def _opened(self) -> None:
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+        try:
+            await asyncio.shield(self._opening)
+        except Exception:
+            self._opening = None
+            raise
+
     async def _open(self) -> None:
         log = self._client.log
-        self._reader = await self._client.in_thread(
+        reader = await self._client.in_thread(
             log.reader, self._stream, self._query, self._on_damaged
         )
-        self._given = self._reader.positions
+        self._given = reader.positions
         if self._query.follow:
             heard = calling_on(asyncio.get_running_loop(), self._news.set)
-            channel = self._reader.channel
-            self._unsubscribe = await self._client.in_thread(log.catalog.subscribe, channel, heard)
+            self._unsubscribe = await self._client.in_thread(
+                log.catalog.subscribe, reader.channel, heard
+            )
+        self._reader = reader
 
     async def _next(self) -> pa.RecordBatch | None:
         """The load that was fetched ahead, or the next one."""
         assert self._reader is not None
         if self._query.follow:
             return self._returned(await self._follow())
-        if self._swift:
+        if self._swift.on:
             # Between two loads it is everybody else's turn.
             await asyncio.sleep(0)
             load = self._load_here()
@@ -217,16 +216,11 @@ class Reading:
     def _load_here(self) -> Load | None:
         """The next load, read on the event loop; None if a thread has to."""
         assert self._reader is not None
-        began_s = time.perf_counter()
         try:
-            load = load_of(self._reader, brief=True)
+            return self._swift.load(partial(load_of, self._reader, brief=True))
         except FileAhead:
-            self._swift = False
+            self._swift.on = False
             return None
-        self._load_s += (time.perf_counter() - began_s - self._load_s) / SWIFT_OVER
-        if self._load_s > SWIFT_S:
-            self._swift = False
-        return load
 
     async def _follow(self) -> Load:
         assert self._reader is not None

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 import headrace
-from headrace import reading as reading_module
 from headrace.errors import (
     CatalogClosedError,
     CatalogUnavailableError,
@@ -24,7 +23,7 @@ from headrace.errors import (
     UnknownSegmentError,
     UnknownStreamError,
 )
-from headrace.log import files, limits
+from headrace.log import files, limits, swift
 from headrace.log.cursor import Cursor
 from headrace.log.read import Place
 from tests.api.test_client import run, table_of, values_of
@@ -224,7 +223,7 @@ def test_a_reader_that_gave_up_waiting_misses_nothing(tmp_path: Path) -> None:
 def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With every load counted as swift, or as too slow for the event loop."""
     swift_s = 60.0 if request.param == "on the event loop" else -1.0
-    monkeypatch.setattr(reading_module, "SWIFT_S", swift_s)
+    monkeypatch.setattr(swift, "SWIFT_S", swift_s)
 
 
 @pytest.mark.usefixtures("anywhere")
@@ -319,7 +318,7 @@ def test_a_read_that_finds_nothing_lets_others_have_their_turn(
 
     run(work())
     assert loads == 60
-    if reading_module.SWIFT_S > 0:
+    if swift.SWIFT_S > 0:
         assert turns_at_most >= 60
 
 

@@ -49,6 +49,9 @@ TYPES = {
     "blob": "BLOB",
 }
 BUSY_TIMEOUT_S = 60.0
+READER_CACHE_KIB = 400
+"""Pages that a reader keeps at hand: the upper levels of every index, and little of a blob that is
+not read again.  What fits into a processor's cache beside a load is quicker than what does not."""
 CHECKPOINT_FRAMES = 2000
 WAL_BYTES_MAX = 64 * 1024 * 1024
 SWIFT_S = 0.001
@@ -425,6 +428,7 @@ class SqliteCatalog(Catalog):
         try:
             connection = connect(self._path)
             connection.execute("PRAGMA query_only = ON")
+            connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KIB}")
         except sqlite3.Error as error:
             raise translate(error, self.where) from error
         return SqliteTx(connection)

@@ -42,7 +42,8 @@ from headrace.errors import (
     UnknownStreamError,
 )
 from headrace.log import autoscale, events, files, limits
-from headrace.log.cursor import Cursor, widen
+from headrace.log.cursor import Cursor
+from headrace.log.shelf import widen
 from headrace.store import Store
 
 BUCKET = "compaction"

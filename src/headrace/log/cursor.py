@@ -12,13 +12,13 @@ from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
-from zlib_ng.zlib_ng import crc32
 
 from headrace.catalog import Catalog, Tx, batches
 from headrace.catalog.batches import Batch
 from headrace.catalog.streams import Segment
 from headrace.errors import DamagedBatchError, StoreError, TrimmedError, UnknownStreamError
 from headrace.log import events, files, limits
+from headrace.log.shelf import UNDECODABLE, Shelf, flaw
 from headrace.store import Store
 
 FETCH_MAX = 512
@@ -59,6 +59,11 @@ class Cursor:
         self._file_end = 0
         self._file_path: str | None = None
 
+    @property
+    def in_file(self) -> bool:
+        """Whether what comes next is in a file that is open."""
+        return self._file is not None
+
     def next(self, end: int, *, brief: bool = False) -> pa.RecordBatch | None:
         """Stored columns of the next events below ``end``, with an ``offset`` column in front.
 
@@ -70,10 +75,10 @@ class Cursor:
                 raise FileAhead
             return self._next_of_file(end)
         start = self.position
-        parts, stop = self._catalog.read(lambda tx: self._read(tx, end))
-        if parts:
-            self.position = start + sum(part.num_rows for part in parts)
-            return _with_offsets(_join(parts), start)
+        found, stop = self._catalog.read(lambda tx: self._read(tx, end))
+        if found is not None:
+            self.position = start + found.num_rows
+            return found
         if stop is None or stop.start > start:
             self._lost(stop.start if stop is not None else end)
         elif stop.path is not None:
@@ -82,38 +87,49 @@ class Cursor:
             self._open_file(stop)
             return self._next_of_file(end)
         else:
-            self._damaged(stop.start, stop.end, _open_blob(stop)[1])
+            self._damaged(stop.start, stop.end, flaw(stop))
             self.position = min(stop.end, end)
         return None
 
     # -- blobs --------------------------------------------------------------------------
 
-    def _read(self, tx: Tx, end: int) -> tuple[list[pa.RecordBatch], Batch | None]:
-        """Blobs from ``position`` on as Arrow, and the batch they stop at for being no good blob.
-
-        Each is checked and decoded as it comes, while it is still in the processor's cache.
-        """
-        parts: list[pa.RecordBatch] = []
-        at, size = self.position, 0
+    def _read(
+        self, tx: Tx, end: int, *, copies: bool = True
+    ) -> tuple[pa.RecordBatch | None, Batch | None]:
+        """The blobs from ``position`` on, and what they stop at if that is no good blob."""
+        shelf = Shelf(copies=copies)
+        begin = at = self.position
+        rows_end = min(end, at + limits.READ_ROWS)
+        size = count = 0
+        stop = None
         for batch in batches.from_offset(
             tx, self._segment_id, at, self._batches_wanted, limits.READ_BYTES
         ):
-            part = None
-            if batch.start <= at and batch.path is None:
-                part, _ = _open_blob(batch)
-            if part is None:
-                return parts, batch
-            take = min(batch.end, end) - at
-            parts.append(part if take == part.num_rows else part.slice(at - batch.start, take))
-            at += take
+            try:
+                if batch.start > at or batch.path is not None or not shelf.put(batch):
+                    stop = batch
+                    break
+            except UNDECODABLE:
+                return self._read(tx, end, copies=False)
+            begin, at = min(begin, batch.start), batch.end
             size += batch.size_bytes
-            if at >= end or size >= limits.READ_BYTES or at - self.position >= limits.READ_ROWS:
+            count += 1
+            if at >= rows_end or size >= limits.READ_BYTES:
                 break
         if size:
             # As many as fill a load, from the sizes seen; a wrong guess costs a short one.
-            wanted = limits.READ_BYTES * len(parts) // size + 1
+            wanted = limits.READ_BYTES * count // size + 1
             self._batches_wanted = max(1, min(FETCH_MAX, wanted))
-        return parts, None
+        try:
+            joined = shelf.joined()
+        except UNDECODABLE:
+            return self._read(tx, end, copies=False)
+        if joined is None:
+            return None, stop
+        batch, layout = joined
+        if begin < self.position or at > end:
+            batch = batch.slice(self.position - begin, min(at, end) - self.position)
+        return _with_offsets(batch, layout, self.position), stop
 
     def _lost(self, upto: int) -> None:
         """There is no batch at ``position``: it was trimmed, or it is missing."""
@@ -173,7 +189,7 @@ class Cursor:
             part = part.slice(0, end - start)
             self._file = None
         self.position += part.num_rows
-        return _with_offsets(part, start)
+        return _with_offsets(part, events.layout_of(part.schema), start)
 
     def _reopen(self, end: int) -> None:
         """The file is gone: replaced or trimmed since it was looked up, or lost."""
@@ -212,50 +228,11 @@ class Cursor:
                     skip = max(0, skip - part.num_rows)
 
 
-def _open_blob(batch: Batch) -> tuple[pa.RecordBatch | None, str]:
-    """The events of a blob, or what is wrong with it."""
-    data = batch.data
-    if data is None or len(data) != batch.size_bytes or crc32(data) != batch.checksum:
-        return None, "its checksum does not match"
-    try:
-        part = events.decode_blob(data, batch.layout)
-    except (pa.ArrowException, ValueError, OSError, EOFError) as error:
-        return None, f"it cannot be decoded: {error}"
-    if part.num_rows != batch.end - batch.start:
-        return None, f"it holds {part.num_rows} events"
-    return part, ""
-
-
-def _join(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(parts) == 1:
-        return parts[0]
-    schema = parts[0].schema
-    if any(part.schema != schema for part in parts):
-        layouts = [events.layout_of(part.schema) for part in parts]
-        union = int(np.bitwise_or.reduce(layouts))
-        parts = [
-            part if layout == union else widen(part, union)
-            for part, layout in zip(parts, layouts, strict=True)
-        ]
-    return pa.concat_batches(parts)
-
-
-def widen(batch: pa.RecordBatch, layout: int) -> pa.RecordBatch:
-    """The batch with all columns of a layout; those it does not have are null."""
-    schema = events.schema_of(layout)
-    names = set(batch.schema.names)
-    arrays = [
-        batch.column(field.name) if field.name in names else pa.nulls(batch.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _with_offsets(batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
+def _with_offsets(batch: pa.RecordBatch, layout: int, start: int) -> pa.RecordBatch:
     offsets = events.numbers(np.arange(start, start + batch.num_rows, dtype=np.int64))
-    return pa.RecordBatch.from_arrays([offsets, *batch.columns], schema=_numbered(batch.schema))
+    return pa.RecordBatch.from_arrays([offsets, *batch.columns], schema=_numbered(layout))
 
 
-@lru_cache(maxsize=64)
-def _numbered(schema: pa.Schema) -> pa.Schema:
-    return schema.insert(0, pa.field("offset", pa.int64()))
+@lru_cache(maxsize=1 << len(events.COLUMNS))
+def _numbered(layout: int) -> pa.Schema:
+    return events.schema_of(layout).insert(0, pa.field("offset", pa.int64()))

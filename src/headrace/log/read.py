@@ -232,7 +232,7 @@ class Reader:
             self._left -= batch.num_rows
         if self._query.markers:
             return batch
-        return events.public(batch, cursor.number, batch.column("offset"))
+        return events.public(batch, cursor.number, batch.column(0))
 
     # -- places -------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Reading ahead: one unit's events from the log, filtered, on a thread.
+"""Reading ahead: one unit's events from the log, filtered.
 
 A reader holds a cursor in the segment and nothing else; how much may be read ahead is for the
 consumer to say.  What it returns is Arrow: rows become Python objects only when they are about to
@@ -68,11 +68,16 @@ class UnitReader:
         """The next offset to read."""
         return self._cursor.position
 
-    def next(self, end: int) -> Fetched | Skipped:
-        """What comes next, below ``end``."""
+    @property
+    def in_file(self) -> bool:
+        """Whether what comes next is in a file that is open."""
+        return self._cursor.in_file
+
+    def next(self, end: int, *, brief: bool = False) -> Fetched | Skipped:
+        """What comes next, below ``end``; as with a cursor, it may have to be ``brief``."""
         cursor = self._cursor
         try:
-            batch = cursor.next(end)
+            batch = cursor.next(end, brief=brief)
         except TrimmedError as error:
             cursor.position = max(cursor.position, error.first)
             return Skipped(cursor.position, trimmed=True)

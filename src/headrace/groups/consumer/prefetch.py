@@ -5,6 +5,9 @@ few at a time, as long as what all of them hold is below ``prefetch_bytes``; so 
 whatever the backlog and however many units there are.  A fetch asks for as many events as should
 fit, by the size of those before, and at least for one; what it asks for counts while it is under
 way.
+
+Where that is swift, blobs are read by the event loop itself, a few events where we stand and one
+load at a turn, after whoever has something at hand.  All else is for threads.
 """
 
 from __future__ import annotations
@@ -20,14 +23,16 @@ from headrace.groups.consumer.run import Run
 from headrace.groups.consumer.types import ConsumerOptions
 from headrace.groups.host import Host
 from headrace.log import limits
+from headrace.log.cursor import FileAhead
+from headrace.log.swift import Swift
 
 FETCHES_MAX = 4
 """Reads under way at a time."""
 SCRAPS = 8
 """A unit with a backlog is read when this part of the bytes is free, and not whenever a few are:
 an application that is slower than the log would be handed scraps between its batches."""
-INLINE_EVENTS = 32
-"""So few are read where we stand: a change of thread takes longer."""
+FEW_EVENTS = 32
+"""So few are read where we stand, without waiting for a turn."""
 FIRST_ROW_BYTES = 8192
 """What an event is taken to have as long as none was seen, so that the first fetch is no surprise.
 
@@ -57,6 +62,7 @@ class Prefetch:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
         self._pumping = False
+        self._swift = Swift(host.log.catalog)
         self._asked_bytes = 0.0
         self.held_bytes = 0.0
 
@@ -72,16 +78,20 @@ class Prefetch:
     def account(self, size_bytes: float) -> None:
         """So many bytes more, or less, are held."""
         self.held_bytes += size_bytes
-        if size_bytes < 0 and self._hungry and not self._pumping:
-            self._pumping = True
-            self._loop.call_soon(self._pump_soon)
+        if size_bytes < 0 and self._hungry:
+            self._pump_soon()
 
     def _pump_soon(self) -> None:
-        self._pumping = False
-        self.pump()
+        if not self._pumping:
+            self._pumping = True
+            self._loop.call_soon(self._take_turn)
 
-    def pump(self) -> None:
-        """Start as many fetches as may run."""
+    def _take_turn(self) -> None:
+        self._pumping = False
+        self.pump(loads=1)
+
+    def pump(self, *, loads: int = 0) -> None:
+        """Start as many fetches as may run; up to so many loads may be read where we stand."""
         while self._hungry and len(self._tasks) < FETCHES_MAX:
             room = self._options.prefetch_bytes - self.held_bytes - self._asked_bytes
             if room <= 0:
@@ -95,11 +105,17 @@ class Prefetch:
             left, rows = run.head - reader.position, self._rows(run, room)
             if self._scraps(room) and rows < min(left, run.fetch_events_max):
                 return
-            del self._hungry[run]
             end = reader.position + min(left, rows)
-            if end - reader.position <= INLINE_EVENTS and self._host.log.catalog.quick:
-                self._read_here(run, reader, end)
-                continue
+            if self._swift.on and not reader.in_file:
+                if end - reader.position > FEW_EVENTS:
+                    if not loads:
+                        self._pump_soon()
+                        return
+                    loads -= 1
+                del self._hungry[run]
+                if self._read_here(run, reader, end):
+                    continue
+            self._hungry.pop(run, None)
             run.fetching = True
             asked = min((end - reader.position) * _row_bytes(run), limits.READ_BYTES)
             self._asked_bytes += asked
@@ -117,13 +133,17 @@ class Prefetch:
             return run.fetch_events_max
         return max(1, min(int(room / _row_bytes(run)), run.fetch_events_max))
 
-    def _read_here(self, run: Run, reader: UnitReader, end: int) -> None:
+    def _read_here(self, run: Run, reader: UnitReader, end: int) -> bool:
+        """Read what is in blobs; false if there is a file to open, for which there is no time."""
         try:
-            found = reader.next(end)
+            found = self._swift.load(partial(reader.next, end, brief=True))
+        except FileAhead:
+            return False
         except HeadraceError as error:
             self._failed(run, error)
         else:
             self._keep(run, found)
+        return True
 
     async def _read(self, run: Run, reader: UnitReader, end: int) -> None:
         try:
