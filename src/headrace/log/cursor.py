@@ -93,11 +93,15 @@ class Cursor:
 
     # -- blobs --------------------------------------------------------------------------
 
-    def _read(
-        self, tx: Tx, end: int, *, copies: bool = True
-    ) -> tuple[pa.RecordBatch | None, Batch | None]:
+    def _read(self, tx: Tx, end: int) -> tuple[pa.RecordBatch | None, Batch | None]:
         """The blobs from ``position`` on, and what they stop at if that is no good blob."""
-        shelf = Shelf(copies=copies)
+        try:
+            return self._gather(tx, end, Shelf())
+        except UNDECODABLE:
+            # Which of them is no good is seen when each is decoded by itself.
+            return self._gather(tx, end, Shelf(copies=False))
+
+    def _gather(self, tx: Tx, end: int, shelf: Shelf) -> tuple[pa.RecordBatch | None, Batch | None]:
         begin = at = self.position
         rows_end = min(end, at + limits.READ_ROWS)
         size = count = 0
@@ -105,12 +109,9 @@ class Cursor:
         for batch in batches.from_offset(
             tx, self._segment_id, at, self._batches_wanted, limits.READ_BYTES
         ):
-            try:
-                if batch.start > at or batch.path is not None or not shelf.put(batch):
-                    stop = batch
-                    break
-            except UNDECODABLE:
-                return self._read(tx, end, copies=False)
+            if batch.start > at or batch.path is not None or not shelf.put(batch):
+                stop = batch
+                break
             begin, at = min(begin, batch.start), batch.end
             size += batch.size_bytes
             count += 1
@@ -120,16 +121,13 @@ class Cursor:
             # As many as fill a load, from the sizes seen; a wrong guess costs a short one.
             wanted = limits.READ_BYTES * count // size + 1
             self._batches_wanted = max(1, min(FETCH_MAX, wanted))
-        try:
-            joined = shelf.joined()
-        except UNDECODABLE:
-            return self._read(tx, end, copies=False)
+        joined = shelf.joined()
         if joined is None:
             return None, stop
-        batch, layout = joined
+        found, layout = joined
         if begin < self.position or at > end:
-            batch = batch.slice(self.position - begin, min(at, end) - self.position)
-        return _with_offsets(batch, layout, self.position), stop
+            found = found.slice(self.position - begin, min(at, end) - self.position)
+        return _with_offsets(found, layout, self.position), stop
 
     def _lost(self, upto: int) -> None:
         """There is no batch at ``position``: it was trimmed, or it is missing."""
