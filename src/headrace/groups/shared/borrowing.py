@@ -80,6 +80,8 @@ class Post(Protocol):
 
     def rearm(self) -> None: ...
 
+    def hand_over(self, work: Callable[[], None]) -> None: ...
+
 
 class Held:
     """A unit in this session."""
@@ -378,7 +380,9 @@ class Borrowing:
 
     def begin(self, acks: Sequence[UnitAck], done: Done) -> None:
         """The same as :meth:`commit`, under way at once; ``done(results, error)`` is told."""
-        Waiting(acks, [self._report(ack) for ack in acks], done, self._tell_after)
+        found: list[Report | Verdict] = []
+        self._post.hand_over(lambda: found.extend([self._report(ack) for ack in acks]))
+        Waiting(acks, found, done, self._tell_after)
 
     def _tell_after(self, tell: Callable[[], None]) -> None:
         """Tell when the effects at hand are carried out: units may end by it, or report again."""

@@ -150,6 +150,11 @@ class Leader:
         """Every unit of the group that is known; to be looked at, not changed."""
         return self._holdings.units
 
+    @property
+    def unbalanced(self) -> bool:
+        """Whether ``balance`` has something to do."""
+        return self._holdings.unbalanced
+
     def snapshot(self) -> tuple[object, ...]:
         """Everything that decides what it will do, as comparable values."""
         return (

@@ -98,6 +98,10 @@ class LeaderHome(Protocol):
         """A due time may have changed."""
         ...
 
+    def run(self, work: Callable[[], None]) -> None:
+        """Do something, hand over what it says to borrowers here, and plan."""
+        ...
+
 
 class Leading:
     """One group led from this node."""
@@ -213,7 +217,7 @@ class Leading:
             for reply in error.replies:
                 self.home.to_borrower(reply)  # type: ignore[arg-type]
             return
-        self.unplanned = True
+        self.unplanned = self.unplanned or self.core.unbalanced
         if effects:
             self._do(effects)
 
@@ -389,9 +393,12 @@ class Leading:
     def _answer(self, fn: Callable[[], list[LeaderEffect]]) -> None:
         self._committing = None
         if not self.core.deposed:
-            self.unplanned = True
-            self._do(fn())
-            self.plan()
+            self.home.run(lambda: self._tell_core(fn))
+
+    def _tell_core(self, fn: Callable[[], list[LeaderEffect]]) -> None:
+        effects = fn()
+        self.unplanned = self.unplanned or self.core.unbalanced
+        self._do(effects)
 
     async def _renew(self, renewal: RenewLease) -> None:
         name = state.lease_name(self.group)

@@ -1,8 +1,14 @@
 """The node: everything of shared groups that a process has one of.
 
 It holds the registry, the leaders that this process has won, the listener and the connections to
-other nodes, and it knows the local sessions.  Messages within the process go through one queue, so
-that no core is called while it is being called; when the queue is empty, leaders plan.
+other nodes, and it knows the local sessions.  Messages within the process wait in two queues, for
+leaders and for sessions, so that no core is called while it is being called; when both are empty,
+leaders plan.
+
+*Who empties them.*  The event loop at its next turn, so that what comes at once makes one plan.
+But who acks waits for every turn, and in each of them threads that read ahead may take the
+interpreter away.  So leaders hear of acks at once (``hand_over``): they never call a session, they
+only leave messages for it.  And what a stored commit has to say reaches sessions with it (``run``).
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ import logging
 import os
 import secrets
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
@@ -103,7 +110,13 @@ class Node:
         self._sessions: dict[str, LocalSession] = {}
         self._routes: dict[str, Outbox] = {}
         self._queue: deque[Callable[[], None]] = deque()
+        """For leaders, and for the registry."""
+        self._mail: deque[FromLeader] = deque()
+        """For sessions."""
+        self._drain_due = False
         self._draining = False
+        self._plan_due = False
+        """Whether a leader has something to plan."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = FAR_MS
@@ -138,7 +151,7 @@ class Node:
             # What borrowers have reported is stored before their leader goes.
             await self._until(functools.partial(getattr, leading, "idle"))
             await leading.retire("its process is closing")
-        await self._until(lambda: not self._queue and not self._unsent)
+        await self._until(lambda: not self._queue and not self._mail and not self._unsent)
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -167,7 +180,7 @@ class Node:
     @property
     def now_ms(self) -> int:
         """A clock that never goes back."""
-        return int(self._loop.time() * 1000)
+        return time.monotonic_ns() // 1_000_000  # as the loop's, and asked for at every step
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside; its failure is written down."""
@@ -201,7 +214,7 @@ class Node:
     def tell(self, node: str, message: FromBorrower) -> None:
         """A borrower here speaks to its leader."""
         if node == self.name:
-            self.post(lambda: self._do(self.registry.received(message, self.now_ms)))
+            self.post(lambda: self._to_leader(message))
         else:
             self.peers.send(node, message)
 
@@ -210,20 +223,70 @@ class Node:
     def post(self, work: Callable[[], None]) -> None:
         """Do something when everything before it is done."""
         self._queue.append(work)
-        if not self._draining:
-            self._draining = True
+        self._drain_soon()
+
+    def _drain_soon(self) -> None:
+        if not self._draining and not self._drain_due:
+            self._drain_due = True
             self._loop.call_soon(self._drain)
 
-    def _drain(self) -> None:
+    def run(self, work: Callable[[], None]) -> None:
+        """Do something, and then all that waits; within another such call only the former.
+
+        Not for sessions, which would be told something while they speak.
+        """
+        if self._draining:
+            work()
+            return
+        self._draining = True
         try:
-            while self._queue:
-                while self._queue:
-                    self._queue.popleft()()
+            work()
+        finally:
+            self._draining = False
+            self._drain()
+
+    def hand_over(self, work: Callable[[], None]) -> None:
+        """Do something that speaks to leaders; those who are here have heard it when it is done."""
+        if self._draining:
+            work()
+            return
+        self._draining = True
+        try:
+            work()
+            self._empty_queue()
+        finally:
+            self._draining = False
+            if self._mail or self._queue or self._plan_due:
+                self._drain_soon()
+
+    def _drain(self) -> None:
+        if self._draining:
+            return
+        self._draining = True
+        self._drain_due = False
+        try:
+            waiting = True
+            while waiting:
+                while self._queue or self._mail:
+                    self._empty_queue()
+                    while self._mail:
+                        self._deliver(self._mail.popleft())
+                self._plan_due = False
                 for leading in list(self.leaders.values()):
                     leading.plan()
+                waiting = bool(self._queue or self._mail)
         finally:
             self._draining = False
         self.rearm()
+
+    def _empty_queue(self) -> None:
+        while self._queue:
+            work = self._queue.popleft()
+            try:
+                work()
+            except Exception as error:  # not that of whoever is being served
+                context = {"message": "shared groups: a message was lost", "exception": error}
+                self._loop.call_exception_handler(context)
 
     def _from_peer(self, messages: list[FromBorrower], outbox: Outbox) -> None:
         """Borrowers elsewhere speak to leaders here; answers go back the same way."""
@@ -259,11 +322,15 @@ class Node:
 
     def _receive(self, messages: list[FromBorrower]) -> None:
         for message in messages:
-            leading = self.leaders.get(message.group)
-            if leading is not None and isinstance(message, UpdateProgress):
-                leading.receive(message)  # as the registry would say, for most messages
-            else:
-                self._do(self.registry.received(message, self.now_ms))
+            self._to_leader(message)
+
+    def _to_leader(self, message: FromBorrower) -> None:
+        leading = self.leaders.get(message.group)
+        if leading is not None and isinstance(message, UpdateProgress):
+            leading.receive(message)  # as the registry would say, for most messages
+            self._plan_due = self._plan_due or leading.unplanned
+        else:
+            self._do(self.registry.received(message, self.now_ms))
 
     def to_borrower(self, message: FromLeader) -> None:
         """Send a message to a borrower, here or where it last spoke from."""
@@ -276,7 +343,8 @@ class Node:
             self.statistics.dropped += 1
 
     def _to_local(self, message: FromLeader) -> None:
-        self.post(lambda: self._deliver(message))
+        self._mail.append(message)
+        self._drain_soon()
 
     def _deliver(self, message: FromLeader) -> None:
         session = self._sessions.get(_session_key(message))
@@ -303,6 +371,7 @@ class Node:
                 case ToLocalLeader(message=message):
                     if (leading := self.leaders.get(message.group)) is not None:
                         leading.receive(message)
+                        self._plan_due = self._plan_due or leading.unplanned
                 case StartLeader() as start:
                     self._loading[start.group] = start
                     self.spawn(self._load(start))
