@@ -141,7 +141,8 @@ def run_commit(
     written = {} if written is None else written
     known = [record for record in commit.progress if record.unit in segments]
     if not commit.claims and _put_again(tx, group, known, segments, written):
-        known = []
+        starts.forget(tx, group, commit.forget)
+        return []
     for stream_id in {segments[record.unit].stream_id for record in known}:
         if stream_id not in subscribed:
             progress.subscribe(tx, stream_id, group)
