@@ -65,16 +65,17 @@ class Waiting:
             self._later(self._tell)
 
     def _tell(self) -> None:
-        verdicts = [each.verdict if isinstance(each, Report) else each for each in self._found]
-        fates = list(zip(self._acks, verdicts, strict=True))
-        unknown = [ack.unit.unit for ack, verdict in fates if verdict is Verdict.UNKNOWN]
+        results: list[Fenced | None] = []
+        unknown = []
+        for ack, each in zip(self._acks, self._found, strict=True):
+            verdict = each.verdict if isinstance(each, Report) else each
+            if verdict is Verdict.UNKNOWN:
+                unknown.append(ack.unit.unit)
+            results.append(_fenced(ack.unit) if verdict is Verdict.DOES_NOT else None)
         if unknown:
             self._done([], AckUnsettledError(tuple(unknown)))
-            return
-        self._done(
-            [_fenced(ack.unit) if verdict is Verdict.DOES_NOT else None for ack, verdict in fates],
-            None,
-        )
+        else:
+            self._done(results, None)
 
 
 def _fenced(unit: OwnedUnit) -> Fenced:
