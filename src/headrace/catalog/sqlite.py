@@ -2,9 +2,9 @@
 
 WAL with ``synchronous=FULL``.  Writers of several processes queue on a lock file around each
 transaction, since SQLite's own busy handler sleeps and retries and lets some starve.  The write
-ahead log is copied back by a thread beside the committer, so that no append waits for it; the
-committer itself only copies the little that came meanwhile, which lets SQLite start the log
-from its beginning again instead of growing it.
+ahead log is copied back, and the disk waited for, by a thread beside the committer, so that no
+append waits for it; the committer itself only copies the little that came meanwhile, which lets
+SQLite start the log from its beginning again instead of growing it.
 """
 
 from __future__ import annotations
@@ -53,6 +53,9 @@ READER_CACHE_KIB = 400
 """Pages that a reader keeps at hand: the upper levels of every index, and little of a blob that is
 not read again.  What fits into a processor's cache beside a load is quicker than what does not."""
 CHECKPOINT_FRAMES = 2000
+CHECKPOINT_REST = 150
+"""So few frames are left to the committer, unless it writes faster than they are copied."""
+CHECKPOINT_ROUNDS = 3
 WAL_BYTES_MAX = 64 * 1024 * 1024
 SWIFT_S = 0.001
 """A commit that takes less may be made by an event loop itself: so long it may be held up."""
@@ -61,7 +64,21 @@ SWIFT_OVER = 8
 
 _opened: Counter[str] = Counter()
 """How often this process has each file open."""
+_synced: dict[str, int] = {}
+"""A descriptor of each file that is open, to wait for the disk with.
+
+To close one takes away all locks that the process holds on the file, SQLite's among them.  So
+there is one for all, and it is closed with the last of those who have the file open.
+"""
 _opening = threading.Lock()
+
+
+def _descriptor(path: Path) -> int:
+    key = os.path.realpath(path)
+    with _opening:
+        if key not in _synced:
+            _synced[key] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return _synced[key]
 
 
 class SqliteTx(Tx):
@@ -240,11 +257,15 @@ class _Checkpointer:
     Runs once about ``CHECKPOINT_FRAMES`` have gathered.  SQLite tells how many there are only
     when it copies, so the number of commits to wait for is learned from the last time; a log
     file that has grown large is copied without waiting.
+
+    SQLite waits for the disk only when it has copied all there is, which is left to the committer.
+    So the thread waits for what it has copied, and copies again what came meanwhile.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._wal = f"{path}-wal"
+        self._file = _descriptor(path)
         self._wanted = threading.Event()
         self._copied = threading.Event()
         self._idle = True
@@ -287,16 +308,26 @@ class _Checkpointer:
                 if self._closing:
                     return
                 commits, self._commits = self._commits, 0
-                frames = 0
-                with contextlib.suppress(sqlite3.Error):
-                    result = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-                    frames = result[1]
+                frames = self._copy(connection)
                 if frames > 0:
                     wanted = commits * CHECKPOINT_FRAMES // frames
                     self._commits_wanted = max(1, min(wanted, CHECKPOINT_FRAMES))
                 self._copied.set()
         finally:
             connection.close()
+
+    def _copy(self, connection: sqlite3.Connection) -> int:
+        """Copy until little is left; returns how many frames there were at first."""
+        first = before = 0
+        with contextlib.suppress(sqlite3.Error, OSError):
+            for _ in range(CHECKPOINT_ROUNDS):
+                _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                os.fdatasync(self._file)
+                first = first or frames
+                if frames - before <= CHECKPOINT_REST:
+                    break
+                before = frames
+        return first
 
     def close(self) -> None:
         self._closing = True
@@ -476,5 +507,7 @@ class SqliteCatalog(Catalog):
     def _forget(self) -> None:
         with _opening:
             _opened[self._key] -= 1
+            if not _opened[self._key] and self._key in _synced:
+                os.close(_synced.pop(self._key))
         # Those who wait look again, and learn that the catalog is closed.
         self.notifier.everybody()
