@@ -23,6 +23,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
+from headrace.appends import Apart, Appends
 from headrace.catalog import Tx
 from headrace.catalog.committer import Done, Operation
 from headrace.catalog.producers import Placed
@@ -40,7 +41,7 @@ from headrace.groups.shared.session import Session
 from headrace.groups.shared.sessions import EXPIRY_MS as SESSION_EXPIRY_MS
 from headrace.housekeeping import Housekeeper
 from headrace.log import limits
-from headrace.log.append import Outcome, Write
+from headrace.log.append import Outcome, Stale, Write
 from headrace.log.compact import Compacted, CompactionPolicy
 from headrace.log.cursor import OnDamaged
 from headrace.log.events import Event, Events, Headers, check_event
@@ -98,6 +99,7 @@ class Headrace:
         self._publisher: Publisher | None = None
         self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
         self._gathered: list[tuple[Operation, bool]] = []
+        self._appends = Appends()
         self._members: weakref.WeakSet[Member] = weakref.WeakSet()
         self.groups = Groups(self)
         """Static and elastic groups: create, change, look at and delete them."""
@@ -263,6 +265,14 @@ class Headrace:
         """
         write = self.log.write_of(producer=producer, sequence=sequence)
         write.add(stream, await self._to_batch(data), expected=expected_heads)
+        if write.is_plain and expected_heads is None and write.is_small(SMALL_BYTES):
+            try:
+                self._hand_over_soon()
+                return await self._appends.add(write)
+            except Apart:
+                pass
+            except Stale as stale:
+                await self.in_thread(write.again, stale)
         return (await self.commit(write)).placed
 
     def transaction(
@@ -451,14 +461,18 @@ class Headrace:
             else:
                 future.set_exception(error)
 
-        if not self._gathered:
-            loop.call_soon(self._hand_over)
+        self._hand_over_soon()
         self._gathered.append((Operation(fn, tuple(locks), sync, finish), small))
         return future
+
+    def _hand_over_soon(self) -> None:
+        if not self._gathered and not self._appends:
+            asyncio.get_running_loop().call_soon(self._hand_over)
 
     def _hand_over(self) -> None:
         gathered, self._gathered = self._gathered, []
         operations = [operation for operation, _ in gathered]
+        operations += self._appends.take()
         small = self._log is not None and all(small for _, small in gathered)
         if small and self.log.catalog.attempt(operations):
             return

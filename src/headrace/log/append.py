@@ -68,7 +68,7 @@ class Outcome(msgspec.Struct, frozen=True):
     repeat: bool
 
 
-class _Pending:
+class Pending:
     """The events of one stream within a write."""
 
     __slots__ = (
@@ -110,7 +110,7 @@ class _Pending:
         self.shares: tuple[Share, ...] = ()
 
 
-class _Lone(_Pending):
+class _Lone(Pending):
     """One event, encoded already, for the stream that captures its subject."""
 
     __slots__ = ()
@@ -142,11 +142,15 @@ class Write:
         self._routes = routes
         self._store = store
         self._prefix = prefix
-        self._pending: list[_Pending] = []
+        self._pending: list[Pending] = []
         self._files: list[str] = []
         self._files_since = 0.0
         self._producer, self._sequence = _check_producer(producer, sequence)
         self.transaction = False
+
+    def empty(self) -> Write:
+        """Another write to the same log."""
+        return Write(self._routes, self._store, self._prefix)
 
     def add(
         self,
@@ -161,7 +165,7 @@ class Write:
 
         ``captured`` says that the stream was found by the events' subjects.
         """
-        self._pending.append(_Pending(stream, batch, expected, segment, captured))
+        self._pending.append(Pending(stream, batch, expected, segment, captured))
 
     def add_single(self, stream: str, single: Single) -> None:
         """Append one event to the stream that was found by its subject."""
@@ -178,6 +182,22 @@ class Write:
                 return False
         return True
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether this is one append that may go together with others."""
+        return self._producer is None and not self.transaction and len(self._pending) == 1
+
+    @property
+    def plain(self) -> Pending:
+        """The append of a plain write."""
+        (pending,) = self._pending
+        return pending
+
+    @property
+    def shares(self) -> list[tuple[Share, ...]]:
+        """What the segments get of every append, once it is prepared."""
+        return [pending.shares for pending in self._pending]
+
     def prepare(self) -> None:
         """Route and encode what is not prepared yet; writes files, touches no catalog rows."""
         try:
@@ -192,7 +212,7 @@ class Write:
             self.discard()
             raise
 
-    def _shares(self, route: Route, pending: _Pending) -> list[Share]:
+    def _shares(self, route: Route, pending: Pending) -> list[Share]:
         if pending.single is not None:
             return [_share_of_one(route, pending.single)]
         batch = pending.batch
@@ -227,7 +247,7 @@ class Write:
         self,
         route: Route,
         index: int,
-        pending: _Pending,
+        pending: Pending,
         part: Part | None = None,
         rows: npt.NDArray[np.intp] | None = None,
     ) -> Share:
@@ -313,7 +333,7 @@ class Write:
             pending.route = None
         self._remove(list(self._files))
 
-    def _discard_files(self, pending: _Pending) -> None:
+    def _discard_files(self, pending: Pending) -> None:
         self._remove([b.path for s in pending.shares for b in s.batches if b.path is not None])
         pending.shares = ()
 
@@ -343,7 +363,7 @@ class Write:
         return found
 
 
-def _place(tx: Tx, pending: _Pending) -> list[Placed]:
+def _place(tx: Tx, pending: Pending) -> list[Placed]:
     route = pending.route
     assert route is not None
     if pending.expected:
