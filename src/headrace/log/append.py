@@ -34,6 +34,7 @@ from headrace.log.one_event import Single
 from headrace.log.routing import Route, Routes
 from headrace.store import Store
 from headrace.subjects import check_name
+from headrace.subjects.columns import largest
 
 ATTEMPTS_MAX = 1000
 TOGETHER_MAX = 50
@@ -53,12 +54,9 @@ class Share(msgspec.Struct, frozen=True):
 
     segment: int
     segment_id: int
+    count: int
     rows: npt.NDArray[np.intp] | None
     batches: tuple[NewBatch, ...]
-
-    @property
-    def count(self) -> int:
-        return sum(batch.rows for batch in self.batches)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -263,7 +261,7 @@ class Write:
         else:
             pieces = part.cut(limits.FILE_BYTES)
             made = tuple(self._file(route, segment, piece) for piece in pieces)
-        return Share(segment.number, segment.id, rows, made)
+        return Share(segment.number, segment.id, part.rows, rows, made)
 
     def _file(self, route: Route, segment: streams.Segment, part: Part) -> NewBatch:
         assert self._store is not None
@@ -428,7 +426,7 @@ class Part:
         self.batch = batch
         self.layout = layout
         self.rows = len(stamps)
-        self.max_ts_us = int(stamps.max() if self.rows > 1 else stamps[0])
+        self.max_ts_us = int(largest(stamps) if self.rows > 1 else stamps[0])
 
     def cut(self, target_bytes: int) -> list[Part]:
         """The same in parts of about ``target_bytes``."""
@@ -453,7 +451,7 @@ def _share_of_one(route: Route, single: Single) -> Share:
         checksum=crc32(blob),
         data=blob,
     )
-    return Share(segment.number, segment.id, None, (new,))
+    return Share(segment.number, segment.id, 1, None, (new,))
 
 
 def _inline(segment_id: int, part: Part) -> NewBatch:

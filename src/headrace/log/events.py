@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from headrace.errors import AppendTooLargeError, EventTooLargeError, InvalidEventError
 from headrace.log import limits
 from headrace.subjects import check_subject, first_invalid_subject
+from headrace.subjects.columns import largest
 
 STRING = pa.string()
 BINARY = pa.binary()
@@ -275,7 +276,7 @@ def normalise(data: pa.Table | pa.RecordBatch, now: int) -> pa.RecordBatch:
             f"{limits.APPEND_ROWS_MAX} rows and {limits.APPEND_BYTES_MAX} bytes); append in parts"
         )
     arrays, layout = [], 0
-    for name, at in _stored_columns(data.schema):
+    for name, at in _stored_columns(tuple(data.schema.names)):
         if at is None:
             column = _stamps(rows, now)
         else:
@@ -294,9 +295,8 @@ def normalise(data: pa.Table | pa.RecordBatch, now: int) -> pa.RecordBatch:
 
 
 @lru_cache(maxsize=16)
-def _stored_columns(schema: pa.Schema) -> tuple[tuple[str, int | None], ...]:
+def _stored_columns(names: tuple[str, ...]) -> tuple[tuple[str, int | None], ...]:
     """Name and place in the input of each column to store; the time may have to be made up."""
-    names = schema.names
     unknown = [name for name in names if name not in TYPES or name == "marker"]
     if unknown:
         allowed = ", ".join(name for name in TYPES if name != "marker")
@@ -378,7 +378,7 @@ def _check_lengths(column: pa.Array, name: str, most: int) -> None:
         return
     bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
     lengths = bounds[1:] - bounds[:-1]
-    if lengths.max(initial=0) > most:
+    if largest(lengths, initial=0) > most:
         # Of a null the length says nothing.
         lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy()
         row = int(np.argmax(lengths > most))
@@ -405,7 +405,7 @@ def _check_text(column: pa.StringArray, name: str) -> None:
         return
     bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
     text = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
-    if not len(text) or text.max() < 0x80:
+    if not len(text) or largest(text) < 0x80:
         return
     for row, value in enumerate(column.cast(pa.binary())):
         try:

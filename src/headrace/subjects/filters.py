@@ -27,9 +27,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import InvalidFilterError
-from headrace.subjects.columns import Block, Mask, StringColumn, Tokens, blocks, text_chunks
+from headrace.subjects.columns import (
+    Block,
+    Mask,
+    StringColumn,
+    Tokens,
+    blocks,
+    smallest,
+    text_chunks,
+)
 from headrace.subjects.rules import check_filter, check_name, shown
 
+# Up to so many lookups cost less than to go through Arrow for one pass.
+_FEW_BYTES = 16_384
 _SHARE_PREFIXES = ("$share/", "$shared/", "$queue/")
 
 
@@ -101,8 +111,24 @@ def surely_match(filter: str, subjects: StringColumn) -> bool:
         return not subjects.null_count
     if not filter.endswith(".>") or "*" in filter:
         return False
-    chunks = text_chunks(subjects, "subjects")
-    return all(pc.starts_with(chunk, filter[:-1]).true_count == len(chunk) for chunk in chunks)
+    return all(_surely_begin(filter[:-1], chunk) for chunk in text_chunks(subjects, "subjects"))
+
+
+def _surely_begin(prefix: str, array: pa.Array) -> bool:
+    if len(array) * len(prefix) > _FEW_BYTES or array.null_count:
+        return bool(pc.starts_with(array, prefix).true_count == len(array))
+    return all(_all_begin_with(prefix.encode(), block) for _, block in blocks(array))
+
+
+def _all_begin_with(prefix: bytes, block: Block) -> bool:
+    if smallest(block.lengths) < len(prefix):
+        return False
+    starts = block.starts
+    for place, byte in enumerate(prefix):
+        found = block.data[place:].take(starts).tobytes()
+        if found.count(byte) != len(found):
+            return False
+    return True
 
 
 def match_block(wanted: list[str], block: Block, tokens: Tokens) -> Mask:

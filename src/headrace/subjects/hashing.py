@@ -37,6 +37,8 @@ from headrace.subjects.columns import (
     Tokens,
     blocks,
     byte_chunks,
+    largest,
+    smallest,
     text_chunks,
 )
 from headrace.subjects.filters import match_array, match_block, matches
@@ -65,6 +67,10 @@ _SHIFT_16 = np.array(16, np.uint32)
 _FEW_ROWS = 24
 _RADIX_LENGTH_MAX = 2**16 - 1
 _WIDENED_BYTES_MAX = 2**16
+# Rows whose lengths differ by more, or so many that more states in between would have to be kept,
+# are sorted by length.
+_STEPS_MAX = 32
+_STATES_MAX = 2**14
 
 
 # --- one at a time -------------------------------------------------------------------------
@@ -317,13 +323,14 @@ def _fnv1a_rows(state: Hashes, data: Bytes, starts: Index, lengths: Index) -> No
     if rows <= _FEW_ROWS:
         _fnv1a_few(state, data, starts, lengths, 0)
         return
-    short = len(data) <= _RADIX_LENGTH_MAX or int(lengths.max()) <= _RADIX_LENGTH_MAX
+    shortest, longest = int(smallest(lengths)), int(largest(lengths))
+    if longest - shortest <= min(_STEPS_MAX, _STATES_MAX // rows):
+        _fnv1a_steps(state, data, starts, lengths, shortest, longest)
+        return
+    short = longest <= _RADIX_LENGTH_MAX
     keys = lengths.astype(np.uint16) if short else lengths
     order = keys.argsort(kind="stable")
     ascending = keys.take(order)
-    if ascending[0] == ascending[-1]:
-        _fnv1a_positions(state, data, starts, [0] * int(ascending[0]))
-        return
     starts = starts.take(order)
     ordered = state.take(order)
     # Up to here more than a few rows still have a byte at every position.
@@ -336,10 +343,42 @@ def _fnv1a_rows(state: Hashes, data: Bytes, starts: Index, lengths: Index) -> No
     state[order] = ordered
 
 
+def _fnv1a_steps(
+    state: Hashes, data: Bytes, starts: Index, lengths: Index, shortest: int, longest: int
+) -> None:
+    """Rows of about one length: all go on to the last byte, and each picks its own from there.
+
+    Past its end a row takes in the bytes of the next ones, which nobody asks for.
+    """
+    units = _widened(data)
+    rows = len(state)
+    steps = np.empty((longest - shortest + 1, rows), np.uint32)
+    current = steps[0]
+    current[:] = state
+    unit = np.empty(rows, units.dtype)
+    for place in range(longest):
+        units[place:].take(starts, None, unit, "clip")
+        if place < shortest:
+            np.bitwise_xor(current, unit, current)
+        else:
+            following = steps[place - shortest + 1]
+            np.bitwise_xor(current, unit, following)
+            current = following
+        np.multiply(current, _PRIME, current)
+    if longest == shortest:
+        state[:] = current
+    else:
+        steps.ravel().take((lengths - shortest) * rows + np.arange(rows), None, state, "clip")
+
+
+def _widened(data: Bytes) -> npt.NDArray[np.uint32] | Bytes:
+    """Widened bytes spare a conversion at every step, as long as they stay in the cache."""
+    return data.astype(np.uint32) if len(data) <= _WIDENED_BYTES_MAX else data
+
+
 def _fnv1a_positions(state: Hashes, data: Bytes, starts: Index, firsts: list[int]) -> None:
     """One step per byte position, for all rows from the first that is so long."""
-    # Widened bytes spare a conversion at every step, as long as they stay in the cache.
-    units = data.astype(np.uint32) if len(data) <= _WIDENED_BYTES_MAX else data
+    units = _widened(data)
     taken = np.empty(len(state), units.dtype)
     for place, first in enumerate(firsts):
         live = state[first:]

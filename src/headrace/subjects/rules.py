@@ -24,7 +24,7 @@ from headrace.errors import (
     InvalidNameError,
     InvalidSubjectError,
 )
-from headrace.subjects.columns import DOT, Block, blocks, text_chunks
+from headrace.subjects.columns import Block, blocks, largest, smallest, text_chunks
 
 SUBJECT_BYTES_MAX = 512
 SUBJECT_TOKENS_MAX = 64
@@ -187,17 +187,16 @@ def _is_plainly_valid(block: Block) -> bool:
     """Whether a few passes over the bytes suffice to accept all rows."""
     data, offsets = block
     lengths = block.lengths
-    if lengths.min() < 1 or lengths.max() > _FEW_TOKENS_BYTES:
-        return False
-    if data.min() <= 0x20 or data.max() >= 0x7F:
+    if smallest(lengths) < 1 or largest(lengths) > _FEW_TOKENS_BYTES or smallest(data) <= 0x20:
         return False
     raw = data.tobytes()
-    if b"*" in raw or b">" in raw:
+    if not raw.isascii() or b"*" in raw or b">" in raw or b"\x7f" in raw:
         return False
-    dots = data == DOT
-    if (dots[1:] & dots[:-1]).any():
+    # Two dots in a row make an empty token, or stand at the edges of two subjects.
+    if b".." in raw:
         return False
-    return not (dots.take(offsets[:-1]).any() or dots.take(offsets[1:] - 1).any())
+    firsts, lasts = data.take(offsets[:-1]), data.take(offsets[1:] - 1)
+    return b"." not in firsts.tobytes() and b"." not in lasts.tobytes()
 
 
 def _first_fault_row(rows: pa.Array, block: Block) -> int | None:
