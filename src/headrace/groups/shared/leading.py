@@ -5,7 +5,8 @@ the lease) become transactions and reads; their answers go back into the core.  
 made when the node has handed over everything that was waiting.
 
 *Looking at the log.*  The core asks for a listing once a second.  News of a stream brings the next
-one forward, but looks never take more than a fiftieth of the time: what they cost is measured.
+one forward, but looks never take more than a fiftieth of the time, and those that no news has
+called for a quarter of that: what they cost is measured.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ STATUS_MS = 250
 """Who came and went is stored for others to see at once, decisions and shares this often."""
 LOOK_MS_MIN = 50
 LOOK_COST_FACTOR = 50
+QUIET_COST_FACTOR = 200
+"""The same while there is no news: news that was lost is all that such a look can find."""
 SMALL_RECORDS = 64
 """Reports of so many units at most are a small write."""
 RETRY_MS = 5
@@ -138,7 +141,9 @@ class Leading:
         self._looking = False
         self._look_again = False
         self._look_due_ms = 0
-        self._looked_ms = 0
+        """When a look may be taken on news."""
+        self._quiet_due_ms = 0
+        """When one is taken without."""
         self._status_due_ms = 0
         self._told: tuple[object, object] | None = None
         """The last decision and the members that others have been told of."""
@@ -294,8 +299,8 @@ class Leading:
                         self._keep_distance()
                         self._store(commit)
                 case ListSegments():
-                    renew_ms = self.properties.settings.renew_segments_ms
-                    if self._look_again or now_ms >= self._looked_ms + renew_ms // 2:
+                    due_ms = self._look_due_ms if self._look_again else self._quiet_due_ms
+                    if now_ms >= due_ms:
                         self._look()
                 case RenewLease() as renewal:
                     self.home.spawn(self._renew(renewal))
@@ -476,11 +481,12 @@ class Leading:
         if self._looking:
             self._look_again = True
             return
-        self._looking, self._look_again = True, False
+        self._looking = True
         self.home.spawn(self._list())
 
     async def _list(self) -> None:
         began_s = time.perf_counter()
+        self._look_again = False  # news from here on calls for another look
         catalog = self.home.host.log.catalog
         try:
             look = await self.home.host.in_thread(catalog.read, self.segments.look, snapshot=True)
@@ -497,8 +503,10 @@ class Leading:
         self._do(self.core.segments_listed(listing, self.home.now_ms))
         self.plan()
         cost_ms = (time.perf_counter() - began_s) * 1000
-        self._looked_ms = self.home.now_ms
-        self._look_due_ms = self._looked_ms + max(LOOK_MS_MIN, int(cost_ms * LOOK_COST_FACTOR))
+        now_ms = self.home.now_ms
+        self._look_due_ms = now_ms + max(LOOK_MS_MIN, int(cost_ms * LOOK_COST_FACTOR))
+        regular_ms = self.properties.settings.renew_segments_ms // 2
+        self._quiet_due_ms = now_ms + max(regular_ms, int(cost_ms * QUIET_COST_FACTOR))
 
     def _listen(self, found: dict[int, str]) -> None:
         """Hear when one of the streams changes."""
