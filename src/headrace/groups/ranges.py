@@ -214,7 +214,7 @@ class AckedRanges:
     @staticmethod
     def encode_floor(floor: int) -> bytes:
         """The same of everything below a floor, and nothing else."""
-        return msgspec.msgpack.encode((_ENCODING_VERSION, floor, ()))
+        return _encoder.encode((_ENCODING_VERSION, floor, ()))
 
     @classmethod
     def decode(cls, data: bytes) -> AckedRanges:
@@ -359,4 +359,5 @@ def _cut(flat: list[int]) -> list[list[int]]:
     return [flat[k : k + size] for k in range(0, len(flat), size)]
 
 
+_encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[int, int, list[int]])

@@ -25,6 +25,12 @@ class AssignmentStatus(StrEnum):
     REVOKED = "revoked"
 
 
+FREE: Final = AssignmentStatus.FREE
+GRANTING: Final = AssignmentStatus.GRANTING
+GRANTED: Final = AssignmentStatus.GRANTED
+"""For what is done a thousand times a second: to look a member of an enumeration up takes longer
+than all the rest of a comparison."""
+
 ASSIGNMENT_TRANSITIONS: Final[dict[tuple[AssignmentStatus, str], AssignmentStatus]] = {
     (AssignmentStatus.FREE, "assign"): AssignmentStatus.GRANTING,
     (AssignmentStatus.GRANTING, "progress"): AssignmentStatus.GRANTED,
@@ -89,8 +95,9 @@ class UnitState:
     @property
     def progress(self) -> Progress:
         """How far the group has come, as a record."""
-        if not self.attempts and not self.acked.acked_above_floor:
-            return Progress(self.acked.floor)  # the usual case
+        acked = self.acked
+        if not self.attempts and not acked.acked_above_floor:
+            return Progress(acked.floor)  # the usual case
         return Progress.of(self.acked, self.attempts)
 
     @property

@@ -24,7 +24,7 @@ _to_borrower: msgspec.msgpack.Decoder[list[FromLeader]] = msgspec.msgpack.Decode
 
 def encode(messages: Sequence[Message]) -> bytes:
     """One frame."""
-    return _encoder.encode(list(messages))
+    return _encoder.encode(messages)
 
 
 def decode_from_borrowers(data: bytes | str) -> list[FromBorrower]:

@@ -18,7 +18,7 @@ import msgspec
 from headrace.groups.progress import Progress
 from headrace.groups.ranges import AckedRanges
 from headrace.groups.shared import balance as planning
-from headrace.groups.shared.assignment import AssignmentStatus, UnitState
+from headrace.groups.shared.assignment import GRANTED, AssignmentStatus, UnitState
 from headrace.groups.shared.ledger import Ledger
 from headrace.groups.shared.messages import Grant, Revoke, Revoked, Unit
 from headrace.groups.shared.records import (
@@ -266,9 +266,9 @@ class Holdings:
 
     def watch(self, member: Member, state: UnitState, now_ms: int) -> None:
         """Wait for progress of a unit as long as there is something to ack."""
-        if state.status is AssignmentStatus.GRANTED and state.lagging:
+        if state.status is GRANTED and state.lagging:
             member.waiting.setdefault(state.unit, now_ms)
-        else:
+        elif member.waiting:
             member.waiting.pop(state.unit, None)
 
     def stuck(self, now_ms: int) -> dict[str, str]:

@@ -33,7 +33,7 @@ from collections.abc import Iterable, KeysView
 from headrace.errors import DeposedError, StaleTokenError, UnexpectedMessageError
 from headrace.groups.progress import Progress
 from headrace.groups.ranges import OFFSET_MAX
-from headrace.groups.shared.assignment import AssignmentStatus, UnitState
+from headrace.groups.shared.assignment import FREE, GRANTING, AssignmentStatus, UnitState
 from headrace.groups.shared.holdings import LOADED, Holdings, Member, MemberView
 from headrace.groups.shared.ledger import Ledger
 from headrace.groups.shared.messages import (
@@ -178,15 +178,16 @@ class Leader:
         if isinstance(message, LeaderWanted):
             return self._take_in(message, now_ms)
         member = self._sender(message)
+        effects: list[LeaderEffect] = []
         match message:
             case UpdateProgress():
-                effects = self._progress(member, message, now_ms)
+                self._progress(member, message, now_ms)
             case Ping():
                 effects = self._pinged(member, message)
             case RevokeFinished():
-                effects = self._revoke_finished(member, message)
+                self._revoke_finished(member, message)
             case Disconnect():
-                effects = self._disconnect(member, message, now_ms)
+                self._disconnect(member, message, now_ms)
             case _:
                 raise self._unexpected(message, "is not for a leader")
         member.seen_ms = now_ms
@@ -194,6 +195,8 @@ class Leader:
 
     def _sender(self, message: Message) -> Member:
         member = self._holdings.members.get(message.borrower)
+        if member is not None and message.token == self.token:
+            return member  # nearly always
         early_leave = (
             isinstance(message, Disconnect) and message.token == NO_TOKEN and member is not None
         )
@@ -218,17 +221,18 @@ class Leader:
         self._holdings.proven(member)
         return [ToBorrower(PingResponse(self.group, member.borrower, self.token, message.number))]
 
-    def _progress(self, member: Member, message: UpdateProgress, now_ms: int) -> list[LeaderEffect]:
+    def _progress(self, member: Member, message: UpdateProgress, now_ms: int) -> None:
         # All of them are looked at before any of them counts.
-        states = [self._reported(member, message, report) for report in message.units]
+        found = []
+        for report in message.units:
+            found.append((self._reported(member, message, report), report))
         to_confirm = False
-        for state, report in zip(states, message.units, strict=True):
-            changed = self._apply(member, state, report, now_ms)
-            to_confirm = to_confirm or changed or bool(report.acked) or report.final
+        for state, report in found:
+            if self._apply(member, state, report, now_ms) or report.acked or report.final:
+                to_confirm = True
         if to_confirm:
             # Confirmed when everything known about these units is durable: at once if it is.
             self._ledger.confirm(member.borrower, message.report)
-        return []
 
     def _reported(self, member: Member, message: Message, report: UnitReport) -> UnitState:
         """The unit a report is about, if the report counts; changes nothing."""
@@ -241,7 +245,7 @@ class Leader:
             raise self._stale(
                 message, f"has the token {report.unit_token} of {report.unit}, not {state.token}"
             )
-        if not state.claimed or state.status is AssignmentStatus.FREE:
+        if not state.claimed or state.status is FREE:
             raise self._unexpected(message, f"reports {report.unit}, which was not granted yet")
         if report.final and state.status in LOADED:
             raise self._unexpected(
@@ -270,14 +274,14 @@ class Leader:
                 retried = True
         if gained and state.attempts:
             state.attempts = {o: n for o, n in state.attempts.items() if o not in state.acked}
-        if state.status is AssignmentStatus.GRANTING:
+        if state.status is GRANTING:
             state.move("progress")
             del self._holdings.in_transition[state.unit]
         finishing = report.final and not state.final
         state.final = state.final or report.final
         if gained:
             self._holdings.worked(member)
-        if gained or report.answered:
+        if (gained or report.answered) and member.waiting:
             member.waiting.pop(state.unit, None)
         self._holdings.watch(member, state, now_ms)
         if gained or retried or finishing:
@@ -285,11 +289,11 @@ class Leader:
             return True
         return False
 
-    def _revoke_finished(self, member: Member, message: RevokeFinished) -> list[LeaderEffect]:
+    def _revoke_finished(self, member: Member, message: RevokeFinished) -> None:
         state = self._holdings.units.get(message.unit)
         mine = state is not None and state.borrower == member.borrower
         if state is None or not mine or state.token > message.unit_token:
-            return []  # late: the unit was handed over in the meantime, as it should
+            return  # late: the unit was handed over in the meantime, as it should
         if state.token < message.unit_token or state.status is not AssignmentStatus.REVOKED:
             raise self._unexpected(
                 message,
@@ -297,9 +301,8 @@ class Leader:
                 invalidate="finished a unit that was not revoked",
             )
         self._holdings.unassign(state, "revoke_finished")
-        return []
 
-    def _disconnect(self, member: Member, message: Disconnect, now_ms: int) -> list[LeaderEffect]:
+    def _disconnect(self, member: Member, message: Disconnect, now_ms: int) -> None:
         # Good-bye is taken whatever it says; of its progress only what still counts.
         for report in message.units:
             try:
@@ -310,7 +313,6 @@ class Leader:
         if message.token != NO_TOKEN:
             self._ledger.confirm(member.borrower, message.report)
         self._holdings.drop(member, "disconnected", now_ms)
-        return []
 
     # --- answers of the runtime ---
 
@@ -346,9 +348,10 @@ class Leader:
         stored = dict(claimed)
         effects: list[LeaderEffect] = []
         for record in done.commit.progress:
-            state = holdings.units.get(record.unit)
-            if record.finished and state is not None and not state.finished:
-                effects += holdings.finish(state, "consumed to its end", now_ms)
+            if record.finished:
+                state = holdings.units.get(record.unit)
+                if state is not None and not state.finished:
+                    effects += holdings.finish(state, "consumed to its end", now_ms)
         for claim in done.commit.claims:
             state = holdings.units.get(claim.unit)
             if state is not None and state.is_claimed_by(claim.borrower, claim.unit_token):
@@ -364,7 +367,7 @@ class Leader:
                 if state.status is AssignmentStatus.REVOKING:
                     state.move("final progress durable")
                 effects += holdings.resend(state, now_ms)
-        return effects + self._confirm(done.confirmations) + self._settle(now_ms)
+        return [*effects, *self._confirm(done.confirmations), *self._settle(now_ms)]
 
     def _confirm(self, reports: Iterable[tuple[str, int]]) -> list[LeaderEffect]:
         return [

@@ -87,16 +87,13 @@ class Ledger:
         if self._under_way or self.gathering or not self.noted:
             return None
         self._commits += 1
-        progress = self._progress
+        progress = [ProgressRecord(u, s.progress, s.consumed) for u, s in self._progress.items()]
+        claims = [ClaimRecord(u, s.borrower, s.token) for u, s in self._claims.items()]
+        finals = [(unit, s.token) for unit, s in self._progress.items() if s.final]
         commit = Commit(
-            self._commits,
-            self._token,
-            tuple(ProgressRecord(unit, s.progress, s.consumed) for unit, s in progress.items()),
-            tuple(ClaimRecord(unit, s.borrower, s.token) for unit, s in self._claims.items()),
-            tuple(self._forget),
+            self._commits, self._token, tuple(progress), tuple(claims), tuple(self._forget)
         )
-        finals = tuple((unit, s.token) for unit, s in progress.items() if s.final)
-        self._under_way = Entry(commit, now_ms, tuple(self._confirmations), finals)
+        self._under_way = Entry(commit, now_ms, tuple(self._confirmations), tuple(finals))
         self._progress, self._claims, self._forget = {}, {}, {}
         self._confirmations = []
         return commit

@@ -198,7 +198,8 @@ def _put_again(
         before = written.get(key)
         if before is None or record.finished:
             return False
-        fresh.append((record.progress.floor, record.progress.encode(), group, key, before))
+        place = record.progress
+        fresh.append((place.floor, place.encode(), group, key, before))
     if tx.executemany(_PUT_AGAIN, fresh) != len(fresh):
         return False
     for _, state, _, key, _ in fresh:
