@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from headrace.appends import Apart, Appends
 from headrace.catalog import Tx
-from headrace.catalog.committer import Done, Operation
+from headrace.catalog.committer import Done, Operation, nobody
 from headrace.catalog.producers import Placed
 from headrace.catalog.streams import Fixed, Limits, Retention, Scaling, Stream, StreamConfig
 from headrace.errors import CatalogClosedError, HeadraceError
@@ -481,6 +481,13 @@ class Headrace:
                 self.submit(operation.fn, operation.locks, operation.done, sync=operation.sync)
             except HeadraceError as error:
                 operation.done(None, error)
+
+    def attempt(
+        self, fn: Callable[[Tx], object], locks: Iterable[str], *, sync: bool = True
+    ) -> Operation | None:
+        """Commit something small at once, if that is quick; None: nothing was done."""
+        operation = Operation(fn, tuple(locks), sync, nobody)
+        return operation if self.log.catalog.attempt([operation]) else None
 
     def submit(
         self,

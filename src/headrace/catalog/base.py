@@ -35,6 +35,9 @@ class Catalog(ABC):
     shared: bool
     """Whether other machines can reach it."""
 
+    locking: bool
+    """Whether it looks at the names of locks; otherwise they need not be made up."""
+
     quick: bool
     """Whether a small read takes no longer than a change of thread."""
 

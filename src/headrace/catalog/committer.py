@@ -93,7 +93,7 @@ class WriteDriver(ABC):
     def close(self) -> None: ...
 
 
-def _nobody(result: object, error: BaseException | None) -> None:
+def nobody(result: object, error: BaseException | None) -> None:
     """The caller looks at the operation itself."""
     del result, error
 
@@ -138,7 +138,7 @@ class Committer:
         if self._turn.acquire(blocking=False):
             try:
                 if not self._queued and not self._closed:
-                    operation = Operation(fn, locks, sync, _nobody)
+                    operation = Operation(fn, locks, sync, nobody)
                     # Alone: an interrupt that hits this thread must not fail the writes of others.
                     self._process([operation], gather=False)
                     return cast(T, _result_of(operation))

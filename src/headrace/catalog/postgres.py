@@ -324,6 +324,7 @@ class PostgresCatalog(Catalog):
     """A catalog in the schema ``headrace`` of a PostgreSQL database."""
 
     shared = True
+    locking = True
     quick = False
 
     def __init__(self, url: str, *, create: bool = True) -> None:

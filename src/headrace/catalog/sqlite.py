@@ -339,6 +339,7 @@ class SqliteCatalog(Catalog):
     """A catalog in a folder on this machine."""
 
     shared = False
+    locking = False
     quick = True
 
     def __init__(self, folder: Path, *, create: bool = True) -> None:

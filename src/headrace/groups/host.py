@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from headrace.catalog import Tx
+from headrace.catalog.committer import Operation
 from headrace.log.log import Log
 
 P = ParamSpec("P")
@@ -37,6 +38,13 @@ class Host(Protocol):
         small: bool = False,
     ) -> asyncio.Future[T]:
         """Run ``fn`` in a write transaction; ``small`` ones take a quicker way if there is one."""
+        ...
+
+    def attempt(
+        self, fn: Callable[[Tx], object], locks: Iterable[str], *, sync: bool = True
+    ) -> Operation | None:
+        """Commit something small at once, if that is quick: its result or error is in what is
+        returned.  None means that nothing was done."""
         ...
 
     def submit(

@@ -16,8 +16,8 @@ import os
 import select
 from collections.abc import Callable
 
-PAUSE_S = 0.0125
-"""Half of what a leader gathers for."""
+PAUSE_S = 0.05
+"""Longer than a leader gathers: leaders that gather look themselves."""
 LOOK_MAX = 1024
 """Connections that are read before the loop gets to do something else."""
 

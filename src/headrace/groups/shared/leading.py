@@ -15,7 +15,8 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -81,8 +82,12 @@ class LeaderHome(Protocol):
         """The node's clock."""
         ...
 
-    def to_borrower(self, message: FromLeader) -> None:
-        """Send a message to a borrower, wherever it is."""
+    def to_borrowers(self, messages: Sequence[FromLeader]) -> None:
+        """Send messages to borrowers, wherever they are."""
+        ...
+
+    def sending(self) -> AbstractContextManager[None]:
+        """What is sent meanwhile goes out at the end of it, many messages at a time."""
         ...
 
     def hear(self) -> None:
@@ -154,6 +159,9 @@ class Leading:
         """Whether the next commit waits for more reports."""
         self._committing: int | None = None
         """The number of the commit under way."""
+        self._answering = False
+        """Whether the core is being told of a commit: if it asks for the next one at once, that
+        comes by way of the event loop, or a long row of them would nest."""
         self._reading = False
         self._pace = Pace()
         self._reports: list[UpdateProgress] = []
@@ -190,7 +198,8 @@ class Leading:
         """
         if not self.gathering or self.core.deposed:
             return False
-        self._pace.reported(report.borrower, self.home.now_ms)
+        if self._pace.judging:
+            self._pace.judge(report.borrower, self.home.now_ms)
         self._reports.append(report)
         return True
 
@@ -200,16 +209,20 @@ class Leading:
             return
         if self._reports:
             self._take_reports()
+        now_ms = self.home.now_ms
         if isinstance(message, UpdateProgress):
-            self._pace.reported(message.borrower, self.home.now_ms)
+            self._pace.reported(1, now_ms)
+            if self._pace.judging:
+                self._pace.judge(message.borrower, now_ms)
         elif isinstance(message, LeaderWanted):
             self._replace_former(message)
-        self._take(message, self.home.now_ms)
+        self._take(message, now_ms)
 
     def _take_reports(self) -> None:
         """Take in what was kept."""
         now_ms = self.home.now_ms
         reports, self._reports = self._reports, []
+        self._pace.reported(len(reports), now_ms)
         for report in reports:
             if not self.core.deposed:
                 self._take(report, now_ms)
@@ -219,8 +232,8 @@ class Leading:
             effects = self.core.receive(message, now_ms)
         except ProtocolError as error:
             _log.debug("%s", error)
-            for reply in error.replies:
-                self.home.to_borrower(reply)  # type: ignore[arg-type]
+            if error.replies:
+                self.home.to_borrowers(error.replies)  # type: ignore[arg-type]
             return
         self.unplanned = self.unplanned or self.core.unbalanced
         if effects:
@@ -285,13 +298,18 @@ class Leading:
     # --- effects ---
 
     def _do(self, effects: list[LeaderEffect]) -> None:
+        """Say what is to be said, then do the rest."""
         now_ms = self.home.now_ms
+        messages = [effect.message for effect in effects if isinstance(effect, ToBorrower)]
+        if messages:
+            if self._pace.judging:
+                confirmed = [m.borrower for m in messages if isinstance(m, ProgressConfirmed)]
+                self._pace.confirmed(confirmed, now_ms)
+            self.home.to_borrowers(messages)
+        if len(messages) == len(effects):
+            return
         for effect in effects:
             match effect:
-                case ToBorrower(message=message):
-                    if isinstance(message, ProgressConfirmed):
-                        self._pace.confirmed(message.borrower, now_ms)
-                    self.home.to_borrower(message)
                 case Commit(number=number) as commit:
                     # The catalog always answers: one that is under way need not be sent again.
                     if self._committing != number:
@@ -309,41 +327,53 @@ class Leading:
 
     def _keep_distance(self) -> None:
         """Let what comes within the next moment share a commit, if much is coming."""
-        if self._pace.busy:
-            self.gathering = True
-            self.core.gather()
-            asyncio.get_running_loop().call_later(GATHER_MS / 1000, self._gathered)
+        if not self._pace.busy:
+            self._pace.keep_none()
+            return
+        self.gathering = True
+        self.core.gather()
+        self._pace.keep_distance()
+        loop = asyncio.get_running_loop()
+        loop.call_later(GATHER_MS / 1000, self._gathered)
+        if self._pace.judging:
+            loop.call_later(GATHER_MS / 2000, self.home.hear)
 
     def _gathered(self) -> None:
-        self.home.hear()
-        self.gathering = False
-        if not self.core.deposed:
-            self._take_reports()
-            self._do(self.core.gathered(self.home.now_ms))
-        if not self.gathering:
-            self.home.hear()  # from now on what comes is heard at once
+        with self.home.sending():
+            try:
+                self.home.hear()
+            finally:  # whatever came: the next commit depends on this one
+                self.gathering = False
+                if not self.core.deposed:
+                    self._take_reports()
+                    self._do(self.core.gathered(self.home.now_ms))
+            if not self.gathering:
+                self.home.hear()  # from now on what comes is heard at once
 
     def _store(self, commit: Commit) -> None:
         """Store a commit, in parts if it is long; sent again by the core when it fails."""
-        parts = tuple(state.parts(commit))
-        if len(parts) > 1:
-            self.home.spawn(self._store_parts(commit, parts))
+        if state.is_long(commit):
+            self.home.spawn(self._store_parts(commit))
             return
-        try:
-            self.home.host.submit(
-                self._transaction(commit, 0),
-                state.locks(self.group, commit),
-                functools.partial(self._stored, commit),
-                sync=_needs_sync(commit),
-                small=len(commit.progress) <= SMALL_RECORDS and not commit.claims,
-            )
-        except CatalogClosedError:
-            return
+        host = self.home.host
+        run = self._transaction(commit, 0)
+        sync = _needs_sync(commit)
+        small = len(commit.progress) <= SMALL_RECORDS and not commit.claims
+        done = None
+        with suppress(CatalogClosedError):
+            locks = state.locks(self.group, commit) if host.log.catalog.locking else ()
+            if small and not self._answering:
+                done = host.attempt(run, locks, sync=sync)
+            if done is None:
+                stored = functools.partial(self._stored, commit)
+                host.submit(run, locks, stored, sync=sync, small=small and self._answering)
+        if done is not None:
+            self._stored(commit, done.result, done.error)
 
-    async def _store_parts(self, commit: Commit, parts: tuple[Commit, ...]) -> None:
+    async def _store_parts(self, commit: Commit) -> None:
         claimed: list[tuple[Unit, Progress]] = []
         try:
-            for number, part in enumerate(parts):
+            for number, part in enumerate(state.parts(commit)):
                 claimed += await self.home.host.in_transaction(
                     self._transaction(part, number),
                     state.locks(self.group, part),
@@ -358,12 +388,14 @@ class Leading:
         self, part: Commit, number: int
     ) -> Callable[[Tx], list[tuple[Unit, Progress]]]:
         known = self.segments.keys
-        units = (*(r.unit for r in part.progress), *(r.unit for r in part.claims))
+        segments = {r.unit: known[r.unit] for r in part.progress if r.unit in known}
+        if part.claims:
+            segments |= {r.unit: known[r.unit] for r in part.claims if r.unit in known}
         return functools.partial(
             state.run_commit,
             group=self.group,
             commit=part,
-            segments={unit: known[unit] for unit in units if unit in known},
+            segments=segments,
             part=number,
             written=self._written,
             subscribed=self._subscribed,

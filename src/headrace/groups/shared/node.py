@@ -21,7 +21,8 @@ import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import msgspec
@@ -290,7 +291,7 @@ class Node:
 
     def _from_peer(self, messages: list[FromBorrower], outbox: Outbox) -> None:
         """Borrowers elsewhere speak to leaders here; answers go back the same way."""
-        routes = self._routes
+        routes, leaders = self._routes, self.leaders
         # Nothing is overtaken: behind what waits here, or was not kept, everything waits.
         waiting = messages if self._queue else []
         for number, message in enumerate(messages):
@@ -299,26 +300,30 @@ class Node:
                 routes[message.borrower] = outbox
                 if len(routes) > ROUTES_MAX:
                     routes.pop(next(iter(routes)))
-            if not waiting and not self._keep(message):
-                waiting = messages[number:]
+            if waiting:
+                continue
+            if isinstance(message, UpdateProgress):
+                leading = leaders.get(message.group)
+                if leading is not None and leading.keep(message):
+                    continue  # the leader looks at it when it stores it
+            waiting = messages[number:]
         if waiting:
-            self.post(lambda: self._receive(waiting))
+            self.post(functools.partial(self._receive, waiting))
 
     def hear(self) -> None:
-        """Take in what has come from other nodes, in case the loop is not in a hurry."""
+        """Take in what has come from other nodes, in case the loop is not in a hurry.
+
+        All of it: reports behind something else would have to wait for the next commit.  Only for
+        who was called by the loop itself, since cores are called.
+        """
         self.listener.look()
+        if self._queue:
+            self._drain()
 
     def _gathers(self) -> bool:
         """Whether all leaders here wait for more reports anyway."""
         leaders = self.leaders.values()
         return bool(leaders) and all(leading.gathering for leading in leaders)
-
-    def _keep(self, message: FromBorrower) -> bool:
-        """Whether the leader looks at this when it stores it, which most reports can wait for."""
-        if not isinstance(message, UpdateProgress):
-            return False
-        leading = self.leaders.get(message.group)
-        return leading is not None and leading.keep(message)
 
     def _receive(self, messages: list[FromBorrower]) -> None:
         for message in messages:
@@ -332,15 +337,21 @@ class Node:
         else:
             self._do(self.registry.received(message, self.now_ms))
 
-    def to_borrower(self, message: FromLeader) -> None:
-        """Send a message to a borrower, here or where it last spoke from."""
-        outbox = self._routes.get(message.borrower)
-        if outbox is not None and not outbox.closed:
-            outbox.put(message)
-        elif _session_key(message) in self._sessions:
-            self._to_local(message)
-        else:
-            self.statistics.dropped += 1
+    def to_borrowers(self, messages: Sequence[FromLeader]) -> None:
+        """Send messages to borrowers, each here or where it last spoke from."""
+        routes = self._routes
+        for message in messages:
+            outbox = routes.get(message.borrower)
+            if outbox is not None and not outbox.closed:
+                outbox.put(message)
+            elif _session_key(message) in self._sessions:
+                self._to_local(message)
+            else:
+                self.statistics.dropped += 1
+
+    def sending(self) -> AbstractContextManager[None]:
+        """What is said to borrowers elsewhere meanwhile is sent at the end of it."""
+        return self.listener.sending()
 
     def _to_local(self, message: FromLeader) -> None:
         self._mail.append(message)
@@ -376,7 +387,7 @@ class Node:
                     self._loading[start.group] = start
                     self.spawn(self._load(start))
                 case Reply(message=message):
-                    self.to_borrower(message)
+                    self.to_borrowers((message,))
 
     async def _look_up(self, group: str) -> None:
         """Find who leads a group, and claim it if nobody does."""

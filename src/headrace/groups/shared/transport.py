@@ -18,8 +18,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from http import HTTPStatus
 
 import msgspec
@@ -81,13 +81,24 @@ class Post:
 
     def __init__(self) -> None:
         self._due: list[Outbox] = []
+        self._held = False
         self._loop = asyncio.get_running_loop()
 
     def soon(self, outbox: Outbox) -> None:
         """This one has something to send."""
-        if not self._due:
+        if not self._due and not self._held:
             self._loop.call_soon(self._send)
         self._due.append(outbox)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Send at the end of it what is put in meanwhile: the event loop need not turn for that."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+            self._send()
 
     def _send(self) -> None:
         due, self._due = self._due, []
@@ -100,7 +111,7 @@ class Outbox:
 
     def __init__(self, statistics: Statistics, post: Post, gather_s: float = 0.0) -> None:
         """With `gather_s`, what follows on something unanswered waits that long for company."""
-        self._messages: deque[Message] = deque()
+        self._messages: list[Message] = []
         self._transport: WSTransport | None = None
         self._armed = False
         """Whether there will be a look at what is to be sent."""
@@ -160,12 +171,12 @@ class Outbox:
         """Send what there is."""
         self._armed = False
         while self._messages and self._transport is not None and not self._paused:
-            count = min(len(self._messages), BATCH_MESSAGES_MAX)
-            part = [self._messages.popleft() for _ in range(count)]
+            part = self._messages[:BATCH_MESSAGES_MAX]
+            del self._messages[:BATCH_MESSAGES_MAX]
             for data in _encoded(part):
                 self._transport.send(_BINARY, data)
             self._unanswered = True
-            self._statistics.sent += count
+            self._statistics.sent += len(part)
 
     def close(self) -> None:
         """Forget what was not sent; it is old by now."""
@@ -315,6 +326,10 @@ class Listener:
             return self._refused(HTTPStatus.SERVICE_UNAVAILABLE, b"too many connections\n")
         outbox = Outbox(self._statistics, self._post)
         return Link(self._take, outbox, self._statistics, self)
+
+    def sending(self) -> AbstractContextManager[None]:
+        """What is said to others meanwhile is sent at the end of it, many messages at a time."""
+        return self._post.held()
 
     def look(self) -> None:
         """Take in what has come, if the loop has not yet done so."""

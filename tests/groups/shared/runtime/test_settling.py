@@ -125,7 +125,7 @@ def test_an_ack_counts_that_was_stored_by_a_leader_who_never_said_so(tmp_path: P
                 delivery = await give_one(hr, second)
                 node = await hr._shared.node()
                 # From here on the leader stores what it hears, and says nothing.
-                node.to_borrower = lambda message: None  # type: ignore[method-assign]
+                node.to_borrowers = lambda messages: None  # type: ignore[method-assign]
                 await delivery.ack()
                 assert delivery.value not in first.delivered
                 await second.session.close()

@@ -232,6 +232,32 @@ def test_what_a_busy_leader_keeps_for_later_is_not_overtaken_by_a_good_bye(
     run(test())
 
 
+def test_reports_behind_another_message_are_in_time_for_the_commit_that_is_due(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        async with open_log(tmp_path / "d") as hr:
+            await hr.create_stream("orders", ["orders.>"])
+            async with hr.session("w") as session:
+                await session.subscribe(SHARED, start="earliest")
+                await publish(hr, "orders", 10)
+                await until(lambda: session.units, "its unit")
+                node = await hr._shared.node()
+                leading = node.leaders["g:orders.>"]
+                unit = leading.core.units["orders/0"]
+                who = ("g:orders.>", unit.borrower, leading.token)
+                report = UnitReport("orders/0", unit.token, ((0, 5),))
+                outbox = transport.Outbox(node.statistics, transport.Post())
+                leading.gathering = True
+                node._from_peer([Ping(*who, 7), UpdateProgress(*who, 1000, (report,))], outbox)
+                assert leading.core.progress_of("orders/0").floor == 0
+                node.hear()  # as a leader does right before it stores what it has
+                assert leading.core.progress_of("orders/0").floor == 5
+                outbox.close()
+
+    run(test())
+
+
 def test_a_leader_that_cannot_be_found_is_found_later(tmp_path: Path) -> None:
     async def test() -> None:
         async with open_log(tmp_path / "d") as hr:
