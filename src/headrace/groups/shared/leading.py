@@ -159,9 +159,6 @@ class Leading:
         """Whether the next commit waits for more reports."""
         self._committing: int | None = None
         """The number of the commit under way."""
-        self._answering = False
-        """Whether the core is being told of a commit: if it asks for the next one at once, that
-        comes by way of the event loop, or a long row of them would nest."""
         self._reading = False
         self._pace = Pace()
         self._reports: list[UpdateProgress] = []
@@ -362,11 +359,12 @@ class Leading:
         done = None
         with suppress(CatalogClosedError):
             locks = state.locks(self.group, commit) if host.log.catalog.locking else ()
-            if small and not self._answering:
+            if small and self.gathering:
+                # Answered at once.  Otherwise not: what else waits here shares the next commit.
                 done = host.attempt(run, locks, sync=sync)
             if done is None:
                 stored = functools.partial(self._stored, commit)
-                host.submit(run, locks, stored, sync=sync, small=small and self._answering)
+                host.submit(run, locks, stored, sync=sync, small=small and not self.gathering)
         if done is not None:
             self._stored(commit, done.result, done.error)
 
