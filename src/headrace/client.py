@@ -462,6 +462,7 @@ class Headrace:
                 future.set_exception(error)
 
         self._hand_over_soon()
+        self._close_appends()
         self._gathered.append((Operation(fn, tuple(locks), sync, finish), small))
         return future
 
@@ -469,10 +470,16 @@ class Headrace:
         if not self._gathered and not self._appends:
             asyncio.get_running_loop().call_soon(self._hand_over)
 
+    def _close_appends(self) -> None:
+        """What comes next is not to overtake the appends that wait here."""
+        self._gathered += [(operation, True) for operation in self._appends.take()]
+
     def _hand_over(self) -> None:
+        self._close_appends()
         gathered, self._gathered = self._gathered, []
+        if not gathered:
+            return
         operations = [operation for operation, _ in gathered]
-        operations += self._appends.take()
         small = self._log is not None and all(small for _, small in gathered)
         if small and self.log.catalog.attempt(operations):
             return

@@ -115,6 +115,22 @@ def test_appends_at_once_keep_the_order_in_which_they_were_made(catalog_url: str
     run(work())
 
 
+def test_nothing_else_of_the_same_turn_overtakes_an_append(catalog_url: str) -> None:
+    async def work() -> None:
+        async with headrace.open(catalog_url) as hr:
+            await hr.create_stream("a", subjects=["a.>"])
+            await hr.append("a", table_of(["a.1"], [b"first"]))
+            one, two, three = (table_of(["a.1"], [b"%d" % at]) for at in (1, 2, 3))
+            await asyncio.gather(
+                hr.append("a", one),
+                hr.append("a", two, producer="p", sequence=1),
+                hr.append("a", three),
+            )
+            assert [row["value"] for row in await rows_of(hr, "a")] == [b"first", b"1", b"2", b"3"]
+
+    run(work())
+
+
 def test_one_that_is_refused_takes_no_other_with_it(catalog_url: str) -> None:
     async def work() -> None:
         async with headrace.open(catalog_url) as hr:

@@ -295,7 +295,7 @@ class Leading:
     # --- effects ---
 
     def _do(self, effects: list[LeaderEffect]) -> None:
-        """Say what is to be said, then do the rest."""
+        """Say what is to be said, then do the rest; a commit is answered after all of it."""
         now_ms = self.home.now_ms
         messages = [effect.message for effect in effects if isinstance(effect, ToBorrower)]
         if messages:
@@ -305,6 +305,7 @@ class Leading:
             self.home.to_borrowers(messages)
         if len(messages) == len(effects):
             return
+        answer: Callable[[], None] | None = None
         for effect in effects:
             match effect:
                 case Commit(number=number) as commit:
@@ -312,7 +313,7 @@ class Leading:
                     if self._committing != number:
                         self._committing = number
                         self._keep_distance()
-                        self._store(commit)
+                        answer = self._store(commit)
                 case ListSegments():
                     due_ms = self._look_due_ms if self._look_again else self._quiet_due_ms
                     if now_ms >= due_ms:
@@ -321,6 +322,8 @@ class Leading:
                     self.home.spawn(self._renew(renewal))
                 case StepDown(reason=reason):
                     self._stop(reason)
+        if answer is not None:
+            answer()
 
     def _keep_distance(self) -> None:
         """Let what comes within the next moment share a commit, if much is coming."""
@@ -347,26 +350,28 @@ class Leading:
             if not self.gathering:
                 self.home.hear()  # from now on what comes is heard at once
 
-    def _store(self, commit: Commit) -> None:
-        """Store a commit, in parts if it is long; sent again by the core when it fails."""
+    def _store(self, commit: Commit) -> Callable[[], None] | None:
+        """Store a commit, in parts if it is long; sent again by the core when it fails.
+
+        What the catalog said at once is returned, to be told when there is nothing else to do.
+        """
         if state.is_long(commit):
             self.home.spawn(self._store_parts(commit))
-            return
+            return None
         host = self.home.host
         run = self._transaction(commit, 0)
         sync = _needs_sync(commit)
         small = len(commit.progress) <= SMALL_RECORDS and not commit.claims
-        done = None
+        stored = functools.partial(self._stored, commit)
         with suppress(CatalogClosedError):
             locks = state.locks(self.group, commit) if host.log.catalog.locking else ()
             if small and self.gathering:
                 # Answered at once.  Otherwise not: what else waits here shares the next commit.
                 done = host.attempt(run, locks, sync=sync)
-            if done is None:
-                stored = functools.partial(self._stored, commit)
-                host.submit(run, locks, stored, sync=sync, small=small and not self.gathering)
-        if done is not None:
-            self._stored(commit, done.result, done.error)
+                if done is not None:
+                    return functools.partial(stored, done.result, done.error)
+            host.submit(run, locks, stored, sync=sync, small=small and not self.gathering)
+        return None
 
     async def _store_parts(self, commit: Commit) -> None:
         claimed: list[tuple[Unit, Progress]] = []
