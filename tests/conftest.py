@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from headrace.catalog import Catalog, open_catalog
+from headrace.log import swift
 from headrace.log.log import Log
 from headrace.store import Store, open_store
 
@@ -39,6 +40,14 @@ def postgres_server() -> Iterator[Any]:
     yield server
     server.cleanup()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(params=["on the event loop", "on threads"])
+def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """With every load counted as swift (true), or as too slow for the event loop."""
+    here: bool = request.param == "on the event loop"
+    monkeypatch.setattr(swift, "SWIFT_S", 60.0 if here else -1.0)
+    return here
 
 
 @pytest.fixture

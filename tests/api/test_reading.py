@@ -23,10 +23,11 @@ from headrace.errors import (
     UnknownSegmentError,
     UnknownStreamError,
 )
-from headrace.log import files, limits, swift
+from headrace.log import limits
 from headrace.log.cursor import Cursor
 from headrace.log.read import Place
 from tests.api.test_client import run, table_of, values_of
+from tests.loads import openers, watched
 
 START = datetime(2013, 7, 4, tzinfo=UTC)
 
@@ -219,13 +220,6 @@ def test_a_reader_that_gave_up_waiting_misses_nothing(tmp_path: Path) -> None:
     run(work())
 
 
-@pytest.fixture(params=["on the event loop", "on a thread"])
-def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With every load counted as swift, or as too slow for the event loop."""
-    swift_s = 60.0 if request.param == "on the event loop" else -1.0
-    monkeypatch.setattr(swift, "SWIFT_S", swift_s)
-
-
 @pytest.mark.usefixtures("anywhere")
 def test_a_read_that_ends_misses_nothing_when_its_reader_gives_up_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -286,40 +280,23 @@ def test_a_read_that_failed_goes_on_where_it_failed(
     run(work())
 
 
-@pytest.mark.usefixtures("anywhere")
 def test_a_read_that_finds_nothing_lets_others_have_their_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, anywhere: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "READ_ROWS", 1)
-    loads = turns = turns_at_most = 0
-    real = Cursor.next
-
-    def fetch(cursor: Cursor, end: int, *, brief: bool) -> pa.RecordBatch | None:
-        nonlocal loads, turns_at_most
-        loads += 1
-        turns_at_most = max(turns_at_most, turns)
-        return real(cursor, end, brief=brief)
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
 
     async def work() -> None:
         async with headrace.open(tmp_path / "d") as hr:
             await hr.create_stream("orders", subjects=["orders.>"])
             for i in range(60):
                 await hr.publish("orders.even", b"%d" % i)
-            monkeypatch.setattr(Cursor, "next", fetch)
-            waiting = asyncio.ensure_future(others())
-            assert await values_of(hr, "orders", subject="orders.odd") == []
-            waiting.cancel()
+            async with watched(monkeypatch) as loads:
+                assert await values_of(hr, "orders", subject="orders.odd") == []
+            assert len(loads.at_turns) == 60
+            if anywhere:
+                assert max(loads.at_turns) >= 60
 
     run(work())
-    assert loads == 60
-    if swift.SWIFT_S > 0:
-        assert turns_at_most >= 60
 
 
 @pytest.mark.usefixtures("anywhere")
@@ -328,14 +305,7 @@ def test_files_are_never_opened_by_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, follow: bool
 ) -> None:
     monkeypatch.setattr(limits, "INLINE_BYTES", 1000)
-    opened_by: set[int] = set()
-    real = files.open_file
-
-    def open_file(*args: Any) -> Any:
-        opened_by.add(threading.get_ident())
-        return real(*args)
-
-    monkeypatch.setattr(files, "open_file", open_file)
+    opened_by = openers(monkeypatch)
 
     async def work() -> None:
         async with headrace.open(tmp_path / "d") as hr:

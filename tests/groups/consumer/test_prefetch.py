@@ -16,9 +16,9 @@ from headrace.errors import InvalidDeliveryConfigError
 from headrace.groups.consumer import CatalogAcks, Consumer, ConsumerOptions, OwnedUnit
 from headrace.groups.consumer.prefetch import Prefetch
 from headrace.groups.progress import Progress
-from headrace.log import files, limits, swift
-from headrace.log.cursor import Cursor
+from headrace.log import limits
 from tests.groups.consumer.rig import Heard, Rig, rig, run, soon, take
+from tests.loads import openers, watched
 
 KB = 1024
 
@@ -129,69 +129,36 @@ def test_an_event_larger_than_the_bound_is_delivered(tmp_path: Path) -> None:
     run(work())
 
 
-@pytest.fixture(params=["on the event loop", "on threads"])
-def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """With every load counted as swift, or as too slow for the event loop."""
-    here: bool = request.param == "on the event loop"
-    monkeypatch.setattr(swift, "SWIFT_S", 60.0 if here else -1.0)
-    return here
-
-
 def test_loads_leave_turns_to_others(
     tmp_path: Path, anywhere: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two loads that the event loop reads it is everybody else's turn."""
     monkeypatch.setattr(limits, "READ_BYTES", 10 * KB)
-    at_turns: list[int] = []
-    readers: set[int] = set()
-    turns = 0
-    real = Cursor.next
-
-    def fetch(cursor: Cursor, end: int, *, brief: bool = False) -> Any:
-        at_turns.append(turns)
-        readers.add(threading.get_ident())
-        return real(cursor, end, brief=brief)
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
 
     async def work() -> None:
         async with rig(str(tmp_path), segments=4) as r:
             await fill_large(r, 1000, 1 * KB)
-            monkeypatch.setattr(Cursor, "next", fetch)
-            waiting = asyncio.ensure_future(others())
-            consumer = r.consumer()
-            for segment in range(4):
-                consumer.open(await r.claim(segment))
-            done = 0
-            async for batch in consumer.batches():
-                done += len(batch)
-                await batch.ack()
-                if done == 1000:
-                    break
-            waiting.cancel()
+            async with watched(monkeypatch) as loads:
+                consumer = r.consumer()
+                for segment in range(4):
+                    consumer.open(await r.claim(segment))
+                done = 0
+                async for batch in consumer.batches():
+                    done += len(batch)
+                    await batch.ack()
+                    if done == 1000:
+                        break
+            assert len(loads.at_turns) > 20
+            if anywhere:
+                assert len(set(loads.at_turns)) == len(loads.at_turns)
+                assert loads.threads == {threading.get_ident()}
 
     run(work())
-    assert len(at_turns) > 20
-    if anywhere:
-        assert len(set(at_turns)) == len(at_turns)
-        assert readers == {threading.get_ident()}
 
 
-def test_a_backlog_in_files_is_read(
-    tmp_path: Path, anywhere: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened_by: set[int] = set()
-    real = files.open_file
-
-    def open_file(*args: Any) -> Any:
-        opened_by.add(threading.get_ident())
-        return real(*args)
-
-    monkeypatch.setattr(files, "open_file", open_file)
+@pytest.mark.usefixtures("anywhere")
+def test_a_backlog_in_files_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened_by = openers(monkeypatch)
 
     async def work() -> None:
         async with rig(str(tmp_path)) as r:

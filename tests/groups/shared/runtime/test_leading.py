@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-import headrace
 from headrace.groups.progress import Progress
 from headrace.groups.shared.leading import Leading
 from headrace.groups.shared.messages import Unit
@@ -14,26 +15,28 @@ from tests.groups.shared.runtime.support import open_log, run, until
 SHARED = "$share/g/orders.>"
 
 
-async def leading_here(hr: headrace.Headrace) -> Leading:
-    leading = (await hr._shared.node()).leaders["g:orders.>"]
-    await until(lambda: leading.idle and not leading._looking, "rest")
-    return leading
+@asynccontextmanager
+async def led(folder: Path) -> AsyncIterator[Leading]:
+    """A leader with one member and one unit, at rest."""
+    async with open_log(folder) as hr:
+        await hr.create_stream("orders", ["orders.>"])
+        async with hr.session("w") as session:
+            await session.subscribe(SHARED)
+            await until(lambda: session.units, "its unit")
+            leading = (await hr._shared.node()).leaders["g:orders.>"]
+            await until(lambda: leading.idle and not leading._looking, "rest")
+            yield leading
 
 
 def test_news_of_many_streams_at_once_calls_for_one_look(tmp_path: Path) -> None:
     async def test() -> None:
-        async with open_log(tmp_path / "d") as hr:
-            await hr.create_stream("orders", ["orders.>"])
-            async with hr.session("w") as session:
-                await session.subscribe(SHARED)
-                await until(lambda: session.units, "its unit")
-                leading = await leading_here(hr)
-                leading._look_due_ms = 0
-                for _ in range(10):
-                    leading.news()
-                assert leading._looking
-                await until(lambda: not leading._looking, "the look")
-                assert not leading._look_again, "what it was called for, it has seen"
+        async with led(tmp_path / "d") as leading:
+            leading._look_due_ms = 0
+            for _ in range(10):
+                leading.news()
+            assert leading._looking
+            await until(lambda: not leading._looking, "the look")
+            assert not leading._look_again, "what it was called for, it has seen"
 
     run(test())
 
@@ -42,26 +45,21 @@ def test_a_long_row_of_commits_does_not_nest(tmp_path: Path) -> None:
     length = 1500
 
     async def test() -> None:
-        async with open_log(tmp_path / "d") as hr:
-            await hr.create_stream("orders", ["orders.>"])
-            async with hr.session("w") as session:
-                await session.subscribe(SHARED)
-                await until(lambda: session.units, "its unit")
-                leading = await leading_here(hr)
-                committed = leading.core.committed
-                stored: list[int] = []
+        async with led(tmp_path / "d") as leading:
+            committed = leading.core.committed
+            stored: list[int] = []
 
-                # As when each end of an empty segment opens the next one, which is empty too.
-                def and_another(
-                    number: int, claimed: list[tuple[Unit, Progress]], now_ms: int
-                ) -> list[LeaderEffect]:
-                    if number < 0:
-                        stored.append(number)
-                        return [Commit(number + 1, leading.token, (), ())] if number < -1 else []
-                    return committed(number, claimed, now_ms)
+            # As when each end of an empty segment opens the next one, which is empty too.
+            def and_another(
+                number: int, claimed: list[tuple[Unit, Progress]], now_ms: int
+            ) -> list[LeaderEffect]:
+                if number < 0:
+                    stored.append(number)
+                    return [Commit(number + 1, leading.token, (), ())] if number < -1 else []
+                return committed(number, claimed, now_ms)
 
-                leading.core.committed = and_another  # type: ignore[method-assign, assignment]
-                leading._do([Commit(-length, leading.token, (), ())])
-                await until(lambda: len(stored) == length, "all of them")
+            leading.core.committed = and_another  # type: ignore[method-assign, assignment]
+            leading._do([Commit(-length, leading.token, (), ())])
+            await until(lambda: len(stored) == length, "all of them")
 
     run(test())

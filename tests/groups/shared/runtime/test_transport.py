@@ -6,6 +6,8 @@ import asyncio
 import functools
 import logging
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -19,6 +21,7 @@ import headrace
 from headrace.errors import FrameError
 from headrace.groups.progress import Progress
 from headrace.groups.shared import directory, frames, transport
+from headrace.groups.shared.assignment import UnitState
 from headrace.groups.shared.leading import Leading
 from headrace.groups.shared.messages import (
     Disconnect,
@@ -205,29 +208,34 @@ def test_members_come_and_go_while_their_leader_is_busy(
     run(test())
 
 
+@asynccontextmanager
+async def at_work(folder: Path) -> AsyncIterator[tuple[Node, Leading, UnitState]]:
+    """A node, its leader, and the unit with ten events that a session here holds."""
+    async with open_log(folder) as hr:
+        await hr.create_stream("orders", ["orders.>"])
+        async with hr.session("w") as session:
+            await session.subscribe(SHARED, start="earliest")
+            await publish(hr, "orders", 10)
+            await until(lambda: session.units, "its unit")
+            node = await hr._shared.node()
+            leading = node.leaders["g:orders.>"]
+            yield node, leading, leading.core.units["orders/0"]
+
+
 def test_what_a_busy_leader_keeps_for_later_is_not_overtaken_by_a_good_bye(
     tmp_path: Path,
 ) -> None:
     async def test() -> None:
-        async with open_log(tmp_path / "d") as hr:
-            await hr.create_stream("orders", ["orders.>"])
-            async with hr.session("w") as session:
-                await session.subscribe(SHARED, start="earliest")
-                await publish(hr, "orders", 10)
-                await until(lambda: session.units, "its unit")
-                leading = (await hr._shared.node()).leaders["g:orders.>"]
-                unit = leading.core.units["orders/0"]
-                who = ("g:orders.>", unit.borrower, leading.token)
-                report = UpdateProgress(
-                    *who, 1000, (UnitReport("orders/0", unit.token, ((0, 5),)),)
-                )
-                assert not leading.keep(report), "nothing is gathered: it is taken in at once"
-                leading.gathering = True
-                assert leading.keep(report)
-                assert leading.core.progress_of("orders/0").floor == 0
-                assert not leading.idle
-                leading.receive(Disconnect(*who, 1001, ()))
-                assert leading.core.progress_of("orders/0").floor == 5
+        async with at_work(tmp_path / "d") as (_, leading, unit):
+            who = ("g:orders.>", unit.borrower, leading.token)
+            report = UpdateProgress(*who, 1000, (UnitReport("orders/0", unit.token, ((0, 5),)),))
+            assert not leading.keep(report), "nothing is gathered: it is taken in at once"
+            leading.gathering = True
+            assert leading.keep(report)
+            assert leading.core.progress_of("orders/0").floor == 0
+            assert not leading.idle
+            leading.receive(Disconnect(*who, 1001, ()))
+            assert leading.core.progress_of("orders/0").floor == 5
 
     run(test())
 
@@ -236,24 +244,16 @@ def test_reports_behind_another_message_are_in_time_for_the_commit_that_is_due(
     tmp_path: Path,
 ) -> None:
     async def test() -> None:
-        async with open_log(tmp_path / "d") as hr:
-            await hr.create_stream("orders", ["orders.>"])
-            async with hr.session("w") as session:
-                await session.subscribe(SHARED, start="earliest")
-                await publish(hr, "orders", 10)
-                await until(lambda: session.units, "its unit")
-                node = await hr._shared.node()
-                leading = node.leaders["g:orders.>"]
-                unit = leading.core.units["orders/0"]
-                who = ("g:orders.>", unit.borrower, leading.token)
-                report = UnitReport("orders/0", unit.token, ((0, 5),))
-                outbox = transport.Outbox(node.statistics, transport.Post())
-                leading.gathering = True
-                node._from_peer([Ping(*who, 7), UpdateProgress(*who, 1000, (report,))], outbox)
-                assert leading.core.progress_of("orders/0").floor == 0
-                node.hear()  # as a leader does right before it stores what it has
-                assert leading.core.progress_of("orders/0").floor == 5
-                outbox.close()
+        async with at_work(tmp_path / "d") as (node, leading, unit):
+            who = ("g:orders.>", unit.borrower, leading.token)
+            report = UnitReport("orders/0", unit.token, ((0, 5),))
+            outbox = transport.Outbox(node.statistics, transport.Post())
+            leading.gathering = True
+            node._from_peer([Ping(*who, 7), UpdateProgress(*who, 1000, (report,))], outbox)
+            assert leading.core.progress_of("orders/0").floor == 0
+            node.hear()  # as a leader does right before it stores what it has
+            assert leading.core.progress_of("orders/0").floor == 5
+            outbox.close()
 
     run(test())
 
