@@ -106,16 +106,15 @@ class Prefetch:
             if self._scraps(room) and rows < min(left, run.fetch_events_max):
                 return
             end = reader.position + min(left, rows)
-            if self._swift.on and not reader.in_file:
-                if end - reader.position > FEW_EVENTS:
-                    if not loads:
-                        self._pump_soon()
-                        return
-                    loads -= 1
-                del self._hungry[run]
-                if self._read_here(run, reader, end):
-                    continue
-            self._hungry.pop(run, None)
+            here = self._swift.on and not reader.in_file
+            if here and end - reader.position > FEW_EVENTS:
+                if not loads:
+                    self._pump_soon()
+                    return
+                loads -= 1
+            del self._hungry[run]
+            if here and self._read_here(run, reader, end):
+                continue
             run.fetching = True
             asked = min((end - reader.position) * _row_bytes(run), limits.READ_BYTES)
             self._asked_bytes += asked
