@@ -26,6 +26,7 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
+    from headrace.appender import Appender
     from headrace.catalog.producers import Placed
     from headrace.catalog.streams import (
         ByBytes,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Appender",
     "Batch",
     "ByBytes",
     "ByEvents",
@@ -86,6 +88,7 @@ _HOMES = {
     "headrace.catalog.streams": (
         "ByBytes", "ByEvents", "Consumed", "Fixed", "Groups", "Limits", "Segment", "Stream",
     ),
+    "headrace.appender": ("Appender",),
     "headrace.client": ("Headrace", "Transaction", "open"),
     "headrace.groups.consumer": ("Batch", "ConsumerOptions", "Delivery"),
     "headrace.groups.delivery": ("DeliveryConfig",),

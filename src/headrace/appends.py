@@ -1,17 +1,37 @@
-"""Small appends that wait for the end of a turn of the event loop, to be written as one."""
+"""Appends on an event loop: how they are checked, and how small ones of one turn become one."""
 
 from __future__ import annotations
 
 import asyncio
 from functools import partial
 
+import pyarrow as pa
+
 from headrace.catalog.committer import Operation
 from headrace.catalog.producers import Placed
 from headrace.errors import HeadraceError
+from headrace.groups.commit import SMALL_BYTES
+from headrace.groups.host import Host
 from headrace.log.append import Outcome, Write
+from headrace.log.events import Event, Events
 from headrace.log.joined import Joined, join
+from headrace.log.log import to_batch
 
 Answer = asyncio.Future[tuple[Placed, ...]]
+
+
+async def checked(host: Host, data: Events) -> pa.RecordBatch:
+    """What a caller appends as one checked batch; a thread does that unless it is little."""
+    if isinstance(data, Event) or _is_small(data):
+        return to_batch(data)
+    return await host.in_thread(to_batch, data)
+
+
+def _is_small(data: Events) -> bool:
+    if not isinstance(data, pa.Table | pa.RecordBatch):
+        return False
+    # Only of a slice do the buffers tell too much.
+    return bool(data.get_total_buffer_size() < SMALL_BYTES or data.nbytes < SMALL_BYTES)
 
 
 class Apart(HeadraceError):
@@ -41,13 +61,14 @@ class Appends:
             answers = [waiting[write] for write in writes]
             try:
                 joined = Joined(writes)
-                joined.prepare()
+                joined.write.prepare()
             except Exception as error:
                 # Of several, one is at fault, and only that one is to hear of it.
                 _fail(answers, error if len(writes) == 1 else Apart(str(error)))
                 continue
             tell = partial(_tell, joined, answers)
-            operations.append(Operation(joined.run, tuple(joined.locks), True, tell))
+            write = joined.write
+            operations.append(Operation(write.run, tuple(write.locks), True, tell))
         return operations
 
 

@@ -1,4 +1,4 @@
-"""Consuming without ``await``: sessions, members and their deliveries for scripts.
+"""Consuming, and appending in a loop, without ``await``: what scripts hold in their hands.
 
 Everything runs on the loop of a :class:`headrace.sync.Headrace`; each call here is handed to it
 and waited for.
@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, T
 
 import pyarrow as pa
 
+from headrace.appender import Appender
 from headrace.errors import InvalidInputError
 from headrace.groups.consumer import AckTransaction, Batch, Delivery
 from headrace.groups.partitioned.groups import Groups
 from headrace.groups.partitioned.member import Member, MemberStatus
 from headrace.groups.shared.session import Session
 from headrace.groups.shared.starts import Start
+from headrace.log.events import Events
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -33,6 +35,37 @@ class Runner(Protocol):
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there, and wait for it."""
         ...
+
+
+class BlockingAppender:
+    """Appends to one stream that are on their way; see :class:`headrace.appender.Appender`."""
+
+    def __init__(self, runner: Runner, appender: Appender) -> None:
+        self._runner = runner
+        self.appender = appender
+
+    def append(self, data: Events) -> None:
+        """Append events; returns once they are checked and there is room for more."""
+        self._runner.run(self.appender.append(data))
+
+    def flush(self) -> None:
+        """Wait until all that was appended so far is durable."""
+        self._runner.run(self.appender.flush())
+
+    def close(self) -> None:
+        """Flush, and take no more."""
+        self._runner.run(self.appender.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._runner.run(self.appender.__aexit__(kind, error, trace))
 
 
 class BlockingDelivery:

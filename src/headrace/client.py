@@ -12,6 +12,7 @@ Start here::
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,9 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-import pyarrow as pa
-
-from headrace.appends import Apart, Appends
+from headrace.appender import Appender
+from headrace.appends import Apart, Appends, checked
 from headrace.catalog import Tx
 from headrace.catalog.committer import Done, Operation, nobody
 from headrace.catalog.producers import Placed
@@ -45,7 +45,7 @@ from headrace.log.append import Outcome, Stale, Write
 from headrace.log.compact import Compacted, CompactionPolicy
 from headrace.log.cursor import OnDamaged
 from headrace.log.events import Event, Events, Headers, check_event
-from headrace.log.log import Log, Scaled, to_batch
+from headrace.log.log import Log, Scaled
 from headrace.log.open import open_log
 from headrace.log.output import Output
 from headrace.log.position import Position
@@ -58,6 +58,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 THREADS = 8
+
+_log = logging.getLogger(__name__)
 
 
 def open(
@@ -100,6 +102,7 @@ class Headrace:
         self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
         self._gathered: list[tuple[Operation, bool]] = []
         self._appends = Appends()
+        self._appenders: weakref.WeakSet[Appender] = weakref.WeakSet()
         self._members: weakref.WeakSet[Member] = weakref.WeakSet()
         self.groups = Groups(self)
         """Static and elastic groups: create, change, look at and delete them."""
@@ -130,6 +133,12 @@ class Headrace:
 
     async def close(self) -> None:
         """Finish what was published, leave groups, and release everything."""
+        for appender in list(self._appenders):
+            try:
+                await appender.close()
+            except HeadraceError as error:
+                # Whoever waited for its end has heard of it; others may look here.
+                _log.warning("appends were not stored: %s", error)
         for member in list(self._members):
             await member.close()
         await self._shared.close()
@@ -264,7 +273,7 @@ class Headrace:
         :class:`~headrace.errors.HeadMoved` if somebody else appended there first.
         """
         write = self.log.write_of(producer=producer, sequence=sequence)
-        write.add(stream, await self._to_batch(data), expected=expected_heads)
+        write.add(stream, await checked(self, data), expected=expected_heads)
         if write.is_plain and expected_heads is None and write.is_small(SMALL_BYTES):
             try:
                 self._hand_over_soon()
@@ -274,6 +283,21 @@ class Headrace:
             except Stale as stale:
                 await self.in_thread(write.again, stale)
         return (await self.commit(write)).placed
+
+    def appender(self, stream: str) -> Appender:
+        """Append in a loop without waiting for every commit::
+
+            async with hr.appender("orders") as orders:
+                for table in tables:
+                    await orders.append(table)
+
+        All of it is durable when the block ends, or after ``await orders.flush()``.  It is stored
+        in the order in which it was given.  If an append cannot be stored, nothing behind it is
+        written, and the next call or the end of the block raises what went wrong.
+        """
+        appender = Appender(self, stream)
+        self._appenders.add(appender)
+        return appender
 
     def transaction(
         self, *, producer: str | None = None, sequence: int | None = None
@@ -289,11 +313,6 @@ class Headrace:
     async def commit(self, write: Write) -> Outcome:
         """Prepare and commit a write, again if its segments were sealed meanwhile."""
         return await commit(self, write)
-
-    async def _to_batch(self, data: Events) -> pa.RecordBatch:
-        if isinstance(data, Event) or _is_small(data):
-            return to_batch(data)
-        return await self.in_thread(to_batch, data)
 
     # -- reading ------------------------------------------------------------------------
 
@@ -521,13 +540,6 @@ class Headrace:
                 loop.call_soon_threadsafe(done, result, error)
 
         self.log.catalog.submit(fn, tell, locks=locks, sync=sync)
-
-
-def _is_small(data: Events) -> bool:
-    if not isinstance(data, pa.Table | pa.RecordBatch):
-        return False
-    # Only of a slice do the buffers tell too much.
-    return bool(data.get_total_buffer_size() < SMALL_BYTES or data.nbytes < SMALL_BYTES)
 
 
 class Transaction(Output):

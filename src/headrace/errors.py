@@ -104,6 +104,10 @@ class DiskFullError(HeadraceError):
     """There is no room to write; nothing of the operation was kept."""
 
 
+class AppenderClosedError(HeadraceError):
+    """An append through an appender that takes no more."""
+
+
 class ConflictError(HeadraceError):
     """A conditional change found another revision than it expected."""
 

@@ -26,7 +26,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import pyarrow as pa
 
 from headrace import client
-from headrace.blocking import BlockingGroups, BlockingMember, BlockingSession
+from headrace.blocking import BlockingAppender, BlockingGroups, BlockingMember, BlockingSession
 from headrace.catalog.producers import Placed
 from headrace.client import Transaction
 from headrace.groups.consumer import ConsumerOptions
@@ -186,6 +186,19 @@ class Headrace:
         return self.client.log.append(
             stream, data, producer=producer, sequence=sequence, expected_heads=expected_heads
         )
+
+    def appender(self, stream: str) -> BlockingAppender:
+        """Append in a loop without waiting for every commit::
+
+            with hr.appender("orders") as orders:
+                for table in tables:
+                    orders.append(table)
+
+        All of it is durable when the block ends, or after ``orders.flush()``.  It is stored in the
+        order in which it was given.  If an append cannot be stored, nothing behind it is written,
+        and the next call or the end of the block raises what went wrong.
+        """
+        return BlockingAppender(self, self.client.appender(stream))
 
     read = _mirror_reading(client.Headrace.read)
     tail = _mirror_reading(client.Headrace.tail)

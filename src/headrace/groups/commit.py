@@ -19,6 +19,8 @@ async def commit(
     write: Write,
     stage: Callable[[Tx], None] | None = None,
     locks: Iterable[str] = (),
+    *,
+    small_bytes: int = SMALL_BYTES,
 ) -> Outcome:
     """Prepare and commit a write, again if its segments were sealed meanwhile.
 
@@ -31,7 +33,7 @@ async def commit(
         return write.run(tx)
 
     for _ in range(ATTEMPTS_MAX):
-        small = write.is_small(SMALL_BYTES)
+        small = write.is_small(small_bytes)
         if small:
             write.prepare()
         else:

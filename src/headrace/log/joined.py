@@ -13,7 +13,6 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from headrace.catalog import Tx
 from headrace.catalog.producers import Placed
 from headrace.log import limits
 from headrace.log.append import Outcome, Pending, Write
@@ -26,9 +25,9 @@ class Joined:
         self._writes = writes
         self._runs: list[list[int]] = []
         if len(writes) == 1:
-            self._write = writes[0]
+            self.write = writes[0]
             return
-        self._write = writes[0].empty()
+        self.write = writes[0].empty()
         self._appends = [write.plain for write in writes]
         # Appends to a stream keep their order; only neighbours with the same columns are joined.
         order = sorted(range(len(writes)), key=lambda at: self._appends[at].stream)
@@ -36,17 +35,7 @@ class Joined:
             run = list(found)
             self._runs.append(run)
             whole = pa.concat_batches([self._appends[at].batch for at in run])
-            self._write.add(stream, whole)
-
-    @property
-    def locks(self) -> list[str]:
-        return self._write.locks
-
-    def prepare(self) -> None:
-        self._write.prepare()
-
-    def run(self, tx: Tx) -> Outcome:
-        return self._write.run(tx)
+            self.write.add(stream, whole)
 
     def placed(self, outcome: Outcome) -> list[tuple[Placed, ...]]:
         """Where the events of every write are, in the order of the writes."""
@@ -54,7 +43,7 @@ class Joined:
             return [outcome.placed]
         places: list[list[Placed]] = [[] for _ in self._writes]
         spots = iter(outcome.placed)
-        for run, shares in zip(self._runs, self._write.shares, strict=True):
+        for run, shares in zip(self._runs, self.write.shares, strict=True):
             ends = [0]
             for at in run:
                 ends.append(ends[-1] + self._appends[at].rows)
