@@ -2,6 +2,7 @@
 
 - an acknowledged event stands in the log once, at the place that was acknowledged;
 - an append in doubt is there wholly or not at all, and once; a refused one is not there;
+- of a loop through an appender, nothing is there behind what is missing;
 - what an idempotent producer sent is there once, however often it was sent;
 - nothing else is there, and nothing was changed on its way;
 - a writer's events of a key stand in its order, along the edges from segment to segment;
@@ -168,6 +169,7 @@ def account(ledger: Ledger, copies: Sequence[StreamCopy]) -> tuple[list[Finding]
     findings += _check_strangers(expected, held)
     there = np.isin(expected.uid, held.uid)
     findings += _check_ops(expected, there)
+    findings += _check_loops(ledger, held)
     findings += _check_places(ledger, copies)
     return findings, _totals(ledger, expected, there, copies)
 
@@ -234,6 +236,21 @@ def _check_ops(expected: _Expected, there: npt.NDArray[np.bool_]) -> list[Findin
     ]
 
 
+def _check_loops(ledger: Ledger, held: _Held) -> list[Finding]:
+    """What an appender stored is what it was given first."""
+    ops = [op for op in ledger.ops.values() if op.intent.loop is not None]
+    there = np.isin(np.array([op.intent.op for op in ops], np.uint64), held.uid).tolist()
+    missing: dict[int | None, Op] = {}
+    wrong = []
+    for op, found in sorted(zip(ops, there, strict=True), key=lambda each: each[0].intent.op):
+        before = missing.get(op.intent.loop)
+        if not found:
+            missing.setdefault(op.intent.loop, op)
+        elif before is not None:
+            wrong.append(f"{show_uid(op.intent.op)} without {show_uid(before.intent.op)}")
+    return _finding("skipped in a loop", wrong[:SHOWN_MAX], len(wrong))
+
+
 def _check_places(ledger: Ledger, copies: Sequence[StreamCopy]) -> list[Finding]:
     """An acknowledgement names the places where the events are, and a repeat names the same."""
     uids = {(c.name, s.number): s.events["uid"] for c in copies for s in c.segments}
@@ -241,7 +258,7 @@ def _check_places(ledger: Ledger, copies: Sequence[StreamCopy]) -> list[Finding]
     for op in ledger.ops.values():
         if any(spots != op.acks[0] for spots in op.acks[1:]):
             unlike.append(f"{op.intent.kind} of {show_uid(op.intent.op)}: {op.acks}")
-        if not op.acks:
+        if not op.acks or op.intent.loop is not None:
             continue
         named = sorted(
             uid

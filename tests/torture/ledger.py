@@ -37,6 +37,7 @@ Kind = Literal[
     "batch",
     "transaction",
     "conditional",
+    "loop",
     "producer-publish",
     "producer-append",
     "producer-transaction",
@@ -71,10 +72,12 @@ class Intent(msgspec.Struct, frozen=True, array_like=True, tag="intent"):
     producer: str | None = None
     sequence: int | None = None
     expected_head: int | None = None
+    loop: int | None = None
+    """The first append of the same loop through an appender."""
 
 
 class Acked(msgspec.Struct, frozen=True, array_like=True, tag="acked"):
-    """The append returned."""
+    """The append returned; an appender does not say where its events are."""
 
     op: int
     spots: list[Spot]

@@ -112,6 +112,22 @@ def test_a_duplicated_event_is_named_with_both_places() -> None:
     assert "writer 3, incarnation 2, event 3 is at alpha/0/3 and at alpha/0/5" in twice.detail
 
 
+def test_what_a_loop_skipped_is_named() -> None:
+    third = part(5, 2, number=6)
+    said: list[Record] = [
+        Intent(each.first, "loop", [each], loop=FIRST.first) for each in (FIRST, SECOND, third)
+    ]
+    for held in ((), (FIRST,), (FIRST, SECOND), (FIRST, SECOND, third)):
+        assert kinds(said, one_segment(events(*held) if held else NOTHING)) == set()
+    said.append(Intent(UID + 7, "loop", [part(7, 1, number=8)], loop=UID + 7))
+    other = part(7, 1, number=8)
+    assert kinds(said, one_segment(events(FIRST, other))) == set()
+    findings, _ = account(Ledger(said), one_segment(events(FIRST, third)))
+    (wrong,) = findings
+    assert wrong.kind == "skipped in a loop"
+    assert "event 5 without writer 3, incarnation 2, event 3" in wrong.detail
+
+
 def test_a_reordered_event_is_named() -> None:
     held = events(FIRST, SECOND)[[0, 2, 1, 3, 4]]
     findings, _ = account(Ledger(SAID), one_segment(held))

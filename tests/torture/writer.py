@@ -48,6 +48,7 @@ RETRY_TRIES_MAX = 600
 PUBLISH_KEYS, BURST_KEYS, BATCH_KEYS, TRANSACTION_KEYS, PRODUCER_KEYS, CONDITIONAL_KEYS = range(
     0, 600, 100
 )
+LOOP_KEYS = 600
 
 
 class Writer:
@@ -88,6 +89,7 @@ class Writer:
                 self._transaction_lane,
                 self._producer_lane,
                 self._conditional_lane,
+                self._loop_lane,
             ):
                 lanes.create_task(lane())
 
@@ -157,6 +159,32 @@ class Writer:
             head = stream.segments[0].head
             await self._attempt(self._intent("conditional", part, expected_head=head))
             await self._breathe(0.2)
+
+    async def _loop_lane(self) -> None:
+        """One append after the other through an appender; at its end all are durable."""
+        while not self._stop.is_set():
+            appender = self._hr.appender(STREAMS[BETA])
+            given: list[int] = []
+            try:
+                for _ in range(self._rng.randint(1, 30)):
+                    large = self._rng.random() < 0.03
+                    part = (
+                        self._large(BETA, LOOP_KEYS)
+                        if large
+                        else self._part(BETA, self._keys(LOOP_KEYS, 40))
+                    )
+                    loop = given[0] if given else part.first
+                    self._journal.write(Intent(part.first, "loop", [part], loop=loop))
+                    given.append(part.first)
+                    await appender.append(ledger.batch_of(part))
+                await appender.close()
+            except CatalogUnavailableError as error:
+                for op in given:
+                    self._journal.write(InDoubt(op, str(error)))
+            else:
+                for op in given:
+                    self._journal.write(Acked(op, []))
+            await self._breathe(0.1)
 
     async def _breathe(self, most_s: float) -> None:
         await asyncio.sleep(self._rng.random() * most_s)
