@@ -97,6 +97,7 @@ async def publish_and_split(stage: Stage) -> None:
     began = time.perf_counter()
     with stage.progress("publishing") as bar:
         task = bar.add_task("", total=flights.num_rows)
+        appender = hr.appender(STREAM)
         step = max(1, min(APPEND_ROWS, flights.num_rows // APPENDS_MIN))
         for at in range(0, flights.num_rows, step):
             if 3 * (at + step) >= flights.num_rows:
@@ -105,8 +106,9 @@ async def publish_and_split(stage: Stage) -> None:
                 # The last part waits for the split, so that something is sure to come after it.
                 await asyncio.wait([splitter])
             part = flights.slice(at, step)
-            await hr.append(STREAM, part)
+            await appender.append(part)
             bar.update(task, advance=part.num_rows)
+        await appender.close()
     took_s = time.perf_counter() - began
     sealed, opened, at_split = await splitter
     followed = await asyncio.wait_for(follower, FOLLOW_TIMEOUT_S)
