@@ -66,6 +66,17 @@ def test_what_surely_matches_does_match(filter: str, rows: list[str]) -> None:
         assert not all(matches(filter, row) for row in rows)
 
 
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 16, 17])
+def test_one_byte_that_differs_is_seen_wherever_it_is(size: int) -> None:
+    prefix = "a" * size
+    rows = [f"{prefix}.{row}" for row in range(20)]
+    assert surely_match(f"{prefix}.>", pa.array(rows))
+    for row in (0, 10, 19):
+        for place in range(size + 1):
+            other = rows[row][:place] + "b" + rows[row][place + 1 :]
+            assert not surely_match(f"{prefix}.>", pa.array([*rows[:row], other, *rows[row + 1 :]]))
+
+
 def test_a_null_or_a_token_that_ends_with_a_wildcard_never_surely_matches() -> None:
     assert not surely_match(">", pa.array(["a", None]))
     assert not surely_match("a.>", pa.array(["a.b", None]))

@@ -230,7 +230,7 @@ class Write:
             return [self._share(route, int(places[0]), pending)]
         # Numbers this short are sorted by radix, several times faster.
         order = places.astype(np.uint16).argsort(kind="stable")
-        ordered = batch.take(events.numbers(order))
+        ordered = events.reordered(batch, order)
         stamps = events.stamps_of(ordered)
         shares, at = [], 0
         for index, count in enumerate(counts):

@@ -28,6 +28,7 @@ from headrace.subjects import (
 )
 
 SUBJECTS_CACHED_MAX = 10_000
+LIMITS_COMPARED_MAX = 16
 
 
 class Route:
@@ -49,14 +50,20 @@ class Route:
         found = route_hash(key, subject, config.key_tokens)
         return bisect_right(self._bounds, found) - 1
 
-    def segments_of(self, batch: pa.RecordBatch) -> npt.NDArray[np.intp]:
+    def segments_of(self, batch: pa.RecordBatch) -> npt.NDArray[np.integer]:
         """Index of the open segment for each row."""
         keys = batch.column("key") if "key" in batch.schema.names else None
         subjects, config = batch.column("subject"), self.stream.config
         if config.partitions:
             return route_partition_array(keys, subjects, config.key_tokens, config.partitions)
         hashes = route_hash_array(keys, subjects, config.key_tokens)
-        return self._limits.searchsorted(hashes, side="right")
+        if len(self._limits) > LIMITS_COMPARED_MAX:
+            return self._limits.searchsorted(hashes, side="right")
+        # To compare all rows with each limit is quicker than a search that guesses wrong.
+        places = np.zeros(len(hashes), np.uint8)
+        for limit in self._limits:
+            places += hashes >= limit
+        return places
 
     def check_subjects(self, batch: pa.RecordBatch) -> None:
         """Refuse a batch with a subject that the stream does not capture."""

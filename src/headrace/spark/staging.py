@@ -127,7 +127,7 @@ class Stager:
         while sum(self._held_bytes.values()) > HELD_BYTES_MAX:
             self._write(max(self._held_bytes, key=self._held_bytes.__getitem__))
 
-    def _places(self, batch: pa.RecordBatch) -> npt.NDArray[np.intp] | None:
+    def _places(self, batch: pa.RecordBatch) -> npt.NDArray[np.integer] | None:
         return None if len(self._route.segments) == 1 else self._route.segments_of(batch)
 
     def _refuse_what_needs_a_store(self) -> None:
@@ -158,7 +158,7 @@ def digest(batch: pa.RecordBatch) -> int:
 
 
 def shares(
-    batch: pa.RecordBatch, places: npt.NDArray[np.intp] | None
+    batch: pa.RecordBatch, places: npt.NDArray[np.integer] | None
 ) -> Iterable[tuple[int, pa.RecordBatch]]:
     """The rows of a batch by place, in their order; without places all have place 0."""
     if places is None:

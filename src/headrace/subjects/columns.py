@@ -89,16 +89,17 @@ def blocks(array: pa.Array) -> Iterator[tuple[int, Block]]:
     if rows == 0:
         return
     _, offset_buffer, data_buffer = array.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int64 if array.type.id in LARGE else np.int32)
-    data = _NO_BYTES if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
+    kind, width = (np.int64, 8) if array.type.id in LARGE else (np.int32, 4)
     first = array.offset
     for low in range(0, rows, BLOCK_ROWS):
-        high = min(rows, low + BLOCK_ROWS)
-        own = offsets[first + low : first + high + 1].astype(np.int64)
+        count = min(rows - low, BLOCK_ROWS)
+        own = np.frombuffer(offset_buffer, kind, count + 1, (first + low) * width).astype(np.int64)
         base = int(own[0])
-        end = int(own[-1])
-        own -= base
-        yield low, Block(data[base:end], own)
+        size = int(own[-1]) - base
+        if base:
+            own -= base
+        data = np.frombuffer(data_buffer, np.uint8, size, base) if size else _NO_BYTES
+        yield low, Block(data, own)
 
 
 class Tokens:
