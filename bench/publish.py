@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -98,23 +99,29 @@ def publish_batches(folder: Path) -> list[Result]:
                 await appender.append(data)
         return BATCHES * ROWS / (time.perf_counter() - started)
 
-    def script(place: Path) -> float:
+    def script(place: Path, *, waits: bool) -> float:
         with headrace.sync.open(place) as hr:
             hr.create_stream("bench", subjects=["bench.>"], segments=SEGMENTS)
             started = time.perf_counter()
-            for _ in range(BATCHES):
-                hr.append("bench", data)
+            if waits:
+                for _ in range(BATCHES):
+                    hr.append("bench", data)
+            else:
+                with hr.appender("bench") as appender:
+                    for _ in range(BATCHES):
+                        appender.append(data)
             return BATCHES * ROWS / (time.perf_counter() - started)
 
     ways: dict[str, Callable[[Path], float]] = {
         "a plain loop": lambda place: asyncio.run(_log(place, in_a_loop)),
         "four at once": lambda place: asyncio.run(_log(place, at_once(4))),
         "sixteen at once": lambda place: asyncio.run(_log(place, at_once(16))),
+        "a plain loop, headrace.sync": partial(script, waits=False),
     }
     # Whoever waits for every commit has chosen latency; what that costs is shown without a target.
     waiting: dict[str, Callable[[Path], float]] = {
         "each waited for": lambda place: asyncio.run(_log(place, in_turn)),
-        "each waited for, headrace.sync": script,
+        "each waited for, headrace.sync": partial(script, waits=True),
     }
     asyncio.run(_log(folder / "sample", lambda hr: hr.append("bench", data)))
     blobs = stored_blobs(folder / "sample", SEGMENTS)

@@ -6,6 +6,7 @@ and waited for.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ T = TypeVar("T")
 class Runner(Protocol):
     """Somebody with a loop on another thread."""
 
+    loop: asyncio.AbstractEventLoop
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there, and wait for it."""
         ...
@@ -46,7 +49,8 @@ class BlockingAppender:
 
     def append(self, data: Events) -> None:
         """Append events; returns once they are checked and there is room for more."""
-        self._runner.run(self.appender.append(data))
+        while not self.appender.append_from(self._runner.loop, data):
+            self._runner.run(self.appender.room())
 
     def flush(self) -> None:
         """Wait until all that was appended so far is durable."""

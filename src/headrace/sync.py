@@ -92,16 +92,16 @@ class Headrace:
 
     def __init__(self, asynchronous: client.Headrace) -> None:
         self.client = asynchronous
-        self._loop = asyncio.new_event_loop()
+        self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="headrace-loop", daemon=True)
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the background loop and wait for it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()
         except BaseException:
@@ -129,9 +129,9 @@ class Headrace:
             self._stop()
 
     def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
-        self._loop.close()
+        self.loop.close()
 
     create_stream = _mirror(client.Headrace.create_stream)
     configure_stream = _mirror(client.Headrace.configure_stream)

@@ -7,6 +7,7 @@ import fcntl
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -238,6 +239,24 @@ def test_scripts_have_it_too(catalog_url: str) -> None:
         with pytest.raises(AppenderClosedError):
             appender.append(numbered(20))
         appender.close()
+
+
+def test_threads_may_share_one(tmp_path: Path) -> None:
+    with headrace.sync.open(tmp_path / "d") as hr, hr.appender("a") as appender:
+        hr.create_stream("a", subjects=["a.>"])
+
+        def give(thread: int) -> None:
+            for number in range(APPENDS):
+                event = headrace.Event(subject="a.x", value=b"%d" % number, key=f"k{thread}")
+                appender.append(event)
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(give, range(4)))
+        appender.flush()
+        rows = [row for batch in hr.read("a") for row in batch.to_pylist()]
+        for thread in range(4):
+            own = [int(row["value"]) for row in rows if row["key"] == f"k{thread}"]
+            assert own == list(range(APPENDS))
 
 
 _WRITER = """

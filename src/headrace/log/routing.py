@@ -102,10 +102,6 @@ class Routes:
         route = self._routes.get(name)
         return route if route is not None else self.refresh(name)
 
-    def check(self, name: str, batch: pa.RecordBatch) -> None:
-        """Refuse a batch with a subject that the stream does not capture."""
-        self.get(name).check_subjects(batch)
-
     def is_known(self, name: str) -> bool:
         """Whether ``get`` answers without asking the catalog."""
         return name in self._routes
