@@ -35,7 +35,8 @@ class Joined:
             run = list(found)
             self._runs.append(run)
             whole = pa.concat_batches([self._appends[at].batch for at in run])
-            self.write.add(stream, whole)
+            captured = all(self._appends[at].captured for at in run)
+            self.write.add(stream, whole, captured=captured)
 
     def placed(self, outcome: Outcome) -> list[tuple[Placed, ...]]:
         """Where the events of every write are, in the order of the writes."""
