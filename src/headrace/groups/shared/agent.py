@@ -131,6 +131,12 @@ class Agent:
         )
         return self._handle(effects, now_ms)
 
+    def on_cut(self, leader: str, now_ms: int) -> None:
+        """The way to a leader ended; those who speak to it say again what may be lost."""
+        for borrower in self._borrowers.values():
+            if borrower.leader == leader:
+                borrower.on_cut(now_ms)
+
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what is due."""
         effects: list[Effect] = []

@@ -423,6 +423,10 @@ class Borrower:
 
     # --- time ---
 
+    def on_cut(self, now_ms: int) -> None:
+        """The way to the leader ended, and what was on it may be lost: say it again at once."""
+        self._ping_due_ms = self._resend_due_ms = now_ms
+
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what is due."""
         self._clock_ms = now_ms

@@ -215,6 +215,10 @@ class Borrowing:
         """A message of a leader."""
         self._do(self._handler.receive(message, self._post.now_ms))
 
+    def on_cut(self, node: str) -> None:
+        """The connection to a leader's node ended."""
+        self._handler.on_cut(node, self._post.now_ms)
+
     @property
     def due_ms(self) -> int:
         """When ``tick`` has something to do."""

@@ -136,6 +136,10 @@ class Handler:
         """A message of a leader, for one of the borrowers."""
         return self._note(self._agent.receive(message, now_ms))
 
+    def on_cut(self, leader: str, now_ms: int) -> None:
+        """The way to a leader ended."""
+        self._agent.on_cut(leader, now_ms)
+
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what is due."""
         return self._note(self._agent.tick(now_ms))

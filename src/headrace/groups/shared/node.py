@@ -85,6 +85,10 @@ class LocalSession(Protocol):
         """A message of a leader."""
         ...
 
+    def on_cut(self, node: str) -> None:
+        """The connection to a leader's node ended."""
+        ...
+
     @property
     def due_ms(self) -> int:
         """When ``tick`` has something to do."""
@@ -106,7 +110,7 @@ class Node:
         self.leaders: dict[str, Leading] = {}
         self.statistics = Statistics()
         self.listener = Listener(self._from_peer, self.statistics, self._gathers)
-        self.peers = Peers(self._look_up_node, self._to_local, self.statistics)
+        self.peers = Peers(self._look_up_node, self._to_local, self._on_cut, self.statistics)
         self._loading: dict[str, StartLeader] = {}
         self._sessions: dict[str, LocalSession] = {}
         self._routes: dict[str, Outbox] = {}
@@ -356,6 +360,12 @@ class Node:
     def _to_local(self, message: FromLeader) -> None:
         self._mail.append(message)
         self._drain_soon()
+
+    def _on_cut(self, node: str) -> None:
+        """Those who speak to leaders there do not wait to find out that they were not heard."""
+        for session in self._sessions.values():
+            session.on_cut(node)
+        self.rearm()
 
     def _deliver(self, message: FromLeader) -> None:
         session = self._sessions.get(_session_key(message))

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from http import HTTPStatus
@@ -376,10 +377,13 @@ class Peers:
         self,
         look_up: Callable[[str], Awaitable[tuple[Address | None, str]]],
         received: Callable[[FromLeader], None],
+        cut: Callable[[str], None],
         statistics: Statistics,
     ) -> None:
+        """`cut` is told of a node whose connection has ended after it had been there a while."""
         self._look_up = look_up
         self._received = received
+        self._cut = cut
         self._statistics = statistics
         self._post = Post()
         self._outboxes: dict[str, Outbox] = {}
@@ -402,11 +406,14 @@ class Peers:
     async def _talk(self, node: str, outbox: Outbox) -> None:
         """One connection, from dialling to its end."""
         link = Link(self._take, outbox, self._statistics)
+        began_s = time.monotonic()
         try:
             await self._dial(node, link)
+            lasted = time.monotonic() - began_s > REDIAL_S
         except (OSError, TimeoutError, WSError, HeadraceError) as error:
             _log.debug("node %s: %s", node, error)
             outbox.close()
+            lasted = False
             # So that a node that is gone is not dialled for every single message.
             await asyncio.sleep(REDIAL_S)
         finally:
@@ -416,6 +423,8 @@ class Peers:
                 del self._tasks[node]
             await link.close()
             outbox.close()
+        if lasted:
+            self._cut(node)
 
     async def _dial(self, node: str, link: Link) -> None:
         address, secret = await self._look_up(node)

@@ -35,6 +35,9 @@ from headrace.groups.shared.messages import (
 from headrace.groups.shared.node import Node
 from headrace.groups.shared.pace import Pace
 from tests.groups.shared.runtime.support import (
+    PATIENCE_S,
+    QUICK_BORROWER,
+    QUICK_LEADER,
     Worker,
     has_units,
     more_than,
@@ -169,6 +172,57 @@ def test_connections_that_are_cut_are_dialled_again(tmp_path: Path) -> None:
                 await until(lambda: len(a.acked + b.acked) == 1000, "all events")
                 assert a.delivered + b.delivered == dict.fromkeys(values, 1)
                 assert there.statistics.sent > 0
+
+    run(test())
+
+
+def test_what_was_on_a_connection_that_is_cut_is_said_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "REDIAL_S", 0.0)
+    take = transport.Listener._take
+    lost: list[bytes] = []
+    losing = False
+
+    def losing_take(self: transport.Listener, data: bytes, outbox: transport.Outbox) -> None:
+        if losing:
+            lost.append(data)
+        else:
+            take(self, data, outbox)
+
+    monkeypatch.setattr(transport.Listener, "_take", losing_take)
+    patient = msgspec.structs.replace(QUICK_BORROWER, ping_ms=2000, resend_ms=600_000)
+
+    async def test() -> None:
+        nonlocal losing
+        options = headrace.SharedOptions(borrower=patient, leader=QUICK_LEADER)
+        async with (
+            open_log(tmp_path / "d") as one,
+            headrace.open(tmp_path / "d", housekeeping=False, shared=options) as other,
+        ):
+            await one.create_stream("orders", ["orders.>"])
+            # The group is led where its first subscriber was.
+            async with Worker(one, "a", SHARED) as a:
+                await until(lambda: a.session.units, "its unit")
+                session = other.session("b")
+                await session.__aenter__()
+                await session.subscribe(SHARED)
+            node = await one._shared.node()
+            assert node.leaders
+            await until(lambda: session.units, "its unit")
+            await publish(one, "orders", 2)
+            deliveries = aiter(session)
+            await (await anext(deliveries)).ack()
+            last = await anext(deliveries)
+            losing = True
+            ack = asyncio.ensure_future(last.ack())
+            await until(lambda: lost, "the report")
+            assert not ack.done()
+            losing = False
+            for connection in list(node.listener.connections):
+                connection.abort()
+            await asyncio.wait_for(ack, PATIENCE_S)
+            await session.close()
 
     run(test())
 
