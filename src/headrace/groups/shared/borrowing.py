@@ -155,7 +155,8 @@ class Borrowing:
         self._held: dict[tuple[str, Unit], Held] = {}
         self._by_name: dict[str, Held] = {}
         self._opening: list[Held] = []
-        self._drained = asyncio.Event()
+        self._closing = False
+        self._at_rest = asyncio.Event()
         self._settler = Settler(post.host, settings.settle_timeout_ms)
         self._doing = False
         self._told: deque[Callable[[], None]] = deque()
@@ -193,16 +194,23 @@ class Borrowing:
 
     async def drain(self, grace_s: float) -> None:
         """Hand out nothing more, and give what is in flight some time to be answered."""
+        self._closing = True
         for held in self._held.values():
             if held.opened and not held.over and not held.drained:
                 with suppress(UnknownUnitError):
                     self._sink.drain(held.name, held.token)
-        self._drained.clear()
         await asyncio.sleep(0)
-        if grace_s > 0 and any(held.opened and not held.drained for held in self._held.values()):
+        self._check_rest()
+        if grace_s > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(grace_s):
-                    await self._drained.wait()
+                    await self._at_rest.wait()
+
+    def _check_rest(self) -> None:
+        """Whether nothing is in flight any more."""
+        at_work = (held.opened and not (held.drained or held.over) for held in self._held.values())
+        if self._closing and not any(at_work):
+            self._at_rest.set()
 
     def fence(self) -> None:
         """The session was taken over: nothing counts any more."""
@@ -296,7 +304,8 @@ class Borrowing:
             for held in batch:
                 segment_id = found.get(held.unit)
                 # A unit whose stream was deleted meanwhile is revoked before long.
-                if not held.over and not held.releasing and segment_id is not None:
+                unwanted = held.over or held.releasing or self._closing
+                if not unwanted and segment_id is not None:
                     self._open_one(held, segment_id)
 
     def _open_one(self, held: Held, segment_id: int) -> None:
@@ -330,8 +339,7 @@ class Borrowing:
             held.drained = True
             if held.releasing:
                 self._final(held, progress)
-            if all(each.drained or not each.opened for each in self._held.values()):
-                self._drained.set()
+            self._check_rest()
 
     def _final(self, held: Held, progress: Progress) -> None:
         """The last word on a unit."""
@@ -372,6 +380,7 @@ class Borrowing:
         if held.opened and not held.drained:
             with suppress(UnknownUnitError):  # it may have found out by itself
                 self._sink.abandon(held.name, held.token, held.fenced)
+        self._check_rest()
 
     # --- acks ---
 

@@ -25,6 +25,7 @@ from headrace.errors import (
     UnknownSubscriptionError,
 )
 from headrace.groups.shared.admin import Groups
+from headrace.groups.shared.borrowing import Borrowing
 from headrace.groups.shared.session import Session
 from tests.groups.shared.runtime.support import Worker, count, open_log, publish, run, total, until
 
@@ -57,6 +58,43 @@ def test_shared_and_private_subscriptions_stand_side_by_side(catalog_url: str) -
                 await until(lambda: count(w1, w2) == 120, "all events for group and session")
                 assert total(w1, w2) == dict.fromkeys(values, 2)
                 assert set(w1.acked) == set(values)
+
+    run(test())
+
+
+def test_a_unit_that_comes_while_a_session_closes_does_not_hold_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening = Borrowing._open
+    may_open = asyncio.Event()
+    may_open.set()
+
+    async def slowly(self: Borrowing) -> None:
+        await may_open.wait()
+        await opening(self)
+
+    monkeypatch.setattr(Borrowing, "_open", slowly)
+
+    async def test() -> None:
+        async with open_log(tmp_path / "d") as hr:
+            await hr.create_stream("orders", ["orders.>"])
+            await hr.create_stream("refunds", ["refunds.>"])
+            session = hr.session("w")
+            await session.__aenter__()
+            await session.subscribe(SHARED)
+            await until(lambda: session.units, "its unit")
+            await publish(hr, "orders", 1)
+            delivery = await anext(aiter(session))
+            may_open.clear()
+            await session.subscribe("$share/g/refunds.>")
+            await until(lambda: session._borrowing._opening, "another unit")
+            closing = asyncio.create_task(session.close(grace_s=600))
+            await until(lambda: session._borrowing._closing, "its closing")
+            may_open.set()
+            await until(lambda: not session._borrowing._opening, "a look at the unit")
+            assert not closing.done()
+            await delivery.ack()
+            await closing
 
     run(test())
 
