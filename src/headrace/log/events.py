@@ -501,16 +501,16 @@ def public(batch: pa.RecordBatch, segment: int, offsets: pa.Array) -> pa.RecordB
     count = batch.num_rows
     stored = batch.columns
     arrays = [_segment_column(segment, count), offsets]
-    for kind, at in _read_plan(tuple(batch.schema.names)):
-        arrays.append(_nulls(kind, count) if at is None else stored[at])
+    for place in _read_plan(tuple(batch.schema.names)):
+        arrays.append(stored[place] if isinstance(place, int) else _nulls(place, count))
     return pa.RecordBatch.from_arrays(arrays, schema=READ_SCHEMA)
 
 
 @lru_cache(maxsize=64)
-def _read_plan(names: tuple[str, ...]) -> tuple[tuple[pa.DataType, int | None], ...]:
-    """For each column that is read: its type, and its place among those that are stored."""
+def _read_plan(names: tuple[str, ...]) -> tuple[int | pa.Array, ...]:
+    """For each column that is read: its place among those that are stored, or nulls instead."""
     return tuple(
-        (field.type, names.index(field.name) if field.name in names else None)
+        names.index(field.name) if field.name in names else _many_nulls(field.type)
         for field in list(READ_SCHEMA)[2:]
     )
 
@@ -527,11 +527,9 @@ def _many_times(segment: int) -> pa.Array:
     return numbers(np.full(_NULLS, segment, np.int32))
 
 
-def _nulls(kind: pa.DataType, count: int) -> pa.Array:
+def _nulls(many: pa.Array, count: int) -> pa.Array:
     """Nulls for a column that is not stored; all share one piece of memory."""
-    if count > _NULLS:
-        return pa.nulls(count, kind)
-    return _many_nulls(kind).slice(0, count)
+    return many.slice(0, count) if count <= _NULLS else pa.nulls(count, many.type)
 
 
 _NULLS = 65_536
