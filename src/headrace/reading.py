@@ -1,7 +1,8 @@
 """A read under way, for programs with an event loop.
 
-Where that is swift, blobs are read by the event loop itself, one load at a turn.  Files, catalogs
-elsewhere, and a disk that turns out to be slow are for a thread that fetches ahead.
+Where that is swift, blobs are read by the event loop itself, one load at a turn; another thread
+only joins what it fetched.  Files, catalogs elsewhere, and a disk that turns out to be slow are for
+a thread that fetches ahead.
 
 Of a read that ends, the thread goes from one load to the next without being asked for each, until
 ``AHEAD`` of them are there.  It bothers the event loop only when somebody waits for one, and then
@@ -23,6 +24,7 @@ import pyarrow as pa
 
 from headrace.catalog.wake import calling_on
 from headrace.log.cursor import FileAhead, OnDamaged
+from headrace.log.pipeline import Pipeline
 from headrace.log.read import Query, Reader
 from headrace.log.swift import Swift
 
@@ -144,6 +146,7 @@ class Reading:
         self._query = query
         self._on_damaged = on_damaged
         self._reader: Reader | None = None
+        self._pipeline: Pipeline | None = None
         self._ahead: _Ahead | None = None
         self._next_load: asyncio.Future[Load] | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -209,18 +212,28 @@ class Reading:
             if load is not None:
                 return self._returned(load)
         if self._ahead is None:
+            self._end_pipeline()
             self._ahead = _Ahead(self._reader)
         self._news.clear()
         return self._returned(await self._ahead.next())
 
     def _load_here(self) -> Load | None:
         """The next load, read on the event loop; None if a thread has to."""
-        assert self._reader is not None
+        reader = self._reader
+        assert reader is not None
+        if self._pipeline is None and self._query.limit is None:
+            self._pipeline = Pipeline(reader)
+        read = partial(reader.next, brief=True) if self._pipeline is None else self._pipeline.next
         try:
-            return self._swift.load(partial(load_of, self._reader, brief=True))
+            return self._swift.load(read), reader.positions
         except FileAhead:
             self._swift.on = False
             return None
+
+    def _end_pipeline(self) -> None:
+        if self._pipeline is not None:
+            self._pipeline.close()
+            self._pipeline = None
 
     async def _follow(self) -> Load:
         assert self._reader is not None
@@ -249,6 +262,7 @@ class Reading:
 
     def wake(self) -> None:
         """Look again; the client does this when it closes, so that nobody waits for ever."""
+        self._end_pipeline()
         self._news.set()
 
     async def close(self) -> None:
@@ -261,6 +275,7 @@ class Reading:
         if self._next_load is not None:
             loading, self._next_load = self._next_load, None
             await asyncio.wait([loading])
+        self._end_pipeline()
         if self._ahead is not None:
             ahead, self._ahead = self._ahead, None
             await ahead.close()

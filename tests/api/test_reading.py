@@ -23,7 +23,7 @@ from headrace.errors import (
     UnknownSegmentError,
     UnknownStreamError,
 )
-from headrace.log import limits
+from headrace.log import cursor, limits, swift
 from headrace.log.cursor import Cursor
 from headrace.log.read import Place
 from tests.api.test_client import run, table_of, values_of
@@ -243,6 +243,45 @@ def test_a_read_that_ends_misses_nothing_when_its_reader_gives_up_waiting(
                     assert reading.positions == {0: len(seen)}
             assert seen == [b"%d" % i for i in range(60)]
             assert await anext(reading, None) is None
+
+    run(work())
+
+
+@pytest.mark.parametrize("ending", ["read to the end", "closed", "log closed"])
+def test_a_read_that_joins_loads_on_a_thread_misses_nothing_and_leaves_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setattr(limits, "READ_ROWS", 1)
+    monkeypatch.setattr(cursor, "LARGE_BYTES", 1)
+    monkeypatch.setattr(swift, "SWIFT_S", 60.0)
+
+    def joining() -> bool:
+        return any(thread.name == "headrace-join" for thread in threading.enumerate())
+
+    async def work() -> None:
+        async with headrace.open(tmp_path / "d") as hr:
+            await filled(hr, 60)
+            assert await values_of(hr, "orders", limit=7) == [b"%d" % i for i in range(7)]
+            seen: list[bytes] = []
+            reading = hr.read("orders")
+            patience_s = 0.0
+            while len(seen) < 60:
+                patience_s = (patience_s + 0.00007) % 0.004
+                with contextlib.suppress(TimeoutError):
+                    batch = await asyncio.wait_for(anext(reading), patience_s)
+                    seen += batch.column("value").to_pylist()
+                    assert reading.positions == {0: len(seen)}
+                if len(seen) == 30:
+                    assert joining()
+                    if ending != "read to the end":
+                        break
+            assert seen == [b"%d" % i for i in range(len(seen))]
+            if ending == "read to the end":
+                assert await anext(reading, None) is None
+            elif ending == "closed":
+                await reading.close()
+            assert joining() == (ending == "log closed")
+        assert not joining()
 
     run(work())
 

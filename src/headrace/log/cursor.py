@@ -1,15 +1,15 @@
 """A cursor reads one segment forward: fetches batches, checks them, and joins small ones.
 
-What it holds at a time is bounded by ``READ_BYTES`` and ``READ_ROWS``, whatever the backlog.
-Blobs are checked against their checksum; files by that of their footer, Parquet's page checksums
-and their row count.
+What it holds at a time is bounded by ``READ_BYTES`` or ``AHEAD_BYTES``, and by ``READ_ROWS``,
+whatever the backlog.  Blobs are checked against their checksum; files by that of their footer,
+Parquet's page checksums and their row count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -22,6 +22,12 @@ from headrace.log.shelf import UNDECODABLE, Shelf, flaw
 from headrace.store import Store
 
 FETCH_MAX = 512
+LARGE_BYTES = limits.READ_BYTES // 16
+"""Smaller loads are joined in less time than it takes to hand them over to another thread."""
+
+AHEAD_BYTES = limits.READ_BYTES * 3 // 2
+"""How much is fetched while another thread joins the load before it: to fetch and join
+``READ_BYTES`` takes as long."""
 
 OnDamaged = Callable[[DamagedBatchError], None]
 
@@ -33,6 +39,29 @@ class FileAhead(Exception):
 # A C library that gives the memory of every load back to the system, to ask for it again with the
 # next one, spends a fifth of a read on that.  glibc stops it once a block so large was freed.
 bytes(4 * limits.READ_BYTES)
+
+
+class Load(msgspec.Struct, frozen=True, eq=False):
+    """Blobs of one segment that were fetched, with the events from ``start`` to ``end`` - 1."""
+
+    cursor: Cursor
+    shelf: Shelf
+    skip: int
+    """So many events of the first blob come before ``start``."""
+    start: int
+    end: int
+
+    def joined(self) -> pa.RecordBatch:
+        """Its events as :meth:`Cursor.next` returns them; once, and on any thread.
+
+        Raises one of ``UNDECODABLE`` if a blob is no good although its checksum is.
+        """
+        found = self.shelf.joined()
+        assert found is not None
+        count = self.end - self.start
+        if found.num_rows != count:
+            found = found.slice(self.skip, count)
+        return _with_offsets(found, self.start)
 
 
 class Cursor:
@@ -55,6 +84,7 @@ class Cursor:
         self.position = position
         self._on_damaged = on_damaged
         self._batches_wanted = 8
+        self._load_bytes = 0
         self._file: Iterator[pa.RecordBatch] | None = None
         self._file_end = 0
         self._file_path: str | None = None
@@ -75,7 +105,7 @@ class Cursor:
                 raise FileAhead
             return self._next_of_file(end)
         start = self.position
-        found, stop = self._catalog.read(lambda tx: self._read(tx, end))
+        found, stop = self._read(end)
         if found is not None:
             self.position = start + found.num_rows
             return found
@@ -93,21 +123,48 @@ class Cursor:
 
     # -- blobs --------------------------------------------------------------------------
 
-    def _read(self, tx: Tx, end: int) -> tuple[pa.RecordBatch | None, Batch | None]:
+    def fetch(self, start: int, end: int) -> Load | None:
+        """The blobs from ``start`` on, if there are any good ones and the last load was large.
+
+        ``position`` stays: whoever joined the load moves it.
+        """
+        if self._file is not None or self._load_bytes < LARGE_BYTES:
+            return None
+        try:
+            return self._gather(start, end, AHEAD_BYTES)[0]
+        except UNDECODABLE:
+            return None
+
+    def _read(self, end: int) -> tuple[pa.RecordBatch | None, Batch | None]:
         """The blobs from ``position`` on, and what they stop at if that is no good blob."""
         try:
-            return self._gather(tx, end, Shelf())
+            return self._joined(end)
         except UNDECODABLE:
             # Which of them is no good is seen when each is decoded by itself.
-            return self._gather(tx, end, Shelf(copies=False))
+            return self._joined(end, copies=False)
 
-    def _gather(self, tx: Tx, end: int, shelf: Shelf) -> tuple[pa.RecordBatch | None, Batch | None]:
-        begin = at = self.position
+    def _joined(
+        self, end: int, *, copies: bool = True
+    ) -> tuple[pa.RecordBatch | None, Batch | None]:
+        load, stop = self._gather(self.position, end, limits.READ_BYTES, copies=copies)
+        return None if load is None else load.joined(), stop
+
+    def _gather(
+        self, start: int, end: int, size_bytes: int, *, copies: bool = True
+    ) -> tuple[Load | None, Batch | None]:
+        """About so much from ``start`` on, and what it stops at if that is no good blob."""
+        shelf = Shelf(copies=copies)
+        return self._catalog.read(lambda tx: self._put_all(tx, start, end, size_bytes, shelf))
+
+    def _put_all(
+        self, tx: Tx, start: int, end: int, size_bytes: int, shelf: Shelf
+    ) -> tuple[Load | None, Batch | None]:
+        begin = at = start
         rows_end = min(end, at + limits.READ_ROWS)
         size = count = 0
         stop = None
         for batch in batches.from_offset(
-            tx, self._segment_id, at, self._batches_wanted, limits.READ_BYTES
+            tx, self._segment_id, at, self._batches_wanted, size_bytes
         ):
             if batch.start > at or batch.path is not None or not shelf.put(batch):
                 stop = batch
@@ -115,19 +172,15 @@ class Cursor:
             begin, at = min(begin, batch.start), batch.end
             size += batch.size_bytes
             count += 1
-            if at >= rows_end or size >= limits.READ_BYTES:
+            if at >= rows_end or size >= size_bytes:
                 break
-        if size:
-            # As many as fill a load, from the sizes seen; a wrong guess costs a short one.
-            wanted = limits.READ_BYTES * count // size + 1
-            self._batches_wanted = max(1, min(FETCH_MAX, wanted))
-        joined = shelf.joined()
-        if joined is None:
+        if not count:
             return None, stop
-        found, layout = joined
-        if begin < self.position or at > end:
-            found = found.slice(self.position - begin, min(at, end) - self.position)
-        return _with_offsets(found, layout, self.position), stop
+        self._load_bytes = size
+        # As many as fill a load, from the sizes seen; a wrong guess costs a short one.
+        wanted = size_bytes * count // max(1, size) + 1
+        self._batches_wanted = max(1, min(FETCH_MAX, wanted))
+        return Load(self, shelf, start - begin, start, min(at, end)), stop
 
     def _lost(self, upto: int) -> None:
         """There is no batch at ``position``: it was trimmed, or it is missing."""
@@ -187,7 +240,8 @@ class Cursor:
             part = part.slice(0, end - start)
             self._file = None
         self.position += part.num_rows
-        return _with_offsets(part, events.layout_of(part.schema), start)
+        schema = events.schema_of(events.layout_of(part.schema))
+        return _with_offsets(pa.RecordBatch.from_arrays(part.columns, schema=schema), start)
 
     def _reopen(self, end: int) -> None:
         """The file is gone: replaced or trimmed since it was looked up, or lost."""
@@ -226,11 +280,9 @@ class Cursor:
                     skip = max(0, skip - part.num_rows)
 
 
-def _with_offsets(batch: pa.RecordBatch, layout: int, start: int) -> pa.RecordBatch:
+def _with_offsets(batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
     offsets = events.numbers(np.arange(start, start + batch.num_rows, dtype=np.int64))
-    return pa.RecordBatch.from_arrays([offsets, *batch.columns], schema=_numbered(layout))
+    return batch.add_column(0, _OFFSET, offsets)
 
 
-@lru_cache(maxsize=1 << len(events.COLUMNS))
-def _numbered(layout: int) -> pa.Schema:
-    return events.schema_of(layout).insert(0, pa.field("offset", pa.int64()))
+_OFFSET = pa.field("offset", pa.int64())

@@ -9,8 +9,8 @@ and are decoded where they are.
 
 from __future__ import annotations
 
-import threading
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ UNDECODABLE = (pa.ArrowException, ValueError, OSError, EOFError)
 
 
 class Shelf:
-    """The blobs of one load; a thread has only one of these in use at a time.
+    """The blobs of one load.
 
     With ``copies=False`` all blobs are decoded where they are: slower, and it tells at once of
     one that cannot be.
@@ -36,8 +36,7 @@ class Shelf:
         self._small_bytes = SMALL_BYTES if copies else 0
         self._parts: list[pa.RecordBatch] = []
         self._layouts: list[int] = []
-        self._memory = _Memory.of_this_thread()
-        self._view = self._memory.view
+        self._memory: _Memory | None = None
         self._end = 0
         self._layout = 0
         """That of the blobs that were copied, if there are any."""
@@ -51,7 +50,8 @@ class Shelf:
             return False
         begin, end = self._end, self._end + size
         if batch.layout == self._layout and size <= self._small_bytes and end <= _Memory.SIZE:
-            self._view[begin:end] = data
+            assert self._memory is not None
+            self._memory.view[begin:end] = data
             self._end = end
             self._rows += batch.end - batch.start
             return True
@@ -65,25 +65,31 @@ class Shelf:
             return False
         return True
 
-    def joined(self) -> tuple[pa.RecordBatch, int] | None:
-        """All that was put here as one record batch, and its layout; None if nothing was.
+    def joined(self) -> pa.RecordBatch | None:
+        """All that was put here as one record batch; None if nothing was.  To be called once.
 
         Raises one of ``UNDECODABLE`` if a blob is no good although its checksum is.
         """
         self._decode()
+        if self._memory is not None:
+            self._memory.given_back()
+            self._memory = None
         parts, layouts = self._parts, self._layouts
         if len(parts) <= 1:
-            return (parts[0], layouts[0]) if parts else None
+            return parts[0] if parts else None
         layout = int(np.bitwise_or.reduce(layouts))
-        return pa.concat_batches([widen(part, layout) for part in parts]), layout
+        return pa.concat_batches([widen(part, layout) for part in parts])
 
     def _begin(self, batch: Batch) -> None:
         """Copy the first of its layout."""
         data, schema = batch.data, _schema_message(batch.layout)
         assert data is not None
+        if self._memory is None:
+            self._memory = _Memory.taken()
+        view = self._memory.view
         begin, self._end = len(schema), len(schema) + len(data)
-        self._view[:begin] = schema
-        self._view[begin : self._end] = data
+        view[:begin] = schema
+        view[begin : self._end] = data
         self._layout, self._rows, self._first = batch.layout, batch.end - batch.start, batch
 
     def _decode(self) -> None:
@@ -95,6 +101,7 @@ class Shelf:
             # It is alone, and Arrow would not copy it: the part would change with the memory.
             self._keep(_open(first), self._layout)
         else:
+            assert self._memory is not None
             with pa.ipc.open_stream(self._memory.buffer.slice(0, self._end)) as stream:
                 found = stream.read_all()
             if found.num_rows != self._rows:
@@ -108,10 +115,14 @@ class Shelf:
 
 
 class _Memory:
-    """Where blobs are copied to; each thread has its own, and only what was used of it is there."""
+    """Where blobs are copied to; only what was used of it is there.
+
+    Some are kept for the next who needs one.  Of a shelf that was not joined it is simply gone.
+    """
 
     SIZE = 2 * limits.READ_BYTES
-    _threads = threading.local()
+    KEPT_MAX = 8
+    _kept: ClassVar[list[_Memory]] = []
 
     def __init__(self) -> None:
         memory = bytearray(self.SIZE)
@@ -119,11 +130,16 @@ class _Memory:
         self.buffer = pa.py_buffer(memory)
 
     @classmethod
-    def of_this_thread(cls) -> _Memory:
-        found: _Memory | None = getattr(cls._threads, "memory", None)
-        if found is None:
-            found = cls._threads.memory = cls()
-        return found
+    def taken(cls) -> _Memory:
+        try:
+            return cls._kept.pop()
+        except IndexError:
+            return cls()
+
+    def given_back(self) -> None:
+        """Nobody may look at it any more."""
+        if len(self._kept) < self.KEPT_MAX:
+            self._kept.append(self)
 
 
 def flaw(batch: Batch) -> str:
