@@ -17,7 +17,7 @@ from headrace.errors import CatalogUnavailableError, DamagedBatchError
 from headrace.log import cursor, limits
 from headrace.log.cursor import Cursor, FileAhead
 from headrace.log.log import Log
-from headrace.log.pipeline import Pipeline
+from headrace.log.pipeline import THREADS_MAX, Pipeline
 from headrace.log.read import Query, Reader
 from tests.log.helpers import create, event, table
 from tests.support import wait_until
@@ -261,6 +261,25 @@ def test_small_loads_need_no_thread(
         seen += numbers_of(batch)
         assert not joiners()
     assert seen == list(range(40))
+
+
+def test_more_reads_than_threads_are_read_as_well(log: Log, pipelines: list[Pipeline]) -> None:
+    fill(log)
+    seen: list[list[int]] = [[] for _ in range(THREADS_MAX + 2)]
+    many = [piped(log.reader("s", Query()), pipelines) for _ in seen]
+    for _ in range(5):
+        for pipeline, own in zip(many, seen, strict=True):
+            batch = pipeline.next()
+            assert batch is not None
+            own += numbers_of(batch)
+    assert len(joiners()) == THREADS_MAX
+    for pipeline, own in zip(many, seen, strict=True):
+        drain(pipeline, own)
+        assert own == list(range(40))
+        pipeline.close()
+    assert not joiners()
+    drain(piped(log.reader("s", Query()), pipelines), [])
+    assert len(joiners()) == 1
 
 
 def test_the_thread_ends_with_a_read_that_nobody_closed(log: Log) -> None:

@@ -19,6 +19,11 @@ from headrace.log.cursor import Load
 from headrace.log.read import Reader
 from headrace.log.shelf import UNDECODABLE
 
+THREADS_MAX = 4
+"""Reads of one event loop have no use for more, and each holds two loads."""
+
+_free = threading.BoundedSemaphore(THREADS_MAX)
+
 
 class Pipeline:
     """Reads as :meth:`Reader.next` does if it has to be brief; for reads without a limit."""
@@ -38,9 +43,10 @@ class Pipeline:
                 return reader.next(brief=True)
             joiner.start(load)
         ahead = None
-        # What cannot be fetched now is told when its turn comes.
-        with suppress(HeadraceError):
-            ahead = reader.fetch(load)
+        if joiner.at_work:
+            # What cannot be fetched now is told when its turn comes.
+            with suppress(HeadraceError):
+                ahead = reader.fetch(load)
         try:
             found = joiner.joined(load)
         except UNDECODABLE:
@@ -65,7 +71,8 @@ class _Joiner:
     """Joins loads on a thread of its own, which begins with the first of them.
 
     Two queues and no more: both threads are busy with a load for a millisecond, and everything
-    that they run in Python on top of that holds up the other one.
+    that they run in Python on top of that holds up the other one.  When enough others have such a
+    thread, a load is joined by whoever asks for it.
     """
 
     def __init__(self) -> None:
@@ -73,18 +80,26 @@ class _Joiner:
         self._done: SimpleQueue[_Joined] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
+    @property
+    def at_work(self) -> bool:
+        """Whether there is a thread."""
+        return self._thread is not None
+
     def start(self, load: Load) -> None:
-        if self._thread is None:
+        if self._thread is None and _free.acquire(blocking=False):
             self._thread = threading.Thread(
                 target=_join, args=(self._given, self._done), name="headrace-join", daemon=True
             )
             self._thread.start()
             # The thread of a read that nobody closed ends too.
-            weakref.finalize(self, self._given.put, None)
-        self._given.put(load)
+            self._end = weakref.finalize(self, _end, self._given)
+        if self._thread is not None:
+            self._given.put(load)
 
     def joined(self, load: Load) -> pa.RecordBatch:
         """What became of a load that was started; those started before it are forgotten."""
+        if self._thread is None:
+            return load.joined()
         while True:
             done, found = self._done.get()
             if done is not load:
@@ -95,9 +110,14 @@ class _Joiner:
 
     def close(self) -> None:
         if self._thread is not None:
-            self._given.put(None)
+            self._end()
             self._thread.join()
             self._thread = None
+
+
+def _end(given: SimpleQueue[Load | None]) -> None:
+    given.put(None)
+    _free.release()
 
 
 def _join(given: SimpleQueue[Load | None], done: SimpleQueue[_Joined]) -> None:
