@@ -293,7 +293,8 @@ class Headrace:
 
         All of it is durable when the block ends, or after ``await orders.flush()``.  It is stored
         in the order in which it was given.  If an append cannot be stored, nothing behind it is
-        written, and the next call or the end of the block raises what went wrong.
+        written, and the next call or the end of the block raises what went wrong.  Arrow data is
+        not copied: memory of your own under a table has to stay as it is until then.
         """
         appender = Appender(self, stream)
         self._appenders.add(appender)

@@ -196,7 +196,8 @@ class Headrace:
 
         All of it is durable when the block ends, or after ``orders.flush()``.  It is stored in the
         order in which it was given.  If an append cannot be stored, nothing behind it is written,
-        and the next call or the end of the block raises what went wrong.
+        and the next call or the end of the block raises what went wrong.  Arrow data is not copied:
+        memory of your own under a table has to stay as it is until then.
         """
         return BlockingAppender(self, self.client.appender(stream))
 
