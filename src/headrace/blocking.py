@@ -1,7 +1,7 @@
 """Consuming, and appending in a loop, without ``await``: what scripts hold in their hands.
 
 Everything runs on the loop of a :class:`headrace.sync.Headrace`; each call here is handed to it
-and waited for.
+and waited for.  Only an appender does what it can on the thread of its caller.
 """
 
 from __future__ import annotations

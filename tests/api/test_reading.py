@@ -220,6 +220,19 @@ def test_a_reader_that_gave_up_waiting_misses_nothing(tmp_path: Path) -> None:
     run(work())
 
 
+async def read_impatiently(reading: headrace.Reading, start: int, end: int) -> None:
+    """Read events that tell their offsets, one at a time, often without the patience for it."""
+    seen = list(range(start))
+    patience_s = 0.0
+    while len(seen) < end:
+        patience_s = (patience_s + 0.00007) % 0.004
+        with contextlib.suppress(TimeoutError):
+            batch = await asyncio.wait_for(anext(reading), patience_s)
+            seen += map(int, batch.column("value").to_pylist())
+            assert reading.positions == {0: len(seen)}
+    assert seen == list(range(end))
+
+
 @pytest.mark.usefixtures("anywhere")
 def test_a_read_that_ends_misses_nothing_when_its_reader_gives_up_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -232,16 +245,8 @@ def test_a_read_that_ends_misses_nothing_when_its_reader_gives_up_waiting(
             await hr.create_stream("orders", subjects=["orders.>"])
             for i in range(60):
                 await hr.publish("orders.even", b"%d" % i)
-            seen: list[bytes] = []
             reading = hr.read("orders")
-            patience_s = 0.0
-            while len(seen) < 60:
-                patience_s = (patience_s + 0.00007) % 0.004
-                with contextlib.suppress(TimeoutError):
-                    batch = await asyncio.wait_for(anext(reading), patience_s)
-                    seen += batch.column("value").to_pylist()
-                    assert reading.positions == {0: len(seen)}
-            assert seen == [b"%d" % i for i in range(60)]
+            await read_impatiently(reading, 0, 60)
             assert await anext(reading, None) is None
 
     run(work())
@@ -262,21 +267,11 @@ def test_a_read_that_joins_loads_on_a_thread_misses_nothing_and_leaves_no_thread
         async with headrace.open(tmp_path / "d") as hr:
             await filled(hr, 60)
             assert await values_of(hr, "orders", limit=7) == [b"%d" % i for i in range(7)]
-            seen: list[bytes] = []
             reading = hr.read("orders")
-            patience_s = 0.0
-            while len(seen) < 60:
-                patience_s = (patience_s + 0.00007) % 0.004
-                with contextlib.suppress(TimeoutError):
-                    batch = await asyncio.wait_for(anext(reading), patience_s)
-                    seen += batch.column("value").to_pylist()
-                    assert reading.positions == {0: len(seen)}
-                if len(seen) == 30:
-                    assert joining()
-                    if ending != "read to the end":
-                        break
-            assert seen == [b"%d" % i for i in range(len(seen))]
+            await read_impatiently(reading, 0, 30)
+            assert joining()
             if ending == "read to the end":
+                await read_impatiently(reading, 30, 60)
                 assert await anext(reading, None) is None
             elif ending == "closed":
                 await reading.close()

@@ -207,7 +207,7 @@ class Borrowing:
                     await self._at_rest.wait()
 
     def _check_rest(self) -> None:
-        """Whether nothing is in flight any more."""
+        """Say so once nothing is in flight any more."""
         at_work = (held.opened and not (held.drained or held.over) for held in self._held.values())
         if self._closing and not any(at_work):
             self._at_rest.set()
