@@ -12,11 +12,16 @@ help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Installed from pinned, hashed requirements; nothing is done while those are unchanged.
-$(STAMP): requirements/dev.txt pyproject.toml
+$(STAMP): requirements/dev.txt requirements/compiler.txt pyproject.toml hatch_build.py src/headrace/compiled/_kernels.pyx
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) (once, and again when requirements change)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@test -n "$$CC" || command -v cc > /dev/null || command -v gcc > /dev/null || command -v clang > /dev/null || \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/compiler.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -c "from headrace.compiled import kernels as k; \
+	  k or print('note: the compiled parts could not be built (for that, Python needs its headers);', \
+	  'everything works without them, and batches are published slower')"
 	@touch $(STAMP)
 
 env: $(STAMP) ## create or update .venv
@@ -56,10 +61,13 @@ bench-peers: $(PEERS) ## the same work on Headrace, NATS JetStream and (if insta
 torture: $(STAMP) ## writers and members killed and frozen, on both catalogs; every event accounted for
 	$(BIN)/python -m tests.torture
 
-lock: ## recompile requirements/dev.txt (needs uv)
+lock: ## recompile the requirement files (needs uv)
 	uv pip compile pyproject.toml --extra postgres --extra demo --extra spark --extra java --group dev \
 	  --universal --python-version 3.11 --generate-hashes --upgrade \
 	  --no-emit-index-url --no-emit-find-links --no-header -q -o requirements/dev.txt
+	uv pip compile --group compiler \
+	  --universal --python-version 3.11 --generate-hashes --upgrade \
+	  --no-emit-index-url --no-emit-find-links --no-header -q -o requirements/compiler.txt
 	uv pip compile --group peers -c requirements/dev.txt \
 	  --universal --python-version 3.11 --generate-hashes --upgrade \
 	  --no-emit-index-url --no-emit-find-links --no-header -q -o requirements/peers.txt

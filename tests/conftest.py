@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from headrace import compiled
 from headrace.catalog import Catalog, open_catalog
 from headrace.log import swift
 from headrace.log.log import Log
@@ -40,6 +41,15 @@ def postgres_server() -> Iterator[Any]:
     yield server
     server.cleanup()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module", params=["compiled", "not compiled"])
+def either_way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With the compiled parts, and without them."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "not compiled":
+            patch.setattr(compiled, "kernels", None)
+        yield
 
 
 @pytest.fixture(params=["on the event loop", "on threads"])

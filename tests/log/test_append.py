@@ -43,6 +43,8 @@ from tests.log.helpers import (
     values,
 )
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 
 def test_one_event_is_read_back_with_all_its_parts(log: Log) -> None:
     create(log)

@@ -40,6 +40,8 @@ from headrace.log.events import Event
 from headrace.log.log import SUBJECTS_MAX, Log, to_batch
 from tests.log.helpers import create, event, everything, read, values
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 BAD_SUBJECTS = [
     "",
     ".",

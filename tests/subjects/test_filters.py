@@ -21,6 +21,8 @@ from headrace.subjects import (
 )
 from tests.subjects.strategies import filters, shaped, subjects, tiny_blocks
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 
 def reference(filter: str, subject: str) -> bool:
     spelled = {"*": "[^.]+", ">": ".+"}

@@ -23,6 +23,8 @@ from headrace.subjects import (
 )
 from tests.subjects.strategies import filters, shaped, subjects, texts, tiny_blocks, tokens
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 FNV1A = {"": 0x811C9DC5, "a": 0xE40C292C, "foobar": 0xBF9CF968}
 
 

@@ -23,6 +23,8 @@ from headrace.subjects import (
 )
 from tests.subjects.strategies import filters, oddities, shaped, subjects, tiny_blocks
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 LONGEST = "a" * SUBJECT_BYTES_MAX
 MOST_TOKENS = ".".join("ab" * (SUBJECT_TOKENS_MAX // 2))
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from zlib_ng.zlib_ng import crc32
 
+from headrace import compiled
 from headrace.catalog import Tx, batches, producers, streams
 from headrace.catalog.batches import NewBatch
 from headrace.catalog.producers import Placed
@@ -30,6 +31,7 @@ from headrace.errors import (
     UnknownSegmentError,
 )
 from headrace.log import events, files, limits
+from headrace.log.message import form_of
 from headrace.log.one_event import Single
 from headrace.log.routing import Route, Routes
 from headrace.store import Store
@@ -50,13 +52,18 @@ class Stale(HeadraceError):
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What one segment gets of an append; ``rows`` are the input rows in their new order."""
+    """What one segment gets of an append; ``order`` are the input rows in their new order."""
 
     segment: int
     segment_id: int
     count: int
-    rows: npt.NDArray[np.intp] | None
+    order: npt.NDArray[np.int64] | bytes | None
     batches: tuple[NewBatch, ...]
+
+    @property
+    def rows(self) -> npt.NDArray[np.int64] | None:
+        """The same as numbers, which few ask for; None if the share has all rows as they came."""
+        return None if self.order is None else np.frombuffer(self.order, np.int64)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -202,13 +209,20 @@ class Write:
             for pending in self._pending:
                 if pending.route is None:
                     route = self._routes.get(pending.stream)
-                    if pending.pinned is None and not pending.captured:
-                        route.check_subjects(pending.batch)
-                    pending.shares = tuple(self._shares(route, pending))
+                    pending.shares = tuple(self._checked_shares(route, pending))
                     pending.route = route
         except BaseException:
             self.discard()
             raise
+
+    def _checked_shares(self, route: Route, pending: Pending) -> list[Share]:
+        if pending.pinned is None and not pending.captured:
+            # What is compiled looks at the subjects along the way.
+            shares = route.prefix and self._compiled_shares(route, pending, route.prefix)
+            if shares:
+                return shares
+            route.check_subjects(pending.batch)
+        return self._shares(route, pending)
 
     def _shares(self, route: Route, pending: Pending) -> list[Share]:
         if pending.single is not None:
@@ -224,6 +238,27 @@ class Write:
             key = batch.column("key")[0].as_py() if pending.layout & events.KEY_BIT else None
             index = route.segment_of(key, batch.column("subject")[0].as_py())
             return [self._share(route, index, pending)]
+        return self._compiled_shares(route, pending, b"") or self._sorted_shares(route, pending)
+
+    def _compiled_shares(self, route: Route, pending: Pending, prefix: bytes) -> list[Share] | None:
+        """All in one pass, for plain events that go into the catalog; all begin with a prefix."""
+        kernels = compiled.kernels
+        if kernels is None or not pending.is_small or pending.rows < 2 or len(route.segments) < 2:
+            return None
+        form = form_of(pending.layout)
+        hashed = route.hashed(pending.layout & events.KEY_BIT != 0)
+        columns = pending.batch.columns
+        if form is None or hashed is None or any(column.null_count for column in columns):
+            return None
+        found = kernels.split(columns, prefix, hashed, route.limits, route.partitions, form)
+        return found and [
+            _share_of_blob(route.segments[index], rows, latest, pending.layout, blob, order)
+            for index, rows, latest, blob, order in found
+        ]
+
+    def _sorted_shares(self, route: Route, pending: Pending) -> list[Share]:
+        """The rows sorted by segment, and cut."""
+        batch = pending.batch
         places = route.segments_of(batch)
         counts = np.bincount(places, minlength=len(route.segments)).tolist()
         if max(counts) == batch.num_rows:
@@ -247,9 +282,9 @@ class Write:
         index: int,
         pending: Pending,
         part: Part | None = None,
-        rows: npt.NDArray[np.intp] | None = None,
+        order: npt.NDArray[np.int64] | None = None,
     ) -> Share:
-        """What one segment gets: all of an append, or a part that has its ``rows``."""
+        """What one segment gets: all of an append, or a part, whose rows are in ``order``."""
         segment = route.segments[index]
         if part is None:
             part = Part(pending.batch, pending.layout, events.stamps_of(pending.batch))
@@ -261,7 +296,7 @@ class Write:
         else:
             pieces = part.cut(limits.FILE_BYTES)
             made = tuple(self._file(route, segment, piece) for piece in pieces)
-        return Share(segment.number, segment.id, part.rows, rows, made)
+        return Share(segment.number, segment.id, part.rows, order, made)
 
     def _file(self, route: Route, segment: streams.Segment, part: Part) -> NewBatch:
         assert self._store is not None
@@ -354,8 +389,9 @@ class Write:
             where: list[tuple[str, int, int]] = [("", 0, 0)] * pending.rows
             for share in pending.shares:
                 spot = next(spots)
-                rows = range(spot.count) if share.rows is None else share.rows.tolist()
-                for at, row in enumerate(rows):
+                rows = share.rows
+                places = range(spot.count) if rows is None else rows.tolist()
+                for at, row in enumerate(places):
                     where[row] = (spot.stream, spot.segment, spot.start + at)
             found.extend(where)
         return found
@@ -441,17 +477,28 @@ class Part:
 
 def _share_of_one(route: Route, single: Single) -> Share:
     segment = route.segments[route.segment_of(single.key, single.subject)]
-    blob = single.blob
+    return _share_of_blob(segment, 1, single.ts_us, single.layout, single.blob, None)
+
+
+def _share_of_blob(
+    segment: streams.Segment,
+    rows: int,
+    max_ts_us: int,
+    layout: int,
+    blob: bytes,
+    order: bytes | None,
+) -> Share:
+    """The share of an encoded batch."""
     new = NewBatch(
         segment_id=segment.id,
-        rows=1,
+        rows=rows,
         size_bytes=len(blob),
-        max_ts_us=single.ts_us,
-        layout=single.layout,
+        max_ts_us=max_ts_us,
+        layout=layout,
         checksum=crc32(blob),
         data=blob,
     )
-    return Share(segment.number, segment.id, 1, None, (new,))
+    return Share(segment.number, segment.id, rows, order, (new,))
 
 
 def _inline(segment_id: int, part: Part) -> NewBatch:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -19,9 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace import compiled
 from headrace.errors import AppendTooLargeError, EventTooLargeError, InvalidEventError
 from headrace.log import limits
-from headrace.subjects import check_subject, first_invalid_subject
+from headrace.subjects import SUBJECT_PLAIN_BYTES, check_subject, first_invalid_subject
 from headrace.subjects.columns import largest
 
 STRING = pa.string()
@@ -72,7 +73,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     epoch: tuple[int, ...] | None = None
 
 
-Events = Event | Iterable[Event] | pa.Table | pa.RecordBatch
+Events: TypeAlias = Event | Iterable[Event] | pa.Table | pa.RecordBatch
 
 _schemas: dict[int, pa.Schema] = {}
 
@@ -275,6 +276,37 @@ def normalise(data: pa.Table | pa.RecordBatch, now: int) -> pa.RecordBatch:
             f"{rows} rows with {size} bytes are too many for one append (at most "
             f"{limits.APPEND_ROWS_MAX} rows and {limits.APPEND_BYTES_MAX} bytes); append in parts"
         )
+    batch = _timed(data, now)
+    if batch is None:
+        batch = _stored(data, now)
+    if not _are_plain(batch):
+        _check_columns(batch)
+    return batch
+
+
+def _timed(data: pa.Table | pa.RecordBatch, now: int) -> pa.RecordBatch | None:
+    """The columns as they are, with times, if nothing else has to be done to them."""
+    if not any(data.schema.equals(schema, check_metadata=True) for schema in _UNTIMED):
+        return None
+    if isinstance(data, pa.Table):
+        batches = data.to_batches()
+        if len(batches) != 1:
+            return None
+        (data,) = batches
+    if data.num_columns == len(_UNTIMED[0]) and data.column("key").null_count:
+        # Keys that are all null are not stored.
+        return None
+    return data.add_column(0, _TIME, _stamps(data.num_rows, now))
+
+
+_TIME = pa.field("timestamp", TIMESTAMP)
+_PLAIN_SCHEMAS = (schema_of(PLAIN | KEY_BIT), schema_of(PLAIN))
+_UNTIMED = tuple(schema.remove(0) for schema in _PLAIN_SCHEMAS)
+
+
+def _stored(data: pa.Table | pa.RecordBatch, now: int) -> pa.RecordBatch:
+    """The columns to store, cast and filled in."""
+    rows = data.num_rows
     arrays, layout = [], 0
     for name, at in _stored_columns(tuple(data.schema.names)):
         if at is None:
@@ -289,9 +321,7 @@ def normalise(data: pa.Table | pa.RecordBatch, now: int) -> pa.RecordBatch:
                 _check_times(column)
         arrays.append(column)
         layout |= BITS[name]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=schema_of(layout))
-    _check_columns(batch)
-    return batch
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(layout))
 
 
 @lru_cache(maxsize=16)
@@ -350,8 +380,17 @@ def check_batch(batch: pa.RecordBatch) -> None:
     _check_columns(batch)
 
 
+def _are_plain(batch: pa.RecordBatch) -> bool:
+    """Whether no event can break a rule, the times aside; false: that has to be looked at."""
+    kernels = compiled.kernels
+    if kernels is None or batch.schema not in _PLAIN_SCHEMAS:
+        return False
+    most = (SUBJECT_PLAIN_BYTES, limits.KEY_BYTES_MAX, limits.EVENT_BYTES_MAX)
+    return bool(kernels.plain_events(batch.columns[1:], *most))
+
+
 def _check_columns(batch: pa.RecordBatch) -> None:
-    """The same for all but the times."""
+    """Refuse what breaks a rule, the times aside."""
     invalid = first_invalid_subject(batch.column("subject"))
     if invalid is not None:
         row, reason = invalid

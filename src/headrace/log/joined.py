@@ -51,7 +51,8 @@ class Joined:
             for share in shares:
                 spot = next(spots)
                 # The rows of a share are in their old order: those of one append lie together.
-                cuts = ends if share.rows is None else share.rows.searchsorted(ends).tolist()
+                rows = share.rows
+                cuts = ends if rows is None else rows.searchsorted(ends).tolist()
                 for at, low, high in zip(run, cuts, cuts[1:], strict=False):
                     if low < high:
                         start = spot.start + low

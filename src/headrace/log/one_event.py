@@ -2,8 +2,8 @@
 
 A lone publisher waits for every call, and Arrow's make up most of what an event costs beside its
 commit.  The message of one row is always the same but for its texts and the sizes of its buffers,
-so a sample of each layout is kept, and the sizes in it are replaced.  Every sample is tried
-against Arrow before it is used; should Arrow ever write other bytes, its own way is taken.
+so a sample of each layout is kept, and the sizes in it are replaced (see ``message``).  Every
+sample is tried against Arrow before it is used.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from headrace.log import events
 from headrace.log.events import Event
+from headrace.log.message import form_of, padded
 
 
 class Single(NamedTuple):
@@ -53,13 +54,14 @@ class _Sample:
         self._description = description
         self._sizes_at = sizes_at
         self._body_at = body_at
-        self._sizes = struct.Struct(f"<{2 * (2 + 3 * _texts_of(layout))}q")
+        texts = 3 if layout & events.KEY_BIT else 2
+        self._sizes = struct.Struct(f"<{2 * (2 + 3 * texts)}q")
 
     def encode(self, ts_us: int, texts: list[bytes]) -> bytes:
         sizes, parts = _body(ts_us, texts)
         description = bytearray(self._description)
         self._sizes.pack_into(description, self._sizes_at, *sizes)
-        end = sizes[-2] + _padded(sizes[-1])
+        end = sizes[-2] + padded(sizes[-1])
         description[self._body_at : self._body_at + 8] = end.to_bytes(8, "little")
         return b"".join((description, *parts))
 
@@ -76,33 +78,21 @@ def _body(ts_us: int, texts: list[bytes]) -> tuple[list[int], list[bytes]]:
     for text in texts:
         size = len(text)
         sizes += (at, 0, at, 8, at + 8, size)
-        padded = _padded(size)
-        parts += (b"\0\0\0\0", size.to_bytes(4, "little"), text, bytes(padded - size))
-        at += 8 + padded
+        filled = padded(size)
+        parts += (b"\0\0\0\0", size.to_bytes(4, "little"), text, bytes(filled - size))
+        at += 8 + filled
     return sizes, parts
-
-
-def _padded(size: int) -> int:
-    return -(-size // 8) * 8
-
-
-def _texts_of(layout: int) -> int:
-    return 3 if layout & events.KEY_BIT else 2
 
 
 @lru_cache(maxsize=4)
 def _sample(layout: int) -> _Sample | None:
     """A sample of a layout, if what is made of it is what Arrow makes."""
-    keyed = bool(layout & events.KEY_BIT)
-    first = Event(subject="s" * 33, key="k" * 21 if keyed else None, value=b"v" * 1021)
-    message = _by_arrow(first)
-    sizes, parts = _body(0, _texts(first))
-    body = sum(map(len, parts))
-    description = message[: len(message) - body]
-    wanted, length = struct.pack(f"<{len(sizes)}q", *sizes), body.to_bytes(8, "little")
-    if description.count(wanted) != 1 or description.count(length) != 1:
+    form = form_of(layout)
+    if form is None:
         return None
-    sample = _Sample(layout, description, description.index(wanted), description.index(length))
+    keyed = bool(layout & events.KEY_BIT)
+    sample = _Sample(layout, form.describe(1, [0] * (2 + keyed)), form.buffers_at, form.body_at)
+    first = Event(subject="s" * 33, key="k" * 21 if keyed else None, value=b"v" * 1021)
     other = Event(subject="a.b", key="" if keyed else None, value=b"")
     alike = all(sample.encode(0, _texts(event)) == _by_arrow(event) for event in (first, other))
     return sample if alike else None

@@ -39,6 +39,9 @@ class Route:
         self.segments = stream.open_segments
         self._bounds = [segment.range_lo for segment in self.segments]
         self._limits = np.array(self._bounds[1:], dtype=np.uint32)
+        self.limits = self._limits.tobytes()
+        self.partitions = stream.config.partitions
+        self.prefix = _prefix(stream.config)
 
     def segment_of(self, key: str | None, subject: str) -> int:
         """Index of the open segment for one event."""
@@ -65,6 +68,12 @@ class Route:
             places += hashes >= limit
         return places
 
+    def hashed(self, keyed: bool) -> int | None:
+        """Which column of a plain batch decides, if it is one: the subject (1), or the key (2)."""
+        if keyed:
+            return 2
+        return None if self.stream.config.key_tokens else 1
+
     def check_subjects(self, batch: pa.RecordBatch) -> None:
         """Refuse a batch with a subject that the stream does not capture."""
         if self.stream.config.internal:
@@ -86,6 +95,15 @@ class Route:
             f"{', '.join(self.stream.config.subjects)}, not {subjects[row].as_py()!r}",
             row=row,
         )
+
+
+def _prefix(config: streams.StreamConfig) -> bytes | None:
+    """With what all subjects of the stream begin, if no more has to be known of them."""
+    if config.internal or len(config.subjects) != 1:
+        return None
+    (pattern,) = config.subjects
+    plain = pattern.endswith(".>") and "*" not in pattern
+    return pattern[:-1].encode() if plain else None
 
 
 class Routes:

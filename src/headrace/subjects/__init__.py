@@ -39,6 +39,7 @@ from headrace.subjects.hashing import (
 from headrace.subjects.rules import (
     NAME_PATTERN,
     SUBJECT_BYTES_MAX,
+    SUBJECT_PLAIN_BYTES,
     SUBJECT_TOKENS_MAX,
     check_filter,
     check_name,
@@ -51,6 +52,7 @@ __all__ = [
     "NAME_PATTERN",
     "PARTITIONS_MAX",
     "SUBJECT_BYTES_MAX",
+    "SUBJECT_PLAIN_BYTES",
     "SUBJECT_TOKENS_MAX",
     "check_filter",
     "check_name",

@@ -33,6 +33,8 @@ StringColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
 _TEXT = frozenset({pa.string().id, pa.large_string().id})
 _BINARY = frozenset({pa.binary().id, pa.large_binary().id})
 LARGE = frozenset({pa.large_string().id, pa.large_binary().id})
+NARROW = frozenset({pa.string().id, pa.binary().id})
+"""Types with offsets of 32 bits, which are those that the compiled parts take."""
 _NO_BYTES: Bytes = np.empty(0, np.uint8)
 
 # What ``min`` and ``max`` of an array do, without the function around it that is written in

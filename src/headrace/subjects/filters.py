@@ -26,8 +26,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace import compiled
 from headrace.errors import InvalidFilterError
 from headrace.subjects.columns import (
+    NARROW,
     Block,
     Mask,
     StringColumn,
@@ -116,6 +118,9 @@ def surely_match(filter: str, subjects: StringColumn) -> bool:
 
 
 def _surely_begin(prefix: str, array: pa.Array) -> bool:
+    kernels = compiled.kernels
+    if kernels is not None and array.type.id in NARROW and not array.null_count:
+        return bool(kernels.begin_with(array, prefix.encode()))
     if len(array) * len(prefix) > _FEW_BYTES or array.null_count:
         return bool(pc.starts_with(array, prefix).true_count == len(array))
     return all(_all_begin_with(prefix.encode(), block) for _, block in blocks(array))

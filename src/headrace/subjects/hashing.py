@@ -13,7 +13,8 @@ FNV-1a is a chain over the bytes of one text, so a column is hashed a byte *posi
 the first byte of all rows, then the second, and so on.  Rows are ordered by length first (a
 radix sort of 16-bit numbers, next to free), so the rows that still have a byte at some position
 are a suffix of the arrays, and no masks are needed.  When only a few rows are left (very long
-ones, or a small column) plain Python is quicker and finishes them.
+ones, or a small column) plain Python is quicker and finishes them.  Where the compiled parts are
+built, whole rows are hashed by them, a row at a time.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace import compiled
 from headrace.errors import InvalidInputError, InvalidPartitioningError, SubjectMismatchError
 from headrace.subjects.columns import (
     DOT,
     LARGE,
+    NARROW,
     Block,
     Bytes,
     Index,
@@ -186,7 +189,9 @@ def _hash_whole_rows(chunks: list[pa.Array], what: str, *, mixed: bool = True) -
     base = 0
     for chunk in chunks:
         _refuse_nulls(chunk, what, base)
-        if len(chunk) <= _FEW_ROWS:
+        if _hash_compiled(chunk, out[base : base + len(chunk)], mixed):
+            pass
+        elif len(chunk) <= _FEW_ROWS:
             one = key_hash if mixed else _fnv1a
             out[base : base + len(chunk)] = [one(row) for row in _raw_rows(chunk)]
         else:
@@ -198,6 +203,13 @@ def _hash_whole_rows(chunks: list[pa.Array], what: str, *, mixed: bool = True) -
                     _mix_rows(state)
         base += len(chunk)
     return out
+
+
+def _hash_compiled(chunk: pa.Array, out: Hashes, mixed: bool) -> bool:
+    kernels = compiled.kernels
+    if kernels is None or chunk.type.id not in NARROW:
+        return False
+    return bool(kernels.hash_into(chunk, out, mixed))
 
 
 def route_hash_array(

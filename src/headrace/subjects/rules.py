@@ -6,10 +6,10 @@ characters that are neither whitespace nor control characters, and is not exactl
 may be exactly ``*`` (one token) or, as the last one, ``>`` (one or more tokens).  Length is
 bounded in bytes of UTF-8, because that is what is stored and hashed.
 
-A column is judged in two steps.  Plain passes over its bytes accept a block of ASCII subjects
-without any ``*`` or ``>``, which is nearly every block there is.  Whatever else turns up is
-given to one regular expression, and a row that fails is explained by the same function that
-explains a single subject: the two never disagree.
+A column is judged in two steps.  Plain passes over its bytes (one, where that is compiled) accept
+ASCII subjects without any ``*`` or ``>``, which is nearly every block there is.  Whatever else
+turns up is given to one regular expression, and a row that fails is explained by the same function
+that explains a single subject: the two never disagree.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ import re
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace import compiled
 from headrace.errors import (
     InvalidFilterError,
     InvalidNameError,
     InvalidSubjectError,
 )
-from headrace.subjects.columns import DOT, Block, blocks, largest, smallest, text_chunks
+from headrace.subjects.columns import DOT, NARROW, Block, blocks, largest, smallest, text_chunks
 
 SUBJECT_BYTES_MAX = 512
 SUBJECT_TOKENS_MAX = 64
+SUBJECT_PLAIN_BYTES = 2 * SUBJECT_TOKENS_MAX
+"""So many bytes cannot hold too many tokens, as long as none of them is empty."""
 NAME_PATTERN = r"[A-Za-z0-9_-]{1,64}"
 
 _SHOWN_CHARS_MAX = 60
 # Below so many rows the passes over a column cost more than judging each row.
 _FEW_ROWS = 16
-# So many bytes cannot hold too many tokens, as long as none of them is empty.
-_FEW_TOKENS_BYTES = 2 * SUBJECT_TOKENS_MAX
 
 # Control characters (C0, DEL, C1) and every character that Unicode calls whitespace.
 _FORBIDDEN_RANGES = (
@@ -99,7 +100,7 @@ def check_filter(filter: str) -> str:
 def _subject_fault(subject: str) -> str | None:
     if (
         isinstance(subject, str)
-        and len(subject) <= _FEW_TOKENS_BYTES
+        and len(subject) <= SUBJECT_PLAIN_BYTES
         and subject.isascii()
         and _subject.fullmatch(subject)
     ):
@@ -157,6 +158,8 @@ def _first_invalid(array: pa.Array) -> tuple[int, str] | None:
         return earlier if earlier is not None else (row, "it is null")
     if len(array) <= _FEW_ROWS:
         return _first_invalid_of_few(array)
+    if _surely_valid(array):
+        return None
     for low, block in blocks(array):
         if _is_plainly_valid(block):
             continue
@@ -183,11 +186,18 @@ def _scalar_fault(scalar: pa.Scalar) -> str | None:
         return "it is not valid UTF-8"
 
 
+def _surely_valid(array: pa.Array) -> bool:
+    kernels = compiled.kernels
+    if kernels is None or array.type.id not in NARROW:
+        return False
+    return bool(kernels.plain_subjects(array, SUBJECT_PLAIN_BYTES))
+
+
 def _is_plainly_valid(block: Block) -> bool:
     """Whether a few passes over the bytes suffice to accept all rows."""
     data, offsets = block
     lengths = block.lengths
-    if smallest(lengths) < 1 or largest(lengths) > _FEW_TOKENS_BYTES or smallest(data) <= 0x20:
+    if smallest(lengths) < 1 or largest(lengths) > SUBJECT_PLAIN_BYTES or smallest(data) <= 0x20:
         return False
     raw = data.tobytes()
     if not raw.isascii() or b"*" in raw or b">" in raw or b"\x7f" in raw:
@@ -203,7 +213,7 @@ def _first_fault_row(rows: pa.Array, block: Block) -> int | None:
     well_formed = pc.match_substring_regex(rows, _SUBJECT_RE2).to_numpy(zero_copy_only=False)
     lengths = block.lengths
     faulty = ~well_formed | (lengths > SUBJECT_BYTES_MAX)
-    if lengths.max() > _FEW_TOKENS_BYTES:
+    if lengths.max() > SUBJECT_PLAIN_BYTES:
         dots = pc.count_substring(rows, ".").to_numpy(zero_copy_only=False)
         faulty |= dots >= SUBJECT_TOKENS_MAX
     return int(faulty.argmax()) if faulty.any() else None

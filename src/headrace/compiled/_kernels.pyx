@@ -1,0 +1,399 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""Loops over the bytes of Arrow columns of texts.
+
+All take columns of ``string`` or ``binary`` without nulls.  Answers are yes, or "not sure": what
+is no plain case (text that is not ASCII, a subject to be refused, offsets that are no offsets) is
+for the caller's other way, which knows the rules and how to explain them.  Nothing is read
+outside a buffer, whatever the offsets say.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memcpy, memset
+
+cdef enum:
+    SPACE = 0x20
+    STAR = 0x2A
+    DOT = 0x2E
+    GREATER = 0x3E
+    DELETE = 0x7F
+    COLUMNS_MAX = 3
+    LIMITS_COMPARED_MAX = 16
+    # Over more rows other threads may run; over fewer, to ask for the turn again takes longer.
+    MANY_ROWS = 65536
+
+
+cdef struct Texts:
+    const int32_t* at
+    const uint8_t* data
+
+
+cdef class _Column:
+    """The memory of a column, held for as long as this lives."""
+
+    cdef Py_buffer _offsets
+    cdef Py_buffer _bytes
+    cdef const int32_t* at
+    cdef const uint8_t* data
+    cdef Py_ssize_t rows
+    cdef bint sound
+
+    def __cinit__(self, column):
+        cdef Py_ssize_t first = column.offset, row
+        self.rows = len(column)
+        _, offsets, data = column.buffers()
+        if offsets is None:
+            return
+        PyObject_GetBuffer(offsets, &self._offsets, PyBUF_SIMPLE)
+        if data is not None:
+            PyObject_GetBuffer(data, &self._bytes, PyBUF_SIMPLE)
+        if self._offsets.len < <Py_ssize_t> sizeof(int32_t) * (first + self.rows + 1):
+            return
+        self.at = <const int32_t*> self._offsets.buf + first
+        self.data = <const uint8_t*> self._bytes.buf
+        cdef bint falls = self.at[0] < 0
+        for row in range(self.rows):
+            # No early end: so the processor compares several at a time.
+            falls |= self.at[row + 1] < self.at[row]
+        self.sound = not falls and self.at[self.rows] <= self._bytes.len
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self._offsets)
+        PyBuffer_Release(&self._bytes)
+
+
+# --- texts ---------------------------------------------------------------------------------
+
+
+def plain_events(list columns, int32_t subject_max, int32_t key_max, int32_t value_max):
+    """Whether no event of subjects, perhaps keys, and values can break a rule.
+
+    That is so if all subjects and keys are plain, there is no null, and nothing is longer than
+    its bound.
+    """
+    cdef Py_ssize_t last = len(columns) - 1, k
+    cdef _Column column
+    for k in range(last + 1):
+        if columns[k].null_count:
+            return False
+        column = _Column(columns[k])
+        if not column.sound:
+            return False
+        if k == 0:
+            plain = _are_plain_subjects(column, subject_max)
+        elif k < last:
+            plain = _longest(column) <= key_max and _is_ascii(column)
+        else:
+            plain = _longest(column) <= value_max
+        if not plain:
+            return False
+    return last > 0
+
+
+def plain_subjects(column, int32_t bytes_max):
+    """Whether all are well-formed ASCII of at most so many bytes, without ``*`` and ``>``."""
+    cdef _Column subjects = _Column(column)
+    return subjects.sound and _are_plain_subjects(subjects, bytes_max)
+
+
+cdef bint _are_plain_subjects(_Column subjects, int32_t bytes_max):
+    if subjects.rows <= MANY_ROWS:
+        return _look_at_subjects(subjects, bytes_max)
+    with nogil:
+        return _look_at_subjects(subjects, bytes_max)
+
+
+cdef bint _look_at_subjects(_Column subjects, int32_t bytes_max) noexcept nogil:
+    cdef const uint8_t* data = subjects.data
+    cdef Py_ssize_t row
+    cdef int32_t i, low, high
+    cdef uint8_t byte, bad = 0
+    for row in range(subjects.rows):
+        low, high = subjects.at[row], subjects.at[row + 1]
+        if low == high or high - low > bytes_max or data[low] == DOT or data[high - 1] == DOT:
+            return False
+    # All bytes in one go.  Two dots are never the edges of two subjects: those have none.
+    low, high = subjects.at[0], subjects.at[subjects.rows]
+    for i in range(low, high):
+        byte = data[i]
+        bad |= (byte <= SPACE) | (byte >= DELETE) | (byte == STAR) | (byte == GREATER)
+    for i in range(low, high - 1):
+        bad |= (data[i] == DOT) & (data[i + 1] == DOT)
+    return bad == 0
+
+
+cdef int32_t _longest(_Column column) noexcept:
+    cdef Py_ssize_t row
+    cdef int32_t longest = 0
+    for row in range(column.rows):
+        longest = max(longest, column.at[row + 1] - column.at[row])
+    return longest
+
+
+cdef bint _is_ascii(_Column column) noexcept:
+    cdef int32_t i
+    cdef uint8_t seen = 0
+    for i in range(column.at[0], column.at[column.rows]):
+        seen |= column.data[i]
+    return seen < 0x80
+
+
+def begin_with(column, bytes prefix):
+    """Whether all begin with these bytes."""
+    cdef _Column held = _Column(column)
+    cdef Texts texts = Texts(held.at, held.data)
+    return held.sound and _all_begin(held.rows, texts, prefix)
+
+
+cdef bint _all_begin(Py_ssize_t rows, Texts texts, bytes prefix) noexcept:
+    cdef const char* wanted = PyBytes_AS_STRING(prefix)
+    cdef Py_ssize_t size = len(prefix), row
+    for row in range(rows):
+        if texts.at[row + 1] - texts.at[row] < size:
+            return False
+        if memcmp(texts.data + texts.at[row], wanted, size) != 0:
+            return False
+    return True
+
+
+# --- hashes --------------------------------------------------------------------------------
+
+
+cdef inline uint32_t _fnv1a(const uint8_t* data, int32_t low, int32_t high) noexcept nogil:
+    cdef uint32_t state = 0x811C9DC5
+    cdef int32_t i
+    for i in range(low, high):
+        state = (state ^ data[i]) * <uint32_t> 0x01000193
+    return state
+
+
+cdef inline uint32_t _mix(uint32_t state) noexcept nogil:
+    state ^= state >> 16
+    state *= <uint32_t> 0x85EBCA6B
+    state ^= state >> 13
+    state *= <uint32_t> 0xC2B2AE35
+    return state ^ (state >> 16)
+
+
+def hash_into(column, out, bint mixed):
+    """FNV-1a of every row, finished if ``mixed``, into 32-bit numbers; false: nothing was done."""
+    cdef _Column texts = _Column(column)
+    cdef Py_buffer numbers
+    if not texts.sound:
+        return False
+    PyObject_GetBuffer(out, &numbers, PyBUF_WRITABLE)
+    try:
+        if numbers.len < <Py_ssize_t> sizeof(uint32_t) * texts.rows:
+            raise ValueError("no room for all hashes")
+        if texts.rows <= MANY_ROWS:
+            _hash_rows(texts, <uint32_t*> numbers.buf, mixed)
+        else:
+            with nogil:
+                _hash_rows(texts, <uint32_t*> numbers.buf, mixed)
+    finally:
+        PyBuffer_Release(&numbers)
+    return True
+
+
+cdef void _hash_rows(_Column texts, uint32_t* found, bint mixed) noexcept nogil:
+    cdef uint32_t state
+    cdef Py_ssize_t row
+    for row in range(texts.rows):
+        state = _fnv1a(texts.data, texts.at[row], texts.at[row + 1])
+        found[row] = _mix(state) if mixed else state
+
+
+# --- messages ------------------------------------------------------------------------------
+
+
+cdef struct Share:
+    # What one segment gets, and later how far its message has been written.
+    int64_t rows
+    int64_t latest
+    int64_t* numbers
+    int64_t* stamps
+    int64_t size[COLUMNS_MAX]
+    int32_t* bounds[COLUMNS_MAX]
+    uint8_t* bytes[COLUMNS_MAX]
+
+
+def split(
+    list columns, bytes prefix, Py_ssize_t hashed, bytes limits, uint32_t partitions, form
+):
+    """Rows by segment: (segment, rows, latest time, message, numbers of the rows) of each.
+
+    ``columns`` are those of a batch: times, subjects, which all have to begin with ``prefix``, and
+    other texts.  The hash of the one at ``hashed`` decides, by the ``limits`` between the
+    segments' ranges (32-bit numbers), or by the rest of a division if there are ``partitions``.
+    ``form`` is that of ``headrace.log.message``.  None: not done.
+    """
+    cdef list held = [_Column(given) for given in columns[1:]]
+    cdef Texts texts[COLUMNS_MAX]
+    cdef Py_ssize_t count = len(held), rows, first, segments, k
+    cdef _Column column
+    cdef Py_buffer times
+    cdef Share* shares
+    cdef uint32_t* places
+    if not 0 < count <= COLUMNS_MAX or not 0 < hashed <= count:
+        raise ValueError(f"{count} columns of texts, of which the one at {hashed} decides")
+    rows, first = len(columns[0]), columns[0].offset
+    for k in range(count):
+        column = held[k]
+        if not column.sound or column.rows != rows:
+            return None
+        texts[k].at = column.at
+        texts[k].data = column.data
+    if not _all_begin(rows, texts[0], prefix):
+        return None
+    segments = partitions if partitions else len(limits) // <Py_ssize_t> sizeof(uint32_t) + 1
+    PyObject_GetBuffer(columns[0].buffers()[1], &times, PyBUF_SIMPLE)
+    shares = <Share*> calloc(segments, sizeof(Share))
+    places = <uint32_t*> malloc((rows + 1) * sizeof(uint32_t))
+    try:
+        if shares == NULL or places == NULL:
+            raise MemoryError
+        if times.len < <Py_ssize_t> sizeof(int64_t) * (first + rows):
+            return None
+        _route(rows, texts[hashed - 1], limits, partitions, places)
+        _measure(rows, count, texts, places, shares)
+        found = _frame(count, segments, shares, form)
+        _fill(rows, count, texts, <const int64_t*> times.buf + first, places, shares)
+        return [(s, n, shares[<Py_ssize_t> s].latest, blob, own) for s, n, blob, own in found]
+    finally:
+        PyBuffer_Release(&times)
+        free(places)
+        free(shares)
+
+
+cdef void _route(
+    Py_ssize_t rows, Texts keys, bytes limits, uint32_t partitions, uint32_t* places
+) noexcept:
+    """Which segment every row goes to."""
+    cdef const uint32_t* limit = <const uint32_t*> PyBytes_AS_STRING(limits)
+    cdef Py_ssize_t count = len(limits) // <Py_ssize_t> sizeof(uint32_t), row, k
+    cdef uint32_t found, place, low, high
+    for row in range(rows):
+        found = _fnv1a(keys.data, keys.at[row], keys.at[row + 1])
+        if partitions:
+            places[row] = found % partitions
+            continue
+        found = _mix(found)
+        place = 0
+        if count <= LIMITS_COMPARED_MAX:
+            for k in range(count):
+                place += found >= limit[k]
+        else:
+            high = <uint32_t> count
+            while place < high:
+                low = (place + high) // 2
+                if found >= limit[low]:
+                    place = low + 1
+                else:
+                    high = low
+        places[row] = place
+
+
+cdef void _measure(
+    Py_ssize_t rows, Py_ssize_t count, Texts* texts, uint32_t* places, Share* shares
+) noexcept:
+    """How much every segment gets."""
+    cdef Py_ssize_t row, k
+    cdef Share* share
+    for row in range(rows):
+        share = shares + places[row]
+        share.rows += 1
+        for k in range(count):
+            share.size[k] += texts[k].at[row + 1] - texts[k].at[row]
+
+
+cdef inline int64_t _padded(int64_t size) noexcept:
+    return (size + 7) & ~<int64_t> 7
+
+
+cdef list _frame(Py_ssize_t count, Py_ssize_t segments, Share* shares, form):
+    """Every segment's message with all but its rows; a share knows where those belong."""
+    cdef bytes description, message, own
+    cdef Py_ssize_t rows_at, nodes_at, buffers_at, body_at, head, s, k
+    cdef int64_t n, at
+    cdef int64_t* numbers
+    cdef char* out
+    cdef Share* share
+    cdef list found = []
+    description, rows_at, nodes_at, buffers_at, body_at = form
+    head = len(description)
+    for s in range(segments):
+        share = shares + s
+        n = share.rows
+        if n == 0:
+            continue
+        at = 8 * n
+        for k in range(count):
+            at += _padded(4 * (n + 1)) + _padded(share.size[k])
+        message = PyBytes_FromStringAndSize(NULL, head + at)
+        own = PyBytes_FromStringAndSize(NULL, 8 * n)
+        out = PyBytes_AS_STRING(message)
+        memcpy(out, PyBytes_AS_STRING(description), head)
+        (<int64_t*> (out + rows_at))[0] = n
+        (<int64_t*> (out + body_at))[0] = at
+        numbers = <int64_t*> (out + nodes_at)
+        for k in range(count + 1):
+            numbers[2 * k] = n
+        # Of every buffer its place and size: none of nulls, the times, then three for every text.
+        numbers = <int64_t*> (out + buffers_at)
+        out += head
+        numbers[0] = numbers[1] = numbers[2] = 0
+        numbers[3] = at = 8 * n
+        share.stamps = <int64_t*> out
+        numbers += 4
+        for k in range(count):
+            numbers[0] = numbers[2] = at
+            numbers[1] = 0
+            numbers[3] = 4 * (n + 1)
+            share.bounds[k] = <int32_t*> (out + at)
+            share.bounds[k][0] = 0
+            at += _padded(numbers[3])
+            if n % 2 == 0:
+                share.bounds[k][n + 1] = 0
+            numbers[4] = at
+            numbers[5] = share.size[k]
+            share.bytes[k] = <uint8_t*> (out + at)
+            at += _padded(share.size[k])
+            if share.size[k] % 8:
+                memset(out + at - 8, 0, 8)
+            share.size[k] = 0
+            numbers += 6
+        share.numbers = <int64_t*> PyBytes_AS_STRING(own)
+        share.rows = 0
+        share.latest = INT64_MIN
+        found.append((s, n, message, own))
+    return found
+
+
+cdef void _fill(
+    Py_ssize_t rows,
+    Py_ssize_t count,
+    Texts* texts,
+    const int64_t* stamps,
+    uint32_t* places,
+    Share* shares,
+) noexcept:
+    """Every row into the message of its segment."""
+    cdef Py_ssize_t row, k
+    cdef int64_t n
+    cdef int32_t length
+    cdef Share* share
+    for row in range(rows):
+        share = shares + places[row]
+        n = share.rows
+        share.numbers[n] = row
+        share.stamps[n] = stamps[row]
+        share.latest = max(share.latest, stamps[row])
+        n += 1
+        for k in range(count):
+            length = texts[k].at[row + 1] - texts[k].at[row]
+            memcpy(share.bytes[k] + share.size[k], texts[k].data + texts[k].at[row], length)
+            share.size[k] += length
+            share.bounds[k][n] = <int32_t> share.size[k]
+        share.rows = n

@@ -1,0 +1,111 @@
+"""The Arrow message of a batch of plain events, taken apart.
+
+A message is a description and a body.  The body is the columns' buffers, one after the other,
+each filled up to eight bytes: for the times one, for texts one of their bounds and one of their
+bytes.  The description of one layout is always the same but for some numbers: how many rows there
+are, where every buffer begins and how long it is, and the size of the body.  Whoever knows where
+these stand can write a message without Arrow (``one_event``, the compiled ``split``).
+
+That is found out from messages that Arrow wrote, and tried on others.  Should Arrow ever write
+them in another way, there is no form, and its own way is taken.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from headrace.log import events
+
+PLAIN = (events.PLAIN, events.PLAIN | events.KEY_BIT)
+"""The layouts that have a form: time, subject and value, with or without keys."""
+
+
+class Form(NamedTuple):
+    """A description, and where in it the numbers stand."""
+
+    description: bytes
+    rows_at: int
+    nodes_at: int
+    """Of every column its rows and its nulls."""
+    buffers_at: int
+    """Of every buffer its place and its size."""
+    body_at: int
+
+    def describe(self, rows: int, sizes: Sequence[int]) -> bytes:
+        """The description of so many rows, with so many bytes in each column of texts."""
+        found = bytearray(self.description)
+        for at, part in zip(self[1:], _numbers(rows, sizes), strict=True):
+            found[at : at + len(part)] = part
+        return bytes(found)
+
+
+@lru_cache(maxsize=4)
+def form_of(layout: int) -> Form | None:
+    """The form of a layout, if it has one."""
+    if layout not in PLAIN:
+        return None
+    # Numbers that come up nowhere else in the description.
+    rows, sizes = 77, [77 * 13, 77 * 11, 77 * 17][: _texts_in(layout)]
+    message, body = _example(layout, rows, sizes)
+    description = message[: len(message) - len(body)]
+    count, *others = _numbers(rows, sizes)
+    if any(description.count(part) != 1 for part in others):
+        return None
+    places = [description.index(part) for part in others]
+    # The columns have as many rows as the batch, which stands by itself.
+    nodes_at, nodes = places[0], len(others[0])
+    without = description[:nodes_at] + bytes(nodes) + description[nodes_at + nodes :]
+    if without.count(count) != 1 or any(at % 8 for at in (without.index(count), *places)):
+        return None
+    form = Form(description, without.index(count), *places)
+    for tried in ((rows, sizes), (1, [0] * len(sizes)), (2, list(range(1, len(sizes) + 1)))):
+        message, body = _example(layout, *tried)
+        if message != form.describe(*tried) + body:
+            return None
+    return form
+
+
+def padded(size: int) -> int:
+    """A buffer's size, filled up."""
+    return -(-size // 8) * 8
+
+
+def _numbers(rows: int, sizes: Sequence[int]) -> tuple[bytes, bytes, bytes, bytes]:
+    """All numbers of a description, in the order of a form's places."""
+    buffers, at = [0, 0, 0, 8 * rows], 8 * rows
+    for size in sizes:
+        bounds = 4 * (rows + 1)
+        buffers += (at, 0, at, bounds)
+        at += padded(bounds)
+        buffers += (at, size)
+        at += padded(size)
+    return (
+        struct.pack("<q", rows),
+        struct.pack("<2q", rows, 0) * (1 + len(sizes)),
+        struct.pack(f"<{len(buffers)}q", *buffers),
+        struct.pack("<q", at),
+    )
+
+
+def _texts_in(layout: int) -> int:
+    return 3 if layout & events.KEY_BIT else 2
+
+
+def _example(layout: int, rows: int, sizes: Sequence[int]) -> tuple[bytes, bytes]:
+    """A message that Arrow wrote, and the body that it should have."""
+    stamps = bytes(range(8)) * rows
+    arrays = [pa.Array.from_buffers(events.TIMESTAMP, rows, [None, pa.py_buffer(stamps)])]
+    body = [stamps]
+    for field, size in zip(list(events.schema_of(layout))[1:], sizes, strict=True):
+        bounds = struct.pack(f"<{rows + 1}i", *(size * row // rows for row in range(rows + 1)))
+        texts = b"x" * size
+        parts = [None, pa.py_buffer(bounds), pa.py_buffer(texts)]
+        arrays.append(pa.Array.from_buffers(field.type, rows, parts))
+        body += [bounds.ljust(padded(len(bounds)), b"\0"), texts.ljust(padded(size), b"\0")]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=events.schema_of(layout))
+    return bytes(events.encode_blob(batch)), b"".join(body)
