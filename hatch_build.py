@@ -21,6 +21,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("src", "headrace", "compiled")
 SOURCE = FOLDER / "_kernels.pyx"
+MODULE = "headrace.compiled._kernels"
 
 
 class CompiledParts(BuildHookInterface[Any]):
@@ -56,8 +57,6 @@ def compiler() -> list[str]:
 
 def build(root: Path) -> Path:
     """Compile the source into a module beside it; an old one is not left in its place."""
-    from Cython.Compiler.Main import CompilationOptions, compile_single
-
     target = root / FOLDER / f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
     target.unlink(missing_ok=True)
     headers = sysconfig.get_path("include")
@@ -65,10 +64,9 @@ def build(root: Path) -> Path:
         raise NotBuilt(f"Python's headers are not installed ({headers})")
     with tempfile.TemporaryDirectory(prefix="headrace-build-") as folder:
         c_file, made = Path(folder, "_kernels.c"), Path(folder, target.name)
-        options = CompilationOptions(output_file=str(c_file), language_level=3)
-        name = "headrace.compiled._kernels"
-        if compile_single(str(root / SOURCE), options, name).num_errors:
-            raise ValueError(f"{SOURCE} has errors")
+        cython = [sys.executable, "-m", "cython", "-3", "--module-name", MODULE]
+        if subprocess.run([*cython, str(root / SOURCE), "-o", str(c_file)]).returncode:
+            raise ValueError(f"{SOURCE} could not be translated to C")
         link = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-s"]
         flags = ["-O3", "-fPIC", "-shared", "-fno-strict-aliasing", *link]
         subprocess.run(

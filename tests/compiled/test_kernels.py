@@ -210,6 +210,7 @@ BOUNDS = st.lists(st.integers(1, KEY_SPACE - 1), min_size=1, max_size=30, unique
 )
 
 
+@built
 @settings(max_examples=300, deadline=None)
 @given(
     rows=st.lists(

@@ -9,11 +9,13 @@ leave to that other way.
 from __future__ import annotations
 
 import os
+import sys
 from types import ModuleType
 
 kernels: ModuleType | None = None
 
-if os.environ.get("HEADRACE_COMPILED") != "0":
+# They write numbers as Arrow does, which is how nearly all processors have them.
+if os.environ.get("HEADRACE_COMPILED") != "0" and sys.byteorder == "little":
     try:
         from headrace.compiled import _kernels as kernels  # noqa: F401
     except ImportError:
