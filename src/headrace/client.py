@@ -276,8 +276,7 @@ class Headrace:
         write.add(stream, await checked(self, data), expected=expected_heads)
         if write.is_plain and expected_heads is None and write.is_small(SMALL_BYTES):
             try:
-                self._hand_over_soon()
-                return await self._appends.add(write)
+                return await self._appended(write)
             except Apart:
                 pass
             except Stale as stale:
@@ -485,6 +484,20 @@ class Headrace:
         self._close_appends()
         self._gathered.append((Operation(fn, tuple(locks), sync, finish), small))
         return future
+
+    async def _appended(self, write: Write) -> tuple[Placed, ...]:
+        """Where a small append is, which shares a commit with all that come in this turn.
+
+        The first of them hands over for all, and goes on with its answer in the same turn.
+        """
+        first = not self._gathered and not self._appends
+        answer = self._appends.add(write)
+        if first:
+            try:
+                await asyncio.sleep(0)
+            finally:
+                self._hand_over()
+        return await answer
 
     def _hand_over_soon(self) -> None:
         if not self._gathered and not self._appends:

@@ -183,3 +183,25 @@ def test_many_appends_at_once_stay_in_the_catalog(
             assert 2 < batches_in(hr) < 20
 
     run(work())
+
+
+def test_the_first_of_a_turn_is_cancelled_and_the_others_are_stored(catalog_url: str) -> None:
+    """It hands over for all of them, so it does that before it gives up."""
+
+    async def scenario() -> None:
+        async with headrace.open(catalog_url) as hr:
+            await hr.create_stream("a", subjects=["a.>"], segments=3)
+            await hr.append("a", some("a", 1))
+            tables = [some("a", rows) for rows in (20, 30, 40)]
+            calls = [asyncio.create_task(hr.append("a", table)) for table in tables]
+            await asyncio.sleep(0)
+            calls[0].cancel()
+            found = await asyncio.gather(*calls, return_exceptions=True)
+            assert isinstance(found[0], asyncio.CancelledError)
+            for table, places in zip(tables[1:], found[1:], strict=True):
+                assert isinstance(places, tuple)
+                assert sum(place.count for place in places) == table.num_rows
+            # Nothing is left behind that would hold up the next one.
+            await asyncio.wait_for(hr.append("a", some("a", 5)), 30)
+
+    run(scenario())
