@@ -128,8 +128,8 @@ def test_watching_for_hot_streams_goes_on_until_ctrl_c(fresh: Path) -> None:
     with started(fresh, "stream", "autoscale", "--all", "--watch", "0.1") as watching:
         wait_until(lambda: _has_opened(watching.pid, fresh), "the catalog to be open")
         watching.send_signal(signal.SIGINT)
-        assert watching.wait(PATIENCE_S) == 130
-        assert watching.communicate() == ("", "")
+        told = watching.communicate(timeout=PATIENCE_S)
+        assert (*told, watching.returncode) == ("", "", 130)
 
 
 def _has_opened(pid: int, folder: Path) -> bool:
