@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.groups.partitioned.names import GroupName
-from headrace.groups.partitioned.work_queue import next_reads
+from headrace.groups.partitioned.runtime.work_queue import next_reads
 from headrace.sim.log import Event, ModelLog
 from headrace.sim.store import Snapshot, StoreConflictError
 from headrace.sim.world import Process
