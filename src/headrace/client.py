@@ -51,6 +51,7 @@ from headrace.log.output import Output
 from headrace.log.position import Position
 from headrace.log.read import Place, Query
 from headrace.log.sweep import Swept
+from headrace.net import TLS, Secured
 from headrace.publisher import Publisher
 from headrace.reading import Reading
 
@@ -70,16 +71,18 @@ def open(
     create: bool = True,
     housekeeping: bool = True,
     shared: SharedOptions | None = None,
+    tls: TLS | None = None,
 ) -> Headrace:
     """A log on a folder (``"./data"``) or on PostgreSQL (``"postgresql://…"``).
 
     Large batches go to ``store``: a folder, ``s3://bucket/prefix`` and the like; by default a
     folder beside the catalog.  Use the result with ``async with``.  While it is open, one of the
     programs on a catalog applies the retention of its streams; ``housekeeping=False`` leaves that
-    to others.  ``shared`` says how this program takes part in shared groups.
+    to others.  ``shared`` says how this program takes part in shared groups, and with ``tls`` it
+    does so over verified and encrypted connections only.
     """
     opener = partial(open_log, url, store, store_options=store_options, create=create)
-    return Headrace(opener, housekeeping=housekeeping, shared=shared)
+    return Headrace(opener, housekeeping=housekeeping, shared=shared, tls=tls)
 
 
 class Headrace:
@@ -91,8 +94,10 @@ class Headrace:
         *,
         housekeeping: bool = True,
         shared: SharedOptions | None = None,
+        tls: TLS | None = None,
     ) -> None:
         self._opener = opener
+        self._tls = tls
         self._housekeeping = housekeeping
         self._housekeeper: Housekeeper | None = None
         self._log: Log | None = None
@@ -112,6 +117,9 @@ class Headrace:
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="headrace")
         try:
+            if self._tls is not None:
+                dialled = self._shared.options.dialled
+                self._shared.secured = await self.in_thread(Secured, self._tls, dialled)
             self._log = await self.in_thread(self._opener)
         except BaseException:
             self._pool.shutdown(wait=False)

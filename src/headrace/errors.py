@@ -451,16 +451,27 @@ class SessionClosedError(HeadraceError):
     """The session is closed, or was never opened; use it with ``async with``."""
 
 
+class SubscriptionExistsError(InvalidInputError):
+    """A session has that shared subscription already."""
+
+
+# --- between processes ---------------------------------------------------------------------------
+
+
 class ListenError(HeadraceError):
-    """This process cannot listen where shared groups need it to."""
+    """This process cannot listen where others are to reach it."""
 
 
 class FrameError(HeadraceError, ValueError):
     """A frame of another process cannot be read; its connection is dropped."""
 
 
-class SubscriptionExistsError(InvalidInputError):
-    """A session has that shared subscription already."""
+class TLSError(InvalidInputError):
+    """Certificate, key or authority cannot be used; says which, and why."""
+
+
+class PeerRefusedError(HeadraceError):
+    """Another process is not spoken to, since it is not verified as one of this catalog's."""
 
 
 # --- partitioned groups ----------------------------------------------------------------------

@@ -35,6 +35,7 @@ from headrace.groups.shared.node import SharedOptions
 from headrace.groups.shared.sessions import EXPIRY_MS
 from headrace.log.events import Event, Events, Headers
 from headrace.log.position import Position
+from headrace.net import TLS
 from headrace.reading import Reading
 
 P = ParamSpec("P")
@@ -49,6 +50,7 @@ def open(
     create: bool = True,
     housekeeping: bool = True,
     shared: SharedOptions | None = None,
+    tls: TLS | None = None,
 ) -> Headrace:
     """As :func:`headrace.open`, for use with ``with``."""
     return Headrace(
@@ -59,6 +61,7 @@ def open(
             create=create,
             housekeeping=housekeeping,
             shared=shared,
+            tls=tls,
         )
     )
 

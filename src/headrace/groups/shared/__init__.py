@@ -5,7 +5,8 @@ ends of the protocol in ``messages``; ``agent`` and ``handler`` stand between a 
 session; ``registry`` finds or claims the leader of a group; ``balance`` decides who gets what.
 
 The rest connects them to catalog, network and clock.  ``node`` is what a process has one of, with
-``leading`` for each group it leads and ``transport`` between nodes; ``borrowing`` and ``private``
-are the two sides of a ``session``; ``state``, ``starts``, ``listing``, ``properties``,
-``sessions`` and ``directory`` are what stands in the catalog; ``admin`` looks at it from outside.
+``leading`` for each group it leads; ``frames`` says how messages travel; ``borrowing``
+and ``private`` are the two sides of a ``session``; ``state``, ``starts``, ``listing``,
+``properties``, ``sessions`` and ``directory`` are what stands in the catalog; ``admin`` looks at it
+from outside.
 """

@@ -30,7 +30,7 @@ import msgspec
 from headrace.catalog import Tx, leases
 from headrace.errors import CatalogClosedError, HeadraceError, LeaseLost
 from headrace.groups.host import Host
-from headrace.groups.shared import directory, properties, state
+from headrace.groups.shared import directory, frames, properties, state
 from headrace.groups.shared.directory import Address
 from headrace.groups.shared.leading import Leading
 from headrace.groups.shared.messages import (
@@ -52,7 +52,7 @@ from headrace.groups.shared.registry import (
     ToLocalLeader,
 )
 from headrace.groups.shared.settings import BorrowerSettings, LeaderSettings
-from headrace.groups.shared.transport import Listener, Outbox, Peers, Statistics
+from headrace.net import Links, Listener, Outbox, Secured, Target
 
 ROUTES_MAX = 100_000
 LOAD_RETRY_S = 0.2
@@ -60,6 +60,8 @@ CLOSE_MS = 2000
 ADDRESS_MS = 3_600_000
 FAR_MS = 2**62
 REARM_S = 0.01
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""An address that stands for all of them is none that others can dial."""
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +78,11 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
     borrower: BorrowerSettings = BorrowerSettings()
     leader: LeaderSettings = LeaderSettings()
     """Of groups that appear with their first subscriber; others keep what they were made with."""
+
+    @property
+    def dialled(self) -> str:
+        """The address under which others reach this process."""
+        return self.advertise or _ANY.get(self.host, self.host)
 
 
 class LocalSession(Protocol):
@@ -102,18 +109,23 @@ class LocalSession(Protocol):
 class Node:
     """Shared groups in this process."""
 
-    def __init__(self, host: Host, options: SharedOptions) -> None:
+    def __init__(self, host: Host, options: SharedOptions, secured: Secured | None = None) -> None:
         self.host = host
         self.options = options
         self.name = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
         self.registry = Registry(self.name, remember_ms=options.borrower.find_leader_ms)
         self.leaders: dict[str, Leading] = {}
-        self.statistics = Statistics()
-        self.listener = Listener(self._from_peer, self.statistics, self._gathers)
-        self.peers = Peers(self._look_up_node, self._to_local, self._on_cut, self.statistics)
+        self.unroutable = 0
+        """Messages to borrowers that are neither here nor anywhere else."""
+        self.listener = Listener(self._gathers, secured)
+        self.listener.serve(frames.to_borrowers(), self._from_peer)
+        self.peers = Links(
+            frames.to_leaders(), self._look_up_node, self._from_leader, self._on_cut, secured
+        )
+        self._tls = secured is not None
         self._loading: dict[str, StartLeader] = {}
         self._sessions: dict[str, LocalSession] = {}
-        self._routes: dict[str, Outbox] = {}
+        self._routes: dict[str, Outbox[FromLeader]] = {}
         self._queue: deque[Callable[[], None]] = deque()
         """For leaders, and for the registry."""
         self._mail: deque[FromLeader] = deque()
@@ -136,11 +148,8 @@ class Node:
 
     async def open(self) -> None:
         """Listen, and register where."""
-        bound_host, port = await self.listener.open(self.options.host, self.options.port)
-        host = self.options.advertise or (
-            self.options.host if self.options.host not in ("0.0.0.0", "::") else _own(bound_host)
-        )
-        self._address = Address(self.name, host, port)
+        _, port = await self.listener.open(self.options.host, self.options.port)
+        self._address = Address(self.name, self.options.dialled, port, tls=self._tls)
         self.listener.admit(await self._register(self._address))
         self._address_due_ms = self.now_ms + ADDRESS_MS
 
@@ -180,7 +189,7 @@ class Node:
 
     @property
     def _unsent(self) -> bool:
-        return self.peers.unsent or any(not outbox.sent for outbox in set(self._routes.values()))
+        return self.peers.unsent or self.listener.unsent
 
     @property
     def now_ms(self) -> int:
@@ -293,7 +302,12 @@ class Node:
                 context = {"message": "shared groups: a message was lost", "exception": error}
                 self._loop.call_exception_handler(context)
 
-    def _from_peer(self, messages: list[FromBorrower], outbox: Outbox) -> None:
+    def _from_leader(self, messages: list[FromLeader], _: Outbox[FromBorrower]) -> None:
+        """Leaders elsewhere speak to borrowers here."""
+        self._mail += messages
+        self._drain_soon()
+
+    def _from_peer(self, messages: list[FromBorrower], outbox: Outbox[FromLeader]) -> None:
         """Borrowers elsewhere speak to leaders here; answers go back the same way."""
         routes, leaders = self._routes, self.leaders
         # Nothing is overtaken: behind what waits here, or was not kept, everything waits.
@@ -349,17 +363,14 @@ class Node:
             if outbox is not None and not outbox.closed:
                 outbox.put(message)
             elif _session_key(message) in self._sessions:
-                self._to_local(message)
+                self._mail.append(message)
+                self._drain_soon()
             else:
-                self.statistics.dropped += 1
+                self.unroutable += 1
 
     def sending(self) -> AbstractContextManager[None]:
         """What is said to borrowers elsewhere meanwhile is sent at the end of it."""
         return self.listener.sending()
-
-    def _to_local(self, message: FromLeader) -> None:
-        self._mail.append(message)
-        self._drain_soon()
 
     def _on_cut(self, node: str) -> None:
         """Those who speak to leaders there do not wait to find out that they were not heard."""
@@ -374,9 +385,12 @@ class Node:
                 self.registry.forget(message.group)
             session.receive(message)
 
-    async def _look_up_node(self, node: str) -> tuple[Address | None, str]:
-        def look(tx: Tx) -> tuple[Address | None, str]:
-            return directory.find(tx, node), directory.secret(tx) or ""
+    async def _look_up_node(self, node: str) -> Target | None:
+        def look(tx: Tx) -> Target | None:
+            found, secret = directory.find(tx, node), directory.secret(tx)
+            if found is None or secret is None:
+                return None
+            return Target(found.host, found.port, secret, found.tls)
 
         return await self.host.in_thread(self.host.log.catalog.read, look)
 
@@ -520,8 +534,3 @@ class Node:
 def _session_key(message: Message) -> str:
     """The part of a borrower's name that says which session it belongs to."""
     return message.borrower.rpartition(":")[0]
-
-
-def _own(bound: str) -> str:
-    """An address that stands for all of them is none that others can dial."""
-    return "127.0.0.1" if bound == "0.0.0.0" else "::1"

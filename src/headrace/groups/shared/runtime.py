@@ -10,6 +10,7 @@ from headrace.groups.consumer import ConsumerOptions
 from headrace.groups.host import Host
 from headrace.groups.shared.node import Node, SharedOptions
 from headrace.groups.shared.session import Session
+from headrace.net import Secured
 
 
 class SharedRuntime:
@@ -17,7 +18,9 @@ class SharedRuntime:
 
     def __init__(self, host: Host, options: SharedOptions) -> None:
         self._host = host
-        self._options = options
+        self.options = options
+        self.secured: Secured | None = None
+        """TLS, if the log was opened with it."""
         self._node: Node | None = None
         self._making = asyncio.Lock()
 
@@ -25,7 +28,7 @@ class SharedRuntime:
         """This process's part in shared groups; listens from the first call on."""
         async with self._making:
             if self._node is None:
-                node = Node(self._host, self._options)
+                node = Node(self._host, self.options, self.secured)
                 await node.open()
                 self._node = node
             return self._node
