@@ -37,7 +37,7 @@ class Process:
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"},
         )
 
     @property

@@ -36,37 +36,39 @@ def test_a_connection_that_ends_is_told_and_dialled_again_with_the_next_message(
 
     async def test() -> None:
         async with hearing() as there, speaking(there.target) as here:
-            for number in range(3):
+
+            async def speak_and_cut(number: int) -> None:
                 here.links.send("there", str(number))
-                await until(lambda n=number: there.heard[n:], "the message")
+                await until(lambda: there.heard[number:], "the message")
                 for connection in list(there.listener.connections):
                     connection.abort()
-                await until(lambda n=number: len(here.cut) == n + 1, "the end")
+                await until(lambda: len(here.cut) == number + 1, "the end")
                 assert not here.links.connections
+
+            for number in range(3):
+                await speak_and_cut(number)
             assert there.heard == ["0", "1", "2"]
             assert here.cut == ["there"] * 3
 
     asyncio.run(test())
 
 
+@pytest.mark.parametrize("nowhere", [None, Target("127.0.0.1", 1, SECRET)])
 def test_who_cannot_be_reached_gets_nothing_and_is_looked_up_again(
-    monkeypatch: pytest.MonkeyPatch,
+    nowhere: Target | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(links, "REDIAL_S", 0.01)
 
     async def test() -> None:
-        async with hearing() as there:
-            for nowhere in (None, Target("127.0.0.1", 1, SECRET)):
-                async with speaking(nowhere) as here:
-                    here.links.send("there", "lost")
-                    await until(lambda h=here: h.links.statistics().dropped == 1, "its loss")
-                    await until(lambda h=here: not h.links._links, "the next try")
-                    here.target = there.target
-                    here.links.send("there", "found")
-                    await until(lambda: there.heard, "the message")
-                    assert there.heard == ["found"], "what was lost stays lost"
-                    assert here.cut == [], "it was never there"
-                    there.heard.clear()
+        async with hearing() as there, speaking(nowhere) as here:
+            here.links.send("there", "lost")
+            await until(lambda: here.links.statistics().dropped == 1, "its loss")
+            await until(lambda: here.links.statistics().dialling == 0, "the next try")
+            here.target = there.target
+            here.links.send("there", "found")
+            await until(lambda: there.heard, "the message")
+            assert there.heard == ["found"], "what was lost stays lost"
+            assert here.cut == [], "it was never there"
 
     asyncio.run(test())
 

@@ -126,18 +126,21 @@ def test_who_is_dialled_and_not_trusted_never_sees_the_secret(
         seen.extend(await reader.read(100_000))
         writer.close()
 
+    async def offer(tls: ssl.SSLContext | None) -> None:
+        server = await asyncio.start_server(read, "127.0.0.1", 0, ssl=tls)
+        port = server.sockets[0].getsockname()[1]
+        target = Target("127.0.0.1", port, SECRET, tls=True)
+        async with speaking(target, secured=secured(authority.certify())) as here:
+            here.links.send("stranger" if tls else "plain", "hello")
+            await until(lambda: here.links.statistics().dropped == 1, "its loss")
+        server.close()
+
     async def test() -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         stranger = other.certify("stranger")
         context.load_cert_chain(stranger.certificate, stranger.key)
-        for tls in (context, None):
-            server = await asyncio.start_server(read, "127.0.0.1", 0, ssl=tls)
-            port = server.sockets[0].getsockname()[1]
-            target = Target("127.0.0.1", port, SECRET, tls=True)
-            async with speaking(target, secured=secured(authority.certify())) as here:
-                here.links.send("stranger" if tls else "plain", "hello")
-                await until(lambda h=here: h.links.statistics().dropped == 1, "its loss")
-            server.close()
+        await offer(context)
+        await offer(None)
 
     asyncio.run(test())
     assert seen, "the plain one has seen how TLS begins"

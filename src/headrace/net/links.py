@@ -63,8 +63,10 @@ class Links(Generic[Out, In]):
         received: Received[In, Out],
         cut: Callable[[str], None],
         secured: Secured | None = None,
+        refused: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`cut` is told of a peer whose connection has ended after it had been there a while."""
+        """`cut` is told of a peer whose connection has ended after it had been there a while, and
+        `refused` of one with which there is none, since one of both does not trust the other."""
         self.connections: dict[str, Link[Out, In]] = {}
         self._links: dict[str, Link[Out, In]] = {}
         self._wire = wire
@@ -72,6 +74,7 @@ class Links(Generic[Out, In]):
         self._received = received
         self._cut = cut
         self._secured = secured
+        self._refused = refused
         self._traffic = Traffic()
         self._complaints = Complaints(_log)
         self._post = Post()
@@ -112,6 +115,7 @@ class Links(Generic[Out, In]):
             if isinstance(error, PeerRefusedError):
                 self._traffic.refused += 1
                 self._complaints.say(str(error), loop.time())
+                self._refused(peer)
             else:
                 _log.debug("%s: %s", peer, error)
             link.outbox.close()

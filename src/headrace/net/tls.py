@@ -47,7 +47,7 @@ class Secured:
 
     def __init__(self, tls: TLS, host: str) -> None:
         """Read the files, and see that they work for who dials `host`; blocks for milliseconds."""
-        for file in filter(None, (tls.certificate, tls.key, tls.authority)):
+        for file in (tls.certificate, tls.key, tls.authority or tls.certificate):
             try:
                 Path(file).read_bytes()
             except OSError as error:

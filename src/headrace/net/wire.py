@@ -12,8 +12,6 @@ import msgspec
 Frame: TypeAlias = bytes | memoryview
 Out = TypeVar("Out")
 In = TypeVar("In")
-Out_contra = TypeVar("Out_contra", contravariant=True)
-In_co = TypeVar("In_co", covariant=True)
 
 COMPLAINT_S = 60.0
 COMPLAINTS_MAX = 100
@@ -25,14 +23,14 @@ quiet.propagate = False
 quiet.setLevel(logging.CRITICAL)
 
 
-class Codec(Protocol[Out_contra, In_co]):
+class Codec(Protocol[Out, In]):
     """How the messages of one connection become frames, and back."""
 
-    def encode(self, messages: list[Out_contra], /) -> list[bytes]:
+    def encode(self, messages: list[Out], /) -> list[bytes]:
         """Frames of these messages, in their order, none larger than the wire allows."""
         ...
 
-    def decode(self, frame: Frame, /) -> list[In_co]:
+    def decode(self, frame: Frame, /) -> list[In]:
         """The messages of a frame, checked in full; :class:`~headrace.errors.FrameError` if it
         makes no sense.  A view is good only during the call."""
         ...

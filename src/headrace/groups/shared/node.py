@@ -58,6 +58,8 @@ ROUTES_MAX = 100_000
 LOAD_RETRY_S = 0.2
 CLOSE_MS = 2000
 ADDRESS_MS = 3_600_000
+DISTRUST_MS = 30_000
+"""How long a process does not claim groups after TLS has kept it from speaking to a leader."""
 FAR_MS = 2**62
 REARM_S = 0.01
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -120,8 +122,15 @@ class Node:
         self.listener = Listener(self._gathers, secured)
         self.listener.serve(frames.to_borrowers(), self._from_peer)
         self.peers = Links(
-            frames.to_leaders(), self._look_up_node, self._from_leader, self._on_cut, secured
+            frames.to_leaders(),
+            self._look_up_node,
+            self._from_leader,
+            self._on_cut,
+            secured,
+            self._on_refused,
         )
+        self._leads_from_ms = 0
+        """When this process may lead again: nobody may trust it."""
         self._tls = secured is not None
         self._loading: dict[str, StartLeader] = {}
         self._sessions: dict[str, LocalSession] = {}
@@ -378,6 +387,10 @@ class Node:
             session.on_cut(node)
         self.rearm()
 
+    def _on_refused(self, node: str) -> None:  # noqa: ARG002
+        """Whoever others do not talk to is not to lead them: they would wait for it for ever."""
+        self._leads_from_ms = self.now_ms + DISTRUST_MS
+
     def _deliver(self, message: FromLeader) -> None:
         session = self._sessions.get(_session_key(message))
         if session is not None:
@@ -434,7 +447,8 @@ class Node:
                 self.host.log.catalog.read, read, snapshot=True
             )
             token = 0
-            if found is not None and owner is None and not self._closing:
+            may_lead = not self._closing and self.now_ms >= self._leads_from_ms
+            if found is not None and owner is None and may_lead:
                 owner, token = await self.host.in_transaction(claim, (leases.lock(name),))
         except HeadraceError as error:
             _log.warning("cannot find the leader of %s: %s", group, error)
