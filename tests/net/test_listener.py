@@ -8,9 +8,9 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from headrace.epochs import wire as epochs
-from headrace.epochs.messages import Data, Heartbeat
-from headrace.epochs.times import TimeShape
+from headrace.epochs.core import wire as epochs
+from headrace.epochs.core.messages import Data, Heartbeat
+from headrace.epochs.core.times import TimeShape
 from headrace.errors import ListenError
 from headrace.net import Frame, Listener, Outbox, Target, Wire
 from tests.net.support import SECRET, dial, hearing, until, wire

@@ -18,7 +18,7 @@ from headrace.cli.failures import UsageError
 from headrace.cli.values import pair
 
 if TYPE_CHECKING:
-    from headrace.client import Headrace
+    from headrace.api.client import Headrace
     from headrace.log.log import Log
     from headrace.net import TLS
 

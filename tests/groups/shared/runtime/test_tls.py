@@ -22,9 +22,9 @@ from websockets.exceptions import InvalidHandshake
 import headrace.sync
 from headrace import TLS
 from headrace.catalog import Tx
-from headrace.groups.shared import directory, frames
 from headrace.groups.shared.admin import Groups
-from headrace.groups.shared.settings import LeaderSettings
+from headrace.groups.shared.core.settings import LeaderSettings
+from headrace.groups.shared.runtime import directory, frames
 from headrace.net import Target
 from tests.net.certificates import Authority
 from tests.support import ROOT, wait_until
