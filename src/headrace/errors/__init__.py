@@ -9,6 +9,7 @@ from headrace.errors.delivery import *
 from headrace.errors.epochs import *
 from headrace.errors.inputs import *
 from headrace.errors.log import *
+from headrace.errors.network import *
 from headrace.errors.partitioned import *
 from headrace.errors.readers import *
 from headrace.errors.regions import *

@@ -58,19 +58,3 @@ class SubjectMismatchError(InvalidInputError):
         super().__init__(message)
         self.subject = subject
         self.filter = filter
-
-
-class ListenError(HeadraceError):
-    """This process cannot listen where others are to reach it."""
-
-
-class FrameError(HeadraceError, ValueError):
-    """A frame of another process cannot be read; its connection is dropped."""
-
-
-class TLSError(InvalidInputError):
-    """Certificate, key or authority cannot be used; says which, and why."""
-
-
-class PeerRefusedError(HeadraceError):
-    """Another process is not spoken to, since it is not verified as one of this catalog's."""
