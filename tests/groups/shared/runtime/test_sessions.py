@@ -115,6 +115,34 @@ def test_a_private_subscription_goes_on_where_it_was(catalog_url: str) -> None:
     run(test())
 
 
+@pytest.mark.parametrize("held", [0, 1], ids=["all answered", "one in hand"])
+def test_a_clean_close_stores_acks_that_nobody_waited_for_and_complains_of_nothing(
+    catalog_url: str, caplog: pytest.LogCaptureFixture, held: int
+) -> None:
+    async def test() -> None:
+        async with open_log(catalog_url) as hr:
+            await hr.create_stream("orders", ["orders.>"])
+            await hr.append("orders", [headrace.Event(subject="orders.n", value=b"old", key="a")])
+            async with hr.session("w") as session:
+                await session.subscribe("orders.>", start="earliest")
+                first = await anext(aiter(session))
+                in_hand = []
+                if held:
+                    await hr.publish("orders.n", b"held", key="b")
+                    in_hand.append(await anext(aiter(session)))
+                first.ack_soon()
+            for delivery in in_hand:
+                with pytest.raises(Fenced):
+                    await delivery.ack()
+            await hr.publish("orders.n", b"new", key="c")
+            async with hr.session("w") as session:
+                expected = [b"held", b"new"] if held else [b"new"]
+                assert await take(session, len(expected)) == expected
+
+    run(test())
+    assert [record.message for record in caplog.records] == []
+
+
 def test_a_private_subscription_replays_from_a_time(tmp_path: Path) -> None:
     async def test() -> None:
         async with open_log(tmp_path / "d") as hr:
