@@ -82,11 +82,6 @@ class StreamConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     internal: bool = False
     """Belongs to a group: captures no subject, and is written to by naming the segment."""
 
-    @property
-    def fixed_segments(self) -> bool:
-        """Whether its segments have a meaning of their own, and so are never split or merged."""
-        return self.internal or self.partitions > 0
-
 
 # Made here, since the first use of a type by msgspec is not safe in several threads at once.
 decode_config = msgspec.json.Decoder(StreamConfig).decode

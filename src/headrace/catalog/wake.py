@@ -3,8 +3,8 @@
 ``Notifier`` is the part within a process: callbacks by channel.  ``WakeSockets`` carries the
 news between processes that share one SQLite file: every waiting process binds a datagram
 socket in the catalog's ``wake`` folder, and a committer sends the channels it touched to
-each of them.  Nothing is polled for; once a second the waiting process compares SQLite's
-``data_version``, in case a committer died between its commit and its datagrams.
+each of them.  So that no news is lost when a committer dies between its commit and its datagrams,
+the waiting process also compares SQLite's ``data_version`` once a second.
 
 A full socket queue drops datagrams.  The receiver drains its socket until it is empty, and a
 full queue means that at least ``BURST`` datagrams are read in one go; it then wakes everybody,

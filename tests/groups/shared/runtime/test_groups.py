@@ -21,7 +21,7 @@ from headrace.errors import (
     SharedGroupExistsError,
     UnknownSharedGroupError,
 )
-from headrace.groups.shared import state
+from headrace.groups.shared import properties, state
 from headrace.groups.shared.admin import Groups
 from headrace.groups.shared.records import Commit
 from headrace.groups.shared.settings import Balance, InvalidSharedSettingsError
@@ -481,6 +481,23 @@ def test_a_group_is_declared_once_and_found_by_name(catalog_url: str) -> None:
                 await hr.shared_groups.declare("x", "orders.>", balance="luck")
             await hr.shared_groups.delete("g", "orders.*")
             assert [info.properties.key for info in await hr.shared_groups.list()] == ["g:orders.>"]
+
+    run(test())
+
+
+def test_a_group_with_a_setting_that_is_no_more_is_still_found(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with open_log(tmp_path / "d") as hr:
+            declared = await hr.shared_groups.declare("g", "orders.>")
+
+            def as_before(value: bytes | None) -> bytes:
+                assert value is not None
+                found = msgspec.json.decode(value)
+                found["settings"]["commit_records_max"] = 2000
+                return msgspec.json.encode(found)
+
+            hr.log.catalog.entries.update(properties.BUCKET, declared.key, as_before)
+            assert (await hr.shared_groups.get("g")).properties == declared
 
     run(test())
 
