@@ -152,7 +152,8 @@ class Fenced(HeadraceError):
         else:
             now = f", the current one is {current}"
         super().__init__(
-            f"group {group!r}, unit {unit!r}: token {token} is stale{now}; stop working on this unit"
+            f"group {group!r}, unit {unit!r}: token {token} is stale{now}; stop working on this "
+            "unit"
         )
         self.group = group
         self.unit = unit

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import headrace
+import headrace.sync
 from headrace.errors import (
     Fenced,
     InvalidFilterError,
@@ -246,14 +247,13 @@ def test_a_session_in_memory_leaves_nothing_behind(tmp_path: Path) -> None:
     async def test() -> None:
         async with open_log(tmp_path / "d") as hr:
             await hr.create_stream("orders", ["orders.>"])
-            groups = Groups(hr.log)
             async with hr.session() as session:
                 await session.subscribe("orders.>")
-                assert [each.record.name for each in groups.sessions()] == [session.name]
-            assert groups.sessions() == ()
+                assert [each.record.name for each in await hr.sessions()] == [session.name]
+            assert await hr.sessions() == ()
             async with hr.session("named", persistent=False) as session:
                 await session.subscribe("orders.>")
-            assert groups.sessions() == ()
+            assert await hr.sessions() == ()
 
     run(test())
 
@@ -262,17 +262,28 @@ def test_a_session_is_removed_with_force_while_it_runs(tmp_path: Path) -> None:
     async def test() -> None:
         async with open_log(tmp_path / "d") as hr:
             await hr.create_stream("orders", ["orders.>"])
-            groups = Groups(hr.log)
             async with hr.session("w") as session:
                 await session.subscribe("orders.>")
                 with pytest.raises(SessionBusyError, match="force"):
-                    groups.remove_session("w")
-                groups.remove_session("w", force=True)
+                    await hr.remove_session("w")
+                await hr.remove_session("w", force=True)
                 with pytest.raises(SessionTakenOverError):
                     await anext(aiter(session))
-            assert groups.sessions() == ()
+            assert await hr.sessions() == ()
+            with pytest.raises(UnknownSessionError):
+                await hr.remove_session("w")
 
     run(test())
+
+
+def test_a_script_lists_sessions_and_removes_one(tmp_path: Path) -> None:
+    with headrace.sync.open(tmp_path / "d", housekeeping=False) as hr:
+        hr.create_stream("orders", subjects=["orders.>"])
+        with hr.session("w") as session:
+            session.subscribe("orders.>")
+        assert [each.record.name for each in hr.sessions()] == ["w"]
+        assert hr.remove_session("w") == 0
+        assert hr.sessions() == ()
 
 
 def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path) -> None:
