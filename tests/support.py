@@ -27,6 +27,12 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = PATIE
         time.sleep(0.002)
 
 
+def environment(**more: str) -> dict[str, str]:
+    """Ours, for a program that is to find these tests, and the same sources as they do."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | more
+
+
 class Process:
     """A Python program in another process that talks in lines."""
 
@@ -37,7 +43,7 @@ class Process:
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=environment(),
         )
 
     @property

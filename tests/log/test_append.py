@@ -25,6 +25,7 @@ from headrace.errors import (
     UnknownStreamError,
 )
 from headrace.log import events, limits
+from headrace.log.compact import CompactionPolicy
 from headrace.log.events import Event
 from headrace.log.log import Log, to_batch
 from headrace.log.read import Query
@@ -685,6 +686,27 @@ def test_markers_stand_in_line_and_are_kept_from_readers(log: Log) -> None:
     shown = [row for batch in log.read("s", Query(markers=True)) for row in batch.to_pylist()]
     assert [row["marker"] for row in shown] == [None, b"internal", None]
     assert [row["offset"] for row in shown] == [0, 1, 2]
+
+
+def test_markers_are_no_events(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In line with events in one batch, in blobs and in files, before and after compaction."""
+    create(log)
+    for inline_bytes in (limits.INLINE_BYTES, limits.INLINE_BYTES, 0, 0):
+        monkeypatch.setattr(limits, "INLINE_BYTES", inline_bytes)
+        batch = to_batch([event(n) for n in range(6)])
+        marks = pa.array([None, b"m", None, None, b"m", b"m"], pa.binary())
+        write = log.write_of()
+        write.add("s", batch.append_column("marker", marks), segment=0)
+        log.commit(write)
+    (segment,) = log.stream("s").segments
+    assert (segment.head, segment.events, segment.markers) == (24, 12, 12)
+    assert len(files(log)) == 2
+    assert numbers(log) == [0, 2, 3] * 4
+    assert log.compact("s", CompactionPolicy(min_batches=2, min_age_s=0)).events == 12
+    assert log.stream("s").segments == (segment,)
+    assert numbers(log) == [0, 2, 3] * 4
+    log.trim("s", {0: 24})
+    assert log.stream("s").segments[0].events == log.stream("s").segments[0].markers == 0
 
 
 def test_a_marker_needs_an_open_segment(log: Log) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import shutil
 import signal
 import subprocess
@@ -24,7 +23,7 @@ from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.spark.records import PipelineStatus, read_status
 from tests.log.helpers import create, event, numbers, read
-from tests.support import ROOT, wait_until
+from tests.support import ROOT, environment, wait_until
 
 PATIENCE_S = 240
 pytestmark = pytest.mark.timeout(900)  # Two Sparks start at once; seconds, unless others work too.
@@ -44,7 +43,7 @@ class Running:
                     *("--spark-conf", "spark.driver.memory=512m"),
                 ],
                 cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                env=environment(),
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )

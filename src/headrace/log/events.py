@@ -46,6 +46,7 @@ TYPES = dict(COLUMNS)
 BITS = {name: 1 << i for i, (name, _) in enumerate(COLUMNS)}
 PLAIN = BITS["timestamp"] | BITS["subject"] | BITS["value"]
 KEY_BIT, HEADERS_BIT, EPOCH_BIT = BITS["key"], BITS["headers"], BITS["epoch"]
+MARKER_BIT = BITS["marker"]
 REQUIRED = ("timestamp", "subject", "value")
 MARKER_SUBJECT = "headrace.marker"
 OWN = frozenset({"origin", "marker"})
@@ -265,6 +266,12 @@ def marker_batch(payload: bytes, now: int) -> pa.RecordBatch:
             "marker": pa.array([payload], pa.binary()),
         }
     )
+
+
+def marker_rows(batch: pa.RecordBatch) -> tuple[int, ...]:
+    """The rows of a batch with markers that are such."""
+    valid = batch.column("marker").is_valid().to_numpy(zero_copy_only=False)
+    return tuple(np.flatnonzero(valid).tolist())
 
 
 # --- events from Arrow ---------------------------------------------------------------------

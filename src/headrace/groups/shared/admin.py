@@ -8,10 +8,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from headrace.catalog import Tx, leases, streams
+from headrace.catalog import Tx, leases, markers, streams
 from headrace.groups import explain as events
 from headrace.groups.consumer.dead_letters import stream_of
 from headrace.groups.host import Host
+from headrace.groups.progress import Progress
 from headrace.groups.shared import properties, sessions, starts, state
 from headrace.groups.shared.properties import GroupProperties, LeaderStatus, MemberStatus
 from headrace.groups.shared.records import Decision
@@ -85,9 +86,7 @@ def look(tx: Tx, group: GroupProperties) -> GroupInfo:
         for segment in stream.segments:
             unit = f"{stream.name}/{segment.number}"
             stored = rows.get(unit)
-            acked = stored.progress.acked() if stored else None
-            floor = acked.floor if acked else segment.tail
-            above = acked.acked_above_floor if acked else 0
+            acked = (stored.progress if stored else Progress(segment.tail)).acked()
             owner, token = owners.get(unit, (None, 0))
             finished = over.get(unit) == segment.id
             units.append(
@@ -95,9 +94,9 @@ def look(tx: Tx, group: GroupProperties) -> GroupInfo:
                     unit=unit,
                     owner=owner if owner in present and not finished else None,
                     token=token,
-                    floor=floor,
+                    floor=acked.floor,
                     head=segment.head,
-                    lag_events=max(0, segment.head - max(floor, segment.tail) - above),
+                    lag_events=markers.events_in(tx, segment, acked.missing(segment.head)),
                     finished=finished,
                 )
             )

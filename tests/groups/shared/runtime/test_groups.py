@@ -206,6 +206,8 @@ def test_a_group_collects_with_no_member_present(catalog_url: str) -> None:
             await hr.publish("new.n", b"new")
             assert (await hr.shared_groups.get("g")).lag_events == 10
             assert (await hr.shared_groups.get("old")).lag_events == 15
+            await hr.in_thread(hr.log.append_marker, "orders", 1, b"m")
+            assert (await hr.shared_groups.get("old")).lag_events == 15
             async with Worker(hr, "a", SHARED, "$share/all/>") as a:
                 await until(lambda: a.count == 11, "what was collected")
                 assert a.acked == dict.fromkeys((*later, b"new"), 1)
