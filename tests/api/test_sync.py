@@ -11,7 +11,7 @@ import pytest
 
 import headrace
 import headrace.sync
-from headrace.blocking import BlockingGroups
+from headrace.api.blocking import BlockingGroups
 from headrace.errors import NoStreamError
 from headrace.groups.partitioned.groups import Groups as PartitionedGroups
 from headrace.groups.shared.admin import Groups as SharedGroupsHere
