@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+SOURCES = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+"""What other processes import from: this tree, whatever is installed."""
 PATIENCE_S = 20.0
 
 
@@ -27,12 +29,6 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = PATIE
         time.sleep(0.002)
 
 
-def environment(**more: str) -> dict[str, str]:
-    """Ours, for a program that is to find these tests, and the same sources as they do."""
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | more
-
-
 class Process:
     """A Python program in another process that talks in lines."""
 
@@ -43,7 +39,7 @@ class Process:
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env=environment(),
+            env=os.environ | {"PYTHONPATH": SOURCES},
         )
 
     @property

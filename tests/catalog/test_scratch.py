@@ -15,7 +15,7 @@ import pytest
 
 from headrace.catalog.scratch import Scratch, fresh, sweep
 from headrace.catalog.wake import wake_folder
-from tests.support import ROOT, environment, wait_until
+from tests.support import ROOT, SOURCES, wait_until
 
 LISTENER = """
 import sys
@@ -43,7 +43,7 @@ class Listener:
             stderr=subprocess.DEVNULL,
             text=True,
             cwd=ROOT,
-            env=environment(TMPDIR=str(temporary)),
+            env=os.environ | {"PYTHONPATH": SOURCES, "TMPDIR": str(temporary)},
         )
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "ready\n"
