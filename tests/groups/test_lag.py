@@ -56,6 +56,18 @@ def test_what_was_trimmed_does_not_count(log: Log) -> None:
     assert lag(log).events == 9
 
 
+def test_markers_do_not_count(log: Log) -> None:
+    log.create_stream("orders", StreamConfig(subjects=("orders.>",)))
+    for _ in range(5):
+        log.append("orders", [Event(subject="orders.x", value=b"") for _ in range(2)])
+        log.append_marker("orders", 0, b"m")
+    assert lag(log).events == 10
+    progress(log, Progress(3, ((4, 6), (8, 9))))  # a marker at 2, 5, 8, 11 and 14
+    assert lag(log).events == 7
+    progress(log, Progress(14))
+    assert (lag(log).events, lag(log).bytes, lag(log).seconds) == (0, 0, 0)
+
+
 def test_the_group_is_as_late_as_its_latest_unit(log: Log) -> None:
     log.create_stream("orders", StreamConfig(subjects=("orders.>",)), segments=2)
     log.append("orders", [Event(subject="orders.x", value=b"", key=str(n)) for n in range(50)])

@@ -41,6 +41,7 @@ from headrace.groups.shared.runtime.peer import SharedOptions
 from headrace.groups.shared.runtime.program import SharedRuntime
 from headrace.groups.shared.runtime.session import Session
 from headrace.groups.shared.sessions import EXPIRY_MS as SESSION_EXPIRY_MS
+from headrace.groups.shared.sessions import SessionInfo
 from headrace.host.commit import SMALL_BYTES, commit
 from headrace.log import limits
 from headrace.log.append import Outcome, Stale, Write
@@ -381,6 +382,18 @@ class Headrace:
         return self._shared.session(
             name, persistent=persistent, expiry_ms=expiry_ms, options=options
         )
+
+    async def sessions(self) -> tuple[SessionInfo, ...]:
+        """Every session: its subscriptions, who runs it, and until when it is kept."""
+        return await self.shared_groups.sessions()
+
+    async def remove_session(self, name: str, *, force: bool = False) -> int:
+        """Delete a session and the progress of its private subscriptions.
+
+        Their dead letters go with it; returns how many there were.  One that somebody runs is
+        deleted only with ``force``.
+        """
+        return await self.shared_groups.remove_session(name, force=force)
 
     @property
     def shared_groups(self) -> SharedGroups:

@@ -233,6 +233,8 @@ class Headrace:
         return BlockingSession(self, session)
 
     session.__doc__ = client.Headrace.session.__doc__
+    sessions = _mirror(client.Headrace.sessions)
+    remove_session = _mirror(client.Headrace.remove_session)
 
     @property
     def groups(self) -> BlockingGroups:

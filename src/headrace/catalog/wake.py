@@ -3,8 +3,8 @@
 ``Notifier`` is the part within a process: callbacks by channel.  ``WakeSockets`` carries the
 news between processes that share one SQLite file: every waiting process binds a datagram
 socket in the catalog's ``wake`` folder, and a committer sends the channels it touched to
-each of them.  Nothing is polled for; once a second the waiting process compares SQLite's
-``data_version``, in case a committer died between its commit and its datagrams.
+each of them.  So that no news is lost when a committer dies between its commit and its datagrams,
+the waiting process also compares SQLite's ``data_version`` once a second.
 
 A full socket queue drops datagrams.  The receiver drains its socket until it is empty, and a
 full queue means that at least ``BURST`` datagrams are read in one go; it then wakes everybody,
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import logging
 import os
@@ -33,6 +34,8 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from headrace.catalog.scratch import Scratch, sweep
+
 Callback = Callable[[], None]
 
 BURST = 8
@@ -42,6 +45,8 @@ POLL_S = 1.0
 SOCKET_PATH_MAX = 100
 DATAGRAM_BYTES_MAX = 4096
 EVERYBODY = b"*"
+SCRATCH = "headrace-wake-"
+"""How folders of sockets outside of their catalogs begin; they go with the last program."""
 
 _log = logging.getLogger(__name__)
 
@@ -118,11 +123,14 @@ def calling_on(loop: asyncio.AbstractEventLoop, fn: Callback) -> Callback:
     return heard
 
 
+_sweep_once = functools.cache(sweep)
+
+
 def wake_folder(catalog_folder: Path) -> Path:
     """Where the sockets live: in the catalog, unless its path is too long for a socket."""
     folder = catalog_folder.resolve() / "wake"
     digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-    name = f"headrace-{os.getuid()}-{digest}"
+    name = f"{SCRATCH}{os.getuid()}-{digest}"
     for place in (folder, Path(tempfile.gettempdir()) / name):
         if len(os.fsencode(place)) + 40 <= SOCKET_PATH_MAX:
             return place
@@ -152,8 +160,8 @@ class WakeSockets:
         self._senders: dict[str, socket.socket] = {}
         self._peers: list[str] = []
         self._peers_mtime_ns = -1
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = str(folder)
+        self._scratch: Scratch | None = None
 
     # -- sending ------------------------------------------------------------------------
 
@@ -210,6 +218,7 @@ class WakeSockets:
         with self._lock:
             if self._receiver is not None or self._closing:
                 return
+            self._make_folder()
             receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             receiver.setblocking(False)
             receiver.bind(str(self._folder / self._name))
@@ -218,6 +227,13 @@ class WakeSockets:
             self._start(receiver, watching)
         # Whoever looks after this misses no change, even of a committer that dies untold.
         watching.wait(POLL_S)
+
+    def _make_folder(self) -> None:
+        if self._folder.name.startswith(SCRATCH):
+            _sweep_once(SCRATCH, self._folder.parent)
+            self._scratch = Scratch(self._folder)
+        else:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _start(self, receiver: socket.socket, watching: threading.Event) -> None:
         loop = self._loop
@@ -317,3 +333,5 @@ class WakeSockets:
         for sender in self._senders.values():
             sender.close()
         self._senders.clear()
+        if self._scratch is not None:
+            self._scratch.close()

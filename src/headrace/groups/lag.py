@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from headrace.catalog import Tx, batches, streams
+from headrace.catalog import Tx, batches, markers, streams
 from headrace.catalog import progress as stored
 from headrace.catalog.streams import Segment, Stream
 from headrace.groups.progress import Progress
@@ -76,10 +76,7 @@ def unit_lag(tx: Tx, group: str, stream: Stream, segment: Segment, now_us: int) 
     else:
         acked = (Progress.decode(row.state) if row.state else Progress(row.floor)).acked()
     floor = min(max(acked.floor, segment.tail), segment.head)
-    gaps = [
-        (max(lo, segment.tail), hi) for lo, hi in acked.missing(segment.head) if hi > segment.tail
-    ]
-    events = sum(hi - lo for lo, hi in gaps)
+    events = markers.events_in(tx, segment, acked.missing(segment.head))
     size = seconds = 0.0
     if events:
         behind = segment.bytes - batches.bytes_before(tx, segment, floor)

@@ -2,8 +2,8 @@
 
 A consumer writes the progress of a unit on two ways: in the group commits of its acks, and in
 transactions that join an ack with a publish.  They may overlap, so neither replaces what the
-other stored: :func:`join` reads the row and adds to it.  Reading costs little, and decoding is
-spared as long as the row is still what this store wrote last.
+other stored: both read the row and add to it.  Reading costs little, and decoding is spared as
+long as the row is still what this store wrote last.
 """
 
 from __future__ import annotations
@@ -38,14 +38,6 @@ def decode(row: stored.Progress) -> Progress:
 def store(tx: Tx, group: str, segment_id: int, progress: Progress) -> None:
     """Write a group's progress in a segment, in place of what is there."""
     stored.put(tx, stored.Progress(group, segment_id, progress.floor, progress.encode()))
-
-
-def join(tx: Tx, group: str, segment_id: int, progress: Progress) -> Progress:
-    """Add ``progress`` to what is stored, and return what is stored now."""
-    before = load(tx, group, segment_id)
-    after = progress if before is None else before.merge(progress)
-    store(tx, group, segment_id, after)
-    return after
 
 
 class CatalogAcks:
@@ -102,10 +94,6 @@ class CatalogAcks:
         unit = ack.unit
         claims.check(tx, unit.group, unit.unit, unit.token)
         stage_progress(tx, unit, ack.progress)
-
-    def forget(self, unit: OwnedUnit) -> None:
-        """The unit is given up: another owner may write its row from now on."""
-        self._written.pop((unit.group, unit.segment_id), None)
 
 
 def stage_progress(tx: Tx, unit: OwnedUnit, acked: Progress) -> None:

@@ -9,10 +9,10 @@ an application takes events and answers them.  In between stand
                       ▲                                                    │ ack, nack, …
                       └──────────── commits ─▶ ack store ◀─────────────────┘
 
-Nothing polls.  Each arrow is a call on the event loop: news of a segment makes its run *hungry*,
-what is fetched makes it *offered*, and an application that finds ``ready`` empty takes a block
-from the runs on offer.  So an idle consumer costs nothing, and a busy one does most of its work
-once per block of events and not once per event.
+It does not poll for events.  Each arrow is a call on the event loop: news of a segment makes its
+run *hungry*, what is fetched makes it *offered*, and an application that finds ``ready`` empty
+takes a block from the runs on offer.  So an idle consumer costs nothing, and a busy one does most
+of its work once per block of events and not once per event.
 
 *Bounds.*  Fetching stops when the bytes held, fetched ahead or in the application's hands, reach
 ``prefetch_bytes``; one fetch may go beyond.  Deliveries are bounded by the dispatcher.

@@ -71,6 +71,19 @@ def test_a_group_tells_that_no_pipeline_fills_its_queue(catalog_url: str) -> Non
         assert group_lag(log, "orders", "billing").finding == ""
 
 
+def test_markers_are_not_waited_for(catalog_url: str) -> None:
+    with opened(catalog_url) as log:
+        nobody = explain(log, "orders", "billing").findings
+        log.append_marker("orders", 0, b"m")
+        assert group_lag(log, "orders", "billing").source_events == 0
+        assert explain(log, "orders", "billing").findings == nobody
+        publish(log, 2)
+        log.append_marker("orders", 0, b"m")
+        assert group_lag(log, "orders", "billing").finding == UNFILLED
+        assert fill(log, NAME) == 2
+        assert group_lag(log, "orders", "billing").events == 2
+
+
 def test_a_pipeline_that_works_is_trusted_and_one_that_fails_is_quoted(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         publish(log, 1)

@@ -12,7 +12,7 @@ import logging
 
 import msgspec
 
-from headrace.catalog import Tx, entries, leases, streams
+from headrace.catalog import Tx, entries, leases, markers, streams
 from headrace.catalog import progress as stored
 from headrace.errors import HeadraceError
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
@@ -84,7 +84,10 @@ def look(tx: Tx, name: GroupName) -> Filling | None:
     return Filling(
         name=name,
         floors=tuple(floors),
-        behind=sum(s.head - floor for s, floor in zip(source.segments, floors, strict=True)),
+        behind=sum(
+            markers.events_in(tx, segment, [(floor, segment.head)])
+            for segment, floor in zip(source.segments, floors, strict=True)
+        ),
         led=leases.get(tx, PIPELINE) is not None,
         job=None if entry is None or entry.value is None else _decode(entry.value),
     )

@@ -311,7 +311,7 @@ class Member:
         if holding is None or self.consumer.closed:
             return
         for unit in holding.open.values():
-            why = Fenced(unit.group, unit.unit, unit.token, unit.token + 1)
+            why = Fenced(unit.group, unit.unit, unit.token)
             try:
                 self.consumer.abandon(unit.unit, unit.token, why)
             except UnknownUnitError:

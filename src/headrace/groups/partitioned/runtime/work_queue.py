@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.catalog import Tx, entries, streams
+from headrace.catalog import Tx, entries, markers, streams
 from headrace.catalog import progress as stored
 from headrace.errors import GroupUpdateError, RoundOvertakenError, UnknownGroupError
 from headrace.groups.partitioned.core.changes import check_change
@@ -98,7 +98,7 @@ def plan_round(tx: Tx, name: GroupName, *, events_max: int = ROUND_EVENTS_MAX) -
             if s.sealed and places[s.number] < s.tail == s.head
         ),
         room=room,
-        behind=sum(s.head - floors[s.number] for s in source.segments),
+        behind=sum(markers.events_in(tx, s, [(floors[s.number], s.head)]) for s in source.segments),
     )
 
 

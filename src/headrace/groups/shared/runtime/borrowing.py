@@ -105,7 +105,7 @@ class Held:
     @property
     def fenced(self) -> Fenced:
         """What whoever still answers for it is told."""
-        return Fenced(self.group, self.name, self.token, self.token + 1)
+        return Fenced(self.group, self.name, self.token)
 
     def report(self, progress: Progress) -> tuple[Ranges, Ranges]:
         """What is new since the last report: acked ranges, and attempts."""

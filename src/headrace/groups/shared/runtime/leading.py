@@ -140,8 +140,6 @@ class Leading:
         self.segments = Segments(group.filter)
         self.unplanned = False
         self.commits = 0
-        self.busy_s = 0.0
-        """Time spent in the core, for measurements."""
         self._tick_due_ms = home.now_ms
         self._retry_ms = RETRY_MS
         self._looking = False

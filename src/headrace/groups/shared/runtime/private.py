@@ -200,14 +200,13 @@ class Private:
         await asyncio.sleep(0)
         if waiting and timeout_s > 0:
             await asyncio.wait(waiting, timeout=timeout_s)
-        for name, unit in list(self._open.items()):
-            why = Fenced(self.group, name, unit.token, unit.token + 1)
-            with suppress(UnknownUnitError):
-                self._sink.abandon(name, unit.token, why)
-        self._open.clear()
 
     async def close(self) -> None:
-        """Stop following."""
+        """Stop following; what the application still holds counts no more.
+
+        Comes after what was acked is stored: acks on their way would be told that they do not
+        count, though they do.
+        """
         self._closing = True
         for stop in self._stop_listening:
             stop()
@@ -215,3 +214,7 @@ class Private:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        for name, unit in self._open.items():
+            with suppress(UnknownUnitError):
+                self._sink.abandon(name, unit.token, Fenced(self.group, name, unit.token))
+        self._open.clear()
