@@ -232,6 +232,16 @@ def places(tx: Tx, segment_id: int, after: int, limit: int) -> list[Place]:
     return [Place(*row) for row in rows]
 
 
+def first_ending_after(tx: Tx, segment_id: int, offset: int) -> Place | None:
+    """The first batch with an event at or after an offset."""
+    row = tx.row(
+        f"SELECT {_PLACE} FROM batches WHERE segment_id = ? AND end_offset > ? "
+        "ORDER BY start_offset LIMIT 1",
+        (segment_id, offset),
+    )
+    return None if row is None else Place(*row)
+
+
 class FilePlace(msgspec.Struct, frozen=True):
     """Where a batch that is a file stands, and what is in it."""
 

@@ -42,6 +42,22 @@ def get(tx: Tx, group: str, unit: str) -> Claim | None:
     return None if row is None else Claim(group, unit, row[0], row[1])
 
 
+def of_group(tx: Tx, group: str) -> tuple[Claim, ...]:
+    """All claims of a group, by unit; also those without an owner."""
+    rows = tx.rows(
+        "SELECT unit, owner, token FROM claims WHERE group_name = ? ORDER BY unit", (group,)
+    )
+    return tuple(Claim(group, unit, owner, token) for unit, owner, token in rows)
+
+
+def owned_by(tx: Tx, group: str, owner: str) -> list[Claim]:
+    """The claims of a group that an owner has."""
+    rows = tx.rows(
+        "SELECT unit, token FROM claims WHERE group_name = ? AND owner = ?", (group, owner)
+    )
+    return [Claim(group, unit, owner, token) for unit, token in rows]
+
+
 def take(tx: Tx, group: str, unit: str, owner: str) -> Claim:
     """Make ``owner`` the owner under a new token, fencing whoever was before."""
     check_key(group, "a group's name")
@@ -105,12 +121,7 @@ class Claims:
         return self._catalog.read(lambda tx: get(tx, group, unit))
 
     def list(self, group: str) -> tuple[Claim, ...]:
-        rows = self._catalog.read(
-            lambda tx: tx.rows(
-                "SELECT unit, owner, token FROM claims WHERE group_name = ? ORDER BY unit", (group,)
-            )
-        )
-        return tuple(Claim(group, unit, owner, token) for unit, owner, token in rows)
+        return self._catalog.read(lambda tx: of_group(tx, group))
 
     def take(self, group: str, unit: str, owner: str) -> Claim:
         return self._catalog.write(

@@ -6,13 +6,13 @@ more events; its successors cover what it covered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from headrace.catalog.transaction import Row, Tx
+from headrace.catalog.transaction import Row, Tx, in_parts
 from headrace.errors import UnknownStreamError
 
 KEY_SPACE = 1 << 32
@@ -189,6 +189,67 @@ def configs(tx: Tx) -> list[tuple[str, StreamConfig]]:
     return [(name, decode_config(bytes(data))) for name, data in rows]
 
 
+def stored_configs(tx: Tx) -> list[tuple[int, str, bytes]]:
+    """(id, name, configuration as it is stored) of every stream that is not internal."""
+    rows = tx.rows(
+        "SELECT id, name, config FROM streams WHERE name NOT LIKE ? ORDER BY id", ("%.%",)
+    )
+    return [(stream_id, name, bytes(data)) for stream_id, name, data in rows]
+
+
+def name_of(tx: Tx, stream_id: int) -> str | None:
+    row = tx.row("SELECT name FROM streams WHERE id = ?", (stream_id,))
+    return None if row is None else str(row[0])
+
+
+def segment_ids(tx: Tx, name: str, numbers: Sequence[int]) -> dict[int, int]:
+    """{number: id} of those segments of a stream that are there."""
+    found: list[Row] = []
+    for part, marks in in_parts(numbers):
+        found += tx.rows(
+            "SELECT number, id FROM segments WHERE stream_id = "
+            f"(SELECT id FROM streams WHERE name = ?) AND number IN ({marks})",
+            (name, *part),
+        )
+    return {int(number): int(segment_id) for number, segment_id in found}
+
+
+def tail_of(tx: Tx, segment_id: int) -> int | None:
+    """The first offset of a segment that is retained; None if the segment is gone."""
+    row = tx.row("SELECT tail FROM segments WHERE id = ?", (segment_id,))
+    return None if row is None else int(row[0])
+
+
+def extents(tx: Tx, stream_id: int) -> list[tuple[int, int, int, int, bool]]:
+    """(number, id, head, tail, sealed) of every segment."""
+    rows = tx.rows(
+        "SELECT number, id, head, tail, sealed_us IS NOT NULL FROM segments "
+        "WHERE stream_id = ? ORDER BY number",
+        (stream_id,),
+    )
+    return [(number, key, head, tail, bool(sealed)) for number, key, head, tail, sealed in rows]
+
+
+def fingerprint(tx: Tx, stream_id: int) -> tuple[int, ...]:
+    """Sums over a stream's segments that change whenever one of them does."""
+    row = tx.row(
+        "SELECT COUNT(*), SUM(number), SUM(head), SUM(tail), COUNT(sealed_us) FROM segments "
+        "WHERE stream_id = ?",
+        (stream_id,),
+    )
+    return () if row is None else tuple(int(value or 0) for value in row)
+
+
+def edges(tx: Tx, stream_id: int) -> list[tuple[int, int]]:
+    """(predecessor, successor), sorted, of all segments that follow from others."""
+    rows = tx.rows(
+        "SELECT predecessor, successor FROM segment_edges WHERE stream_id = ? "
+        "ORDER BY predecessor, successor",
+        (stream_id,),
+    )
+    return [(before, after) for before, after in rows]
+
+
 def heads(tx: Tx, stream_id: int) -> list[tuple[int, int, int, bool]]:
     """(number, tail, head, sealed) of every segment: the cheap look of a waiting reader."""
     rows = tx.rows(
@@ -284,11 +345,7 @@ def _with_segments(tx: Tx, row: Row) -> Stream:
     stream_id, name, config, created_us = row
     predecessors: dict[int, list[int]] = {}
     successors: dict[int, list[int]] = {}
-    for before, after in tx.rows(
-        "SELECT predecessor, successor FROM segment_edges WHERE stream_id = ? "
-        "ORDER BY predecessor, successor",
-        (stream_id,),
-    ):
+    for before, after in edges(tx, stream_id):
         predecessors.setdefault(after, []).append(before)
         successors.setdefault(before, []).append(after)
     segments = tuple(

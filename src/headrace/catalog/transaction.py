@@ -9,9 +9,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 Row = tuple[Any, ...]
+T = TypeVar("T")
+
+IN_ONE_QUERY = 400
+
+
+def in_parts(values: Sequence[T]) -> Iterator[tuple[Sequence[T], str]]:
+    """Values for ``IN (…)`` of several queries, so that none is too long; with their marks."""
+    for at in range(0, len(values), IN_ONE_QUERY):
+        part = values[at : at + IN_ONE_QUERY]
+        yield part, ", ".join("?" * len(part))
 
 
 class Tx(ABC):

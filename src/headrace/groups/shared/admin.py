@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from headrace.catalog import Tx, leases, markers, streams
+from headrace.catalog import Tx, claims, leases, markers, streams
 from headrace.groups import explain as events
 from headrace.groups.consumer.dead_letters import stream_of
 from headrace.groups.progress import Progress
@@ -74,10 +74,8 @@ def look(tx: Tx, group: GroupProperties) -> GroupInfo:
         decisions = status.decisions if status else ()
         status = LeaderStatus(leader="", token=0, at_us=0, decisions=decisions)
     owners = {
-        state.unit_of_claim(name): (owner, int(token))
-        for name, owner, token in tx.rows(
-            "SELECT unit, owner, token FROM claims WHERE group_name = ?", (group.key,)
-        )
+        state.unit_of_claim(claim.unit): (claim.owner, claim.token)
+        for claim in claims.of_group(tx, group.key)
     }
     over = starts.finished(tx, group.key)
     rows = {row.unit: row for row in state.load(tx, group.key, group.filter)}

@@ -138,8 +138,7 @@ def commit_round(tx: Tx, planned: Round, append: Callable[[Tx], T]) -> T:
         check_change(planned.config, _config(tx, name))
     except (UnknownGroupError, GroupUpdateError) as error:
         raise RoundOvertakenError(name.key, f"the group has changed: {error}") from error
-    queue = tx.row("SELECT name FROM streams WHERE id = ?", (planned.queue_id,))
-    if queue is None or queue[0] != name.work_queue:
+    if streams.name_of(tx, planned.queue_id) != name.work_queue:
         raise RoundOvertakenError(name.key, "its work queue was made anew")
     # What was finished by trimming is written down too: a round that was planned before has read
     # it, and must not come after those that take it for finished.

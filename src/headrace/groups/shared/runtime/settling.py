@@ -24,13 +24,13 @@ from enum import Enum
 
 import msgspec
 
-from headrace.catalog import Tx, claims, entries
+from headrace.catalog import Tx, claims, entries, leases, streams
 from headrace.catalog import progress as rows
 from headrace.errors import CatalogClosedError, HeadraceError
 from headrace.groups.consumer.acks import decode
 from headrace.groups.progress import Progress
 from headrace.groups.shared import properties, starts
-from headrace.groups.shared.core.messages import Ranges, Unit
+from headrace.groups.shared.core.messages import Ranges, Unit, unit_of
 from headrace.groups.shared.runtime import state
 from headrace.host.host import Host
 
@@ -90,8 +90,7 @@ def _judge(tx: Tx, doubt: Doubt, leader_token: int, segment_id: int) -> Verdict:
 
 
 def _lease_token(tx: Tx, group: str) -> int:
-    row = tx.row("SELECT token FROM leases WHERE name = ?", (state.lease_name(group),))
-    return 0 if row is None else int(row[0])
+    return leases.last(tx, state.lease_name(group))[1]
 
 
 def _handed(tx: Tx, doubt: Doubt) -> Progress | None:
@@ -117,15 +116,8 @@ def segment_ids(tx: Tx, units: Sequence[Unit]) -> dict[Unit, int]:
         by_stream.setdefault(stream, []).append(int(number))
     found: dict[Unit, int] = {}
     for stream, numbers in by_stream.items():
-        for begin in range(0, len(numbers), 200):
-            part = numbers[begin : begin + 200]
-            marks = ", ".join("?" * len(part))
-            for number, segment_id in tx.rows(
-                "SELECT number, id FROM segments WHERE stream_id = "
-                f"(SELECT id FROM streams WHERE name = ?) AND number IN ({marks})",
-                (stream, *part),
-            ):
-                found[f"{stream}/{number}"] = int(segment_id)
+        for at, segment_id in streams.segment_ids(tx, stream, numbers).items():
+            found[unit_of(stream, at)] = segment_id
     return found
 
 
