@@ -82,7 +82,7 @@ def test_what_killed_programs_left_goes_with_the_next_start(
     far_away: Path, temporary: Path
 ) -> None:
     for number in range(3):
-        Listener(far_away / str(number), temporary).end("kill")
+        Listener(far_away.with_name(f"killed-{number}"), temporary).end("kill")
     assert len(list(temporary.iterdir())) == 1, "each start clears away what was left before"
     running = Listener(far_away, temporary)
     (folder,) = temporary.iterdir()

@@ -150,9 +150,27 @@ async def soon(condition: Callable[[], Awaitable[object]]) -> None:
         await asyncio.sleep(0.001)
 
 
-async def nothing_comes(consumer: Consumer) -> bool:
-    """Whether the consumer has nothing to hand out once it had every chance to."""
-    waiting = asyncio.ensure_future(anext(consumer))
-    done, _ = await asyncio.wait([waiting], timeout=0.1)
-    waiting.cancel()
-    return not done
+async def nothing_comes(r: Rig, consumer: Consumer) -> bool:
+    """Whether the consumer has nothing to hand out but the event of a unit that is opened now.
+
+    That one goes all the way from the opening to the application, so whatever could be handed out
+    before it had every chance to be.
+    """
+    await r.hr.create_stream("bell", subjects=["bell"])
+    await r.hr.publish("bell", b"")
+    (segment,) = (await r.hr.stream("bell")).segments
+    claim = await r.hr.in_thread(r.hr.log.catalog.claims.take, r.group, "bell", "m1")
+    consumer.open(
+        OwnedUnit(
+            group=r.group,
+            unit="bell",
+            token=claim.token,
+            stream="bell",
+            segment=0,
+            segment_id=segment.id,
+            progress=Progress(),
+        )
+    )
+    heard = await anext(consumer)
+    await heard.ack()
+    return heard.subject == "bell"

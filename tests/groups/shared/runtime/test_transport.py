@@ -314,7 +314,21 @@ def test_reports_behind_another_message_are_in_time_for_the_commit_that_is_due(
     run(test())
 
 
-def test_a_leader_that_cannot_be_found_is_found_later(tmp_path: Path) -> None:
+def test_a_leader_that_cannot_be_found_is_found_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_up = LocalPeer._look_up
+    may_look = asyncio.Event()
+    looks = 0
+
+    async def when_it_may(self: LocalPeer, group: str) -> None:
+        nonlocal looks
+        await may_look.wait()
+        await look_up(self, group)
+        looks += 1
+
+    monkeypatch.setattr(LocalPeer, "_look_up", when_it_may)
+
     async def test() -> None:
         async with open_log(tmp_path / "d") as hr:
             await hr.create_stream("orders", ["orders.>"])
@@ -322,7 +336,9 @@ def test_a_leader_that_cannot_be_found_is_found_later(tmp_path: Path) -> None:
                 # The group disappears between the subscription and the search for its leader.
                 await session.subscribe(SHARED)
                 await hr.shared_groups.delete("g", force=True)
-                await until(lambda: not session.units, "no unit")
+                may_look.set()
+                await until(lambda: looks, "a search in vain")
+                assert not session.units
                 await hr.shared_groups.declare("g", "orders.>", start="earliest")
                 await until(lambda: session.units, "a unit")
 
