@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import UnknownRegionError, UpdateAheadError
-from headrace.groups.ranges import AckedRanges
+from headrace.groups.progress.ranges import AckedRanges
 from headrace.regions.index import SnapshotIndex
 from headrace.regions.markers import LaneEnd, RegionPosition, Snapshot, Update
 from headrace.regions.origins import OriginMap

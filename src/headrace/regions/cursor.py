@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 
 from headrace.errors import CursorDeletedError, UnknownRegionError, UpdateAheadError
-from headrace.groups.ranges import AckedRanges
+from headrace.groups.progress.ranges import AckedRanges
 from headrace.regions.origins import Lane, OriginMap, lane_reaches
 from headrace.regions.progress import CursorDelta, LaneDelta, Merged, OriginProgress
 from headrace.regions.stamps import Life, Stamp

@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 
 from headrace.errors import InvalidCursorDeltaError
-from headrace.groups.ranges import OFFSET_MAX, AckedRanges
+from headrace.groups.progress.ranges import OFFSET_MAX, AckedRanges
 from headrace.regions.origins import Lane
 from headrace.regions.stamps import STAMP_COUNTER_MAX, Life, Stamp
 

@@ -25,7 +25,7 @@ own when it comes.
 from __future__ import annotations
 
 from headrace.errors import UnknownRegionError, UpdateAheadError
-from headrace.groups.ranges import AckedRanges
+from headrace.groups.progress.ranges import AckedRanges
 from headrace.regions.index import SnapshotIndex
 from headrace.regions.markers import Command, LaneEnd, Update
 from headrace.regions.origins import OriginMap, lane_reaches

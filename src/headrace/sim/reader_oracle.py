@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from headrace.groups.progress import Progress
-from headrace.groups.ranges import AckedRanges
+from headrace.groups.progress.ranges import AckedRanges
 from headrace.groups.readers.checkpoints import CheckpointKind
 from headrace.groups.readers.records import LogEntry
 from headrace.groups.readers.rules import Outcome

@@ -22,7 +22,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from headrace.groups.ranges import AckedRanges
+from headrace.groups.progress.ranges import AckedRanges
 from headrace.regions.cursor import OriginCursor
 from headrace.regions.markers import Snapshot
 from headrace.regions.origins import lane_reaches

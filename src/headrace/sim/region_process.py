@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.groups.ranges import AckedRanges
+from headrace.groups.progress.ranges import AckedRanges
 from headrace.regions.cursor import CursorMessage, CursorReceipt, OriginCursor
 from headrace.regions.effects import (
     Aborted,

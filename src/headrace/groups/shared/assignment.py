@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from headrace.groups.progress import Progress
-from headrace.groups.ranges import AckedRanges
+from headrace.groups.progress.ranges import AckedRanges
 from headrace.groups.shared.messages import Unit
 
 

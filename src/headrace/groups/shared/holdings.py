@@ -16,7 +16,7 @@ from collections import deque
 import msgspec
 
 from headrace.groups.progress import Progress
-from headrace.groups.ranges import AckedRanges
+from headrace.groups.progress.ranges import AckedRanges
 from headrace.groups.shared import balance as planning
 from headrace.groups.shared.assignment import GRANTED, AssignmentStatus, UnitState
 from headrace.groups.shared.ledger import Ledger

@@ -32,7 +32,7 @@ from collections.abc import Iterable, KeysView
 
 from headrace.errors import DeposedError, StaleTokenError, UnexpectedMessageError
 from headrace.groups.progress import Progress
-from headrace.groups.ranges import OFFSET_MAX
+from headrace.groups.progress.ranges import OFFSET_MAX
 from headrace.groups.shared.assignment import FREE, GRANTING, AssignmentStatus, UnitState
 from headrace.groups.shared.holdings import LOADED, Holdings, Member, MemberView
 from headrace.groups.shared.ledger import Ledger

@@ -9,7 +9,7 @@ from unittest import mock
 
 import msgspec
 
-from headrace.groups.ranges import AckedRanges
+from headrace.groups.progress.ranges import AckedRanges
 from headrace.regions import controller as controllers
 from headrace.regions.controller import Phase, SnapshotController, SnapshotEvent
 from headrace.regions.cursor import CursorMessage, OriginCursor

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from headrace.groups.ranges import AckedRanges
+from headrace.groups.progress.ranges import AckedRanges
 from headrace.groups.readers import cuts
 from headrace.groups.readers.balance import wants_release
 from headrace.groups.readers.checkpoints import CheckpointKind

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from headrace.errors import RegionError
-from headrace.groups.ranges import AckedRanges
+from headrace.groups.progress.ranges import AckedRanges
 from headrace.regions.controller import Phase
 from headrace.regions.cursor import OriginCursor
 from headrace.regions.updates import SnapshotCursor

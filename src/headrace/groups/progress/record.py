@@ -13,7 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.errors import InvalidRangeError, ProgressDecodeError
-from headrace.groups.ranges import OFFSET_MAX, AckedRanges
+from headrace.groups.progress.ranges import OFFSET_MAX, AckedRanges
 
 _ENCODING_VERSION = 1
 _ATTEMPTS_MAX = 2**31 - 1

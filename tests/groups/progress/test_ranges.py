@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import InvalidRangeError, ProgressDecodeError
 from headrace.groups import ranges as ranges_module
-from headrace.groups.ranges import OFFSET_MAX, AckedRanges
+from headrace.groups.progress.ranges import OFFSET_MAX, AckedRanges
 
 offsets = st.integers(0, 60)
 spans = st.tuples(offsets, offsets).map(lambda pair: (min(pair), max(pair)))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import ProgressDecodeError
 from headrace.groups.progress import Progress
-from headrace.groups.ranges import AckedRanges
+from headrace.groups.progress.ranges import AckedRanges
 
 
 @st.composite
