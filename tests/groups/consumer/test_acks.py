@@ -17,9 +17,10 @@ from headrace.groups.consumer import (
     OwnedUnit,
     UnitAck,
 )
-from headrace.groups.consumer.acks import join, tell_after
+from headrace.groups.consumer.acks import tell_after
 from headrace.groups.consumer.types import Done
 from headrace.groups.progress import Progress
+from headrace.groups.progress.store import join, load
 from tests.groups.consumer.rig import Rig, rig, run, soon, take
 
 
@@ -182,8 +183,9 @@ def test_progress_is_joined_and_never_lost(catalog_url: str) -> None:
             acks = CatalogAcks(r.hr)
             await acks.commit([UnitAck(unit, Progress(2))], sync=False)
 
-            def other(tx: Tx) -> Progress:
-                return join(tx, unit.group, unit.segment_id, Progress(0, ((5, 6),)))
+            def other(tx: Tx) -> Progress | None:
+                join(tx, unit.group, {unit.segment_id: Progress(0, ((5, 6),))})
+                return load(tx, unit.group, unit.segment_id)
 
             assert await r.hr.in_transaction(other) == Progress(2, ((5, 6),))
             await acks.commit([UnitAck(unit, Progress(4))], sync=False)

@@ -28,12 +28,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.catalog import Tx, entries, streams
-from headrace.catalog import progress as stored
 from headrace.errors import GroupUpdateError, RoundOvertakenError, UnknownGroupError
 from headrace.groups.partitioned.changes import check_change
 from headrace.groups.partitioned.config import ElasticGroupConfig, decode_elastic
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
+from headrace.groups.partitioned.units import retained
 from headrace.groups.progress import Progress
+from headrace.groups.progress.store import join, load_all
 from headrace.log.events import COLUMNS, REQUIRED
 from headrace.subjects import match_array, partition_array
 
@@ -49,6 +50,8 @@ class SegmentRead(msgspec.Struct, frozen=True):
     segment_id: int
     start: int
     end: int
+    place: int
+    """Where earlier rounds had come; below ``start`` if the segment was trimmed since."""
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -77,7 +80,9 @@ def plan_round(tx: Tx, name: GroupName, *, events_max: int = ROUND_EVENTS_MAX) -
     queue = streams.require(tx, name.work_queue)
     room = _room(tx, name, config, queue)
     left = events_max if room is None else min(events_max, room)
-    floors = {s.number: _floor(tx, name, s) for s in source.segments}
+    stored = load_all(tx, name.partition_job)
+    read = {s.number: stored.get(s.id, Progress()) for s in source.segments}
+    floors = {s.number: retained(read[s.number], s).floor for s in source.segments}
     through = {s.number for s in source.segments if s.sealed and floors[s.number] >= s.head}
     ready = [
         s
@@ -92,7 +97,8 @@ def plan_round(tx: Tx, name: GroupName, *, events_max: int = ROUND_EVENTS_MAX) -
         start = floors[segment.number]
         end = min(segment.head, start + share)
         if end > start:
-            reads.append(SegmentRead(segment.number, segment.id, start, end))
+            place = read[segment.number].floor
+            reads.append(SegmentRead(segment.number, segment.id, start, end, place))
             left -= end - start
     return Round(
         name=name,
@@ -124,17 +130,15 @@ def commit_round(tx: Tx, planned: Round, append: Callable[[Tx], T]) -> T:
     queue = tx.row("SELECT name FROM streams WHERE id = ?", (planned.queue_id,))
     if queue is None or queue[0] != name.work_queue:
         raise RoundOvertakenError(name.key, "its work queue was made anew")
+    stored = load_all(tx, name.partition_job, [read.segment_id for read in planned.reads])
     for read in planned.reads:
-        row = stored.get(tx, name.partition_job, read.segment_id)
-        floor = 0 if row is None else row.floor
-        # Trimming may move the start of a read past the place that was recorded, never back.
-        if floor > read.start:
+        place = stored.get(read.segment_id, Progress()).floor
+        if place != read.place:
             raise RoundOvertakenError(
-                name.key, f"segment {read.segment} was read up to {floor} by another round"
+                name.key, f"segment {read.segment} is to be read from {place} on by now"
             )
     appended = append(tx)
-    for read in planned.reads:
-        stored.put(tx, stored.Progress(name.partition_job, read.segment_id, read.end))
+    join(tx, name.partition_job, {read.segment_id: Progress(read.end) for read in planned.reads})
     return appended
 
 
@@ -185,25 +189,16 @@ def _without_null_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def unconsumed(tx: Tx, name: GroupName, queue: streams.Stream) -> int:
     """Events in the queue that the group has not acked."""
-    count = 0
-    for segment in queue.segments:
-        row = stored.get(tx, name.key, segment.id)
-        count += segment.head
-        if row is not None:
-            progress = Progress.decode(row.state) if row.state else Progress(row.floor)
-            count -= progress.floor + sum(hi - lo for lo, hi in progress.ranges)
-    return count
+    acked = load_all(tx, name.key, [segment.id for segment in queue.segments])
+    return sum(segment.head for segment in queue.segments) - sum(
+        progress.floor + sum(hi - lo for lo, hi in progress.ranges) for progress in acked.values()
+    )
 
 
 def _room(tx: Tx, name: GroupName, config: ElasticGroupConfig, queue: streams.Stream) -> int | None:
     if not config.buffered_events_max:
         return None
     return max(0, config.buffered_events_max - unconsumed(tx, name, queue))
-
-
-def _floor(tx: Tx, name: GroupName, segment: streams.Segment) -> int:
-    row = stored.get(tx, name.partition_job, segment.id)
-    return max(segment.tail, 0 if row is None else row.floor)
 
 
 def _config(tx: Tx, name: GroupName) -> ElasticGroupConfig:

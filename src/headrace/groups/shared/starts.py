@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from headrace.catalog import Tx, entries, progress, streams
+from headrace.catalog import Tx, claims, entries, progress, streams
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import InvalidPositionError, StartBeforeHistoryError
 from headrace.groups import explain
 from headrace.groups.progress import Progress
+from headrace.groups.progress.store import join
 from headrace.log import events
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
@@ -99,13 +100,13 @@ def begin(tx: Tx, group: str, filter: str, start: Start, places: Places) -> None
     for stream in matching(tx, filter):
         progress.subscribe(tx, stream.id, group)
         offsets = {s.number: _offset(s, start, places.get(stream.id)) for s in stream.segments}
+        at = {s.id: offsets[s.number] for s in stream.segments}
+        join(tx, group, {key: Progress(offset) for key, offset in at.items() if offset is not None})
         over: set[int] = set()
         for segment in stream.segments:
             offset = offsets[segment.number]
             if offset is None:
                 continue
-            state = Progress(floor=offset).encode()
-            progress.put(tx, progress.Progress(group, segment.id, offset, state))
             through = segment.sealed and offset >= segment.head
             # In the order of numbers, predecessors come first.
             if through and set(segment.predecessors) <= over:
@@ -151,9 +152,5 @@ def forget_group(tx: Tx, group: str) -> None:
         if entry.value is not None:
             entries.delete(tx, handed_bucket(group), entry.key)
     forget(tx, group, finished(tx, group))
-    for (stream_id,) in tx.rows(
-        "SELECT stream_id FROM subscriptions WHERE group_name = ?", (group,)
-    ):
-        progress.unsubscribe(tx, stream_id, group)
-    tx.execute("DELETE FROM progress WHERE group_name = ?", (group,))
-    tx.execute("UPDATE claims SET owner = NULL WHERE group_name = ?", (group,))
+    progress.forget(tx, group)
+    claims.fence(tx, group)
