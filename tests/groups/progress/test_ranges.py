@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import InvalidRangeError, ProgressDecodeError
-from headrace.groups import ranges as ranges_module
+from headrace.groups.progress import ranges as ranges_module
 from headrace.groups.progress.ranges import OFFSET_MAX, AckedRanges
 
 offsets = st.integers(0, 60)

@@ -134,9 +134,10 @@ def commit_round(tx: Tx, planned: Round, append: Callable[[Tx], T]) -> T:
     for read in planned.reads:
         place = stored.get(read.segment_id, Progress()).floor
         if place != read.place:
-            raise RoundOvertakenError(
-                name.key, f"segment {read.segment} is to be read from {place} on by now"
-            )
+            what = f"read up to {place} by another round"
+            if place < read.place:
+                what = f"put back to {place}"
+            raise RoundOvertakenError(name.key, f"segment {read.segment} was {what}")
     appended = append(tx)
     join(tx, name.partition_job, {read.segment_id: Progress(read.end) for read in planned.reads})
     return appended
