@@ -13,15 +13,16 @@ import pytest
 import headrace
 from headrace.catalog import Tx
 from headrace.errors import Fenced, RoundOvertakenError
-from headrace.groups.partitioned import units
 from headrace.groups.partitioned.names import GroupName
+from headrace.groups.partitioned.runtime import units
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import load_all
-from headrace.groups.shared import sessions, state
-from headrace.groups.shared.handler import group_key
+from headrace.groups.shared import sessions
+from headrace.groups.shared.core.handler import group_key
+from headrace.groups.shared.runtime import state
 from headrace.log.events import Event
 from headrace.log.read import Query
-from tests.groups.partitioned import feeder
+from tests.groups.partitioned.runtime import feeder
 from tests.groups.shared.runtime.support import open_log, run, until
 
 NAME = GroupName("orders", "billing")

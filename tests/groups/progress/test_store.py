@@ -16,9 +16,9 @@ from headrace.catalog import progress as rows
 from headrace.errors import AlreadyAckedError, Fenced, LeaseLost
 from headrace.groups.progress import AckedRanges, Progress, store
 from headrace.groups.progress.store import Joining, Place, Write, ack_once, join, load, write_of
-from headrace.groups.shared import state
-from headrace.groups.shared.records import Commit, ProgressRecord
-from headrace.groups.shared.state import SegmentKey
+from headrace.groups.shared.core.records import Commit, ProgressRecord
+from headrace.groups.shared.runtime import state
+from headrace.groups.shared.runtime.state import SegmentKey
 from tests.support import wait_until
 
 UNIT = "7"

@@ -10,8 +10,8 @@ from typing import Any
 from headrace.catalog import Tx, claims
 from headrace.errors import Fenced
 from headrace.groups.consumer.types import Done, OwnedUnit, UnitAck
-from headrace.groups.host import Host
 from headrace.groups.progress.store import Joining, Write, ack_once, write_of
+from headrace.host.host import Host
 
 FEW = 8
 """Acks of so many units at most are a small write."""

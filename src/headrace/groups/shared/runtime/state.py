@@ -1,0 +1,198 @@
+"""A leader's durable state in the catalog: loading it, and storing a commit.
+
+Per unit: the claim (owner and token), the progress, and an entry if it is finished.  Every write
+checks the token of the group's lease first, so a leader that was replaced cannot change a thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+
+import msgspec
+
+from headrace.catalog import Tx, claims, entries, leases, progress
+from headrace.groups.progress import Progress, store
+from headrace.groups.progress.store import Joining, Place, load_all, write_of
+from headrace.groups.shared import starts
+from headrace.groups.shared.core.messages import Unit, unit_of
+from headrace.groups.shared.core.records import ClaimRecord, Commit, ProgressRecord, StoredUnit
+
+LOCKS_MAX = 500
+"""Units in one transaction; PostgreSQL holds a lock for each of them."""
+
+
+SLOTS = 32
+"""Commits whose claims are remembered with the progress that they began with."""
+
+
+class Handed(msgspec.Struct, frozen=True, array_like=True):
+    """A unit that changed hands, and how far the group had come in it."""
+
+    unit: Unit
+    unit_token: int
+    progress: Progress
+
+
+class SegmentKey(msgspec.Struct, frozen=True):
+    """Which row of the log a unit is."""
+
+    stream_id: int
+    segment_id: int
+
+
+def lease_name(group: str) -> str:
+    """The lease of a group's leader."""
+    return f"leader {group}"
+
+
+def claim_unit(group: str, unit: Unit) -> str:
+    """A unit as its claim names it: one consumer may have the same segment in two groups."""
+    return f"{unit}@{group}"
+
+
+def unit_of_claim(name: str) -> Unit:
+    """The inverse of :func:`claim_unit`."""
+    return name.partition("@")[0]
+
+
+def decode_handed(data: bytes) -> list[Handed]:
+    """The hand-overs of one commit."""
+    return _handed.decode(data)
+
+
+def load(tx: Tx, group: str, filter: str) -> list[StoredUnit]:
+    """Everything that is stored about the units of a group that exist."""
+    tokens = {
+        unit_of_claim(name): int(token)
+        for name, token in tx.rows("SELECT unit, token FROM claims WHERE group_name = ?", (group,))
+    }
+    rows = load_all(tx, group)
+    over = starts.finished(tx, group)
+    stored = []
+    for stream in starts.matching(tx, filter):
+        for segment in stream.segments:
+            unit = unit_of(stream.name, segment.number)
+            token = tokens.get(unit, 0)
+            found = rows.get(segment.id)
+            if found is None and not token:
+                continue
+            finished = over.get(unit) == segment.id
+            stored.append(StoredUnit(unit, token, found or Progress(segment.tail), finished))
+    return stored
+
+
+def is_long(commit: Commit, units_max: int = LOCKS_MAX) -> bool:
+    """Whether a commit has to be stored in parts."""
+    return len(commit.progress) + len(commit.claims) + len(commit.forget) > units_max
+
+
+def parts(commit: Commit, units_max: int = LOCKS_MAX) -> Iterator[Commit]:
+    """A commit in parts that are stored one after the other; each may be stored again."""
+    if not is_long(commit, units_max):
+        yield commit
+        return
+    records = iter(
+        (*commit.progress, *commit.claims, *commit.forget)  # in the order in which they count
+    )
+    while part := tuple(islice(records, units_max)):
+        yield msgspec.structs.replace(
+            commit,
+            progress=tuple(r for r in part if isinstance(r, ProgressRecord)),
+            claims=tuple(r for r in part if isinstance(r, ClaimRecord)),
+            forget=tuple(r for r in part if isinstance(r, str)),
+        )
+
+
+def locks(group: str, commit: Commit) -> tuple[str, ...]:
+    """What a commit depends on."""
+    units = {r.unit for r in commit.progress} | {r.unit for r in commit.claims}
+    names = [claims.lock(group, claim_unit(group, unit)) for unit in units]
+    if commit.forget or any(record.finished for record in commit.progress):
+        names.append(entries.lock(starts.finished_bucket(group)))
+    if commit.claims:
+        names.append(entries.lock(starts.handed_bucket(group)))
+    return (leases.lock(lease_name(group)), *names)
+
+
+def run_commit(
+    tx: Tx,
+    group: str,
+    commit: Commit,
+    segments: Mapping[Unit, SegmentKey],
+    part: int = 0,
+    joining: Joining | None = None,
+) -> list[tuple[Unit, Progress]]:
+    """Store a commit; returns the merged progress of each unit that it claims.
+
+    ``joining`` is what stores the progress of one leader from its beginning to its end.
+
+    Raises ``LeaseLost`` if somebody else leads, and ``Fenced`` if a claim's token is not new.
+    """
+    leases.check(tx, lease_name(group), commit.token)
+    known = [record for record in commit.progress if record.unit in segments]
+    streams_of = {}
+    writes = []
+    for record in known:
+        key = segments[record.unit]
+        streams_of[key.segment_id] = key.stream_id
+        writes.append(write_of(group, key.segment_id, commit.token, record.progress))
+    new = (joining or Joining()).put(tx, writes)
+    for stream_id in {streams_of[segment_id] for segment_id in new}:
+        # A group has rows from the beginning in the streams that there were then.
+        progress.subscribe(tx, stream_id, group)
+    for record in known:
+        if record.finished:
+            starts.put_finished(tx, group, record.unit, segments[record.unit].segment_id)
+    claimed = _claim(tx, group, commit, segments) if commit.claims else []
+    _put_handed(tx, group, commit, claimed, part)
+    starts.forget(tx, group, commit.forget)
+    return claimed
+
+
+def _claim(
+    tx: Tx, group: str, commit: Commit, segments: Mapping[Unit, SegmentKey]
+) -> list[tuple[Unit, Progress]]:
+    """Store who owns units now; returns how far the group has come in each."""
+    for claim in commit.claims:
+        claims.grant(tx, group, claim_unit(group, claim.unit), claim.borrower, claim.unit_token)
+    ids = {c.unit: segments[c.unit].segment_id for c in commit.claims if c.unit in segments}
+    here = load_all(tx, group, list(ids.values()))
+    return [(c.unit, here.get(ids.get(c.unit, -1), Progress())) for c in commit.claims]
+
+
+def seek(tx: Tx, group: str, places: Mapping[Unit, tuple[int, Progress]]) -> None:
+    """Put a group, or a private subscription, where it is told to: {unit: (segment, place)}.
+
+    The leader loses its lease: what it knows is from before.  Units that were finished are not
+    any more; those that follow from them wait for them again.  Holds :func:`seek_locks`.
+    """
+    leases.fence(tx, lease_name(group))
+    starts.forget(tx, group, places.keys() & starts.finished(tx, group).keys())
+    named = [Place(claim_unit(group, unit), *place) for unit, place in places.items()]
+    store.seek(tx, group, named)
+
+
+def seek_locks(group: str, units: Iterable[Unit]) -> tuple[str, ...]:
+    """What a seek depends on."""
+    names = store.seek_locks(group, [claim_unit(group, unit) for unit in units])
+    finished = entries.lock(starts.finished_bucket(group))
+    return (leases.lock(lease_name(group)), finished, *names)
+
+
+def _put_handed(
+    tx: Tx, group: str, commit: Commit, claimed: list[tuple[Unit, Progress]], part: int
+) -> None:
+    """Remember where new owners begin; units that nobody had before have no former owner."""
+    handed = [
+        Handed(claim.unit, claim.unit_token, here)
+        for claim, (_, here) in zip(commit.claims, claimed, strict=True)
+        if claim.unit_token > 1
+    ]
+    if handed:
+        slot = f"{commit.number % SLOTS}-{part}"
+        entries.put(tx, starts.handed_bucket(group), slot, _encoder.encode(handed))
+
+
+_encoder = msgspec.msgpack.Encoder()
+_handed: msgspec.msgpack.Decoder[list[Handed]] = msgspec.msgpack.Decoder(list[Handed])
