@@ -18,7 +18,7 @@ from headrace.errors import InvalidPositionError, StartBeforeHistoryError
 from headrace.groups import explain
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join
-from headrace.log import events
+from headrace.log import events, order
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
 from headrace.log.read import Query, Reader
@@ -99,19 +99,16 @@ def begin(tx: Tx, group: str, filter: str, start: Start, places: Places) -> None
     """Write where a new group begins in everything that exists."""
     for stream in matching(tx, filter):
         progress.subscribe(tx, stream.id, group)
-        offsets = {s.number: _offset(s, start, places.get(stream.id)) for s in stream.segments}
-        at = {s.id: offsets[s.number] for s in stream.segments}
-        join(tx, group, {key: Progress(offset) for key, offset in at.items() if offset is not None})
-        over: set[int] = set()
+        offsets = {}
         for segment in stream.segments:
-            offset = offsets[segment.number]
-            if offset is None:
-                continue
-            through = segment.sealed and offset >= segment.head
-            # In the order of numbers, predecessors come first.
-            if through and set(segment.predecessors) <= over:
-                over.add(segment.number)
-                put_finished(tx, group, f"{stream.name}/{segment.number}", segment.id)
+            offset = _offset(segment, start, places.get(stream.id))
+            if offset is not None:
+                offsets[segment.number] = offset
+        ids = {segment.number: segment.id for segment in stream.segments}
+        join(tx, group, {ids[number]: Progress(offset) for number, offset in offsets.items()})
+        for number in sorted(order.standing_at(stream.segments, offsets).finished):
+            if number in offsets:
+                put_finished(tx, group, f"{stream.name}/{number}", ids[number])
 
 
 def _offset(segment: Segment, start: Start, places: Mapping[int, int] | None) -> int | None:

@@ -14,12 +14,12 @@ that were planned from the same places, the second one raises ``RoundOvertakenEr
 appends nothing.
 
 Order per key holds because a key has one partition, a partition is one segment, rounds follow
-each other, and a segment of the source is read only when all of its predecessors are through.
+each other, and the segments of the source are read in order (:mod:`headrace.log.order`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -32,9 +32,9 @@ from headrace.errors import GroupUpdateError, RoundOvertakenError, UnknownGroupE
 from headrace.groups.partitioned.core.changes import check_change
 from headrace.groups.partitioned.core.config import ElasticGroupConfig, decode_elastic
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
-from headrace.groups.partitioned.runtime.units import retained
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join, load_all
+from headrace.log import order
 from headrace.log.events import COLUMNS, REQUIRED
 from headrace.subjects import match_array, partition_array
 
@@ -62,6 +62,8 @@ class Round(msgspec.Struct, frozen=True):
     source_id: int
     queue_id: int
     reads: tuple[SegmentRead, ...]
+    trimmed: tuple[SegmentRead, ...]
+    """Ends of segments that are finished because they were trimmed before a round read them."""
     room: int | None
     """Events that the queue takes at most; None when it has no limit."""
     behind: int
@@ -81,34 +83,46 @@ def plan_round(tx: Tx, name: GroupName, *, events_max: int = ROUND_EVENTS_MAX) -
     room = _room(tx, name, config, queue)
     left = events_max if room is None else min(events_max, room)
     stored = load_all(tx, name.partition_job)
-    read = {s.number: stored.get(s.id, Progress()) for s in source.segments}
-    floors = {s.number: retained(read[s.number], s).floor for s in source.segments}
-    through = {s.number for s in source.segments if s.sealed and floors[s.number] >= s.head}
-    ready = [
-        s
-        for s in source.segments
-        if floors[s.number] < s.head
-        and all(p in through or source.segment(p) is None for p in s.predecessors)
-    ]
-    reads = []
-    for at, segment in enumerate(ready):
-        # What is left is shared out anew over those that are left, so that none of it is wasted.
-        share = -(-left // (len(ready) - at))
-        start = floors[segment.number]
-        end = min(segment.head, start + share)
-        if end > start:
-            place = read[segment.number].floor
-            reads.append(SegmentRead(segment.number, segment.id, start, end, place))
-            left -= end - start
+    places = {s.number: stored.get(s.id, Progress()).floor for s in source.segments}
+    floors = {s.number: max(s.tail, places[s.number]) for s in source.segments}
+    ids = {s.number: s.id for s in source.segments}
     return Round(
         name=name,
         config=config,
         source_id=source.id,
         queue_id=queue.id,
-        reads=tuple(reads),
+        reads=tuple(
+            SegmentRead(number, ids[number], start, end, places[number])
+            for number, start, end in next_reads(source.segments, floors, left)
+        ),
+        trimmed=tuple(
+            SegmentRead(s.number, s.id, s.tail, s.tail, places[s.number])
+            for s in source.segments
+            if s.sealed and places[s.number] < s.tail == s.head
+        ),
         room=room,
         behind=sum(s.head - floors[s.number] for s in source.segments),
     )
+
+
+def next_reads(
+    segments: Collection[order.Part], floors: Mapping[int, int], events_max: int
+) -> list[tuple[int, int, int]]:
+    """(segment, start, end) of what may be read next, each segment that is ready with its share."""
+    heads = {segment.number: segment.head for segment in segments}
+    found = order.standing_at(segments, floors).ready
+    ready = [number for number in found if floors[number] < heads[number]]
+    left = events_max
+    reads = []
+    for at, number in enumerate(ready):
+        # What is left is shared out anew over those that are left, so that none of it is wasted.
+        share = -(-left // (len(ready) - at))
+        start = floors[number]
+        end = min(heads[number], start + share)
+        if end > start:
+            reads.append((number, start, end))
+            left -= end - start
+    return reads
 
 
 def round_locks(planned: Round) -> list[str]:
@@ -130,8 +144,11 @@ def commit_round(tx: Tx, planned: Round, append: Callable[[Tx], T]) -> T:
     queue = tx.row("SELECT name FROM streams WHERE id = ?", (planned.queue_id,))
     if queue is None or queue[0] != name.work_queue:
         raise RoundOvertakenError(name.key, "its work queue was made anew")
-    stored = load_all(tx, name.partition_job, [read.segment_id for read in planned.reads])
-    for read in planned.reads:
+    # What was finished by trimming is written down too: a round that was planned before has read
+    # it, and must not come after those that take it for finished.
+    reads = (*planned.trimmed, *planned.reads)
+    stored = load_all(tx, name.partition_job, [read.segment_id for read in reads])
+    for read in reads:
         place = stored.get(read.segment_id, Progress()).floor
         if place != read.place:
             what = f"read up to {place} by another round"
@@ -139,7 +156,7 @@ def commit_round(tx: Tx, planned: Round, append: Callable[[Tx], T]) -> T:
                 what = f"put back to {place}"
             raise RoundOvertakenError(name.key, f"segment {read.segment} was {what}")
     appended = append(tx)
-    join(tx, name.partition_job, {read.segment_id: Progress(read.end) for read in planned.reads})
+    join(tx, name.partition_job, {read.segment_id: Progress(read.end) for read in reads})
     return appended
 
 
