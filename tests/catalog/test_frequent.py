@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,9 @@ class Listener:
             entry = self._catalog.entries.get("b", "k")
             self.seen = 0 if entry is None or entry.value is None else int(entry.value)
 
+    def saw(self, value: int) -> bool:
+        return self.seen == value
+
     def close(self) -> None:
         self._stop = True
         self._news.set()
@@ -71,7 +75,7 @@ def test_the_last_change_is_told_and_few_of_those_before_it(
         catalog.write(change, sync=False)
     told_max = (time.monotonic() - began) / EVERY_S + 2
     for listener in (here, there):
-        wait_until(lambda each=listener: each.seen == 500, "the last change")
+        wait_until(partial(listener.saw, 500), "the last change")
         listener.close()
     # Who listens also looks once a second without news; each look counts for a few at most.
     assert here.heard <= told_max + 5

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -168,6 +169,9 @@ class Consuming:
             except StopAsyncIteration:
                 return
 
+    def has(self, least: int) -> bool:
+        return len(self.counted) >= least
+
     async def stop(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
@@ -245,7 +249,7 @@ def test_nothing_that_is_acked_after_a_seek_is_lost(catalog_url: str, kind: Kind
                 consuming = Consuming(deliveries)
                 for round in range(5):
                     wanted = len(consuming.counted) + rng.randrange(5, 40)
-                    await until(lambda n=wanted: len(consuming.counted) >= n, "some acks")
+                    await until(partial(consuming.has, wanted), "some acks")
                     await kind.send(hr, 100 + round * 20, 20)
                     floors = await seek(hr, kind, lambda head: rng.randrange(head // 2 + 1))
                 consuming.counted.clear()

@@ -6,6 +6,7 @@ import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -209,14 +210,12 @@ def test_floors_never_fall_while_many_write_at_once(
             lo = rng.randrange(OFFSETS)
             once = write_of("g", SEGMENT, claim.token, progress_of({lo}))
 
-            def put(tx: Tx, mine: list[Write] = mine) -> None:
-                joining.put_if_mine(tx, mine, [UNIT])
-
-            def ack(tx: Tx, once: Write = once) -> None:
-                ack_once(tx, UNIT, once, Progress())
-
+            writes: list[Callable[[Tx], object]] = [
+                partial(joining.put_if_mine, writes=mine, units=[UNIT]),
+                partial(ack_once, unit=UNIT, write=once, begun=Progress()),
+            ]
             try:
-                (catalog if seed else other).write(rng.choice([put, ack]), locks=[lock], sync=False)
+                (catalog if seed else other).write(rng.choice(writes), locks=[lock], sync=False)
             except (Fenced, AlreadyAckedError):
                 continue
             except Exception as error:
@@ -351,7 +350,7 @@ def test_progress_that_moves_is_told(catalog: Catalog, reopen: Callable[[], Cata
     there = reopen()
     with there.waiting(rows.channel("g")) as wait:
         for floor in range(1, 30):
-            catalog.write(lambda tx, at=floor: join(tx, "g", {1: Progress(at)}), sync=False)
+            catalog.write(partial(join, group="g", places={1: Progress(floor)}), sync=False)
         while Progress(29) not in seen:
             assert wait(10), "the last move is told"
             seen.append(there.read(lambda tx: load(tx, "g", 1)))
