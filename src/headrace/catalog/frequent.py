@@ -39,17 +39,16 @@ class Frequent:
         if not often:
             return channels, often
         now_s = time.monotonic()
-        with self._lock:
-            if now_s < self._next_s:
-                return channels - often, often
-            self._next_s = now_s + EVERY_S
+        if now_s < self._next_s:
+            return channels - often, often
+        self._next_s = now_s + EVERY_S
         return channels, set()
 
     def later(self, channels: set[str]) -> None:
         """After the commit: tell of these within ``EVERY_S``."""
+        if channels <= self._late:
+            return  # nobody is told of what stands in there before it is taken out
         with self._lock:
-            if channels <= self._late:
-                return
             self._late |= channels
             if self._thread is None:
                 self._thread = threading.Thread(

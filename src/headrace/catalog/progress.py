@@ -10,6 +10,7 @@ floor fall, whatever they are given; :func:`reset` is the one that does.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -66,6 +67,7 @@ def subscribed(tx: Tx, stream_id: int) -> list[str]:
     return [str(row[0]) for row in rows]
 
 
+@lru_cache(maxsize=256)
 def channel(group: str) -> str:
     """The channel that is told, a few times a second at most, that the group's progress moved."""
     return f"{FREQUENT}progress:{group}"

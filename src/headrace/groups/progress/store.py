@@ -38,17 +38,10 @@ from headrace.groups.progress.record import Progress
 class Write(NamedTuple):
     """What an owner knows of a segment, to be joined to its row."""
 
-    group: str
-    segment_id: int
+    row: stored.Progress
+    """As it is stored if nobody else has written anything."""
     token: int
     progress: Progress
-    state: bytes
-    """``progress``, encoded."""
-
-    @property
-    def row(self) -> stored.Progress:
-        """As it is stored if nobody else has written anything."""
-        return stored.Progress(self.group, self.segment_id, self.progress.floor, self.state)
 
 
 class Place(NamedTuple):
@@ -84,23 +77,23 @@ class Joining:
     """The writes of one owner; see the module's text for what it remembers."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[str, int], tuple[int, bytes]] = {}
+        self._last: dict[tuple[str, int], Write] = {}
 
     def put(self, tx: Tx, writes: Sequence[Write]) -> list[int]:
         """Join progress to what is stored; returns the segments that had no row before."""
         quick, rest = [], []
         for write in writes:
-            token, state = self._last.get((write.group, write.segment_id), (None, b""))
-            if token == write.token:
-                quick.append((write.row, state))
+            row = write.row
+            place = row.group, row.segment_id
+            last = self._last.get(place)
+            if last is not None and last.token == write.token:
+                quick.append((row, last.row.state))
             else:
                 rest.append(write)
+            self._last[place] = write
+            tx.notify(stored.channel(row.group))
         if quick and stored.replace(tx, quick) != len(quick):
             rest = list(writes)  # of some of them, somebody else has written the row
-        for write in writes:
-            self._last[write.group, write.segment_id] = (write.token, write.state)
-        for group in {write.group for write in writes}:
-            tx.notify(stored.channel(group))
         return self._join(tx, rest) if rest else []
 
     def put_if_mine(
@@ -116,37 +109,38 @@ class Joining:
     def _join(self, tx: Tx, writes: list[Write]) -> list[int]:
         by_group: dict[str, list[Write]] = {}
         for write in writes:
-            by_group.setdefault(write.group, []).append(write)
+            by_group.setdefault(write.row.group, []).append(write)
         rows: list[stored.Progress] = []
         new: list[int] = []
         for group, of_group in by_group.items():
-            ids = [write.segment_id for write in of_group]
+            ids = [write.row.segment_id for write in of_group]
             before = {row.segment_id: row for row in stored.of_group(tx, group, ids)}
             for write in of_group:
-                found = before.get(write.segment_id)
+                at = write.row.segment_id
+                found = before.get(at)
                 if found is None:
-                    new.append(write.segment_id)
+                    new.append(at)
                     rows.append(write.row)
-                elif found.state != write.state:
+                elif found.state != write.row.state:
                     joined = decode(found).merge(write.progress)
                     if joined != write.progress:
                         # It holds what this owner does not know: its next write must join as well.
-                        self._last.pop((group, write.segment_id), None)
-                    state = joined.encode()
-                    if state != found.state:
-                        rows.append(stored.Progress(group, write.segment_id, joined.floor, state))
+                        self._last.pop((group, at), None)
+                    row = _row(group, at, joined)
+                    if row.state != found.state:
+                        rows.append(row)
         stored.put(tx, *rows)
         return new
 
     def forget(self, writes: Iterable[Write]) -> None:
         """These were not stored after all: an owner that begins anew may not know of them."""
         for write in writes:
-            self._last.pop((write.group, write.segment_id), None)
+            self._last.pop((write.row.group, write.row.segment_id), None)
 
 
 def write_of(group: str, segment_id: int, token: int, progress: Progress) -> Write:
     """A write, ready to be made."""
-    return Write(group, segment_id, token, progress, progress.encode())
+    return Write(_row(group, segment_id, progress), token, progress)
 
 
 def join(tx: Tx, group: str, places: Mapping[int, Progress]) -> None:
@@ -160,16 +154,16 @@ def ack_once(tx: Tx, unit: str, write: Write, begun: Progress) -> None:
     ``begun`` is where the owner began, in case nothing is stored yet.  Raises ``Fenced`` when the
     token is stale, and ``AlreadyAckedError`` when any of it is acked already.
     """
-    claims.check(tx, write.group, unit, write.token)
-    before = load(tx, write.group, write.segment_id) or begun
+    group, segment_id = write.row.group, write.row.segment_id
+    claims.check(tx, group, unit, write.token)
+    before = load(tx, group, segment_id) or begun
     known, acked = before.acked(), write.progress
     below = ((0, acked.floor),) if acked.floor else ()
     for lo, hi in below + acked.ranges:
         if known.ack_range(lo, hi) != hi - lo:
-            raise AlreadyAckedError(write.group, unit, lo, hi)
-    after = Progress.of(known, dict(before.attempts))
-    stored.put(tx, _row(write.group, write.segment_id, after))
-    tx.notify(stored.channel(write.group))
+            raise AlreadyAckedError(group, unit, lo, hi)
+    stored.put(tx, _row(group, segment_id, Progress.of(known, dict(before.attempts))))
+    tx.notify(stored.channel(group))
 
 
 def seek(tx: Tx, group: str, places: Sequence[Place]) -> None:
@@ -196,7 +190,7 @@ def _row(group: str, segment_id: int, progress: Progress) -> stored.Progress:
 
 def _check(tx: Tx, write: Write, unit: str) -> Fenced | None:
     try:
-        claims.check(tx, write.group, unit, write.token)
+        claims.check(tx, write.row.group, unit, write.token)
     except Fenced as fenced:
         return fenced
     return None
