@@ -75,7 +75,7 @@ def test_work_under_a_stale_token_does_not_count(catalog: Catalog) -> None:
 
     with pytest.raises(Fenced):
         catalog.write(ack, locks=(claims.lock("g", "s/0"),))
-    assert catalog.read(lambda tx: progress.get(tx, "g", 1)) is None
+    assert catalog.read(lambda tx: progress.of_group(tx, "g")) == []
 
 
 def test_a_floor_never_falls(catalog: Catalog) -> None:
@@ -84,10 +84,10 @@ def test_a_floor_never_falls(catalog: Catalog) -> None:
 
     put(10, b"first")
     put(5, b"late")
-    assert catalog.read(lambda tx: progress.get(tx, "g", 1)) == Progress("g", 1, 10, b"first")
+    assert catalog.read(lambda tx: progress.of_group(tx, "g")) == [Progress("g", 1, 10, b"first")]
     put(10, b"same floor, other ranges")
     put(12, b"")
-    assert catalog.read(lambda tx: progress.get(tx, "g", 1)) == Progress("g", 1, 12, b"")
+    assert catalog.read(lambda tx: progress.of_group(tx, "g", [1])) == [Progress("g", 1, 12, b"")]
     assert catalog.read(lambda tx: progress.floors(tx, 1)) == {"g": 12}
 
 

@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from headrace.catalog import Tx, progress, streams
+from headrace.catalog import Tx, streams
 from headrace.catalog.streams import StreamConfig
 from headrace.errors import CatalogUnavailableError, NotSharedError
 from headrace.groups.partitioned.admin import create_elastic, delete
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import Progress
+from headrace.groups.progress.store import join, load_all
 from headrace.log.events import ORIGIN, Event
 from headrace.log.log import Log, to_batch
 from headrace.log.open import open_log
@@ -199,14 +200,9 @@ def is_done(log: Log, count: int) -> bool:
 
 
 def floors(log: Log) -> dict[int, int]:
-    def read(tx: Tx) -> dict[int, int]:
-        found = {}
-        for segment in streams.require(tx, NAME.work_queue).segments:
-            row = progress.get(tx, NAME.key, segment.id)
-            found[segment.id] = 0 if row is None else row.floor
-        return found
-
-    return log.catalog.read(read)
+    found = log.catalog.read(lambda tx: load_all(tx, NAME.key))
+    segments = log.stream(NAME.work_queue).segments
+    return {s.id: found.get(s.id, Progress()).floor for s in segments}
 
 
 def unconsumed(log: Log) -> int:
@@ -218,9 +214,8 @@ def acknowledge_all(log: Log) -> None:
     """What the members do."""
 
     def ack(tx: Tx) -> None:
-        for segment in streams.require(tx, NAME.work_queue).segments:
-            state = Progress(segment.head).encode()
-            progress.put(tx, progress.Progress(NAME.key, segment.id, segment.head, state))
+        queue = streams.require(tx, NAME.work_queue)
+        join(tx, NAME.key, {segment.id: Progress(segment.head) for segment in queue.segments})
 
     log.catalog.write(ack)
 

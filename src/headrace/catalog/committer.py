@@ -22,6 +22,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
+from headrace.catalog.frequent import Frequent
 from headrace.catalog.transaction import Tx
 from headrace.errors import CatalogClosedError
 
@@ -107,9 +108,10 @@ def _result_of(operation: Operation) -> object:
 class Committer:
     """The thread and its queue."""
 
-    def __init__(self, driver: Callable[[], WriteDriver], name: str) -> None:
+    def __init__(self, driver: Callable[[], WriteDriver], name: str, frequent: Frequent) -> None:
         self._queue: queue.SimpleQueue[Operation | None] = queue.SimpleQueue()
         self._open_driver = driver
+        self._frequent = frequent
         self._driver: WriteDriver
         self._turn = threading.Lock()
         self._closed = False
@@ -251,13 +253,17 @@ class Committer:
             if not done:
                 driver.rollback()
                 return set()
-            channels = set().union(*(operation.channels for operation in done))
+            channels, late = self._frequent.due(
+                set().union(*(operation.channels for operation in done))
+            )
             driver.commit(channels)
         except BaseException:
             driver.rollback()
             raise
         self.commits += 1
         self.operations += len(done)
+        if late:
+            self._frequent.later(late)
         return channels
 
     def _run_one(self, driver: WriteDriver, tx: Tx, operation: Operation, alone: bool) -> None:

@@ -358,7 +358,7 @@ class SqliteCatalog(Catalog):
         self._prepare(create)
         self._sockets = WakeSockets(wake_folder(folder), self.notifier, self._change_detector)
         self._committer = Committer(
-            lambda: _Writer(folder, self.where, self._announce), "headrace-commit"
+            lambda: _Writer(folder, self.where, self._tell), "headrace-commit", self._frequent
         )
 
     # -- opening ------------------------------------------------------------------------
@@ -472,12 +472,14 @@ class SqliteCatalog(Catalog):
 
     # -- waiting ------------------------------------------------------------------------
 
-    def _announce(self, channels: set[str]) -> None:
+    def _tell(self, channels: set[str]) -> None:
         self._sockets.send(channels)
         self.notifier.news(channels)
 
-    def _listen(self) -> None:
+    def _listen(self, *, frequent: bool) -> None:
         self._sockets.listen()
+        if frequent:
+            self._sockets.want_frequent()
 
     def serve_on(self, loop: asyncio.AbstractEventLoop) -> None:
         self._sockets.serve_on(loop)
@@ -505,6 +507,7 @@ class SqliteCatalog(Catalog):
         if self._closed:
             return
         self._committer.close()
+        self._frequent.close()
         self._closed = True
         self._sockets.close()
         self._readers.close()

@@ -24,6 +24,11 @@ def in_parts(values: Sequence[T]) -> Iterator[tuple[Sequence[T], str]]:
         yield part, ", ".join("?" * len(part))
 
 
+FREQUENT = "often:"
+"""Channels whose names begin so are told of at intervals, however often there is news of them, and
+only to processes that wait for one of them (:mod:`headrace.catalog.frequent`)."""
+
+
 class Tx(ABC):
     """One transaction: reads and writes, the catalog's clock, and who to tell afterwards."""
 

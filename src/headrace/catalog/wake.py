@@ -30,11 +30,12 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from headrace.catalog.scratch import Scratch, sweep
+from headrace.catalog.transaction import FREQUENT
 
 Callback = Callable[[], None]
 
@@ -47,6 +48,8 @@ DATAGRAM_BYTES_MAX = 4096
 EVERYBODY = b"*"
 SCRATCH = "headrace-wake-"
 """How folders of sockets outside of their catalogs begin; they go with the last program."""
+WANTS_FREQUENT = ".often"
+"""What the name of a file ends in that says: the socket beside it wants such channels as well."""
 
 _log = logging.getLogger(__name__)
 
@@ -126,6 +129,17 @@ def calling_on(loop: asyncio.AbstractEventLoop, fn: Callback) -> Callback:
 _sweep_once = functools.cache(sweep)
 
 
+def _message(channels: Iterable[str]) -> bytes:
+    message = "\n".join(channels).encode()
+    return EVERYBODY if len(message) > DATAGRAM_BYTES_MAX else message
+
+
+def _remove(socket_path: str) -> None:
+    for path in (socket_path, socket_path + WANTS_FREQUENT):
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
 def wake_folder(catalog_folder: Path) -> Path:
     """Where the sockets live: in the catalog, unless its path is too long for a socket."""
     folder = catalog_folder.resolve() / "wake"
@@ -157,29 +171,36 @@ class WakeSockets:
         self._on_loop = contextlib.ExitStack()
         """What to undo when the loop no longer serves."""
         self._closing = False
+        self._sending = threading.Lock()
         self._senders: dict[str, socket.socket] = {}
-        self._peers: list[str] = []
+        self._peers: dict[str, bool] = {}
+        """The sockets of other processes, and whether they want frequent channels."""
         self._peers_mtime_ns = -1
         self._path = str(folder)
         self._scratch: Scratch | None = None
 
     # -- sending ------------------------------------------------------------------------
 
-    def send(self, channels: Iterable[str]) -> None:
-        """Tell every waiting process; called by the committer after its commit."""
+    def send(self, channels: Collection[str]) -> None:
+        """Tell every waiting process; called after a commit, or for what waited since one."""
+        with self._sending:
+            self._send(channels)
+
+    def _send(self, channels: Collection[str]) -> None:
         peers = self._current_peers()
         if not peers:
             return
-        message = "\n".join(channels).encode()
-        if len(message) > DATAGRAM_BYTES_MAX:
-            message = EVERYBODY
-        for peer in peers:
+        everything = _message(channels)
+        most = _message(channel for channel in channels if not channel.startswith(FREQUENT))
+        for peer, wants_frequent in peers.items():
+            message = everything if wants_frequent else most
+            if not message:
+                continue
             try:
                 self._sender(peer).sendto(message, peer)
             except (ConnectionRefusedError, FileNotFoundError):
                 self._senders.pop(peer).close()
-                with contextlib.suppress(OSError):
-                    os.unlink(peer)
+                _remove(peer)
             except OSError:
                 # A full queue, most of all; its reader will notice how full it was.
                 continue
@@ -192,19 +213,24 @@ class WakeSockets:
             self._senders[peer] = sender
         return sender
 
-    def _current_peers(self) -> list[str]:
+    def _current_peers(self) -> dict[str, bool]:
         try:
             mtime_ns = os.stat(self._path).st_mtime_ns
             if mtime_ns == self._peers_mtime_ns:
                 return self._peers
-            peers = [
+            found = {
                 entry.path
                 for entry in os.scandir(self._folder)
-                if entry.name != self._name and entry.name[0] != "."
-            ]
+                if not entry.name.startswith((self._name, "."))
+            }
         except OSError:
-            return []
-        for gone in self._senders.keys() - set(peers):
+            return {}
+        peers = {
+            path: path + WANTS_FREQUENT in found
+            for path in found
+            if not path.endswith(WANTS_FREQUENT)
+        }
+        for gone in self._senders.keys() - peers.keys():
             self._senders.pop(gone).close()
         # A folder's time stamp is coarse: a listing is kept only once it cannot change unseen.
         if time.time_ns() - mtime_ns > 100_000_000:
@@ -234,6 +260,12 @@ class WakeSockets:
             self._scratch = Scratch(self._folder)
         else:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def want_frequent(self) -> None:
+        """From now on receive frequent channels, too."""
+        with self._lock:
+            if self._receiver is not None:
+                (self._folder / f"{self._name}{WANTS_FREQUENT}").touch()
 
     def _start(self, receiver: socket.socket, watching: threading.Event) -> None:
         loop = self._loop
@@ -328,8 +360,7 @@ class WakeSockets:
                     waker.sendto(b"", path)
                 thread.join(timeout=2 * POLL_S)
             receiver.close()
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+            _remove(path)
         for sender in self._senders.values():
             sender.close()
         self._senders.clear()

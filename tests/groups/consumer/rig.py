@@ -16,9 +16,9 @@ from headrace.groups.consumer import (
     Delivery,
     OwnedUnit,
 )
-from headrace.groups.consumer.acks import load
 from headrace.groups.delivery import DeliveryConfig, Stalled
 from headrace.groups.progress import Progress
+from headrace.groups.progress.store import load
 from headrace.log.events import Event
 
 PATIENCE_S = 30

@@ -20,6 +20,7 @@ from headrace.groups.consumer import (
 from headrace.groups.consumer.acks import tell_after
 from headrace.groups.consumer.types import Done
 from headrace.groups.progress import Progress
+from headrace.groups.progress.store import join
 from tests.groups.consumer.rig import Rig, rig, run, soon, take
 
 
@@ -183,7 +184,7 @@ def test_progress_is_joined_and_never_lost(catalog_url: str) -> None:
             await acks.commit([UnitAck(unit, Progress(2))], sync=False)
 
             def other(tx: Tx) -> None:
-                acks.stage(tx, UnitAck(unit, Progress(0, ((5, 6),))))
+                join(tx, unit.group, {unit.segment_id: Progress(0, ((5, 6),))})
 
             await r.hr.in_transaction(other)
             assert await r.stored() == Progress(2, ((5, 6),))

@@ -13,9 +13,10 @@ import logging
 import msgspec
 
 from headrace.catalog import Tx, entries, leases, markers, streams
-from headrace.catalog import progress as stored
 from headrace.errors import HeadraceError
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
+from headrace.groups.partitioned.runtime.units import retained
+from headrace.groups.progress.store import load_all
 from headrace.host.host import Host
 
 PIPELINE = "pipeline"
@@ -76,10 +77,8 @@ def look(tx: Tx, name: GroupName) -> Filling | None:
     source = streams.get(tx, name.stream)
     if config is None or config.value is None or source is None:
         return None
-    floors = []
-    for segment in source.segments:
-        row = stored.get(tx, name.partition_job, segment.id)
-        floors.append(max(segment.tail, 0 if row is None else row.floor))
+    read = load_all(tx, name.partition_job)
+    floors = [retained(read.get(segment.id), segment).floor for segment in source.segments]
     entry = entries.get(tx, PIPELINE, job_key(name))
     return Filling(
         name=name,

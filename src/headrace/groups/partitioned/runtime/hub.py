@@ -34,7 +34,7 @@ from typing import TypeVar
 
 import msgspec
 
-from headrace.catalog import Tx, claims, entries, leases, streams
+from headrace.catalog import Tx, claims, entries, leases, progress, streams
 from headrace.errors import CatalogClosedError, HeadraceError, InvalidGroupConfigError
 from headrace.groups.partitioned.core.config import ElasticGroupConfig, GroupConfig
 from headrace.groups.partitioned.core.messages import (
@@ -133,6 +133,7 @@ class Hub:
             self._listening = self._loop.create_task(self._listen())
         channels = [entries.channel(bucket) for bucket in BUCKETS]
         channels += [leases.channel(joined.pin), claims.channel(name.key)]
+        channels.append(progress.seek_channel(name.key))
         await self._subscribe(channels)
         # Subscribed first, looked second: nothing falls in between.
         view = await self._look(name)
@@ -155,6 +156,7 @@ class Hub:
         self._uncertain.discard(joined)
         for index, key, channel in (
             (self._by_group, name.key, claims.channel(name.key)),
+            (self._by_group, name.key, progress.seek_channel(name.key)),
             (self._by_pin, pin, leases.channel(pin)),
         ):
             index.get(key, {}).pop(joined, None)
@@ -248,11 +250,21 @@ class Hub:
                     self._seen_free.add(pin)
                     for joined in standbys:
                         joined.feed(PinFreed())
+        await self._take_away([k for k in self._by_group if progress.seek_channel(k) in news])
         for key, members in list(self._by_group.items()):
             if claims.channel(key) in news:
                 for joined in list(members):
                     if joined.core.waits_for_claims:
                         joined.feed(ClaimsFreed())
+
+    async def _take_away(self, keys: Iterable[str]) -> None:
+        """Let instances hear what a seek has taken from them; otherwise only an ack would tell."""
+        held = {joined: joined.held for key in keys for joined in self._by_group[key]}
+        units = [unit for each in held.values() for unit in each]
+        if units:
+            lost = await self._read(lambda tx: claims.lost(tx, units))
+            for joined in held if lost else ():
+                joined.lost(lost)
 
     async def _take_in_entries(self, buckets: list[str]) -> None:
         since = dict(self._revisions)

@@ -13,7 +13,7 @@ import logging
 import os
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -345,6 +345,19 @@ class Member:
         partition = self._close_unit(unit, token)
         if partition is not None:
             self.feed(ClaimLost(partition, self._holdings[partition].token))
+
+    @property
+    def held(self) -> list[tuple[str, str, int]]:
+        """(group, unit, token) of what is consumed here."""
+        open_units = (unit for holding in self._holdings.values() for unit in holding.open.values())
+        return [(unit.group, unit.unit, unit.token) for unit in open_units]
+
+    def lost(self, units: Sequence[Fenced]) -> None:
+        """Units were taken away (by a seek): claim them anew, and go on from where they are."""
+        gone = {(fenced.group, fenced.unit, fenced.token) for fenced in units}
+        for partition, holding in list(self._holdings.items()):
+            if any((u.group, u.unit, u.token) in gone for u in holding.open.values()):
+                self.feed(ClaimLost(partition, holding.token))
 
     def stalled(self, unit: str, token: int, stall: Stalled) -> None:
         """The application holds events and answers none."""

@@ -18,7 +18,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
-from headrace.catalog import Tx, claims
 from headrace.errors import (
     CatalogClosedError,
     Fenced,
@@ -27,7 +26,7 @@ from headrace.errors import (
     UnknownUnitError,
 )
 from headrace.groups.consumer import OwnedUnit, UnitAck
-from headrace.groups.consumer.acks import stage_progress, told
+from headrace.groups.consumer.acks import told
 from headrace.groups.consumer.types import Done
 from headrace.groups.progress import Progress
 from headrace.groups.shared.core.agent import Agent
@@ -431,12 +430,3 @@ class Borrowing:
         found = held.reports[-1] if acked else Verdict.COUNTS
         self._do(effects)
         return found
-
-    def stage(self, tx: Tx, ack: UnitAck) -> None:
-        """Ack within a transaction: under the claim, merged into what the leader has stored."""
-        claims.check(tx, ack.unit.group, ack.unit.unit, ack.unit.token)
-        stage_progress(tx, ack.unit, ack.progress)
-
-    def locks(self, unit: OwnedUnit) -> list[str]:
-        """What such a transaction depends on; the leader's commits take the same."""
-        return [claims.lock(unit.group, unit.unit)]

@@ -31,6 +31,7 @@ from headrace.errors import (
     SegmentSealedError,
 )
 from headrace.groups.progress import Progress
+from headrace.groups.progress.store import Joining
 from headrace.groups.shared import properties
 from headrace.groups.shared.core.leader import Leader
 from headrace.groups.shared.core.messages import (
@@ -162,10 +163,7 @@ class Leading:
         self._pace = Pace()
         self._reports: list[UpdateProgress] = []
         """Reports that came while the next commit waits for more, in their order."""
-        self._written: dict[int, bytes] = {}
-        """Per segment, what this leader has stored last."""
-        self._subscribed: set[int] = set()
-        """Streams whose retention this group is known to hold back."""
+        self._joining = Joining()
         self._heads: dict[Unit, int] = {}
         self._stop_listening: list[Callable[[], None]] = []
         self._listening_to: set[int] = set()
@@ -399,8 +397,7 @@ class Leading:
             commit=part,
             segments=segments,
             part=number,
-            written=self._written,
-            subscribed=self._subscribed,
+            joining=self._joining,
         )
 
     def _stored(
@@ -411,11 +408,6 @@ class Leading:
         if error is None:
             self.commits += 1
             self._retry_ms = RETRY_MS
-            if not self._subscribed.issuperset(self.segments.streams):
-                known = self.segments.keys
-                self._subscribed.update(
-                    known[r.unit].stream_id for r in commit.progress if r.unit in known
-                )
             self._answer(lambda: self.core.committed(number, claimed, self.home.now_ms))
         elif isinstance(error, LeaseLost | Fenced):
             lost = str(error)

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from headrace.catalog import Tx, claims, entries, streams
+from headrace.catalog import Tx, claims, entries, progress, streams
 from headrace.errors import Fenced, HeadraceError, SessionTakenOverError, UnknownUnitError
 from headrace.groups.consumer import OwnedUnit
-from headrace.groups.consumer.acks import load
 from headrace.groups.progress import Progress
+from headrace.groups.progress.store import load
 from headrace.groups.shared import sessions, starts
 from headrace.groups.shared.core.messages import Unit
 from headrace.groups.shared.runtime.borrowing import Post, UnitSink
@@ -47,7 +47,7 @@ class Private:
         self._drained: dict[str, asyncio.Future[Progress]] = {}
         self._news = asyncio.Event()
         self._stop_listening: list[Callable[[], None]] = []
-        self._listening_to: set[int] = set()
+        self._listening_to: set[str] = set()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
         self.failure: HeadraceError | None = None
@@ -81,11 +81,16 @@ class Private:
         """Claim and open every segment whose turn it is."""
         host = self._post.host
 
-        def look(tx: Tx) -> tuple[Look, dict[Unit, int]]:
-            return self._segments.look(tx, everything=True), starts.finished(tx, self.group)
+        held = [(unit.group, unit.unit, unit.token) for unit in self._open.values()]
 
-        found, over = await host.in_thread(host.log.catalog.read, look, snapshot=True)
+        def look(tx: Tx) -> tuple[Look, dict[Unit, int], list[Fenced]]:
+            found = self._segments.look(tx, everything=True)
+            return found, starts.finished(tx, self.group), claims.lost(tx, held)
+
+        found, over, lost = await host.in_thread(host.log.catalog.read, look, snapshot=True)
         self._listen(found)
+        for fenced in lost:
+            self._lose(fenced)
         self._segments.changes(found)
         graph = {unit: self._segments.predecessors(unit) for unit in found.places}
         through = {unit for unit, at in over.items() if at == found.segment_id(unit)}
@@ -93,6 +98,13 @@ class Private:
         due = [unit for unit in ready if claim_unit(self.group, unit) not in self._open]
         if due and not self._closing:
             await self._claim(due, found)
+
+    def _lose(self, fenced: Fenced) -> None:
+        """A seek has taken a unit away; it is claimed anew, and read from where it is."""
+        if fenced.unit in self._open and self._open[fenced.unit].token == fenced.token:
+            with suppress(UnknownUnitError):
+                self._sink.abandon(fenced.unit, fenced.token, fenced)
+            self.fenced(fenced.unit)
 
     async def _claim(self, due: list[Unit], found: Look) -> None:
         owner = f"{self._session}:{self._token}"
@@ -133,10 +145,11 @@ class Private:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self._news.set)
 
-        for stream_id in set(found.streams) - self._listening_to:
-            self._listening_to.add(stream_id)
+        channels = {progress.seek_channel(self.group), *map(streams.channel, found.streams)}
+        for channel in channels - self._listening_to:
+            self._listening_to.add(channel)
             catalog = self._post.host.log.catalog
-            self._stop_listening.append(catalog.subscribe(streams.channel(stream_id), heard))
+            self._stop_listening.append(catalog.subscribe(channel, heard))
 
     # --- what the consumer says ---
 

@@ -98,7 +98,7 @@ class SessionAcks:
         return found
 
     def stage(self, tx: Tx, ack: UnitAck) -> None:
-        """Ack within a transaction; the claim is checked."""
+        """Ack within a transaction, under the claim; a leader joins to it what it knows."""
         self._private.stage(tx, ack)
 
     def locks(self, unit: OwnedUnit) -> list[str]:

@@ -25,10 +25,9 @@ from enum import Enum
 import msgspec
 
 from headrace.catalog import Tx, claims, entries, leases, streams
-from headrace.catalog import progress as rows
 from headrace.errors import CatalogClosedError, HeadraceError
-from headrace.groups.consumer.acks import decode
 from headrace.groups.progress import Progress
+from headrace.groups.progress.store import load
 from headrace.groups.shared import properties, starts
 from headrace.groups.shared.core.messages import Ranges, Unit, unit_of
 from headrace.groups.shared.runtime import state
@@ -77,8 +76,8 @@ def judge(tx: Tx, doubts: Sequence[Doubt]) -> list[Verdict]:
 
 def _judge(tx: Tx, doubt: Doubt, leader_token: int, segment_id: int) -> Verdict:
     claim = claims.get(tx, doubt.group, state.claim_unit(doubt.group, doubt.unit))
-    row = rows.get(tx, doubt.group, segment_id)
-    stored = row is not None and _holds(decode(row), doubt.ranges)
+    here = load(tx, doubt.group, segment_id)
+    stored = here is not None and _holds(here, doubt.ranges)
     if claim is None or claim.token <= doubt.unit_token:
         if stored:
             return Verdict.COUNTS
