@@ -17,7 +17,7 @@ from headrace.groups.shared.node import Node, SharedOptions
 async def main(url: str) -> None:
     loop = asyncio.get_running_loop()
     async with headrace.open(url, housekeeping=False) as hr:
-        node = Node(hr, SharedOptions())
+        node = Node(hr.host, SharedOptions())
         await node.open()
         member = member_of(node, "first")
         await until(lambda: bool(member.units))

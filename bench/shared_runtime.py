@@ -87,7 +87,7 @@ async def _joining(segments: int, members: int) -> list[Result]:
     with tempfile.TemporaryDirectory() as folder:
         async with headrace.open(folder, housekeeping=False) as hr:
             await _prepare(hr, segments)
-            here, there = Node(hr, SharedOptions()), Node(hr, SharedOptions())
+            here, there = Node(hr.host, SharedOptions()), Node(hr.host, SharedOptions())
             await here.open()
             await there.open()
             sinks = [member_of((here, there)[n % 2], f"m{n}") for n in range(members)]
@@ -150,7 +150,7 @@ class Led:
         """Let members in, over a number of connections, and wait until all have their share."""
         await self._line()
         for _ in range(connections):
-            node = Node(self._hr, SharedOptions())
+            node = Node(self._hr.host, SharedOptions())
             await node.open()
             self._nodes.append(node)
         self.sinks = [member_of(self._nodes[n % connections], f"m{n}") for n in range(members)]

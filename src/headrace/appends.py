@@ -11,7 +11,7 @@ from headrace.catalog.committer import Operation
 from headrace.catalog.producers import Placed
 from headrace.errors import HeadraceError
 from headrace.groups.commit import SMALL_BYTES
-from headrace.groups.host import Host
+from headrace.host import Host
 from headrace.log.append import Outcome, Write
 from headrace.log.events import Event, Events
 from headrace.log.joined import Joined, join

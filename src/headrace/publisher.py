@@ -66,7 +66,7 @@ class Publisher:
             self._start_soon()
         return future
 
-    async def drain(self) -> None:
+    async def close(self) -> None:
         """Wait until nothing is on its way."""
         await self._idle.wait()
 
@@ -104,7 +104,7 @@ class Publisher:
         self._start_soon()
 
     def _take_time(self, group: list[_Waiting], error: BaseException | None) -> None:
-        self._task = asyncio.create_task(self._run(group, error))
+        self._task = self._client.host.spawn(self._run(group, error))
 
     async def _run(self, group: list[_Waiting], error: BaseException | None) -> None:
         try:

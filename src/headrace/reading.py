@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from headrace.catalog.wake import calling_on
 from headrace.log.cursor import FileAhead, OnDamaged
 from headrace.log.pipeline import Pipeline
 from headrace.log.read import Query, Reader
@@ -180,7 +179,7 @@ class Reading:
 
     async def _opened(self) -> None:
         if self._opening is None:
-            self._opening = asyncio.create_task(self._open())
+            self._opening = self._client.host.spawn(self._open(), awaited=True)
         try:
             await asyncio.shield(self._opening)
         except Exception:
@@ -194,9 +193,8 @@ class Reading:
         )
         self._given = reader.positions
         if self._query.follow:
-            heard = calling_on(asyncio.get_running_loop(), self._news.set)
             self._unsubscribe = await self._client.in_thread(
-                log.catalog.subscribe, reader.channel, heard
+                self._client.host.on_news, reader.channel, self._news.set
             )
         self._reader = reader
 
@@ -243,9 +241,8 @@ class Reading:
                 # News of a few events: to read them takes no longer than to ask a thread to.
                 with suppress(FileAhead):
                     return load_of(self._reader, brief=True)
-            self._next_load = asyncio.ensure_future(self._client.in_thread(load_of, self._reader))
-            # An error that nobody is left to hear of is not worth a warning.
-            self._next_load.add_done_callback(lambda done: done.cancelled() or done.exception())
+            loading = self._client.in_thread(load_of, self._reader)
+            self._next_load = self._client.host.spawn(loading, awaited=True)
         # Shielded: a caller that stops waiting (a timeout) finds the batch at its next try.
         try:
             load = await asyncio.shield(self._next_load)

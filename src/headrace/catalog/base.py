@@ -20,7 +20,7 @@ from headrace.catalog.claims import Claims
 from headrace.catalog.committer import Committer, Done, Operation
 from headrace.catalog.entries import Entries
 from headrace.catalog.leases import Leases
-from headrace.catalog.transaction import Tx
+from headrace.catalog.transaction import CatalogClock, Tx
 from headrace.catalog.wake import Notifier
 
 T = TypeVar("T")
@@ -46,6 +46,7 @@ class Catalog(ABC):
         self.entries = Entries(self)
         self.leases = Leases(self)
         self.claims = Claims(self)
+        self._clock = CatalogClock()
         self._committer: Committer
 
     @abstractmethod
@@ -114,6 +115,14 @@ class Catalog(ABC):
         finally:
             for stop in unsubscribe:
                 stop()
+
+    def drive(self, now_us: Callable[[], int]) -> None:
+        """Take the time from here, and commit every write on the thread that hands it over.
+
+        For tests: what happens then depends on no clock and no thread.
+        """
+        self._clock.driven_us = now_us
+        self._committer.inline = True
 
     @abstractmethod
     def _listen(self) -> None:

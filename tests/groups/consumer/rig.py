@@ -72,7 +72,7 @@ class Rig:
     def consumer(self, *, heard: Heard | None = None, **options: Any) -> Consumer:
         limits = {name: options.pop(name) for name in list(options) if name in LIMITS}
         chosen = ConsumerOptions(delivery=DeliveryConfig(**limits), **options)
-        made = Consumer(self.hr, chosen, CatalogAcks(self.hr), heard or self.heard)
+        made = Consumer(self.hr.host, chosen, CatalogAcks(self.hr.host), heard or self.heard)
         self.consumers.append(made)
         return made
 

@@ -215,7 +215,8 @@ def test_many_idle_consumers_cost_next_to_nothing(tmp_path: Path) -> None:
             unit = await r.claim()
             consumers = []
             for n in range(500):
-                consumer = Consumer(r.hr, ConsumerOptions(), CatalogAcks(r.hr), Heard())
+                acks = CatalogAcks(r.hr.host)
+                consumer = Consumer(r.hr.host, ConsumerOptions(), acks, Heard())
                 consumer.open(
                     OwnedUnit(
                         group=f"orders.g{n}",

@@ -7,7 +7,6 @@ known of the pipeline is its lease and what its supervisor wrote down about the 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 import msgspec
@@ -15,8 +14,8 @@ import msgspec
 from headrace.catalog import Tx, entries, leases, streams
 from headrace.catalog import progress as stored
 from headrace.errors import HeadraceError
-from headrace.groups.host import Host
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
+from headrace.host import Host
 
 PIPELINE = "pipeline"
 """The lease of the supervisor that leads, and the bucket of what it wrote down."""
@@ -112,5 +111,5 @@ async def warn_if_nobody_fills(host: Host, name: GroupName) -> None:
                 _log.warning("%s", found.finding)
                 return
             before = found
-        await asyncio.sleep(pause_s)
+        await host.sleep(pause_s)
         pause_s = min(pause_s * 1.5, LOOK_S_MAX)

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
@@ -32,7 +30,6 @@ from headrace.errors import (
 from headrace.groups.consumer import Batch, CatalogAcks, Consumer, OwnedUnit
 from headrace.groups.consumer.consume import Handler
 from headrace.groups.delivery import Stalled
-from headrace.groups.host import Host
 from headrace.groups.partitioned import ownership
 from headrace.groups.partitioned.hub import Hub, hub_of
 from headrace.groups.partitioned.membership import Instance
@@ -59,9 +56,9 @@ from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.options import join_options, warm_up
 from headrace.groups.partitioned.ownership import Taken
 from headrace.groups.partitioned.requests import Asked, owner_of, segments_of
-from headrace.groups.partitioned.timers import now_ms
 from headrace.groups.partitioned.units import Layout, SegmentsMoved
 from headrace.groups.progress import Progress
+from headrace.host import Host
 
 LOUD = frozenset({Verdict.WAITING, Verdict.EVICTED, Verdict.FENCED})
 """Decisions that a person should hear of without asking."""
@@ -117,8 +114,7 @@ class Member:
         self.pin = self.name.pin(member)
         self._host = host
         self._options = join_options(self.name, member, **options)  # type: ignore[arg-type]
-        instance = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
-        self.core = Instance(member, instance, self._options.timings)
+        self.core = Instance(member, host.clock.local_name(), self._options.timings)
         self._consumer: Consumer | None = None
         self._hub: Hub | None = None
         self._taken: dict[int, Taken] = {}  # what each partition stands for, under its token
@@ -128,7 +124,6 @@ class Member:
         self._busy = False
         self._rechecking = False
         self._changed = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     # -- for the application ------------------------------------------------------------
 
@@ -242,7 +237,7 @@ class Member:
         self._busy = True
         try:
             while self._inbox:
-                for effect in self.core.handle(self._inbox.popleft(), now_ms()):
+                for effect in self.core.handle(self._inbox.popleft(), self._host.now_ms()):
                     self._carry_out(effect)
         finally:
             self._busy = False
@@ -371,7 +366,7 @@ class Member:
             return
         if self._hub is not None and self._hub.layout(self) is Layout.SHARES:
             self.consumer.drain(unit, token)
-            self._spawn(self._follow(partition, holding))
+            self._host.spawn(self._follow(partition, holding))
 
     async def _follow(self, partition: int, holding: _Holding) -> None:
         """Take the segments of a share that can be read now."""
@@ -385,7 +380,7 @@ class Member:
                 return
             except HeadraceError as error:
                 _log.warning("%s: %s", self, error)
-                await asyncio.sleep(self._options.timings.claim_retry_ms / 1000)
+                await self._host.sleep(self._options.timings.claim_retry_ms / 1000)
                 continue
             taken = self._taken.get(partition)
             if taken is not None and taken.token == holding.token:
@@ -401,7 +396,7 @@ class Member:
         """A stream that is consumed is gone, or was made anew."""
         if not self._rechecking and self.core.phase is not Phase.CLOSED:
             self._rechecking = True
-            self._spawn(self._recheck())
+            self._host.spawn(self._recheck())
 
     async def _recheck(self) -> None:
         """See what became of the group; if it is there, claim what is owned once more."""
@@ -414,11 +409,6 @@ class Member:
             _log.warning("%s: %s", self, error)
         finally:
             self._rechecking = False
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _take_next(self, partition: int, holding: _Holding) -> list[OwnedUnit]:
         owner, stream = owner_of(self, self.core.pin_token or 0), self.name.stream

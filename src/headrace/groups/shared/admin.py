@@ -9,12 +9,12 @@ import msgspec
 from headrace.catalog import Tx, leases, streams
 from headrace.groups import explain as events
 from headrace.groups.consumer.dead_letters import stream_of
-from headrace.groups.host import Host
 from headrace.groups.shared import properties, sessions, starts, state
 from headrace.groups.shared.properties import GroupProperties, LeaderStatus, MemberStatus
 from headrace.groups.shared.records import Decision
 from headrace.groups.shared.sessions import SessionInfo
 from headrace.groups.shared.settings import Balance, LeaderSettings
+from headrace.host import Host
 from headrace.log import internal
 from headrace.log.log import Log
 from headrace.subjects import check_name, parse_filter

@@ -13,13 +13,8 @@ only leave messages for it.  And what a stored commit has to say reaches session
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
-import os
-import secrets
-import socket
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
@@ -28,8 +23,7 @@ from typing import Any, Protocol
 import msgspec
 
 from headrace.catalog import Tx, leases
-from headrace.errors import CatalogClosedError, HeadraceError, LeaseLost
-from headrace.groups.host import Host
+from headrace.errors import HeadraceError, LeaseLost
 from headrace.groups.shared import directory, properties, state
 from headrace.groups.shared.directory import Address
 from headrace.groups.shared.leading import Leading
@@ -53,6 +47,8 @@ from headrace.groups.shared.registry import (
 )
 from headrace.groups.shared.settings import BorrowerSettings, LeaderSettings
 from headrace.groups.shared.transport import Listener, Outbox, Peers, Statistics
+from headrace.host import Host
+from headrace.host.timers import NEVER
 
 ROUTES_MAX = 100_000
 LOAD_RETRY_S = 0.2
@@ -105,7 +101,7 @@ class Node:
     def __init__(self, host: Host, options: SharedOptions) -> None:
         self.host = host
         self.options = options
-        self.name = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.name = host.clock.name()
         self.registry = Registry(self.name, remember_ms=options.borrower.find_leader_ms)
         self.leaders: dict[str, Leading] = {}
         self.statistics = Statistics()
@@ -122,13 +118,13 @@ class Node:
         self._draining = False
         self._plan_due = False
         """Whether a leader has something to plan."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = FAR_MS
-        self._rearming = False
+        self._tasks = host.tasks("shared groups")
+        self._timer = host.timer(self._tick)
+        self._rearming = host.timer(self._rearm)
         self._address_due_ms = 0
         self._address: Address | None = None
-        self._loop = asyncio.get_running_loop()
+        self._loop = host.loop
+        self._now_ms = host.now_ms
         self._closing = False
         self._closed = False
 
@@ -158,10 +154,9 @@ class Node:
             await leading.retire("its process is closing")
         await self._until(lambda: not self._queue and not self._mail and not self._unsent)
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._timer.clear()
+        self._rearming.clear()
+        await self._tasks.rest()
         await self.peers.close()
         await self.listener.close()
         try:
@@ -176,7 +171,7 @@ class Node:
         for _ in range(CLOSE_MS):
             if done():
                 return
-            await asyncio.sleep(0.001)
+            await self.host.sleep(0.001)
 
     @property
     def _unsent(self) -> bool:
@@ -185,22 +180,14 @@ class Node:
     @property
     def now_ms(self) -> int:
         """A clock that never goes back."""
-        return time.monotonic_ns() // 1_000_000  # as the loop's, and asked for at every step
+        return self._now_ms()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside; its failure is written down."""
         if self._closed:
             work.close()
-            return
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, CatalogClosedError):
-            _log.error("shared groups: %s", error, exc_info=error)
+        else:
+            self._tasks.spawn(work)
 
     # --- sessions ---
 
@@ -452,7 +439,7 @@ class Node:
                 break
             except HeadraceError as error:
                 _log.warning("cannot load %s: %s", group, error)
-                await asyncio.sleep(LOAD_RETRY_S)
+                await self.host.sleep(LOAD_RETRY_S)
                 if self.now_ms - start.sent_ms > self.options.leader.lease_ttl_ms:
                     break
             else:
@@ -482,28 +469,19 @@ class Node:
 
     def rearm(self) -> None:
         """See before long when there is something to do next; many changes make one look."""
-        if not self._rearming and not self._closed:
-            self._rearming = True
-            self._loop.call_later(REARM_S, self._rearm)
+        if self._rearming.at_s == NEVER and not self._closed:
+            self._rearming.after(REARM_S)
 
     def _rearm(self) -> None:
-        self._rearming = False
-        if self._closed:
-            return
         due = [each.due_ms for each in self.leaders.values()]
         due += [each.due_ms for each in self._sessions.values()]
         due_ms = min(due, default=FAR_MS)
-        if self._timer is not None:
-            if due_ms == self._timer_ms:
-                return
-            self._timer.cancel()
-            self._timer = None
         if due_ms < FAR_MS:
-            self._timer_ms = due_ms
-            self._timer = self._loop.call_at((due_ms + 1) / 1000, self._tick)
+            self._timer.set_ms(due_ms)
+        else:
+            self._timer.clear()
 
     def _tick(self) -> None:
-        self._timer = None
         for leading in list(self.leaders.values()):
             leading.tick()
         for session in list(self._sessions.values()):

@@ -7,9 +7,9 @@ import asyncio
 import msgspec
 
 from headrace.groups.consumer import ConsumerOptions
-from headrace.groups.host import Host
 from headrace.groups.shared.node import Node, SharedOptions
 from headrace.groups.shared.session import Session
+from headrace.host import Host
 
 
 class SharedRuntime:
