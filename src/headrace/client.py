@@ -459,19 +459,18 @@ class Headrace:
             try:
                 await asyncio.sleep(0)
             finally:
-                self.hand_over()
+                self._hand_over()
         return await answer
 
     def _hand_over_soon(self) -> None:
         if not self._gathered and not self._appends:
-            asyncio.get_running_loop().call_soon(self.hand_over)
+            asyncio.get_running_loop().call_soon(self._hand_over)
 
     def _close_appends(self) -> None:
         """What comes next is not to overtake the appends that wait here."""
         self._gathered += [(operation, True) for operation in self._appends.take()]
 
-    def hand_over(self) -> None:
-        """Give the committer what waits here."""
+    def _hand_over(self) -> None:
         self._close_appends()
         gathered, self._gathered = self._gathered, []
         if not gathered:

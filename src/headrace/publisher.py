@@ -67,8 +67,9 @@ class Publisher:
         return future
 
     async def close(self) -> None:
-        """Wait until nothing is on its way."""
+        """Wait until nothing is on its way, and hand over what else is to be written."""
         await self._idle.wait()
+        self._client._hand_over()
 
     def _start_soon(self) -> None:
         """Start once all that are ready to publish have done so: they share the commit."""

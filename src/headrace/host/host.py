@@ -65,10 +65,6 @@ class Writes(Protocol):
         """See :meth:`Host.submit`."""
         ...
 
-    def hand_over(self) -> None:
-        """Give the committer whatever waits here."""
-        ...
-
 
 class Host:
     """A log, a clock, timers, tasks, threads, transactions and news; open from ``open`` on."""
@@ -122,7 +118,6 @@ class Host:
             await self.services.close()
         finally:
             if self._log is not None and self._pool is not None:
-                self._writes.hand_over()
                 log, self._log = self._log, None
                 for tasks in list(self._groups.values()):
                     await tasks.close()
@@ -165,10 +160,14 @@ class Host:
         """Wait by this program's clock."""
         await asyncio.sleep(seconds)
 
+    def timeout(self, seconds: float) -> asyncio.Timeout:
+        """End what is within it with ``TimeoutError`` after so long."""
+        return asyncio.timeout(seconds)
+
     async def wait(self, event: asyncio.Event, timeout_s: float) -> bool:
         """Wait for an event, for so long at most; whether it came."""
         try:
-            async with asyncio.timeout(timeout_s):
+            async with self.timeout(timeout_s):
                 return await event.wait()
         except TimeoutError:
             return event.is_set()

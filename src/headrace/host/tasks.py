@@ -24,25 +24,35 @@ class Tasks:
     def __init__(self, loop: asyncio.AbstractEventLoop, part: str) -> None:
         self._loop = loop
         self._part = part
-        self._running: dict[asyncio.Task[Any], None] = {}  # in order: a set's is by chance
+        # In order: that of a set would be by chance.
+        self._running: dict[asyncio.Task[Any], None] = {}
+        self._awaited: dict[asyncio.Task[Any], None] = {}
 
     def __len__(self) -> int:
         return len(self._running)
 
     def spawn(self, work: Coroutine[Any, Any, T], *, awaited: bool = False) -> asyncio.Task[T]:
-        """Run something beside.  If it is `awaited`, its failure is for whoever does that."""
+        """Run something beside.
+
+        If it is `awaited`, its failure and its end are for whoever does that: they would be
+        cancelled together with it.
+        """
         task = self._loop.create_task(work)
-        self._running[task] = None
-        task.add_done_callback(self._heard if awaited else self._ended)
+        if awaited:
+            self._awaited[task] = None
+            task.add_done_callback(self._heard)
+        else:
+            self._running[task] = None
+            task.add_done_callback(self._ended)
         return task
 
     def _heard(self, task: asyncio.Task[Any]) -> None:
-        self._running.pop(task, None)
+        del self._awaited[task]
         if not task.cancelled():
             task.exception()  # one that nobody is left to hear of is not worth a warning
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._running.pop(task, None)
+        del self._running[task]
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, CatalogClosedError):
             _log.error("%s: %s", self._part, error, exc_info=error)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace import testing
 from headrace.errors import (
     AnsweredError,
     ConsumerClosedError,
@@ -36,7 +37,7 @@ def run(catalog_url: str, work: Callable[[headrace.Headrace], Awaitable[None]]) 
         async with headrace.open(catalog_url, housekeeping=False) as hr:
             await work(hr)
 
-    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+    testing.run(asyncio.wait_for(main(), PATIENCE_S), autojump=True)
 
 
 async def until(condition: Callable[[], Any]) -> None:

@@ -164,7 +164,8 @@ class Member:
             ttl_s = self._options.timings.pin_ttl_ms / 1000
             try:
                 # Without an answer the pin runs out by itself.
-                await asyncio.wait_for(self.wait_for(Phase.CLOSED), ttl_s)
+                async with self._host.timeout(ttl_s):
+                    await self.wait_for(Phase.CLOSED)
                 with suppress(HeadraceError):
                     await self._hub.record.flush()
             except TimeoutError:
