@@ -87,7 +87,7 @@ def test_work_for_threads_is_done_on_the_loop() -> None:
         here = threading.get_ident()
         other = await asyncio.to_thread(threading.get_ident)
         with pytest.raises(LookupError):
-            await asyncio.to_thread({}.__getitem__, "missing")
+            await asyncio.to_thread(dict[str, int]().__getitem__, "missing")
         return [other == here]
 
     assert run(main()) == [True]

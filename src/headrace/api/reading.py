@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
+from headrace.host import Host
 from headrace.log.cursor import FileAhead, OnDamaged
 from headrace.log.pipeline import Pipeline
 from headrace.log.read import Query, Reader
@@ -51,11 +51,12 @@ class _Ahead:
     that was taken: whoever was told of an error may try again.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, host: Host, reader: Reader) -> None:
+        self._host = host
         self._reader = reader
-        self._loop = asyncio.get_running_loop()
+        self._loop = host.loop
         # A long read stays on one thread, and so on one processor with what it has at hand.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-read")
+        self._thread = host.clock.executor(1, "headrace-read")
         self._lock = threading.Lock()
         self._loads: deque[Load | BaseException] = deque()
         self._running: Future[None] | None = None
@@ -103,7 +104,7 @@ class _Ahead:
                 self._loop.call_soon_threadsafe(_wake, waiting)
 
     def _is_time_to_tell(self) -> bool:
-        now_s = time.monotonic()
+        now_s = self._host.now_s()
         if len(self._loads) < TOLD_AT_ONCE and now_s - self._told_s < HELD_S:
             return False
         self._told_s = now_s
@@ -211,7 +212,7 @@ class Reading:
                 return self._returned(load)
         if self._ahead is None:
             self._end_pipeline()
-            self._ahead = _Ahead(self._reader)
+            self._ahead = _Ahead(self._client.host, self._reader)
         self._news.clear()
         return self._returned(await self._ahead.next())
 

@@ -12,6 +12,7 @@ import os
 import random
 import socket
 import time
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 
 def _monotonic_ms() -> int:
@@ -39,6 +40,10 @@ class Clock:
         """The calendar, in microseconds since 1970."""
         self.spent_s = time.perf_counter
         """Seconds for measuring what something costs."""
+
+    def executor(self, threads: int, name: str) -> Executor:
+        """Threads for what blocks; where time is driven, the event loop stands in for them."""
+        return ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     @property
     def process(self) -> str:

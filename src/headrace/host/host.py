@@ -14,7 +14,7 @@ import asyncio
 import itertools
 import weakref
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -82,7 +82,7 @@ class Host:
         self._numbers = itertools.count()
         self._groups: weakref.WeakValueDictionary[int, Tasks] = weakref.WeakValueDictionary()
         self._log: Log | None = None
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Executor | None = None
         self.services = Services()
         self.parts: dict[object, Any] = {}
         """What there is one of in a program and is made when it is first needed."""
@@ -100,7 +100,7 @@ class Host:
     async def open(self, opener: Callable[[], Log]) -> None:
         """Begin, and open the log."""
         self.start()
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="headrace")
+        self._pool = self.clock.executor(THREADS, "headrace")
         try:
             log = await self.in_thread(opener)
         except BaseException:

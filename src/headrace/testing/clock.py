@@ -29,12 +29,14 @@ import asyncio
 import random
 import selectors
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor
-from typing import Any, TypeVar
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 from headrace.errors import HeadraceError
 from headrace.host import clock
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 START_S = 1000
@@ -75,6 +77,10 @@ class DrivenClock(clock.Clock):
 
     def _wall_us(self) -> int:
         return WALL_START_US + self._loop.now_ns // 1000 - START_S * 1_000_000
+
+    def executor(self, threads: int, name: str) -> Executor:
+        del threads, name
+        return _OnLoop(self._loop)
 
     @property
     def process(self) -> str:
@@ -218,15 +224,27 @@ class DrivenLoop(asyncio.SelectorEventLoop):
         """Do what is meant for a thread on the loop, at its next turn."""
         del executor
         future: asyncio.Future[T] = self.create_future()
-        self.call_soon(_run, future, func, args)
+        self.call_soon(_run, future, partial(func, *args))
         return future
 
 
-def _run(future: asyncio.Future[T], func: Callable[..., T], args: tuple[Any, ...]) -> None:
+class _OnLoop(Executor):
+    """Does what it is given on the loop."""
+
+    def __init__(self, loop: DrivenLoop) -> None:
+        self._loop = loop
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        self._loop.call_soon(_run, future, partial(fn, *args, **kwargs))
+        return future
+
+
+def _run(future: asyncio.Future[T] | Future[T], work: Callable[[], T]) -> None:
     if future.cancelled():
         return
     try:
-        result = func(*args)
+        result = work()
     except Exception as error:
         future.set_exception(error)
     else:

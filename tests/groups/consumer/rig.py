@@ -30,6 +30,11 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     testing.run(asyncio.wait_for(work, PATIENCE_S), autojump=True)
 
 
+def run_with_threads(work: Coroutine[Any, Any, None]) -> None:
+    """Run a test by the clock of the system, and with threads: it is about these."""
+    asyncio.run(asyncio.wait_for(work, PATIENCE_S))
+
+
 class Heard:
     """Keeps what a consumer tells the owner of its units."""
 

@@ -65,12 +65,20 @@ class Worker:
     """A session that consumes, acks, and writes down what counted."""
 
     def __init__(
-        self, hr: headrace.Headrace, name: str, *texts: str, start: Any = "now", soon: bool = True
+        self,
+        hr: headrace.Headrace,
+        name: str,
+        *texts: str,
+        start: Any = "now",
+        soon: bool = True,
+        takes_s: float = 0.0,
     ) -> None:
+        """`takes_s` is how long it works on an event; otherwise that takes no time at all."""
         self.session = hr.session(name)
         self.texts = texts
         self.start = start
         self.soon = soon
+        self.takes_s = takes_s
         self.delivered: Counter[bytes] = Counter()
         self.acked: Counter[bytes] = Counter()
         self.order: dict[str, list[bytes]] = {}
@@ -109,6 +117,8 @@ class Worker:
                 delivery = await anext(deliveries)
                 self.delivered[delivery.value] += 1
                 self.order.setdefault(delivery.subject, []).append(delivery.value)
+                if self.takes_s:
+                    await asyncio.sleep(self.takes_s)
                 if self.soon:
                     delivery.ack_soon()
                 else:
