@@ -224,6 +224,20 @@ def test_news_reaches_the_loop_from_any_thread_until_it_is_no_longer_wanted(
     asyncio.run(main())
 
 
+def test_a_callback_that_fails_does_not_keep_news_from_others(tmp_path: Path) -> None:
+    async def main() -> tuple[list[str], list[type[BaseException]]]:
+        async with host_on(tmp_path / "data") as host:
+            told, failures = list[str](), list[type[BaseException]]()
+            host.loop.set_exception_handler(lambda _, c: failures.append(type(c["exception"])))
+            host.on_news("channel", lambda: told.remove("missing"))
+            host.on_news("channel", lambda: told.append("the other"))
+            host.log.catalog.notifier.news(["channel"])
+            await asyncio.sleep(0)
+            return list(told), list(failures)
+
+    assert run(main()) == (["the other"], [ValueError])
+
+
 def test_news_that_comes_at_once_is_told_once_and_news_after_it_again(tmp_path: Path) -> None:
     async def main() -> list[int]:
         async with host_on(tmp_path / "data") as host:

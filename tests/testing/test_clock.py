@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -145,6 +147,25 @@ def test_loops_are_kept_in_one_time_from_outside() -> None:
         loop.close()
 
 
+def test_a_loop_that_is_killed_does_nothing_more_and_says_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loop, done = DrivenLoop(), list[str]()
+
+    async def work() -> None:
+        await asyncio.sleep(1)
+        done.append("work")
+
+    loop.create_task(work())
+    due_ns = loop.run_to_rest()
+    assert due_ns is not None
+    loop.now_ns = due_ns
+    loop.kill()
+    gc.collect()
+    assert not done
+    assert not caplog.records
+
+
 def test_the_catalog_runs_by_the_same_clock(tmp_path: Path) -> None:
     async def main() -> None:
         async with headrace.open(tmp_path / "data") as hr:
@@ -184,3 +205,44 @@ def test_a_program_takes_the_same_course_every_time(tmp_path: Path) -> None:
 
     first = run(main(tmp_path / "a"), seed=1)
     assert first == run(main(tmp_path / "b"), seed=1)
+
+
+async def shared_group(folder: Path) -> list[object]:
+    """Two programs share a group, over a real connection; the one that leads stops renewing."""
+    clock, seen = driven_clock(), list[object]()
+    start_ms = clock.now_ms()
+    async with AsyncExitStack() as stack:
+        programs = [
+            await stack.enter_async_context(headrace.open(folder, housekeeping=False))
+            for _ in range(2)
+        ]
+        await programs[0].create_stream("orders", ["orders.>"], segments=4)
+        sessions = []
+        for number, hr in enumerate(programs):
+            session = await stack.enter_async_context(hr.session(f"w{number}"))
+            await session.subscribe("$share/g/orders.>", start="earliest")
+            sessions.append(session)
+            await asyncio.sleep(5)
+            seen.append([each.units for each in sessions])
+        for number in range(20):
+            await programs[0].publish(f"orders.{number}", b"x")
+        for number, session in enumerate(sessions):
+            for _ in range(3):
+                delivery = await anext(aiter(session))
+                await delivery.ack()
+                seen.append((number, delivery.unit, delivery.offset, clock.now_ms() - start_ms))
+        await sessions[0].close()
+        await programs[0].close()
+        await asyncio.sleep(30)
+        seen.append(sessions[1].units)
+        found = await programs[1].shared_groups.explain("g")
+        seen.append([(each.what, each.reason) for each in found.decisions])
+    return seen
+
+
+def test_programs_that_share_a_group_take_the_same_course_every_time(tmp_path: Path) -> None:
+    first = run(shared_group(tmp_path / "a"), autojump=True, seed=5)
+    assert first == run(shared_group(tmp_path / "b"), autojump=True, seed=5)
+    shares = first[1]
+    assert isinstance(shares, list)
+    assert [len(units) for units in shares] == [2, 2]

@@ -22,6 +22,7 @@ from headrace.catalog import Tx
 from headrace.catalog.committer import Operation
 from headrace.errors import CatalogClosedError
 from headrace.host.clock import Clock, clock_of
+from headrace.host.news import News
 from headrace.host.services import Service, Services, Stage
 from headrace.host.tasks import Tasks
 from headrace.host.timers import Timer, Timers
@@ -96,6 +97,7 @@ class Host:
         self.now_ms, self.now_s = self.clock.now_ms, self.clock.now_s
         self._timers = Timers(self.loop, exact=self.clock.driven)
         self._tasks = self.tasks("headrace")
+        self._news = News(self.loop)
 
     async def open(self, opener: Callable[[], Log]) -> None:
         """Begin, and open the log."""
@@ -199,9 +201,7 @@ class Host:
         first and look second.  The first subscription of a program may take a while, so where
         there may be none before it, this is called on a thread.
         """
-        news = _News(self.loop, call)
-        news.stop_listening = self.log.catalog.subscribe(channel, news.heard)
-        return news.stop
+        return self._news.subscribe(self.log.catalog, channel, call)
 
     # -- transactions -------------------------------------------------------------------
 
@@ -237,41 +237,3 @@ class Host:
     ) -> None:
         """Queue a write; ``done(result, error)`` is called on the event loop, never at once."""
         self._writes.submit(fn, locks, done, sync=sync, small=small)
-
-
-class _News:
-    """One subscription: news from any thread becomes one call on the loop."""
-
-    __slots__ = ("_call", "_loop", "_telling", "stop_listening")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-        self._loop = loop
-        self._call: Callable[[], None] | None = call
-        self._telling = False
-        self.stop_listening: Callable[[], None] | None = None
-
-    def heard(self) -> None:
-        """There is news; called on whatever thread it comes."""
-        if self._telling or self._loop.is_closed():
-            return
-        self._telling = True
-        try:
-            on_loop = asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            on_loop = False
-        if on_loop:
-            self._loop.call_soon(self._tell)
-        else:
-            self._loop.call_soon_threadsafe(self._tell)
-
-    def _tell(self) -> None:
-        # In this order: what comes from here on is told anew.
-        self._telling = False
-        if self._call is not None:
-            self._call()
-
-    def stop(self) -> None:
-        """Tell no more."""
-        self._call = None
-        if self.stop_listening is not None:
-            self.stop_listening()

@@ -51,13 +51,13 @@ class Services:
 
     async def close(self) -> None:
         """Close all, whatever fails; raises the first failure that nobody was told of."""
-        failure: BaseException | None = None
+        failure: Exception | None = None
         for stage, services in self._stages.items():
             for service in [services[number] for number in sorted(services)]:
                 try:
                     await service.close()
-                except HeadraceError as error:
-                    if stage is Stage.APPENDERS:
+                except Exception as error:
+                    if stage is Stage.APPENDERS and isinstance(error, HeadraceError):
                         # Whoever waited for its end has heard of it; others may look here.
                         _log.warning("appends were not stored: %s", error)
                     else:

@@ -8,12 +8,7 @@ async def test_takeover() -> None:
 headrace.testing.run(test_takeover())
 """
 
-from headrace.testing.clock import (
-    ClockStoodStillError,
-    DrivenClock,
-    DrivenLoop,
-    driven_clock,
-    run,
-)
+from headrace.errors import ClockStoodStillError
+from headrace.testing.clock import DrivenClock, DrivenLoop, driven_clock, run
 
 __all__ = ["ClockStoodStillError", "DrivenClock", "DrivenLoop", "driven_clock", "run"]

@@ -33,7 +33,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from headrace.errors import HeadraceError
+from headrace.errors import ClockStoodStillError
 from headrace.host import clock
 
 P = ParamSpec("P")
@@ -45,17 +45,6 @@ WALL_START_US = 1_893_456_000_000_000
 """The calendar at that moment: the beginning of 2030."""
 PATIENCE_S = 30.0
 """So long, by real time, a loop at rest waits for sockets and threads."""
-
-
-class ClockStoodStillError(HeadraceError):
-    """A test waits for something that only time can bring, and nobody moves the clock."""
-
-    def __init__(self, patience_s: float) -> None:
-        super().__init__(
-            f"nothing can run, and for {patience_s:g} s no socket and no thread had anything to "
-            "say; move the clock with `await driven_clock().advance(…)`, or let it jump by itself "
-            "with autojump=True"
-        )
 
 
 class DrivenClock(clock.Clock):
@@ -123,7 +112,7 @@ class _Selector(selectors.DefaultSelector):
         if patience_s:
             found = super().select(patience_s)
             if not found:
-                raise ClockStoodStillError(patience_s)
+                raise ClockStoodStillError(patience_s, timeout)
         return found
 
 
@@ -185,6 +174,12 @@ class DrivenLoop(asyncio.SelectorEventLoop):
         finally:
             self._until_rest = False
         return self.due_ns
+
+    def kill(self) -> None:
+        """End as a program that is killed does: whatever it was about to do is not done."""
+        for task in asyncio.all_tasks(self):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self.close()
 
     # -- at rest ------------------------------------------------------------------------
 
