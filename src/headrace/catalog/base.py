@@ -21,7 +21,7 @@ from headrace.catalog.committer import Committer, Done, Operation
 from headrace.catalog.entries import Entries
 from headrace.catalog.frequent import Frequent
 from headrace.catalog.leases import Leases
-from headrace.catalog.transaction import FREQUENT, Tx
+from headrace.catalog.transaction import FREQUENT, CatalogClock, Tx
 from headrace.catalog.wake import Notifier
 
 T = TypeVar("T")
@@ -48,6 +48,7 @@ class Catalog(ABC):
         self.leases = Leases(self)
         self.claims = Claims(self)
         self._frequent = Frequent(self._tell)
+        self._clock = CatalogClock()
         self._committer: Committer
 
     @abstractmethod
@@ -116,6 +117,14 @@ class Catalog(ABC):
         finally:
             for stop in unsubscribe:
                 stop()
+
+    def drive(self, now_us: Callable[[], int]) -> None:
+        """Take the time from here, and commit every write on the thread that hands it over.
+
+        For tests: what happens then depends on no clock and no thread.
+        """
+        self._clock.driven_us = now_us
+        self._committer.inline = True
 
     @abstractmethod
     def _listen(self, *, frequent: bool) -> None:

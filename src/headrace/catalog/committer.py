@@ -121,6 +121,8 @@ class Committer:
         self._ready: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self.commits = 0
         self.operations = 0
+        self.inline = False
+        """Whether every write is committed on the thread that hands it over."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         error = self._ready.get()
@@ -129,6 +131,8 @@ class Committer:
             raise error
 
     def submit(self, operation: Operation) -> None:
+        if self.inline and self.attempt([operation]):
+            return
         with self._lock:
             if self._closed:
                 raise CatalogClosedError("the catalog is closed; open it again to write")
@@ -164,7 +168,8 @@ class Committer:
         try:
             if self._closed or self._queued:
                 return False
-            if not self._driver.swift(any(operation.sync for operation in operations)):
+            sync = any(operation.sync for operation in operations)
+            if not self.inline and not self._driver.swift(sync):
                 return False
             self._process(operations, gather=False)
             return True

@@ -112,20 +112,6 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def calling_on(loop: asyncio.AbstractEventLoop, fn: Callback) -> Callback:
-    """A callback that has a loop call ``fn`` soon, from whatever thread the news comes."""
-
-    def heard() -> None:
-        if loop.is_closed():
-            return
-        if _running_loop() is loop:
-            loop.call_soon(fn)
-        else:
-            loop.call_soon_threadsafe(fn)
-
-    return heard
-
-
 _sweep_once = functools.cache(sweep)
 
 

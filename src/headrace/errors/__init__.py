@@ -15,6 +15,7 @@ from headrace.errors.readers import *
 from headrace.errors.regions import *
 from headrace.errors.shared import *
 from headrace.errors.spark import *
+from headrace.errors.testing import *
 
 # Programs know them by this name, wherever they stand: in a traceback, or pickled.
 for _each in list(globals().values()):

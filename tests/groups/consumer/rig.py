@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import headrace
+from headrace import testing
 from headrace.catalog import Tx
 from headrace.groups.consumer import (
     CatalogAcks,
@@ -25,6 +26,12 @@ PATIENCE_S = 30
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run a test by a clock that jumps to whatever is next, so that nobody waits for time."""
+    testing.run(asyncio.wait_for(work, PATIENCE_S), autojump=True)
+
+
+def run_with_threads(work: Coroutine[Any, Any, None]) -> None:
+    """Run a test by the clock of the system, and with threads: it is about these."""
     asyncio.run(asyncio.wait_for(work, PATIENCE_S))
 
 
@@ -72,7 +79,7 @@ class Rig:
     def consumer(self, *, heard: Heard | None = None, **options: Any) -> Consumer:
         limits = {name: options.pop(name) for name in list(options) if name in LIMITS}
         chosen = ConsumerOptions(delivery=DeliveryConfig(**limits), **options)
-        made = Consumer(self.hr, chosen, CatalogAcks(self.hr), heard or self.heard)
+        made = Consumer(self.hr.host, chosen, CatalogAcks(self.hr.host), heard or self.heard)
         self.consumers.append(made)
         return made
 

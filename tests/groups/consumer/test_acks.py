@@ -30,14 +30,15 @@ class Elsewhere:
     repeats_transactions = True
 
     def __init__(self, r: Rig) -> None:
-        self.catalog = CatalogAcks(r.hr)
+        self.host = r.hr.host
+        self.catalog = CatalogAcks(r.hr.host)
         self.commits: list[tuple[list[Progress], bool]] = []
         self.errors: list[Exception] = []
         self.gate = asyncio.Event()
         self.gate.set()
 
     def begin(self, acks: Sequence[UnitAck], done: Done, *, sync: bool) -> None:
-        tell_after(self.commit(acks, sync), done)
+        tell_after(self.host, self.commit(acks, sync), done)
 
     async def commit(self, acks: Sequence[UnitAck], sync: bool) -> list[Fenced | None]:
         await self.gate.wait()
@@ -55,7 +56,7 @@ class Elsewhere:
 
 async def elsewhere(r: Rig, **options: object) -> tuple[Consumer, Elsewhere]:
     store = Elsewhere(r)
-    consumer = Consumer(r.hr, ConsumerOptions(**options), store, r.heard)  # type: ignore[arg-type]
+    consumer = Consumer(r.hr.host, ConsumerOptions(**options), store, r.heard)  # type: ignore[arg-type]
     r.consumers.append(consumer)
     consumer.open(await r.claim())
     return consumer, store
@@ -180,7 +181,7 @@ def test_progress_is_joined_and_never_lost(catalog_url: str) -> None:
     async def work() -> None:
         async with rig(catalog_url) as r:
             unit = await r.claim()
-            acks = CatalogAcks(r.hr)
+            acks = CatalogAcks(r.hr.host)
             await acks.commit([UnitAck(unit, Progress(2))], sync=False)
 
             def other(tx: Tx) -> None:
@@ -201,7 +202,7 @@ def test_one_commit_tells_for_each_unit_whether_it_counted(catalog_url: str) -> 
         async with rig(catalog_url, segments=2) as r:
             units = [await r.claim(segment) for segment in (0, 1)]
             await r.claim(0, owner="m2")
-            acks = CatalogAcks(r.hr)
+            acks = CatalogAcks(r.hr.host)
             given = [UnitAck(unit, Progress(1)) for unit in units]
             fenced, counted = await acks.commit(given, sync=False)
             assert isinstance(fenced, Fenced)

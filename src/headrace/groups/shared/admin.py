@@ -18,7 +18,7 @@ from headrace.groups.shared.core.settings import Balance, LeaderSettings
 from headrace.groups.shared.properties import GroupProperties, LeaderStatus, MemberStatus
 from headrace.groups.shared.runtime import state
 from headrace.groups.shared.sessions import SessionInfo
-from headrace.host.host import Host
+from headrace.host import Host
 from headrace.log import internal
 from headrace.log.log import Log
 from headrace.subjects import check_name, parse_filter

@@ -73,7 +73,10 @@ def test_nothing_missing_and_nothing_twice_under_constant_reassignment(tmp_path:
                 turn = 0
                 while not done.is_set():
                     turn += 1
-                    async with Worker(hr, f"{name}-{turn}", text, soon=turn % 4 != 0) as worker:
+                    soon = turn % 4 != 0
+                    async with Worker(
+                        hr, f"{name}-{turn}", text, soon=soon, takes_s=0.0002
+                    ) as worker:
                         workers.append(worker)
                         goal = count(*workers) + 1500
                         await until(functools.partial(through, goal), "more events")

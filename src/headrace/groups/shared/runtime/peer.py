@@ -13,13 +13,8 @@ only leave messages for it.  And what a stored commit has to say reaches session
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
-import os
-import secrets
-import socket
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
@@ -28,7 +23,7 @@ from typing import Any, Protocol
 import msgspec
 
 from headrace.catalog import Tx, leases
-from headrace.errors import CatalogClosedError, HeadraceError, LeaseLost
+from headrace.errors import HeadraceError, LeaseLost
 from headrace.groups.shared import properties
 from headrace.groups.shared.core.messages import (
     FromBorrower,
@@ -52,7 +47,8 @@ from headrace.groups.shared.properties import GroupProperties
 from headrace.groups.shared.runtime import directory, frames, state
 from headrace.groups.shared.runtime.directory import Address
 from headrace.groups.shared.runtime.leading import Leading
-from headrace.host.host import Host
+from headrace.host import Host
+from headrace.host.timers import NEVER
 from headrace.net import Links, Listener, Outbox, Secured, Target
 
 ROUTES_MAX = 100_000
@@ -115,7 +111,7 @@ class LocalPeer:
     def __init__(self, host: Host, options: SharedOptions, secured: Secured | None = None) -> None:
         self.host = host
         self.options = options
-        self.name = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.name = host.clock.name()
         self.registry = Registry(self.name, remember_ms=options.borrower.find_leader_ms)
         self.leaders: dict[str, Leading] = {}
         self.unroutable = 0
@@ -144,13 +140,13 @@ class LocalPeer:
         self._draining = False
         self._plan_due = False
         """Whether a leader has something to plan."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = FAR_MS
-        self._rearming = False
+        self._tasks = host.tasks("shared groups")
+        self._timer = host.timer(self._tick)
+        self._rearming = host.timer(self._rearm)
         self._address_due_ms = 0
         self._address: Address | None = None
-        self._loop = asyncio.get_running_loop()
+        self._loop = host.loop
+        self._now_ms = host.now_ms
         self._closing = False
         self._closed = False
 
@@ -177,10 +173,9 @@ class LocalPeer:
             await leading.retire("its process is closing")
         await self._until(lambda: not self._queue and not self._mail and not self._unsent)
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._timer.clear()
+        self._rearming.clear()
+        await self._tasks.rest()
         await self.peers.close()
         await self.listener.close()
         try:
@@ -195,7 +190,7 @@ class LocalPeer:
         for _ in range(CLOSE_MS):
             if done():
                 return
-            await asyncio.sleep(0.001)
+            await self.host.sleep(0.001)
 
     @property
     def _unsent(self) -> bool:
@@ -204,22 +199,14 @@ class LocalPeer:
     @property
     def now_ms(self) -> int:
         """A clock that never goes back."""
-        return time.monotonic_ns() // 1_000_000  # as the loop's, and asked for at every step
+        return self._now_ms()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside; its failure is written down."""
         if self._closed:
             work.close()
-            return
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, CatalogClosedError):
-            _log.error("shared groups: %s", error, exc_info=error)
+        else:
+            self._tasks.spawn(work)
 
     # --- sessions ---
 
@@ -481,7 +468,7 @@ class LocalPeer:
                 break
             except HeadraceError as error:
                 _log.warning("cannot load %s: %s", group, error)
-                await asyncio.sleep(LOAD_RETRY_S)
+                await self.host.sleep(LOAD_RETRY_S)
                 if self.now_ms - start.sent_ms > self.options.leader.lease_ttl_ms:
                     break
             else:
@@ -511,28 +498,19 @@ class LocalPeer:
 
     def rearm(self) -> None:
         """See before long when there is something to do next; many changes make one look."""
-        if not self._rearming and not self._closed:
-            self._rearming = True
-            self._loop.call_later(REARM_S, self._rearm)
+        if self._rearming.at_s == NEVER and not self._closed:
+            self._rearming.after(REARM_S)
 
     def _rearm(self) -> None:
-        self._rearming = False
-        if self._closed:
-            return
         due = [each.due_ms for each in self.leaders.values()]
         due += [each.due_ms for each in self._sessions.values()]
         due_ms = min(due, default=FAR_MS)
-        if self._timer is not None:
-            if due_ms == self._timer_ms:
-                return
-            self._timer.cancel()
-            self._timer = None
         if due_ms < FAR_MS:
-            self._timer_ms = due_ms
-            self._timer = self._loop.call_at((due_ms + 1) / 1000, self._tick)
+            self._timer.set_ms(due_ms)
+        else:
+            self._timer.clear()
 
     def _tick(self) -> None:
-        self._timer = None
         for leading in list(self.leaders.values()):
             leading.tick()
         for session in list(self._sessions.values()):

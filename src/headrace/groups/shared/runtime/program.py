@@ -9,7 +9,7 @@ import msgspec
 from headrace.groups.consumer import ConsumerOptions
 from headrace.groups.shared.runtime.peer import LocalPeer, SharedOptions
 from headrace.groups.shared.runtime.session import Session
-from headrace.host.host import Host
+from headrace.host import Host
 from headrace.net import Secured
 
 

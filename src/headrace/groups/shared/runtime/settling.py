@@ -31,7 +31,7 @@ from headrace.groups.progress.store import load
 from headrace.groups.shared import properties, starts
 from headrace.groups.shared.core.messages import Ranges, Unit, unit_of
 from headrace.groups.shared.runtime import state
-from headrace.host.host import Host
+from headrace.host import Host
 
 LOOK_S_MIN = 0.01
 LOOK_S_MAX = 0.25
@@ -139,13 +139,11 @@ class Settler:
 
     def settle(self, doubt: Doubt, tell: Callable[[Verdict], None]) -> None:
         """Find out what became of a report; ``tell`` is called once, never with ``OPEN``."""
-        loop = asyncio.get_running_loop()
-        self._open.append(_Question(doubt, tell, loop.time() + self._patience_s))
+        self._open.append(_Question(doubt, tell, self._host.now_s() + self._patience_s))
         if self._task is None:
-            self._task = loop.create_task(self._ask())
+            self._task = self._host.spawn(self._ask())
 
     async def _ask(self) -> None:
-        loop = asyncio.get_running_loop()
         pause_s = LOOK_S_MIN
         try:
             while self._open:
@@ -158,12 +156,12 @@ class Settler:
                 for question, verdict in zip(asked, verdicts, strict=True):
                     if verdict is not Verdict.OPEN:
                         question.tell(verdict)
-                    elif loop.time() >= question.until_s:
+                    elif self._host.now_s() >= question.until_s:
                         question.tell(Verdict.UNKNOWN)
                     else:
                         self._open.append(question)
                 if self._open:
-                    await asyncio.sleep(pause_s)
+                    await self._host.sleep(pause_s)
                     pause_s = min(pause_s * LOOK_FACTOR, LOOK_S_MAX)
         finally:
             self._task = None
