@@ -17,7 +17,7 @@ from headrace.errors import DamagedBatchError, InvalidInputError
 from headrace.groups.consumer import Consumer, Delivery
 from headrace.groups.progress import Progress
 from headrace.log.events import Event
-from tests.groups.consumer.rig import PATIENCE_S, rig, run, soon
+from tests.groups.consumer.rig import PATIENCE_S, rig, run, run_with_threads, soon
 
 
 def test_keys_are_handled_side_by_side_and_each_in_its_order(catalog_url: str) -> None:
@@ -121,7 +121,7 @@ def test_a_plain_function_runs_on_a_thread(tmp_path: Path) -> None:
             assert len(threads) == 2
             assert threading.main_thread().name not in threads
 
-    run(work())
+    run_with_threads(work())
 
 
 def test_a_handler_that_is_stopped_gives_its_event_back(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_what_a_handler_returns_is_awaited_before_the_event_is_acked(
             await task
             assert sorted(seen) == [b"%d" % n for n in range(10)]
 
-    run(work())
+    run_with_threads(work())
 
 
 def _stop_iteration(_: Delivery) -> None:
@@ -305,7 +305,7 @@ def test_whatever_a_handler_raises_is_answered_and_the_consumer_goes_on(
             await task
             assert len(await r.dead()) == 1
 
-    run(work())
+    run_with_threads(work())
 
 
 def test_concurrency_on_threads_is_what_was_asked_for(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_concurrency_on_threads_is_what_was_asked_for(tmp_path: Path) -> None:
             await consumer.close()
             await task
 
-    run(work())
+    run_with_threads(work())
 
 
 @pytest.mark.parametrize("concurrency", [0, -1, 1.5, True, "4", 10_001])
@@ -343,4 +343,4 @@ def test_a_concurrency_that_is_none_is_refused(tmp_path: Path, concurrency: Any)
             with pytest.raises(InvalidInputError, match="concurrency"):
                 await r.consumer().consume(_nothing, concurrency=concurrency)
 
-    run(work())
+    run_with_threads(work())

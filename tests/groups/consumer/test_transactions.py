@@ -15,7 +15,7 @@ from headrace.errors import AlreadyAckedError, AnsweredError, Fenced, NoStreamEr
 from headrace.groups.consumer import CatalogAcks, Delivery, UnitAck
 from headrace.groups.progress import Progress
 from tests.api.test_client import table_of
-from tests.groups.consumer.rig import Rig, rig, run, soon, take, values
+from tests.groups.consumer.rig import Rig, rig, run, run_with_threads, soon, take, values
 
 
 async def outputs(hr: headrace.Headrace) -> list[bytes]:
@@ -272,7 +272,7 @@ def test_a_transaction_that_is_cancelled_while_it_commits_has_the_outcome_of_its
             assert handed_out == [b"0", b"1"]
             assert await outputs(r.hr) == [b"0", b"1"]
 
-    run(work())
+    run_with_threads(work())
 
 
 def test_an_event_that_is_acked_already_is_not_handed_out_for_ever(tmp_path: Path) -> None:
@@ -304,4 +304,4 @@ def test_an_event_that_is_acked_already_is_not_handed_out_for_ever(tmp_path: Pat
             assert handed_out == [b"0", b"1"]
             assert await outputs(r.hr) == [b"1"]
 
-    run(work())
+    run_with_threads(work())

@@ -16,7 +16,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import DeliveryError, Fenced, HeadraceError, InvalidInputError
@@ -42,9 +42,12 @@ async def consume(consumer: Consumer, handler: Handler, concurrency: int) -> Non
         raise InvalidInputError(
             f"concurrency is {concurrency!r}; it must be a whole number, 1 to {CONCURRENCY_MAX}"
         )
-    threads = None if _is_coroutine_function(handler) else ThreadPoolExecutor(concurrency)
+    host = consumer.host
+    on_loop = _is_coroutine_function(handler)
+    threads = None if on_loop else host.clock.executor(concurrency, "headrace-handler")
     call = _on_loop(handler) if threads is None else _on_thread(handler, threads)
-    tasks = [asyncio.create_task(_work(consumer, call)) for _ in range(concurrency)]
+    spawn = host.tasks("consume").spawn
+    tasks = [spawn(_work(consumer, call), awaited=True) for _ in range(concurrency)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
@@ -93,7 +96,7 @@ def _on_loop(handler: Handler) -> Call:
     return call
 
 
-def _on_thread(handler: Handler, threads: ThreadPoolExecutor) -> Call:
+def _on_thread(handler: Handler, threads: Executor) -> Call:
     def run(delivery: Delivery) -> tuple[Any, BaseException | None]:
         try:
             return handler(delivery), None

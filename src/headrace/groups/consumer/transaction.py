@@ -88,9 +88,7 @@ class AckTransaction(Output):
         except BaseException:
             self._answer.failed()
             raise
-        committing = asyncio.ensure_future(self._commit())
-        committing.add_done_callback(_looked_at)
-        await asyncio.shield(committing)
+        await asyncio.shield(self._runtime.host.spawn(self._commit(), awaited=True))
         if self._runtime.acks.repeats_transactions and run.gone is None:
             # Whoever else keeps track of acks has heard of it; the commit counts if it has not.
             with suppress(HeadraceError):
@@ -122,9 +120,3 @@ class AckTransaction(Output):
             raise
         self.placed = outcome.placed
         self._answer.committed()
-
-
-def _looked_at(committing: asyncio.Future[None]) -> None:
-    """Whoever was to hear of a failure may have been cancelled; it is no error of the program."""
-    if not committing.cancelled():
-        committing.exception()
