@@ -46,11 +46,11 @@ class Result(msgspec.Struct, frozen=True):
         return self.unit.endswith("/s")
 
     def gain(self, before: Result) -> float:
-        """How many times better this is than it was: below 1 it is worse."""
-        if self.value == before.value:
-            return 1.0
-        new, old = (self, before) if self.more_is_better else (before, self)
-        return new.value / old.value if old.value else float("inf")
+        """By which part it is better than it was; below 0 it is worse."""
+        more = self.value - before.value if self.more_is_better else before.value - self.value
+        if not more:
+            return 0.0
+        return more / abs(before.value) if before.value else more * float("inf")
 
 
 def at_least(name: str, value: float, least: float, unit: str, detail: str = "") -> Result:
@@ -102,9 +102,9 @@ def against(result: Result, before: Result | None) -> str:
         return "new"
     gain = result.gain(before)
     shown = f"{result.value / before.value:.2f} x" if before.value else "was 0"
-    if gain < 1 - WORSE_MAX:
+    if gain < -WORSE_MAX:
         return f"[red]{shown} worse[/]"
-    return f"[green]{shown} better[/]" if gain > 1 + WORSE_MAX else shown
+    return f"[green]{shown} better[/]" if gain > WORSE_MAX else shown
 
 
 def show(results: Iterable[Result]) -> None:

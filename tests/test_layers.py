@@ -13,6 +13,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "compiled", "subjects"}),
     frozenset({"catalog", "store"}),
     frozenset({"log"}),
+    frozenset({"host"}),
     frozenset({"groups", "regions", "epochs"}),
     frozenset({"api"}),
     frozenset({"cli", "node", "spark", "sim", "__main__"}),

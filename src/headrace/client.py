@@ -23,13 +23,10 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from headrace.appender import Appender
-from headrace.appends import Apart, Appends, checked
 from headrace.catalog import Tx
-from headrace.catalog.committer import Done, Operation, nobody
 from headrace.catalog.producers import Placed
 from headrace.catalog.streams import Fixed, Limits, Retention, Scaling, Stream, StreamConfig
 from headrace.errors import CatalogClosedError, HeadraceError
-from headrace.groups.commit import SMALL_BYTES, commit
 from headrace.groups.consumer import ConsumerOptions
 from headrace.groups.deletion import delete_stream
 from headrace.groups.partitioned.groups import Groups
@@ -39,19 +36,20 @@ from headrace.groups.shared.node import SharedOptions
 from headrace.groups.shared.runtime import SharedRuntime
 from headrace.groups.shared.session import Session
 from headrace.groups.shared.sessions import EXPIRY_MS as SESSION_EXPIRY_MS
+from headrace.host.loads import Loads
+from headrace.host.writes import Told, Writes
 from headrace.housekeeping import Housekeeper
 from headrace.log import limits
-from headrace.log.append import Outcome, Stale, Write
+from headrace.log.append import Outcome, Write
 from headrace.log.compact import Compacted, CompactionPolicy
 from headrace.log.cursor import OnDamaged
-from headrace.log.events import Event, Events, Headers, check_event
+from headrace.log.events import Event, Events, Headers, check_event, now_us
 from headrace.log.log import Log, Scaled
 from headrace.log.open import open_log
 from headrace.log.output import Output
 from headrace.log.position import Position
 from headrace.log.read import Place, Query
 from headrace.log.sweep import Swept
-from headrace.publisher import Publisher
 from headrace.reading import Reading
 
 P = ParamSpec("P")
@@ -70,16 +68,19 @@ def open(
     create: bool = True,
     housekeeping: bool = True,
     shared: SharedOptions | None = None,
+    loop_io: bool = True,
 ) -> Headrace:
     """A log on a folder (``"./data"``) or on PostgreSQL (``"postgresql://…"``).
 
     Large batches go to ``store``: a folder, ``s3://bucket/prefix`` and the like; by default a
     folder beside the catalog.  Use the result with ``async with``.  While it is open, one of the
     programs on a catalog applies the retention of its streams; ``housekeeping=False`` leaves that
-    to others.  ``shared`` says how this program takes part in shared groups.
+    to others.  ``shared`` says how this program takes part in shared groups.  With
+    ``loop_io=False`` the event loop never commits or reads by itself, however quick the disk is;
+    ``HEADRACE_LOOP_IO=0`` in the environment does the same.
     """
     opener = partial(open_log, url, store, store_options=store_options, create=create)
-    return Headrace(opener, housekeeping=housekeeping, shared=shared)
+    return Headrace(opener, housekeeping=housekeeping, shared=shared, loop_io=loop_io)
 
 
 class Headrace:
@@ -91,17 +92,18 @@ class Headrace:
         *,
         housekeeping: bool = True,
         shared: SharedOptions | None = None,
+        loop_io: bool = True,
     ) -> None:
         self._opener = opener
+        self._loop_io = loop_io
         self._housekeeping = housekeeping
         self._housekeeper: Housekeeper | None = None
         self._log: Log | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._publisher: Publisher | None = None
+        self._loads: Loads | None = None
+        self._writes: Writes | None = None
         self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
-        self._gathered: list[tuple[Operation, bool]] = []
-        self._appends = Appends()
         self._appenders: weakref.WeakSet[Appender] = weakref.WeakSet()
         self._members: weakref.WeakSet[Member] = weakref.WeakSet()
         self.groups = Groups(self)
@@ -118,7 +120,8 @@ class Headrace:
             self._pool = None
             raise
         self._log.catalog.serve_on(self._loop)
-        self._publisher = Publisher(self)
+        self._loads = Loads(self._log.catalog, loop_io=self._loop_io)
+        self._writes = Writes(self._log, self._loads, self.in_thread)
         if self._housekeeping:
             self._housekeeper = Housekeeper(self)
         return self
@@ -145,11 +148,8 @@ class Headrace:
         if self._housekeeper is not None:
             await self._housekeeper.close()
             self._housekeeper = None
-        if self._publisher is not None:
-            await self._publisher.drain()
-            self._publisher = None
         if self._log is not None and self._pool is not None:
-            self._hand_over()
+            await self.writes.drain()
             log, self._log = self._log, None
             log.catalog.leave_loop()
             await self.in_thread(log.catalog.close)
@@ -162,8 +162,22 @@ class Headrace:
     def log(self) -> Log:
         """The synchronous log underneath, for threads and Spark tasks."""
         if self._log is None:
-            raise CatalogClosedError("this log is not open; use `async with headrace.open(…)`")
+            raise _not_open()
         return self._log
+
+    @property
+    def loads(self) -> Loads:
+        """What the event loop may do by itself."""
+        if self._loads is None:
+            raise _not_open()
+        return self._loads
+
+    @property
+    def writes(self) -> Writes:
+        """The queue in front of the committer."""
+        if self._writes is None:
+            raise _not_open()
+        return self._writes
 
     # -- streams ------------------------------------------------------------------------
 
@@ -249,14 +263,16 @@ class Headrace:
             )
         )
         if producer is None and sequence is None:
-            return Position(*await self._require_publisher().publish(event))
-        placed = await self.in_thread(self.log.publish, event, producer=producer, sequence=sequence)
+            placed = await self.writes.publish(event)
+        else:
+            write = self.log.write_of(producer=producer, sequence=sequence)
+            routes = self.log.routes
+            stream = routes.find(subject)
+            if stream is None:
+                stream = await self.in_thread(routes.stream_for, subject)
+            write.add_events(stream, [event], now_us())
+            placed = (await self.commit(write)).placed[0]
         return Position(placed.stream, placed.segment, placed.start)
-
-    def _require_publisher(self) -> Publisher:
-        if self._publisher is None:
-            raise CatalogClosedError("this log is not open; use `async with headrace.open(…)`")
-        return self._publisher
 
     async def append(
         self,
@@ -273,14 +289,7 @@ class Headrace:
         :class:`~headrace.errors.HeadMoved` if somebody else appended there first.
         """
         write = self.log.write_of(producer=producer, sequence=sequence)
-        write.add(stream, await checked(self, data), expected=expected_heads)
-        if write.is_plain and expected_heads is None and write.is_small(SMALL_BYTES):
-            try:
-                return await self._appended(write)
-            except Apart:
-                pass
-            except Stale as stale:
-                await self.in_thread(write.again, stale)
+        write.add(stream, await self.writes.checked(data), expected=expected_heads)
         return (await self.commit(write)).placed
 
     def appender(self, stream: str) -> Appender:
@@ -311,8 +320,8 @@ class Headrace:
         return Transaction(self, self.log.write_of(producer=producer, sequence=sequence))
 
     async def commit(self, write: Write) -> Outcome:
-        """Prepare and commit a write, again if its segments were sealed meanwhile."""
-        return await commit(self, write)
+        """Commit a write, in line with all other events of this program."""
+        return await self.writes.commit(write)
 
     # -- reading ------------------------------------------------------------------------
 
@@ -452,7 +461,7 @@ class Headrace:
     async def in_thread(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run something that blocks on one of this log's threads."""
         if self._pool is None or self._loop is None:
-            raise CatalogClosedError("this log is not open; use `async with headrace.open(…)`")
+            raise _not_open()
         return await self._loop.run_in_executor(self._pool, partial(fn, *args, **kwargs))
 
     def in_transaction(
@@ -469,91 +478,23 @@ class Headrace:
         commit and none is being prepared while another one is committed.  What is ``small`` may
         be committed by the event loop itself, where that is quick.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def finish(result: T, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
-        self._hand_over_soon()
-        self._close_appends()
-        self._gathered.append((Operation(fn, tuple(locks), sync, finish), small))
-        return future
-
-    async def _appended(self, write: Write) -> tuple[Placed, ...]:
-        """Where a small append is, which shares a commit with all that come in this turn.
-
-        The first of them hands over for all, and goes on with its answer in the same turn.
-        """
-        first = not self._gathered and not self._appends
-        answer = self._appends.add(write)
-        if first:
-            try:
-                await asyncio.sleep(0)
-            finally:
-                self._hand_over()
-        return await answer
-
-    def _hand_over_soon(self) -> None:
-        if not self._gathered and not self._appends:
-            asyncio.get_running_loop().call_soon(self._hand_over)
-
-    def _close_appends(self) -> None:
-        """What comes next is not to overtake the appends that wait here."""
-        self._gathered += [(operation, True) for operation in self._appends.take()]
-
-    def _hand_over(self) -> None:
-        self._close_appends()
-        gathered, self._gathered = self._gathered, []
-        if not gathered:
-            return
-        operations = [operation for operation, _ in gathered]
-        small = self._log is not None and all(small for _, small in gathered)
-        if small and self.log.catalog.attempt(operations):
-            return
-        for operation in operations:
-            try:
-                self.submit(operation.fn, operation.locks, operation.done, sync=operation.sync)
-            except HeadraceError as error:
-                operation.done(None, error)
-
-    def attempt(
-        self, fn: Callable[[Tx], object], locks: Iterable[str], *, sync: bool = True
-    ) -> Operation | None:
-        """Commit something small at once, if that is quick; None: nothing was done."""
-        operation = Operation(fn, tuple(locks), sync, nobody)
-        return operation if self.log.catalog.attempt([operation]) else None
+        return self.writes.transact(fn, locks, sync=sync, small=small)
 
     def submit(
         self,
         fn: Callable[[Tx], object],
         locks: Iterable[str],
-        done: Done,
+        done: Told,
         *,
         sync: bool = True,
         small: bool = False,
     ) -> None:
         """Queue a write; ``done(result, error)`` is called on the event loop, never at once."""
-        loop = asyncio.get_running_loop()
-        if small:
+        self.writes.submit(fn, locks, done, sync=sync, small=small)
 
-            def tell_soon(result: object, error: BaseException | None) -> None:
-                loop.call_soon(done, result, error)
 
-            operation = Operation(fn, tuple(locks), sync, tell_soon)
-            if self.log.catalog.attempt([operation]):
-                return
-
-        def tell(result: object, error: BaseException | None) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(done, result, error)
-
-        self.log.catalog.submit(fn, tell, locks=locks, sync=sync)
+def _not_open() -> CatalogClosedError:
+    return CatalogClosedError("this log is not open; use `async with headrace.open(…)`")
 
 
 class Transaction(Output):
@@ -564,6 +505,7 @@ class Transaction(Output):
         self._client = client
 
     async def __aenter__(self) -> Self:
+        await self._begin(self._client.in_thread)
         return self
 
     async def __aexit__(

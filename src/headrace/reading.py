@@ -1,8 +1,7 @@
 """A read under way, for programs with an event loop.
 
-Where that is swift, blobs are read by the event loop itself, one load at a turn; another thread
-only joins what it fetched.  Files, catalogs elsewhere, and a disk that turns out to be slow are for
-a thread that fetches ahead.
+Where ``host/loads.py`` allows it, blobs are read by the event loop itself, one load at a turn;
+another thread only joins what it fetched.  Everything else is for a thread that fetches ahead.
 
 Of a read that ends, the thread goes from one load to the next without being asked for each, until
 ``AHEAD`` of them are there.  It bothers the event loop only when somebody waits for one, and then
@@ -23,10 +22,10 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from headrace.catalog.wake import calling_on
+from headrace.host.loads import Loads
 from headrace.log.cursor import FileAhead, OnDamaged
 from headrace.log.pipeline import Pipeline
 from headrace.log.read import Query, Reader
-from headrace.log.swift import Swift
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,8 +51,9 @@ class _Ahead:
     that was taken: whoever was told of an error may try again.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, loads: Loads) -> None:
         self._reader = reader
+        self._policy = loads
         self._loop = asyncio.get_running_loop()
         # A long read stays on one thread, and so on one processor with what it has at hand.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-read")
@@ -89,7 +89,7 @@ class _Ahead:
         while going:
             load: Load | BaseException
             try:
-                load = load_of(self._reader)
+                load = self._policy.read_all(self._reader.next), self._reader.positions
             except BaseException as error:
                 load = error
             with self._lock:
@@ -118,10 +118,6 @@ class _Ahead:
         if running is not None:
             await asyncio.wait([asyncio.wrap_future(running)])
         self._thread.shutdown(wait=False)
-
-
-def load_of(reader: Reader, *, brief: bool = False) -> Load:
-    return reader.next(brief=brief), reader.positions
 
 
 def _is_more(load: Load | BaseException) -> bool:
@@ -154,7 +150,7 @@ class Reading:
         self._unsubscribe: Callable[[], None] | None = None
         self._given: dict[int, int] = {}
         self._caught_up = False
-        self._swift = Swift(client.log.catalog)
+        self._loads = client.loads
 
     @property
     def positions(self) -> dict[int, int]:
@@ -205,7 +201,7 @@ class Reading:
         assert self._reader is not None
         if self._query.follow:
             return self._returned(await self._follow())
-        if self._swift.on:
+        if self._ahead is None and self._loads.may_read:
             # Between two loads it is everybody else's turn.
             await asyncio.sleep(0)
             load = self._load_here()
@@ -213,7 +209,7 @@ class Reading:
                 return self._returned(load)
         if self._ahead is None:
             self._end_pipeline()
-            self._ahead = _Ahead(self._reader)
+            self._ahead = _Ahead(self._reader, self._loads)
         self._news.clear()
         return self._returned(await self._ahead.next())
 
@@ -225,9 +221,8 @@ class Reading:
             self._pipeline = Pipeline(reader)
         read = partial(reader.next, brief=True) if self._pipeline is None else self._pipeline.next
         try:
-            return self._swift.load(read), reader.positions
+            return self._loads.read(read), reader.positions
         except FileAhead:
-            self._swift.on = False
             return None
 
     def _end_pipeline(self) -> None:
@@ -239,11 +234,12 @@ class Reading:
         assert self._reader is not None
         if self._next_load is None:
             self._news.clear()
-            if self._caught_up and self._client.log.catalog.quick:
+            if self._caught_up and self._loads.may_read:
                 # News of a few events: to read them takes no longer than to ask a thread to.
                 with suppress(FileAhead):
-                    return load_of(self._reader, brief=True)
-            self._next_load = asyncio.ensure_future(self._client.in_thread(load_of, self._reader))
+                    read = partial(self._reader.next, brief=True)
+                    return self._loads.read(read), self._reader.positions
+            self._next_load = asyncio.ensure_future(self._client.in_thread(self._load_all))
             # An error that nobody is left to hear of is not worth a warning.
             self._next_load.add_done_callback(lambda done: done.cancelled() or done.exception())
         # Shielded: a caller that stops waiting (a timeout) finds the batch at its next try.
@@ -254,6 +250,10 @@ class Reading:
             raise
         self._next_load = None
         return load
+
+    def _load_all(self) -> Load:
+        assert self._reader is not None
+        return self._loads.read_all(self._reader.next), self._reader.positions
 
     def _returned(self, load: Load) -> pa.RecordBatch | None:
         batch, self._given = load

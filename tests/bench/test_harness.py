@@ -28,6 +28,7 @@ def delay(value: float) -> Result:
         (delay(0.8), delay(1.0), "[green]0.80 x better[/]"),
         (Result("a", 8.0, "events/s"), Result("a", 10.0, "events/s"), "[red]0.80 x worse[/]"),
         (Result("a", 8.0, "ms"), Result("a", 10.0, "ms"), "[green]0.80 x better[/]"),
+        (at_most("a", -200.0, 9, "ms"), at_most("a", -300.0, 9, "ms"), "[red]0.67 x worse[/]"),
         (Result("a", 0.0, "moved"), Result("a", 0.0, "moved"), "was 0"),
         (Result("a", 3.0, "moved"), Result("a", 0.0, "moved"), "[red]was 0 worse[/]"),
     ],

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from headrace.catalog import Tx
-from headrace.catalog.committer import Operation
+from headrace.host.loads import Loads
+from headrace.log.append import Outcome, Write
 from headrace.log.log import Log
 
 P = ParamSpec("P")
@@ -23,6 +24,11 @@ class Host(Protocol):
     @property
     def log(self) -> Log:
         """The synchronous log underneath."""
+        ...
+
+    @property
+    def loads(self) -> Loads:
+        """What the event loop may do by itself."""
         ...
 
     async def in_thread(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -40,11 +46,8 @@ class Host(Protocol):
         """Run ``fn`` in a write transaction; ``small`` ones take a quicker way if there is one."""
         ...
 
-    def attempt(
-        self, fn: Callable[[Tx], object], locks: Iterable[str], *, sync: bool = True
-    ) -> Operation | None:
-        """Commit something small at once, if that is quick: its result or error is in what is
-        returned.  None means that nothing was done."""
+    async def commit(self, write: Write) -> Outcome:
+        """Append what a write holds, in line with all other events of this program."""
         ...
 
     def submit(

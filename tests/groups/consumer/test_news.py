@@ -68,6 +68,7 @@ class SlowHost:
     def __init__(self, r: Rig) -> None:
         self._rig = r
         self.log = r.hr.log
+        self.loads = r.hr.loads
         self.reads = 0
 
     async def in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:

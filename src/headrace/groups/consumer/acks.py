@@ -19,9 +19,7 @@ from headrace.errors import AlreadyAckedError, Fenced
 from headrace.groups.consumer.types import Done, OwnedUnit, UnitAck
 from headrace.groups.host import Host
 from headrace.groups.progress import Progress
-
-FEW = 8
-"""Acks of so many units at most are a small write."""
+from headrace.host.loads import FEW
 
 
 def load(tx: Tx, group: str, segment_id: int) -> Progress | None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import AlreadyAckedError, Fenced, HeadraceError, UnknownStreamError
 from headrace.groups import explain
-from headrace.groups.commit import commit
 from headrace.groups.consumer.transaction import acked
 from headrace.groups.consumer.types import UnitAck
 from headrace.groups.delivery import DeadLetter
@@ -99,8 +98,9 @@ async def bury(runtime: Runtime, run: Run, dying: Dying) -> None:
     for made in (False, True):
         write = log.write_of()
         write.add(stream, batch, segment=0, captured=True)
+        write.stage, write.stage_locks = stage, locks
         try:
-            await commit(runtime.host, write, stage, locks)
+            await runtime.host.commit(write)
         except UnknownStreamError:
             if made:
                 raise

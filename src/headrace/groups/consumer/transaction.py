@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from headrace.errors import Fenced
-from headrace.groups.commit import commit
 from headrace.groups.consumer.types import UnitAck
 from headrace.groups.progress import Progress
 from headrace.groups.ranges import AckedRanges
@@ -61,6 +60,7 @@ class AckTransaction(Output):
         self._answer = answer
 
     async def __aenter__(self) -> Self:
+        await self._begin(self._runtime.host.in_thread)
         return self
 
     async def __aexit__(
@@ -79,12 +79,9 @@ class AckTransaction(Output):
                 # The event before it of its key may be acked and not stored yet.  If that ack
                 # were lost, and this one not, the key's events would come in the wrong order.
                 await run.stored()
-            outcome = await commit(
-                runtime.host,
-                self._write,
-                lambda tx: runtime.acks.stage(tx, ack),
-                runtime.acks.locks(run.owned),
-            )
+            self._write.stage = lambda tx: runtime.acks.stage(tx, ack)
+            self._write.stage_locks = runtime.acks.locks(run.owned)
+            outcome = await runtime.host.commit(self._write)
         except Fenced as fenced:
             self._answer.failed()
             runtime.lost(run, fenced)
