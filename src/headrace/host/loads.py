@@ -34,8 +34,10 @@ SEEN_MIN = 16
 
 SMALL_BYTES = 256 * 1024
 """What one call brings and is checked and encoded on the event loop; more, on a thread."""
-GROUP_BYTES = limits.INLINE_BYTES
-"""What gathered from several calls and is encoded and committed by the event loop at once."""
+LOOP_BYTES = limits.INLINE_BYTES
+"""What gathered from several calls and may be committed by the event loop at once."""
+GROUP_BYTES = 4 * limits.INLINE_BYTES
+"""What is encoded and handed over together; beyond ``LOOP_BYTES`` a thread commits it."""
 FEW = 64
 """So many events, or units whose progress is stored, are few: they wait for no turn."""
 

@@ -20,6 +20,7 @@ What is large is encoded on a thread *before* it enters the line, which no one e
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -31,7 +32,7 @@ from headrace.catalog import Tx
 from headrace.catalog.committer import Operation, nobody
 from headrace.catalog.producers import Placed
 from headrace.errors import CatalogUnavailableError, HeadraceError
-from headrace.host.loads import GROUP_BYTES, SMALL_BYTES, Loads
+from headrace.host.loads import GROUP_BYTES, LOOP_BYTES, SMALL_BYTES, Loads
 from headrace.log import limits
 from headrace.log.append import Outcome, Stale, Write
 from headrace.log.events import Event, Events
@@ -172,7 +173,8 @@ class _Job(NamedTuple):
     fn: Callable[[Tx], Any]
     locks: tuple[str, ...]
     sync: bool
-    small: bool
+    size_bytes: float
+    """Infinite, if it is for a thread in any case."""
     told: Told
     failed: Callable[[BaseException], None] | None = None
     """Told first, on the thread that found out, before anything behind it is begun."""
@@ -265,7 +267,8 @@ class Writes:
         small: bool,
     ) -> None:
         """The same with a callback, which is called on the event loop, never at once."""
-        self._jobs.append(_Job(fn, tuple(locks), sync, small, told))
+        size_bytes = 0 if small else math.inf
+        self._jobs.append(_Job(fn, tuple(locks), sync, size_bytes, told))
         self._soon()
 
     @property
@@ -311,7 +314,7 @@ class Writes:
                 self._group_ended()
         if not jobs:
             return
-        if all(job.small for job in jobs):
+        if sum(job.size_bytes for job in jobs) <= LOOP_BYTES:
             operations = [Operation(job.fn, job.locks, job.sync, nobody) for job in jobs]
             if self._loads.commit(operations):
                 for job, operation in zip(jobs, operations, strict=True):
@@ -331,7 +334,7 @@ class Writes:
         def tell(result: object, error: BaseException | None) -> None:
             if error is not None and job.failed is not None:
                 job.failed(error)
-            elif job.small and error is None:
+            elif job.size_bytes <= LOOP_BYTES and error is None:
                 self._loads.committed(time.perf_counter() - began_s, sync=job.sync)
             if not loop.is_closed():
                 loop.call_soon_threadsafe(job.told, result, error)
@@ -388,8 +391,8 @@ class Writes:
         def told(outcome: Outcome, error: BaseException | None) -> None:
             self._answered(package, outcome, error)
 
-        small = package.size_bytes <= GROUP_BYTES and package.write.stage is None
-        return _Job(package.run, tuple(package.locks), True, small, told, package.failed)
+        size_bytes = math.inf if package.write.stage else package.size_bytes
+        return _Job(package.run, tuple(package.locks), True, size_bytes, told, package.failed)
 
     def _answered(self, package: Package, outcome: Outcome, error: BaseException | None) -> None:
         self._under_way -= 1
