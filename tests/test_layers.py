@@ -86,7 +86,7 @@ def test_an_import_that_points_upwards_is_found(tmp_path: Path) -> None:
     )
     (tmp_path / "log" / "bad.py").write_text(
         "def f():\n    from headrace.groups.shared import x\n"
-        "if TYPE_CHECKING:\n    import headrace.client\n"
+        "if TYPE_CHECKING:\n    import headrace.api.client\n"
     )
     (tmp_path / "catalog" / "bad.py").write_text(
         "from ..log import read\nfrom .. import cli\nfrom headrace import open\n"

@@ -51,7 +51,7 @@ from headrace.groups.consumer.prefetch import Prefetch
 from headrace.groups.consumer.ready import Ready
 from headrace.groups.consumer.run import Run, now_ms
 from headrace.groups.consumer.types import AckStore, ConsumerOptions, OwnedUnit, UnitEvents
-from headrace.groups.host import Host
+from headrace.host.host import Host
 
 BLOCK_EVENTS = 512
 SHARE_EVENTS = 64

@@ -25,8 +25,8 @@ from headrace.groups.delivery import (
     DyingPiece,
     Stalled,
 )
-from headrace.groups.host import Host
 from headrace.groups.progress import Progress
+from headrace.host.host import Host
 from headrace.log.events import Event
 
 AHEAD_MAX = 2

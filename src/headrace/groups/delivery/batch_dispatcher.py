@@ -48,7 +48,7 @@ from headrace.errors import (
 from headrace.groups.delivery.dispatcher import DELAY_MS_MAX
 from headrace.groups.delivery.messages import DeliveryConfig, Reason, Stalled
 from headrace.groups.progress import Progress
-from headrace.groups.ranges import OFFSET_MAX
+from headrace.groups.progress.ranges import OFFSET_MAX
 
 Int64s = npt.NDArray[np.int64]
 
