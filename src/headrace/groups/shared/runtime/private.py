@@ -1,7 +1,7 @@
 """Private durable subscriptions of a session: its own progress in every segment that matches.
 
-There is nobody to share with, so there is no leader: the session claims each segment as soon as
-all its predecessors are finished, and stores its progress itself.  The claims fence an earlier
+There is nobody to share with, so there is no leader: the session claims each segment as soon as it
+is ready (:mod:`headrace.log.order`), and stores its progress itself.  The claims fence an earlier
 process of the same session.
 """
 
@@ -24,6 +24,7 @@ from headrace.groups.shared.runtime.borrowing import Post, UnitSink
 from headrace.groups.shared.runtime.leading import LOOK_COST_FACTOR
 from headrace.groups.shared.runtime.listing import Look, Segments
 from headrace.groups.shared.runtime.state import claim_unit
+from headrace.log import order
 
 LOOK_S = 1.0
 PAUSE_S = 0.05
@@ -44,7 +45,6 @@ class Private:
         self._segments = Segments(filter)
         self._open: dict[str, OwnedUnit] = {}
         self._drained: dict[str, asyncio.Future[Progress]] = {}
-        self._finished: set[Unit] = set()
         self._news = asyncio.Event()
         self._stop_listening: list[Callable[[], None]] = []
         self._listening_to: set[int] = set()
@@ -86,22 +86,11 @@ class Private:
 
         found, over = await host.in_thread(host.log.catalog.read, look, snapshot=True)
         self._listen(found)
-        self._finished = {
-            unit
-            for unit, at in over.items()
-            if unit in found.places and found.places[unit].segment_id == at
-        }
         self._segments.changes(found)
-        due = [
-            unit
-            for unit in found.places
-            if claim_unit(self.group, unit) not in self._open
-            and unit not in self._finished
-            and all(
-                before in self._finished or before not in found.places
-                for before in self._segments.predecessors(unit)
-            )
-        ]
+        graph = {unit: self._segments.predecessors(unit) for unit in found.places}
+        through = {unit for unit, at in over.items() if at == found.segment_id(unit)}
+        ready = order.standing(graph, through).ready
+        due = [unit for unit in ready if claim_unit(self.group, unit) not in self._open]
         if due and not self._closing:
             await self._claim(due, found)
 
