@@ -14,7 +14,7 @@ import headrace
 import headrace.sync
 from headrace.errors import DiskFullError, InvalidEventError
 from headrace.host import loads
-from headrace.host.writes import Package
+from headrace.host.packages import Package
 from headrace.log import limits
 from headrace.log.append import Stale, Write
 from tests.api.test_client import rows_of, run, table_of

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from headrace.errors import AppenderClosedError, HeadraceError
 from headrace.host.loads import SMALL_BYTES
-from headrace.host.writes import Waiting
+from headrace.host.packages import Waiting
 from headrace.log import limits
 from headrace.log.append import Outcome, Write
 from headrace.log.log import to_batch

@@ -39,7 +39,8 @@ from headrace.groups.shared.runtime.program import SharedRuntime
 from headrace.groups.shared.runtime.session import Session
 from headrace.groups.shared.sessions import EXPIRY_MS as SESSION_EXPIRY_MS
 from headrace.host.loads import Loads
-from headrace.host.writes import Told, Writes
+from headrace.host.packages import Told
+from headrace.host.writes import Writes
 from headrace.log import limits
 from headrace.log.append import Outcome, Write
 from headrace.log.compact import Compacted, CompactionPolicy
