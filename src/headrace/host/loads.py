@@ -29,7 +29,7 @@ HELD_UP_S = 0.005
 """So long a commit or a read may hold up an event loop, but for one in a hundred."""
 SLOW_SHARE = 0.01
 WINDOW = 128
-SEEN_MIN = 16
+SEEN_MIN = 4
 """Commits are made by threads until so many were seen; reads are trusted from the start."""
 
 SMALL_BYTES = 256 * 1024
