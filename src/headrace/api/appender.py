@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from headrace.errors import AppenderClosedError, HeadraceError
-from headrace.host.loads import SMALL_BYTES
+from headrace.host.loads import GROUP_BYTES, SMALL_BYTES
 from headrace.host.packages import Waiting
-from headrace.log import limits
 from headrace.log.append import Outcome, Write
 from headrace.log.log import to_batch
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.api.client import Headrace
     from headrace.log.events import Events
 
-WAITING_BYTES = 2 * limits.INLINE_BYTES
+WAITING_BYTES = 2 * GROUP_BYTES
 WAITING_APPENDS = 128
 """With so much on its way, whoever appends has to wait: one group is stored, and one gathers."""
 
