@@ -58,41 +58,23 @@ class Outcome(msgspec.Struct, frozen=True):
     repeat: bool
 
 
-class Repeatable(Protocol):
-    """What a commit answers."""
-
+class _Answer(Protocol):
     @property
-    def repeat(self) -> bool:
-        """Whether it was there before, and nothing was written."""
-        ...
+    def repeat(self) -> bool: ...
 
 
-R = TypeVar("R", bound=Repeatable, covariant=True)
+R = TypeVar("R", bound=_Answer, covariant=True)
 
 
 class Committable(Protocol[R]):
-    """What :meth:`Log.commit` can commit: a ``Write``, or something around one."""
+    """What :meth:`Log.commit` commits: a ``Write``, or something around one with the same calls."""
 
     @property
-    def locks(self) -> Iterable[str]:
-        """What its transaction depends on."""
-        ...
-
-    def prepare(self) -> None:
-        """Do what needs no transaction."""
-        ...
-
-    def run(self, tx: Tx) -> R:
-        """The transaction; raises ``Stale`` if it has to be prepared again."""
-        ...
-
-    def again(self, stale: Stale) -> None:
-        """Forget what was prepared for what has changed."""
-        ...
-
-    def discard(self) -> None:
-        """It did not happen: remove its files."""
-        ...
+    def locks(self) -> Iterable[str]: ...
+    def prepare(self) -> None: ...
+    def run(self, tx: Tx) -> R: ...
+    def again(self, stale: Stale) -> None: ...
+    def discard(self) -> None: ...
 
 
 class Pending:
