@@ -216,7 +216,7 @@ def test_acks_do_not_wait_for_events_that_are_being_settled(
                 await release.wait()
                 return await plain(fn, *args, **how)
 
-            monkeypatch.setattr(hr.writes, "_in_thread", held)
+            monkeypatch.setattr(hr.host.writes, "_in_thread", held)
             # Nobody has asked for the stream's segments yet, so a thread has to.
             waiting = asyncio.create_task(hr.publish("a.x", b"0", key="k"))
             await asyncio.sleep(0)
@@ -240,7 +240,7 @@ def test_whoever_cannot_be_told_keeps_nobody_else_from_it(tmp_path: Path, loop_i
             def bad(result: object, error: BaseException | None) -> None:
                 raise ValueError("no ears")
 
-            hr.submit(lambda tx: 1, (), bad, small=True)
+            hr.host.submit(lambda tx: 1, (), bad, small=True)
             assert await hr.in_transaction(lambda tx: 2, small=True) == 2
             assert [str(error) for error in complaints] == ["no ears"]
 

@@ -56,7 +56,7 @@ class Appender:
         append could not be stored, that raises too, now and at every call that follows.
         """
         self._check()
-        writes = self._client.writes
+        writes = self._client.host.writes
         write = self._write_of(await writes.checked(data))
         if write.size_bytes > SMALL_BYTES or not write.is_routed:
             await self._client.in_thread(self._check_subjects, write)
@@ -75,7 +75,7 @@ class Appender:
         self._check_subjects(write)
         if write.size_bytes > SMALL_BYTES:
             write.prepare()
-        self._client.writes.put_from_thread(self._give(write))
+        self._client.host.writes.put_from_thread(self._give(write))
         return True
 
     async def room(self) -> None:

@@ -12,10 +12,8 @@ Start here::
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -28,7 +26,6 @@ from headrace.api.reading import Reading
 from headrace.catalog import Tx
 from headrace.catalog.producers import Placed
 from headrace.catalog.streams import Fixed, Limits, Retention, Scaling, Stream, StreamConfig
-from headrace.errors import CatalogClosedError, HeadraceError
 from headrace.groups.consumer import ConsumerOptions
 from headrace.groups.deletion import delete_stream
 from headrace.groups.partitioned.groups import Groups
@@ -38,9 +35,8 @@ from headrace.groups.shared.runtime.peer import SharedOptions
 from headrace.groups.shared.runtime.program import SharedRuntime
 from headrace.groups.shared.runtime.session import Session
 from headrace.groups.shared.sessions import EXPIRY_MS as SESSION_EXPIRY_MS
-from headrace.host.loads import Loads
-from headrace.host.packages import Told
-from headrace.host.writes import Writes
+from headrace.groups.shared.sessions import SessionInfo
+from headrace.host import Host, Stage
 from headrace.log import limits
 from headrace.log.append import Outcome, Write
 from headrace.log.compact import Compacted, CompactionPolicy
@@ -52,13 +48,10 @@ from headrace.log.output import Output
 from headrace.log.position import Position
 from headrace.log.read import Place, Query
 from headrace.log.sweep import Swept
+from headrace.net import TLS, Secured
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-THREADS = 8
-
-_log = logging.getLogger(__name__)
 
 
 def open(
@@ -69,6 +62,7 @@ def open(
     create: bool = True,
     housekeeping: bool = True,
     shared: SharedOptions | None = None,
+    tls: TLS | None = None,
     loop_io: bool = True,
 ) -> Headrace:
     """A log on a folder (``"./data"``) or on PostgreSQL (``"postgresql://…"``).
@@ -76,12 +70,13 @@ def open(
     Large batches go to ``store``: a folder, ``s3://bucket/prefix`` and the like; by default a
     folder beside the catalog.  Use the result with ``async with``.  While it is open, one of the
     programs on a catalog applies the retention of its streams; ``housekeeping=False`` leaves that
-    to others.  ``shared`` says how this program takes part in shared groups.  With
-    ``loop_io=False`` the event loop never commits or reads by itself, however quick the disk is;
-    ``HEADRACE_LOOP_IO=0`` in the environment does the same.
+    to others.  ``shared`` says how this program takes part in shared groups, and with ``tls`` it
+    does so over verified and encrypted connections only.  With ``loop_io=False`` the event loop
+    never commits or reads by itself, however quick the disk is; ``HEADRACE_LOOP_IO=0`` in the
+    environment does the same.
     """
     opener = partial(open_log, url, store, store_options=store_options, create=create)
-    return Headrace(opener, housekeeping=housekeeping, shared=shared, loop_io=loop_io)
+    return Headrace(opener, housekeeping=housekeeping, shared=shared, tls=tls, loop_io=loop_io)
 
 
 class Headrace:
@@ -93,38 +88,27 @@ class Headrace:
         *,
         housekeeping: bool = True,
         shared: SharedOptions | None = None,
+        tls: TLS | None = None,
         loop_io: bool = True,
     ) -> None:
         self._opener = opener
-        self._loop_io = loop_io
+        self._tls = tls
         self._housekeeping = housekeeping
-        self._housekeeper: Housekeeper | None = None
-        self._log: Log | None = None
-        self._pool: ThreadPoolExecutor | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._loads: Loads | None = None
-        self._writes: Writes | None = None
         self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
-        self._appenders: weakref.WeakSet[Appender] = weakref.WeakSet()
-        self._members: weakref.WeakSet[Member] = weakref.WeakSet()
-        self.groups = Groups(self)
+        self.host = Host(loop_io=loop_io)
+        """What this program gives its parts: clock, timers, tasks, threads, writes, news."""
+        self.groups = Groups(self.host)
         """Static and elastic groups: create, change, look at and delete them."""
-        self._shared = SharedRuntime(self, shared or SharedOptions())
+        self._shared = SharedRuntime(self.host, shared or SharedOptions())
 
     async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="headrace")
-        try:
-            self._log = await self.in_thread(self._opener)
-        except BaseException:
-            self._pool.shutdown(wait=False)
-            self._pool = None
-            raise
-        self._log.catalog.serve_on(self._loop)
-        self._loads = Loads(self._log.catalog, loop_io=self._loop_io)
-        self._writes = Writes(self._log, self._loads, self.in_thread)
+        if self._tls is not None:
+            dialled = self._shared.options.dialled
+            self._shared.secured = await asyncio.to_thread(Secured, self._tls, dialled)
+        await self.host.open(self._opener)
+        self.host.serve(Stage.LEADERS, self._shared)
         if self._housekeeping:
-            self._housekeeper = Housekeeper(self)
+            self._housekeeper = Housekeeper(self.host)
         return self
 
     async def __aexit__(
@@ -137,48 +121,16 @@ class Headrace:
 
     async def close(self) -> None:
         """Finish what was published, leave groups, and release everything."""
-        for appender in list(self._appenders):
-            try:
-                await appender.close()
-            except HeadraceError as error:
-                # Whoever waited for its end has heard of it; others may look here.
-                _log.warning("appends were not stored: %s", error)
-        for member in list(self._members):
-            await member.close()
-        await self._shared.close()
-        if self._housekeeper is not None:
-            await self._housekeeper.close()
-            self._housekeeper = None
-        if self._log is not None and self._pool is not None:
-            await self.writes.drain()
-            log, self._log = self._log, None
-            log.catalog.leave_loop()
-            await self.in_thread(log.catalog.close)
+        try:
+            await self.host.close()
+        finally:
             for reading in list(self._readings):
                 reading.wake()
-            self._pool.shutdown(wait=True)
-            self._pool = None
 
     @property
     def log(self) -> Log:
         """The synchronous log underneath, for threads and Spark tasks."""
-        if self._log is None:
-            raise _not_open()
-        return self._log
-
-    @property
-    def loads(self) -> Loads:
-        """What the event loop may do by itself."""
-        if self._loads is None:
-            raise _not_open()
-        return self._loads
-
-    @property
-    def writes(self) -> Writes:
-        """The queue in front of the committer."""
-        if self._writes is None:
-            raise _not_open()
-        return self._writes
+        return self.host.log
 
     # -- streams ------------------------------------------------------------------------
 
@@ -264,7 +216,7 @@ class Headrace:
             )
         )
         if producer is None and sequence is None:
-            placed = await self.writes.publish(event)
+            placed = await self.host.writes.publish(event)
         else:
             write = self.log.write_of(producer=producer, sequence=sequence)
             routes = self.log.routes
@@ -290,7 +242,7 @@ class Headrace:
         :class:`~headrace.errors.HeadMoved` if somebody else appended there first.
         """
         write = self.log.write_of(producer=producer, sequence=sequence)
-        write.add(stream, await self.writes.checked(data), expected=expected_heads)
+        write.add(stream, await self.host.writes.checked(data), expected=expected_heads)
         return (await self.commit(write)).placed
 
     def appender(self, stream: str) -> Appender:
@@ -306,7 +258,7 @@ class Headrace:
         not copied: memory of your own under a table has to stay as it is until then.
         """
         appender = Appender(self, stream)
-        self._appenders.add(appender)
+        self.host.serve(Stage.APPENDERS, appender)
         return appender
 
     def transaction(
@@ -322,7 +274,7 @@ class Headrace:
 
     async def commit(self, write: Write) -> Outcome:
         """Commit a write, in line with all other events of this program."""
-        return await self.writes.commit(write)
+        return await self.host.writes.commit(write)
 
     # -- reading ------------------------------------------------------------------------
 
@@ -384,10 +336,22 @@ class Headrace:
             name, persistent=persistent, expiry_ms=expiry_ms, options=options
         )
 
+    async def sessions(self) -> tuple[SessionInfo, ...]:
+        """Every session: its subscriptions, who runs it, and until when it is kept."""
+        return await self.shared_groups.sessions()
+
+    async def remove_session(self, name: str, *, force: bool = False) -> int:
+        """Delete a session and the progress of its private subscriptions.
+
+        Their dead letters go with it; returns how many there were.  One that somebody runs is
+        deleted only with ``force``.
+        """
+        return await self.shared_groups.remove_session(name, force=force)
+
     @property
     def shared_groups(self) -> SharedGroups:
         """Declare, list, look at, explain and delete shared groups."""
-        return SharedGroups(self)
+        return SharedGroups(self.host)
 
     # -- consuming ----------------------------------------------------------------------
 
@@ -408,8 +372,8 @@ class Headrace:
         ``backoff_min_ms``, ``backoff_max_ms``, ``stall_after_ms``, ``buffer_events_max``,
         ``prefetch_bytes``, ``durable_acks``, ``ack_delay_ms``, ``batch_events_max``.
         """
-        joined = Member(self, stream, group, member, **options)
-        self._members.add(joined)
+        joined = Member(self.host, stream, group, member, **options)
+        self.host.serve(Stage.MEMBERS, joined)
         return joined
 
     # -- scaling and keeping ------------------------------------------------------------
@@ -461,9 +425,7 @@ class Headrace:
 
     async def in_thread(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run something that blocks on one of this log's threads."""
-        if self._pool is None or self._loop is None:
-            raise _not_open()
-        return await self._loop.run_in_executor(self._pool, partial(fn, *args, **kwargs))
+        return await self.host.in_thread(fn, *args, **kwargs)
 
     def in_transaction(
         self,
@@ -479,23 +441,7 @@ class Headrace:
         commit and none is being prepared while another one is committed.  What is ``small`` may
         be committed by the event loop itself, where that is quick.
         """
-        return self.writes.transact(fn, locks, sync=sync, small=small)
-
-    def submit(
-        self,
-        fn: Callable[[Tx], object],
-        locks: Iterable[str],
-        done: Told,
-        *,
-        sync: bool = True,
-        small: bool = False,
-    ) -> None:
-        """Queue a write; ``done(result, error)`` is called on the event loop, never at once."""
-        self.writes.submit(fn, locks, done, sync=sync, small=small)
-
-
-def _not_open() -> CatalogClosedError:
-    return CatalogClosedError("this log is not open; use `async with headrace.open(…)`")
+        return self.host.in_transaction(fn, locks, sync=sync, small=small)
 
 
 class Transaction(Output):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from headrace.catalog.wake import calling_on
 from headrace.log.cursor import FileAhead, OnDamaged
 from headrace.log.pipeline import Pipeline
 from headrace.log.read import Query, Reader
@@ -46,7 +45,7 @@ class Reading:
         self._unsubscribe: Callable[[], None] | None = None
         self._given: dict[int, int] = {}
         self._caught_up = False
-        self._loads = client.loads
+        self._loads = client.host.loads
 
     @property
     def positions(self) -> dict[int, int]:
@@ -72,7 +71,7 @@ class Reading:
 
     async def _opened(self) -> None:
         if self._opening is None:
-            self._opening = asyncio.create_task(self._open())
+            self._opening = self._client.host.spawn(self._open(), awaited=True)
         try:
             await asyncio.shield(self._opening)
         except Exception:
@@ -86,9 +85,8 @@ class Reading:
         )
         self._given = reader.positions
         if self._query.follow:
-            heard = calling_on(asyncio.get_running_loop(), self._news.set)
             self._unsubscribe = await self._client.in_thread(
-                log.catalog.subscribe, reader.channel, heard
+                self._client.host.on_news, reader.channel, self._news.set
             )
         self._reader = reader
 
@@ -115,9 +113,8 @@ class Reading:
     def _fetch(self) -> None:
         """Have a thread fetch the next load."""
         self._news.clear()
-        self._next_load = asyncio.ensure_future(self._client.in_thread(self._load_all))
-        # An error that nobody is left to hear of is not worth a warning.
-        self._next_load.add_done_callback(lambda done: done.cancelled() or done.exception())
+        loading = self._client.in_thread(self._load_all)
+        self._next_load = self._client.host.spawn(loading, awaited=True)
 
     def _load_all(self) -> Load:
         assert self._reader is not None

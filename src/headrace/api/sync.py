@@ -36,6 +36,7 @@ from headrace.groups.shared.runtime.peer import SharedOptions
 from headrace.groups.shared.sessions import EXPIRY_MS
 from headrace.log.events import Event, Events, Headers
 from headrace.log.position import Position
+from headrace.net import TLS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,6 +51,7 @@ def open(
     housekeeping: bool = True,
     shared: SharedOptions | None = None,
     loop_io: bool = True,
+    tls: TLS | None = None,
 ) -> Headrace:
     """As :func:`headrace.open`, for use with ``with``."""
     return Headrace(
@@ -61,6 +63,7 @@ def open(
             housekeeping=housekeeping,
             shared=shared,
             loop_io=loop_io,
+            tls=tls,
         )
     )
 
@@ -167,7 +170,7 @@ class Headrace:
         """Publish one event to the stream that captures its subject; durable when this returns."""
         details: Any = {"key": key, "headers": headers, "timestamp": timestamp, "epoch": epoch}
         once: Any = {"producer": producer, "sequence": sequence}
-        if self.client.writes.busy:
+        if self.client.host.writes.busy:
             return self.run(self.client.publish(subject, value, **details, **once))
         placed = self.client.log.publish(Event(subject=subject, value=value, **details), **once)
         return Position(placed.stream, placed.segment, placed.start)
@@ -183,7 +186,7 @@ class Headrace:
     ) -> tuple[Placed, ...]:
         """Append an event, an iterable of them or an Arrow table; all or nothing."""
         once: Any = {"producer": producer, "sequence": sequence, "expected_heads": expected_heads}
-        if self.client.writes.busy:
+        if self.client.host.writes.busy:
             return self.run(self.client.append(stream, data, **once))
         return self.client.log.append(stream, data, **once)
 
@@ -230,6 +233,8 @@ class Headrace:
         return BlockingSession(self, session)
 
     session.__doc__ = client.Headrace.session.__doc__
+    sessions = _mirror(client.Headrace.sessions)
+    remove_session = _mirror(client.Headrace.remove_session)
 
     @property
     def groups(self) -> BlockingGroups:

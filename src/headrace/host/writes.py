@@ -161,7 +161,7 @@ class Writes:
         """Whether events wait or are under way."""
         return self._busy or bool(self._line)
 
-    async def drain(self) -> None:
+    async def close(self) -> None:
         """Wait until no events are on their way; transactions are handed over."""
         self._hand_over()
         while self.busy:

@@ -347,6 +347,7 @@ class Write:
             layout=part.layout,
             checksum=checksum,
             path=path,
+            markers=part.markers,
         )
 
     # -- the transaction ----------------------------------------------------------------

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from headrace.catalog import Catalog, Tx, batches
+from headrace.catalog import Catalog, Tx, batches, streams
 from headrace.catalog.batches import Batch
 from headrace.catalog.streams import Segment
 from headrace.errors import DamagedBatchError, StoreError, TrimmedError, UnknownStreamError
@@ -186,12 +186,9 @@ class Cursor:
         )
         if found is not None and found.start <= self.position < found.end:
             return
-        row = self._catalog.read(
-            lambda tx: tx.row("SELECT tail FROM segments WHERE id = ?", (self._segment_id,))
-        )
-        if row is None:
+        tail = self._catalog.read(lambda tx: streams.tail_of(tx, self._segment_id))
+        if tail is None:
             raise UnknownStreamError(f"stream {self._stream!r} was deleted while it was read")
-        tail = int(row[0])
         if self.position < tail:
             raise TrimmedError(self._stream, self.number, self.position, tail)
         self._damaged(self.position, upto, "its record is missing")

@@ -146,7 +146,7 @@ def test_a_dead_letter_whose_commit_is_unsure_is_stored_once(
             consumer.open(await r.claim())
             await r.fill("ab")
             one, two = await take(consumer, 2)
-            plain = r.hr.commit
+            plain = r.hr.host.commit
             calls = 0
 
             async def unsure(*args: Any) -> Any:
@@ -157,7 +157,7 @@ def test_a_dead_letter_whose_commit_is_unsure_is_stored_once(
                     raise CatalogUnavailableError("cut off")
                 return outcome
 
-            monkeypatch.setattr(r.hr, "commit", unsure)
+            monkeypatch.setattr(r.hr.host, "commit", unsure)
             monkeypatch.setattr(dead_letters, "RETRY_S", 0.01)
             await asyncio.gather(one.nack(), two.nack())
             assert calls > 2

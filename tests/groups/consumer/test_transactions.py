@@ -165,13 +165,13 @@ def test_time_does_not_run_out_during_a_commit(tmp_path: Path) -> None:
             await r.fill("a")
             (one,) = await take(consumer, 1)
             release = asyncio.Event()
-            plain = r.hr.commit
+            plain = r.hr.host.commit
 
             async def slow(*args: Any) -> Any:
                 await release.wait()
                 return await plain(*args)
 
-            r.hr.commit = slow  # type: ignore[assignment,method-assign]
+            r.hr.host.commit = slow  # type: ignore[assignment,method-assign]
 
             async def commit() -> None:
                 async with one.transaction() as tx:
@@ -183,7 +183,7 @@ def test_time_does_not_run_out_during_a_commit(tmp_path: Path) -> None:
             assert not done
             release.set()
             await task
-            r.hr.commit = plain  # type: ignore[method-assign]
+            r.hr.host.commit = plain  # type: ignore[method-assign]
             assert await r.stored() == Progress(1)
             again.cancel()
 
