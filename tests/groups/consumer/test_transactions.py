@@ -168,16 +168,13 @@ def test_time_does_not_run_out_during_a_commit(tmp_path: Path) -> None:
             await r.fill("a")
             (one,) = await take(consumer, 1)
             release = asyncio.Event()
-            plain = r.hr.in_transaction
+            plain = r.hr.host.commit
 
-            def slow(*args: Any, **kwargs: Any) -> asyncio.Future[Any]:
-                async def later() -> Any:
-                    await release.wait()
-                    return await plain(*args, **kwargs)
+            async def slow(*args: Any) -> Any:
+                await release.wait()
+                return await plain(*args)
 
-                return asyncio.ensure_future(later())
-
-            r.hr.in_transaction = slow  # type: ignore[method-assign]
+            r.hr.host.commit = slow  # type: ignore[assignment,method-assign]
 
             async def commit() -> None:
                 async with one.transaction() as tx:
@@ -189,7 +186,7 @@ def test_time_does_not_run_out_during_a_commit(tmp_path: Path) -> None:
             assert not done
             release.set()
             await task
-            r.hr.in_transaction = plain  # type: ignore[method-assign]
+            r.hr.host.commit = plain  # type: ignore[method-assign]
             assert await r.stored() == Progress(1)
             again.cancel()
 

@@ -22,7 +22,6 @@ from headrace.errors import AlreadyAckedError, Fenced, HeadraceError
 from headrace.groups.consumer.types import UnitAck
 from headrace.groups.progress import Progress
 from headrace.groups.progress.ranges import AckedRanges
-from headrace.host.commit import commit
 from headrace.log.output import Output
 
 if TYPE_CHECKING:
@@ -68,6 +67,7 @@ class AckTransaction(Output):
         self._answer = answer
 
     async def __aenter__(self) -> Self:
+        await self._begin(self._runtime.host.in_thread)
         return self
 
     async def __aexit__(
@@ -99,12 +99,9 @@ class AckTransaction(Output):
         runtime, run = self._runtime, self._run
         ack = UnitAck(run.owned, acked(self._answer.ranges))
         try:
-            outcome = await commit(
-                runtime.host,
-                self._write,
-                lambda tx: runtime.acks.stage(tx, ack),
-                runtime.acks.locks(run.owned),
-            )
+            self._write.stage = lambda tx: runtime.acks.stage(tx, ack)
+            self._write.stage_locks = runtime.acks.locks(run.owned)
+            outcome = await runtime.host.commit(self._write)
         except AlreadyAckedError as error:
             if (error.lo, error.hi) in self._answer.ranges:
                 self._answer.committed()  # not by this one, but stored: it does not come again
