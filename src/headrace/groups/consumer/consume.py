@@ -122,18 +122,18 @@ async def _work(consumer: Consumer, call: Call) -> None:
             _log.warning("%s", error)
             continue
         try:
-            error = await call(delivery)
+            failure = await call(delivery)
         except BaseException:  # this worker is to stop
             await _refuse(delivery, "the consumer was stopped", delay_ms=0)
             raise
-        if error is not None:
+        if failure is not None:
             _log.warning(
                 "unit %s, offset %d: the handler raised",
                 delivery.unit,
                 delivery.offset,
-                exc_info=error,
+                exc_info=failure,
             )
-            await _refuse(delivery, f"{type(error).__name__}: {error}")
+            await _refuse(delivery, f"{type(failure).__name__}: {failure}")
         elif not delivery.answered:
             try:
                 delivery.ack_soon()
