@@ -62,7 +62,7 @@ class Appender:
         append could not be stored, that raises too, now and at every call that follows.
         """
         self._check()
-        write = self._write_of(await checked(self._client, data))
+        write = self._write_of(await checked(self._client.host, data))
         if write.is_small(SMALL_BYTES):
             self._check_subjects(write)
         else:
@@ -153,14 +153,14 @@ class Appender:
     # -- storing ------------------------------------------------------------------------
 
     def _start(self) -> None:
-        self._storing = asyncio.create_task(self._store())
+        self._storing = self._client.host.spawn(self._store(), awaited=True)
 
     async def _store(self) -> None:
         """Store what waits, a group after the other, until nothing does."""
         try:
             while group := self._take():
                 self._moved.set()
-                await commit(self._client, Joined(group).write, small_bytes=HERE_BYTES)
+                await commit(self._client.host, Joined(group).write, small_bytes=HERE_BYTES)
                 self._stored += len(group)
         except BaseException as error:
             self._fail(error)

@@ -10,8 +10,8 @@ import pyarrow as pa
 from headrace.catalog.committer import Operation
 from headrace.catalog.producers import Placed
 from headrace.errors import HeadraceError
+from headrace.host import Host
 from headrace.host.commit import SMALL_BYTES
-from headrace.host.host import Host
 from headrace.log.append import Outcome, Write
 from headrace.log.events import Event, Events
 from headrace.log.joined import Joined, join

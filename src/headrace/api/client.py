@@ -12,10 +12,8 @@ Start here::
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -41,6 +39,8 @@ from headrace.groups.shared.runtime.peer import SharedOptions
 from headrace.groups.shared.runtime.program import SharedRuntime
 from headrace.groups.shared.runtime.session import Session
 from headrace.groups.shared.sessions import EXPIRY_MS as SESSION_EXPIRY_MS
+from headrace.groups.shared.sessions import SessionInfo
+from headrace.host import Host, Stage
 from headrace.host.commit import SMALL_BYTES, commit
 from headrace.log import limits
 from headrace.log.append import Outcome, Stale, Write
@@ -53,13 +53,10 @@ from headrace.log.output import Output
 from headrace.log.position import Position
 from headrace.log.read import Place, Query
 from headrace.log.sweep import Swept
+from headrace.net import TLS, Secured
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-THREADS = 8
-
-_log = logging.getLogger(__name__)
 
 
 def open(
@@ -70,16 +67,18 @@ def open(
     create: bool = True,
     housekeeping: bool = True,
     shared: SharedOptions | None = None,
+    tls: TLS | None = None,
 ) -> Headrace:
     """A log on a folder (``"./data"``) or on PostgreSQL (``"postgresql://…"``).
 
     Large batches go to ``store``: a folder, ``s3://bucket/prefix`` and the like; by default a
     folder beside the catalog.  Use the result with ``async with``.  While it is open, one of the
     programs on a catalog applies the retention of its streams; ``housekeeping=False`` leaves that
-    to others.  ``shared`` says how this program takes part in shared groups.
+    to others.  ``shared`` says how this program takes part in shared groups, and with ``tls`` it
+    does so over verified and encrypted connections only.
     """
     opener = partial(open_log, url, store, store_options=store_options, create=create)
-    return Headrace(opener, housekeeping=housekeeping, shared=shared)
+    return Headrace(opener, housekeeping=housekeeping, shared=shared, tls=tls)
 
 
 class Headrace:
@@ -91,36 +90,31 @@ class Headrace:
         *,
         housekeeping: bool = True,
         shared: SharedOptions | None = None,
+        tls: TLS | None = None,
     ) -> None:
         self._opener = opener
+        self._tls = tls
         self._housekeeping = housekeeping
-        self._housekeeper: Housekeeper | None = None
-        self._log: Log | None = None
-        self._pool: ThreadPoolExecutor | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._publisher: Publisher | None = None
         self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
         self._gathered: list[tuple[Operation, bool]] = []
         self._appends = Appends()
-        self._appenders: weakref.WeakSet[Appender] = weakref.WeakSet()
-        self._members: weakref.WeakSet[Member] = weakref.WeakSet()
-        self.groups = Groups(self)
+        self.host = Host(self)
+        """What this program gives its parts: clock, timers, tasks, threads, news."""
+        self.groups = Groups(self.host)
         """Static and elastic groups: create, change, look at and delete them."""
-        self._shared = SharedRuntime(self, shared or SharedOptions())
+        self._shared = SharedRuntime(self.host, shared or SharedOptions())
 
     async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="headrace")
-        try:
-            self._log = await self.in_thread(self._opener)
-        except BaseException:
-            self._pool.shutdown(wait=False)
-            self._pool = None
-            raise
-        self._log.catalog.serve_on(self._loop)
+        if self._tls is not None:
+            dialled = self._shared.options.dialled
+            self._shared.secured = await asyncio.to_thread(Secured, self._tls, dialled)
+        await self.host.open(self._opener)
         self._publisher = Publisher(self)
+        self.host.serve(Stage.LEADERS, self._shared)
+        self.host.serve(Stage.PUBLISHER, self._publisher)
         if self._housekeeping:
-            self._housekeeper = Housekeeper(self)
+            self._housekeeper = Housekeeper(self.host)
         return self
 
     async def __aexit__(
@@ -133,37 +127,17 @@ class Headrace:
 
     async def close(self) -> None:
         """Finish what was published, leave groups, and release everything."""
-        for appender in list(self._appenders):
-            try:
-                await appender.close()
-            except HeadraceError as error:
-                # Whoever waited for its end has heard of it; others may look here.
-                _log.warning("appends were not stored: %s", error)
-        for member in list(self._members):
-            await member.close()
-        await self._shared.close()
-        if self._housekeeper is not None:
-            await self._housekeeper.close()
-            self._housekeeper = None
-        if self._publisher is not None:
-            await self._publisher.drain()
+        try:
+            await self.host.close()
+        finally:
             self._publisher = None
-        if self._log is not None and self._pool is not None:
-            self._hand_over()
-            log, self._log = self._log, None
-            log.catalog.leave_loop()
-            await self.in_thread(log.catalog.close)
             for reading in list(self._readings):
                 reading.wake()
-            self._pool.shutdown(wait=True)
-            self._pool = None
 
     @property
     def log(self) -> Log:
         """The synchronous log underneath, for threads and Spark tasks."""
-        if self._log is None:
-            raise CatalogClosedError("this log is not open; use `async with headrace.open(…)`")
-        return self._log
+        return self.host.log
 
     # -- streams ------------------------------------------------------------------------
 
@@ -273,7 +247,7 @@ class Headrace:
         :class:`~headrace.errors.HeadMoved` if somebody else appended there first.
         """
         write = self.log.write_of(producer=producer, sequence=sequence)
-        write.add(stream, await checked(self, data), expected=expected_heads)
+        write.add(stream, await checked(self.host, data), expected=expected_heads)
         if write.is_plain and expected_heads is None and write.is_small(SMALL_BYTES):
             try:
                 return await self._appended(write)
@@ -296,7 +270,7 @@ class Headrace:
         not copied: memory of your own under a table has to stay as it is until then.
         """
         appender = Appender(self, stream)
-        self._appenders.add(appender)
+        self.host.serve(Stage.APPENDERS, appender)
         return appender
 
     def transaction(
@@ -312,7 +286,7 @@ class Headrace:
 
     async def commit(self, write: Write) -> Outcome:
         """Prepare and commit a write, again if its segments were sealed meanwhile."""
-        return await commit(self, write)
+        return await commit(self.host, write)
 
     # -- reading ------------------------------------------------------------------------
 
@@ -374,10 +348,22 @@ class Headrace:
             name, persistent=persistent, expiry_ms=expiry_ms, options=options
         )
 
+    async def sessions(self) -> tuple[SessionInfo, ...]:
+        """Every session: its subscriptions, who runs it, and until when it is kept."""
+        return await self.shared_groups.sessions()
+
+    async def remove_session(self, name: str, *, force: bool = False) -> int:
+        """Delete a session and the progress of its private subscriptions.
+
+        Their dead letters go with it; returns how many there were.  One that somebody runs is
+        deleted only with ``force``.
+        """
+        return await self.shared_groups.remove_session(name, force=force)
+
     @property
     def shared_groups(self) -> SharedGroups:
         """Declare, list, look at, explain and delete shared groups."""
-        return SharedGroups(self)
+        return SharedGroups(self.host)
 
     # -- consuming ----------------------------------------------------------------------
 
@@ -398,8 +384,8 @@ class Headrace:
         ``backoff_min_ms``, ``backoff_max_ms``, ``stall_after_ms``, ``buffer_events_max``,
         ``prefetch_bytes``, ``durable_acks``, ``ack_delay_ms``, ``batch_events_max``.
         """
-        joined = Member(self, stream, group, member, **options)
-        self._members.add(joined)
+        joined = Member(self.host, stream, group, member, **options)
+        self.host.serve(Stage.MEMBERS, joined)
         return joined
 
     # -- scaling and keeping ------------------------------------------------------------
@@ -451,9 +437,7 @@ class Headrace:
 
     async def in_thread(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run something that blocks on one of this log's threads."""
-        if self._pool is None or self._loop is None:
-            raise CatalogClosedError("this log is not open; use `async with headrace.open(…)`")
-        return await self._loop.run_in_executor(self._pool, partial(fn, *args, **kwargs))
+        return await self.host.in_thread(fn, *args, **kwargs)
 
     def in_transaction(
         self,
@@ -513,7 +497,7 @@ class Headrace:
         if not gathered:
             return
         operations = [operation for operation, _ in gathered]
-        small = self._log is not None and all(small for _, small in gathered)
+        small = self.host.is_open and all(small for _, small in gathered)
         if small and self.log.catalog.attempt(operations):
             return
         for operation in operations:

@@ -66,9 +66,10 @@ class Publisher:
             self._start_soon()
         return future
 
-    async def drain(self) -> None:
-        """Wait until nothing is on its way."""
+    async def close(self) -> None:
+        """Wait until nothing is on its way, and hand over what else is to be written."""
         await self._idle.wait()
+        self._client._hand_over()
 
     def _start_soon(self) -> None:
         """Start once all that are ready to publish have done so: they share the commit."""
@@ -104,7 +105,7 @@ class Publisher:
         self._start_soon()
 
     def _take_time(self, group: list[_Waiting], error: BaseException | None) -> None:
-        self._task = asyncio.create_task(self._run(group, error))
+        self._task = self._client.host.spawn(self._run(group, error))
 
     async def _run(self, group: list[_Waiting], error: BaseException | None) -> None:
         try:

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from headrace.catalog.wake import calling_on
+from headrace.host import Host
 from headrace.log.cursor import FileAhead, OnDamaged
 from headrace.log.pipeline import Pipeline
 from headrace.log.read import Query, Reader
@@ -52,11 +51,12 @@ class _Ahead:
     that was taken: whoever was told of an error may try again.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, host: Host, reader: Reader) -> None:
+        self._host = host
         self._reader = reader
-        self._loop = asyncio.get_running_loop()
+        self._loop = host.loop
         # A long read stays on one thread, and so on one processor with what it has at hand.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-read")
+        self._thread = host.clock.executor(1, "headrace-read")
         self._lock = threading.Lock()
         self._loads: deque[Load | BaseException] = deque()
         self._running: Future[None] | None = None
@@ -104,7 +104,7 @@ class _Ahead:
                 self._loop.call_soon_threadsafe(_wake, waiting)
 
     def _is_time_to_tell(self) -> bool:
-        now_s = time.monotonic()
+        now_s = self._host.now_s()
         if len(self._loads) < TOLD_AT_ONCE and now_s - self._told_s < HELD_S:
             return False
         self._told_s = now_s
@@ -180,7 +180,7 @@ class Reading:
 
     async def _opened(self) -> None:
         if self._opening is None:
-            self._opening = asyncio.create_task(self._open())
+            self._opening = self._client.host.spawn(self._open(), awaited=True)
         try:
             await asyncio.shield(self._opening)
         except Exception:
@@ -194,9 +194,8 @@ class Reading:
         )
         self._given = reader.positions
         if self._query.follow:
-            heard = calling_on(asyncio.get_running_loop(), self._news.set)
             self._unsubscribe = await self._client.in_thread(
-                log.catalog.subscribe, reader.channel, heard
+                self._client.host.on_news, reader.channel, self._news.set
             )
         self._reader = reader
 
@@ -213,7 +212,7 @@ class Reading:
                 return self._returned(load)
         if self._ahead is None:
             self._end_pipeline()
-            self._ahead = _Ahead(self._reader)
+            self._ahead = _Ahead(self._client.host, self._reader)
         self._news.clear()
         return self._returned(await self._ahead.next())
 
@@ -243,9 +242,8 @@ class Reading:
                 # News of a few events: to read them takes no longer than to ask a thread to.
                 with suppress(FileAhead):
                     return load_of(self._reader, brief=True)
-            self._next_load = asyncio.ensure_future(self._client.in_thread(load_of, self._reader))
-            # An error that nobody is left to hear of is not worth a warning.
-            self._next_load.add_done_callback(lambda done: done.cancelled() or done.exception())
+            loading = self._client.in_thread(load_of, self._reader)
+            self._next_load = self._client.host.spawn(loading, awaited=True)
         # Shielded: a caller that stops waiting (a timeout) finds the batch at its next try.
         try:
             load = await asyncio.shield(self._next_load)

@@ -36,6 +36,7 @@ from headrace.groups.shared.runtime.peer import SharedOptions
 from headrace.groups.shared.sessions import EXPIRY_MS
 from headrace.log.events import Event, Events, Headers
 from headrace.log.position import Position
+from headrace.net import TLS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,6 +50,7 @@ def open(
     create: bool = True,
     housekeeping: bool = True,
     shared: SharedOptions | None = None,
+    tls: TLS | None = None,
 ) -> Headrace:
     """As :func:`headrace.open`, for use with ``with``."""
     return Headrace(
@@ -59,6 +61,7 @@ def open(
             create=create,
             housekeeping=housekeeping,
             shared=shared,
+            tls=tls,
         )
     )
 
@@ -230,6 +233,8 @@ class Headrace:
         return BlockingSession(self, session)
 
     session.__doc__ = client.Headrace.session.__doc__
+    sessions = _mirror(client.Headrace.sessions)
+    remove_session = _mirror(client.Headrace.remove_session)
 
     @property
     def groups(self) -> BlockingGroups:

@@ -19,8 +19,9 @@ from typing import TypeVar
 from headrace.catalog.claims import Claims
 from headrace.catalog.committer import Committer, Done, Operation
 from headrace.catalog.entries import Entries
+from headrace.catalog.frequent import Frequent
 from headrace.catalog.leases import Leases
-from headrace.catalog.transaction import Tx
+from headrace.catalog.transaction import FREQUENT, CatalogClock, Tx
 from headrace.catalog.wake import Notifier
 
 T = TypeVar("T")
@@ -46,6 +47,8 @@ class Catalog(ABC):
         self.entries = Entries(self)
         self.leases = Leases(self)
         self.claims = Claims(self)
+        self._frequent = Frequent(self._tell)
+        self._clock = CatalogClock()
         self._committer: Committer
 
     @abstractmethod
@@ -84,7 +87,7 @@ class Catalog(ABC):
         It may be called without need, and runs on a thread of the catalog's: set a flag, do not
         work.  To lose nothing, subscribe first and look second.
         """
-        self._listen()
+        self._listen(frequent=channel.startswith(FREQUENT))
         return self.notifier.subscribe(channel, callback)
 
     @abstractmethod
@@ -115,9 +118,21 @@ class Catalog(ABC):
             for stop in unsubscribe:
                 stop()
 
+    def drive(self, now_us: Callable[[], int]) -> None:
+        """Take the time from here, and commit every write on the thread that hands it over.
+
+        For tests: what happens then depends on no clock and no thread.
+        """
+        self._clock.driven_us = now_us
+        self._committer.inline = True
+
     @abstractmethod
-    def _listen(self) -> None:
-        """Make sure that news of other processes arrives."""
+    def _listen(self, *, frequent: bool) -> None:
+        """Make sure that news of other processes arrives, or of ``frequent`` channels too."""
+
+    @abstractmethod
+    def _tell(self, channels: set[str]) -> None:
+        """Wake whoever waits on ``FREQUENT`` channels, in any process, without a commit."""
 
     @abstractmethod
     def close(self) -> None:

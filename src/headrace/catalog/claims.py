@@ -7,6 +7,7 @@ owner's token is stale from that commit on, and every operation that checks it i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -109,6 +110,31 @@ def release(tx: Tx, group: str, unit: str, token: int) -> None:
     check(tx, group, unit, token)
     tx.execute("UPDATE claims SET owner = NULL WHERE group_name = ? AND unit = ?", (group, unit))
     tx.notify(channel(group))
+
+
+def fence(tx: Tx, group: str, units: Iterable[str] | None = None) -> None:
+    """Take units, or all of a group's, from whoever owns them; their tokens stay."""
+    if units is None:
+        tx.execute("UPDATE claims SET owner = NULL WHERE group_name = ?", (group,))
+    else:
+        tx.executemany(
+            "UPDATE claims SET owner = NULL WHERE group_name = ? AND unit = ?",
+            [(group, unit) for unit in units],
+        )
+    tx.notify(channel(group))
+
+
+def lost(tx: Tx, held: Iterable[tuple[str, str, int]]) -> list[Fenced]:
+    """Of the (group, unit, token) that an owner believes to hold, those that it does not."""
+    found: dict[str, dict[str, Claim]] = {}
+    gone = []
+    for group, unit, token in held:
+        if group not in found:
+            found[group] = {claim.unit: claim for claim in of_group(tx, group)}
+        claim = found[group].get(unit)
+        if claim is None or claim.token != token or claim.owner is None:
+            gone.append(Fenced(group, unit, token, 0 if claim is None else claim.token))
+    return gone
 
 
 class Claims:

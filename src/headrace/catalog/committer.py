@@ -22,6 +22,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
+from headrace.catalog.frequent import Frequent
 from headrace.catalog.transaction import Tx
 from headrace.errors import CatalogClosedError
 
@@ -107,9 +108,10 @@ def _result_of(operation: Operation) -> object:
 class Committer:
     """The thread and its queue."""
 
-    def __init__(self, driver: Callable[[], WriteDriver], name: str) -> None:
+    def __init__(self, driver: Callable[[], WriteDriver], name: str, frequent: Frequent) -> None:
         self._queue: queue.SimpleQueue[Operation | None] = queue.SimpleQueue()
         self._open_driver = driver
+        self._frequent = frequent
         self._driver: WriteDriver
         self._turn = threading.Lock()
         self._closed = False
@@ -119,6 +121,8 @@ class Committer:
         self._ready: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self.commits = 0
         self.operations = 0
+        self.inline = False
+        """Whether every write is committed on the thread that hands it over."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         error = self._ready.get()
@@ -127,6 +131,8 @@ class Committer:
             raise error
 
     def submit(self, operation: Operation) -> None:
+        if self.inline and self.attempt([operation]):
+            return
         with self._lock:
             if self._closed:
                 raise CatalogClosedError("the catalog is closed; open it again to write")
@@ -162,7 +168,8 @@ class Committer:
         try:
             if self._closed or self._queued:
                 return False
-            if not self._driver.swift(any(operation.sync for operation in operations)):
+            sync = any(operation.sync for operation in operations)
+            if not self.inline and not self._driver.swift(sync):
                 return False
             self._process(operations, gather=False)
             return True
@@ -251,13 +258,17 @@ class Committer:
             if not done:
                 driver.rollback()
                 return set()
-            channels = set().union(*(operation.channels for operation in done))
+            channels, late = self._frequent.due(
+                set().union(*(operation.channels for operation in done))
+            )
             driver.commit(channels)
         except BaseException:
             driver.rollback()
             raise
         self.commits += 1
         self.operations += len(done)
+        if late:
+            self._frequent.later(late)
         return channels
 
     def _run_one(self, driver: WriteDriver, tx: Tx, operation: Operation, alone: bool) -> None:

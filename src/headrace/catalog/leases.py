@@ -147,6 +147,12 @@ def release(tx: Tx, name: str, token: int) -> bool:
     return count > 0
 
 
+def fence(tx: Tx, name: str) -> None:
+    """Take the lease from whoever has it, also one that has run out and still counts."""
+    tx.execute("UPDATE leases SET owner = NULL, expires_us = 0 WHERE name = ?", (name,))
+    tx.notify(channel(name))
+
+
 def _check(name: str, owner: str, ttl_ms: int) -> None:
     check_key(name, "a lease's name")
     check_key(owner, "a lease's owner")

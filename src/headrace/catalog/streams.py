@@ -82,11 +82,6 @@ class StreamConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     internal: bool = False
     """Belongs to a group: captures no subject, and is written to by naming the segment."""
 
-    @property
-    def fixed_segments(self) -> bool:
-        """Whether its segments have a meaning of their own, and so are never split or merged."""
-        return self.internal or self.partitions > 0
-
 
 # Made here, since the first use of a type by msgspec is not safe in several threads at once.
 decode_config = msgspec.json.Decoder(StreamConfig).decode
@@ -108,6 +103,8 @@ class Segment(msgspec.Struct, frozen=True):
     sealed_us: int | None
     predecessors: tuple[int, ...] = ()
     successors: tuple[int, ...] = ()
+    markers: int = 0
+    """Internal records among what is retained; they have offsets and are no events."""
 
     @property
     def sealed(self) -> bool:
@@ -116,7 +113,7 @@ class Segment(msgspec.Struct, frozen=True):
     @property
     def events(self) -> int:
         """How many events are retained."""
-        return self.head - self.tail
+        return self.head - self.tail - self.markers
 
     @property
     def retained_bytes(self) -> int:
@@ -157,7 +154,7 @@ def lock(stream_id: int) -> str:
 
 _SEGMENT = (
     "id, number, range_lo, range_hi, head, tail, bytes, trimmed_bytes, max_ts_us, created_us, "
-    "sealed_us"
+    "sealed_us, markers"
 )
 
 
@@ -335,8 +332,8 @@ def delete(tx: Tx, stream: Stream) -> None:
             "SELECT path, ? FROM batches WHERE segment_id = ? AND path IS NOT NULL",
             (tx.now_us(), segment_id),
         )
-        tx.execute("DELETE FROM batches WHERE segment_id = ?", (segment_id,))
-        tx.execute("DELETE FROM progress WHERE segment_id = ?", (segment_id,))
+        for table in ("batches", "markers", "progress"):
+            tx.execute(f"DELETE FROM {table} WHERE segment_id = ?", (segment_id,))
     for table in ("segments", "segment_edges", "subscriptions"):
         tx.execute(f"DELETE FROM {table} WHERE stream_id = ?", (stream.id,))
     tx.execute("DELETE FROM producers WHERE scope = ?", (stream.id,))
@@ -353,7 +350,8 @@ def _with_segments(tx: Tx, row: Row) -> Stream:
         successors.setdefault(before, []).append(after)
     segments = tuple(
         msgspec.structs.replace(
-            Segment(*found),
+            Segment(*found[:-1]),
+            markers=found[-1],
             predecessors=tuple(predecessors.get(found[1], ())),
             successors=tuple(successors.get(found[1], ())),
         )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from headrace.catalog import Tx
 from headrace.errors import CatalogUnavailableError, HeadraceError
-from headrace.host.host import Host
+from headrace.host import Host
 from headrace.log.append import ATTEMPTS_MAX, Outcome, Stale, Write
 from headrace.log.log import discard
 

@@ -314,6 +314,7 @@ class Write:
             layout=part.layout,
             checksum=checksum,
             path=path,
+            markers=part.markers,
         )
 
     # -- the transaction ----------------------------------------------------------------
@@ -456,13 +457,14 @@ def _check_producer(producer: str | None, sequence: int | None) -> tuple[str | N
 class Part:
     """Some rows on their way into one batch, with what the catalog records of them."""
 
-    __slots__ = ("batch", "layout", "max_ts_us", "rows")
+    __slots__ = ("batch", "layout", "markers", "max_ts_us", "rows")
 
     def __init__(self, batch: pa.RecordBatch, layout: int, stamps: npt.NDArray[np.int64]) -> None:
         self.batch = batch
         self.layout = layout
         self.rows = len(stamps)
         self.max_ts_us = int(largest(stamps) if self.rows > 1 else stamps[0])
+        self.markers = events.marker_rows(batch) if layout & events.MARKER_BIT else ()
 
     def cut(self, target_bytes: int) -> list[Part]:
         """The same in parts of about ``target_bytes``."""
@@ -511,4 +513,5 @@ def _inline(segment_id: int, part: Part) -> NewBatch:
         layout=part.layout,
         checksum=crc32(blob),
         data=blob,
+        markers=part.markers,
     )

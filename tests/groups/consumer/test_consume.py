@@ -12,7 +12,7 @@ import pytest
 from headrace.errors import DamagedBatchError, InvalidInputError
 from headrace.groups.consumer import Consumer, Delivery
 from headrace.groups.progress import Progress
-from tests.groups.consumer.rig import rig, run, soon
+from tests.groups.consumer.rig import rig, run, run_with_threads, soon
 
 
 def test_keys_are_handled_side_by_side_and_each_in_its_order(catalog_url: str) -> None:
@@ -116,7 +116,7 @@ def test_a_plain_function_runs_on_a_thread(tmp_path: Path) -> None:
             assert len(threads) == 2
             assert threading.main_thread().name not in threads
 
-    run(work())
+    run_with_threads(work())
 
 
 def test_a_handler_that_is_stopped_gives_its_event_back(tmp_path: Path) -> None:

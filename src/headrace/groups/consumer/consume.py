@@ -27,7 +27,8 @@ async def consume(consumer: Consumer, handler: Handler, concurrency: int) -> Non
     if concurrency < 1:
         raise InvalidInputError(f"concurrency is {concurrency}; it must be at least 1")
     call = _as_coroutine(handler)
-    tasks = [asyncio.create_task(_work(consumer, call)) for _ in range(concurrency)]
+    spawn = consumer.host.tasks("consume").spawn
+    tasks = [spawn(_work(consumer, call), awaited=True) for _ in range(concurrency)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:

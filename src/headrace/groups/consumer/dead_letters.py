@@ -124,9 +124,9 @@ class Burials:
     def begin(self, run: Run) -> None:
         """Store what is dying."""
         if run not in self._tasks:
-            task = asyncio.get_running_loop().create_task(self._bury_all(run))
+            task = self._runtime.host.spawn(self._bury_all(run), awaited=True)
             self._tasks[run] = task
-            task.add_done_callback(lambda _: self._ended(run, task))
+            task.add_done_callback(lambda _: self._ended(run))
 
     def wait(self, run: Run) -> Awaitable[None]:
         """The same, and wait for it; raises when it does not count."""
@@ -143,10 +143,8 @@ class Burials:
             task.cancel()
         await asyncio.wait(tasks)
 
-    def _ended(self, run: Run, task: asyncio.Task[None]) -> None:
+    def _ended(self, run: Run) -> None:
         del self._tasks[run]
-        if not task.cancelled():
-            task.exception()  # whoever waits for it raises it
 
     async def _bury_all(self, run: Run) -> None:
         while (dying := run.dying()) is not None:
@@ -157,7 +155,7 @@ class Burials:
                 raise
             except HeadraceError as error:
                 self._surface(error)
-                await asyncio.sleep(RETRY_S)
+                await self._runtime.host.sleep(RETRY_S)
                 continue
             if run.gone is not None:
                 break

@@ -21,7 +21,7 @@ from headrace.errors import HeadraceError
 from headrace.groups.consumer.fetch import Fetched, Skipped, UnitReader
 from headrace.groups.consumer.run import Run
 from headrace.groups.consumer.types import ConsumerOptions
-from headrace.host.host import Host
+from headrace.host import Host
 from headrace.log import limits
 from headrace.log.cursor import FileAhead
 from headrace.log.swift import Swift
@@ -57,9 +57,9 @@ class Prefetch:
         self._options = options
         self._fetched = fetched
         self._surface = surface
-        self._loop = asyncio.get_running_loop()
+        self._loop = host.loop
         self._hungry: dict[Run, None] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = host.tasks("prefetch")
         self._stopped = False
         self._pumping = False
         self._swift = Swift(host.log.catalog)
@@ -118,8 +118,7 @@ class Prefetch:
             run.fetching = True
             asked = min((end - reader.position) * _row_bytes(run), limits.READ_BYTES)
             self._asked_bytes += asked
-            task = self._loop.create_task(self._read(run, reader, end))
-            self._tasks.add(task)
+            task = self._tasks.spawn(self._read(run, reader, end))
             task.add_done_callback(partial(self._done, asked))
 
     def _scraps(self, room: float) -> bool:
@@ -153,11 +152,8 @@ class Prefetch:
             run.fetching = False
             self._keep(run, found)
 
-    def _done(self, asked_bytes: float, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    def _done(self, asked_bytes: float, _: asyncio.Task[None]) -> None:
         self._asked_bytes -= asked_bytes
-        if not task.cancelled():
-            task.result()
         self.pump()
 
     def _keep(self, run: Run, found: Fetched | Skipped) -> None:
@@ -178,7 +174,7 @@ class Prefetch:
         if self._stopped or run.gone is not None:
             return
         self._surface(error)
-        self._loop.call_later(RETRY_S, self._again, run)
+        self._host.after(RETRY_S, partial(self._again, run))
 
     def _again(self, run: Run) -> None:
         run.fetching = False
@@ -193,8 +189,7 @@ class Prefetch:
     async def close(self) -> None:
         """Stop, and wait for what is under way."""
         self.stop()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.rest()
 
 
 def _row_bytes(run: Run) -> float:

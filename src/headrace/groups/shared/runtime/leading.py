@@ -11,10 +11,8 @@ called for a quarter of that: what they cost is measured.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
@@ -31,6 +29,7 @@ from headrace.errors import (
     SegmentSealedError,
 )
 from headrace.groups.progress import Progress
+from headrace.groups.progress.store import Joining
 from headrace.groups.shared import properties
 from headrace.groups.shared.core.leader import Leader
 from headrace.groups.shared.core.messages import (
@@ -54,7 +53,7 @@ from headrace.groups.shared.core.records import (
 from headrace.groups.shared.properties import GroupProperties, LeaderStatus, MemberStatus
 from headrace.groups.shared.runtime import state
 from headrace.groups.shared.runtime.listing import Segments
-from headrace.host.host import Host
+from headrace.host import Host
 
 STATUS_MS = 250
 """Who came and went is stored for others to see at once, decisions and shares this often."""
@@ -140,8 +139,6 @@ class Leading:
         self.segments = Segments(group.filter)
         self.unplanned = False
         self.commits = 0
-        self.busy_s = 0.0
-        """Time spent in the core, for measurements."""
         self._tick_due_ms = home.now_ms
         self._retry_ms = RETRY_MS
         self._looking = False
@@ -164,10 +161,7 @@ class Leading:
         self._pace = Pace()
         self._reports: list[UpdateProgress] = []
         """Reports that came while the next commit waits for more, in their order."""
-        self._written: dict[int, bytes] = {}
-        """Per segment, what this leader has stored last."""
-        self._subscribed: set[int] = set()
-        """Streams whose retention this group is known to hold back."""
+        self._joining = Joining()
         self._heads: dict[Unit, int] = {}
         self._stop_listening: list[Callable[[], None]] = []
         self._listening_to: set[int] = set()
@@ -176,16 +170,11 @@ class Leading:
 
     def start(self) -> None:
         """Begin to lead: the first tick lists the segments."""
-        loop = asyncio.get_running_loop()
-        catalog = self.home.host.log.catalog
-        channel = leases.channel(state.lease_name(self.group))
-        self._stop_listening.append(
-            catalog.subscribe(channel, lambda: _call(loop, self._check_lease))
-        )
-        changed = entries.channel(properties.BUCKET)
-        self._stop_listening.append(
-            catalog.subscribe(changed, lambda: _call(loop, self._check_properties))
-        )
+        on_news = self.home.host.on_news
+        self._stop_listening += [
+            on_news(leases.channel(state.lease_name(self.group)), self._check_lease),
+            on_news(entries.channel(properties.BUCKET), self._check_properties),
+        ]
         self.tick()
 
     def keep(self, report: UpdateProgress) -> bool:
@@ -334,10 +323,9 @@ class Leading:
         self.gathering = True
         self.core.gather()
         self._pace.keep_distance()
-        loop = asyncio.get_running_loop()
-        loop.call_later(GATHER_MS / 1000, self._gathered)
+        self.home.host.after(GATHER_MS / 1000, self._gathered)
         if self._pace.judging:
-            loop.call_later(GATHER_MS / 2000, self.home.hear)
+            self.home.host.after(GATHER_MS / 2000, self.home.hear)
 
     def _gathered(self) -> None:
         with self.home.sending():
@@ -401,8 +389,7 @@ class Leading:
             commit=part,
             segments=segments,
             part=number,
-            written=self._written,
-            subscribed=self._subscribed,
+            joining=self._joining,
         )
 
     def _stored(
@@ -413,11 +400,6 @@ class Leading:
         if error is None:
             self.commits += 1
             self._retry_ms = RETRY_MS
-            if not self._subscribed.issuperset(self.segments.streams):
-                known = self.segments.keys
-                self._subscribed.update(
-                    known[r.unit].stream_id for r in commit.progress if r.unit in known
-                )
             self._answer(lambda: self.core.committed(number, claimed, self.home.now_ms))
         elif isinstance(error, LeaseLost | Fenced):
             lost = str(error)
@@ -521,7 +503,8 @@ class Leading:
         self.home.spawn(self._list())
 
     async def _list(self) -> None:
-        began_s = time.perf_counter()
+        clock = self.home.host.clock
+        began_s = clock.spent_s()
         self._look_again = False  # news from here on calls for another look
         catalog = self.home.host.log.catalog
         try:
@@ -538,7 +521,7 @@ class Leading:
         self.unplanned = True
         self._do(self.core.segments_listed(listing, self.home.now_ms))
         self.plan()
-        cost_ms = (time.perf_counter() - began_s) * 1000
+        cost_ms = (clock.spent_s() - began_s) * 1000
         now_ms = self.home.now_ms
         self._look_due_ms = now_ms + max(LOOK_MS_MIN, int(cost_ms * LOOK_COST_FACTOR))
         regular_ms = self.properties.settings.renew_segments_ms // 2
@@ -546,14 +529,10 @@ class Leading:
 
     def _listen(self, found: dict[int, str]) -> None:
         """Hear when one of the streams changes."""
-        loop = asyncio.get_running_loop()
-        for stream_id in set(found) - self._listening_to:
+        for stream_id in sorted(set(found) - self._listening_to):
             self._listening_to.add(stream_id)
-            self._stop_listening.append(
-                self.home.host.log.catalog.subscribe(
-                    streams.channel(stream_id), lambda: _call(loop, self.news)
-                )
-            )
+            channel = streams.channel(stream_id)
+            self._stop_listening.append(self.home.host.on_news(channel, self.news))
 
     def _scale(self) -> None:
         """More members than segments: split the one that takes most, one at a time."""
@@ -585,7 +564,7 @@ class Leading:
 
     def status(self, now_ms: int) -> LeaderStatus:
         """What there is to say about the group."""
-        offset_ms = int(time.time() * 1000) - now_ms
+        offset_ms = self.home.host.clock.wall_us() // 1000 - now_ms
         return LeaderStatus(
             leader=self.home.name,
             token=self.token,
@@ -643,9 +622,3 @@ def _session_of(borrower: str) -> tuple[str, int]:
     session, _, rest = borrower.partition(":")
     incarnation = rest.partition(":")[0]
     return session, int(incarnation) if incarnation.isdecimal() else 0
-
-
-def _call(loop: asyncio.AbstractEventLoop, fn: Callable[[], None]) -> None:
-    """From a thread of the catalog's."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(fn)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from headrace.catalog import Tx, claims, entries, streams
+from headrace.catalog import Tx, claims, entries, progress, streams
 from headrace.errors import Fenced, HeadraceError, SessionTakenOverError, UnknownUnitError
 from headrace.groups.consumer import OwnedUnit
-from headrace.groups.consumer.acks import load
 from headrace.groups.progress import Progress
+from headrace.groups.progress.store import load
 from headrace.groups.shared import sessions, starts
 from headrace.groups.shared.core.messages import Unit
 from headrace.groups.shared.runtime.borrowing import Post, UnitSink
@@ -47,7 +46,7 @@ class Private:
         self._drained: dict[str, asyncio.Future[Progress]] = {}
         self._news = asyncio.Event()
         self._stop_listening: list[Callable[[], None]] = []
-        self._listening_to: set[int] = set()
+        self._listening_to: set[str] = set()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
         self.failure: HeadraceError | None = None
@@ -55,17 +54,14 @@ class Private:
     async def start(self) -> None:
         """Open what there is, and follow what comes."""
         await self._step()
-        self._task = asyncio.create_task(self._follow())
+        self._task = self._post.host.spawn(self._follow())
 
     async def _follow(self) -> None:
+        host = self._post.host
         while not self._closing:
-            try:
-                async with asyncio.timeout(LOOK_S):
-                    await self._news.wait()
-            except TimeoutError:
-                pass
+            await host.wait(self._news, LOOK_S)
             self._news.clear()
-            began_s = time.perf_counter()
+            began_s = host.clock.spent_s()
             try:
                 await self._step()
             except SessionTakenOverError as error:
@@ -74,18 +70,23 @@ class Private:
             except HeadraceError as error:
                 _log.warning("session %s: %s", self._session, error)
             # Every append is news, and few of them change which segments there are.
-            cost_s = time.perf_counter() - began_s
-            await asyncio.sleep(max(PAUSE_S, cost_s * LOOK_COST_FACTOR))
+            cost_s = host.clock.spent_s() - began_s
+            await host.sleep(max(PAUSE_S, cost_s * LOOK_COST_FACTOR))
 
     async def _step(self) -> None:
         """Claim and open every segment whose turn it is."""
         host = self._post.host
 
-        def look(tx: Tx) -> tuple[Look, dict[Unit, int]]:
-            return self._segments.look(tx, everything=True), starts.finished(tx, self.group)
+        held = [(unit.group, unit.unit, unit.token) for unit in self._open.values()]
 
-        found, over = await host.in_thread(host.log.catalog.read, look, snapshot=True)
+        def look(tx: Tx) -> tuple[Look, dict[Unit, int], list[Fenced]]:
+            found = self._segments.look(tx, everything=True)
+            return found, starts.finished(tx, self.group), claims.lost(tx, held)
+
+        found, over, lost = await host.in_thread(host.log.catalog.read, look, snapshot=True)
         self._listen(found)
+        for fenced in lost:
+            self._lose(fenced)
         self._segments.changes(found)
         graph = {unit: self._segments.predecessors(unit) for unit in found.places}
         through = {unit for unit, at in over.items() if at == found.segment_id(unit)}
@@ -93,6 +94,13 @@ class Private:
         due = [unit for unit in ready if claim_unit(self.group, unit) not in self._open]
         if due and not self._closing:
             await self._claim(due, found)
+
+    def _lose(self, fenced: Fenced) -> None:
+        """A seek has taken a unit away; it is claimed anew, and read from where it is."""
+        if fenced.unit in self._open and self._open[fenced.unit].token == fenced.token:
+            with suppress(UnknownUnitError):
+                self._sink.abandon(fenced.unit, fenced.token, fenced)
+            self.fenced(fenced.unit)
 
     async def _claim(self, due: list[Unit], found: Look) -> None:
         owner = f"{self._session}:{self._token}"
@@ -127,16 +135,10 @@ class Private:
             self._sink.open(unit)
 
     def _listen(self, found: Look) -> None:
-        loop = asyncio.get_running_loop()
-
-        def heard() -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._news.set)
-
-        for stream_id in set(found.streams) - self._listening_to:
-            self._listening_to.add(stream_id)
-            catalog = self._post.host.log.catalog
-            self._stop_listening.append(catalog.subscribe(streams.channel(stream_id), heard))
+        channels = {progress.seek_channel(self.group), *map(streams.channel, found.streams)}
+        for channel in sorted(channels - self._listening_to):
+            self._listening_to.add(channel)
+            self._stop_listening.append(self._post.host.on_news(channel, self._news.set))
 
     # --- what the consumer says ---
 
@@ -200,14 +202,13 @@ class Private:
         await asyncio.sleep(0)
         if waiting and timeout_s > 0:
             await asyncio.wait(waiting, timeout=timeout_s)
-        for name, unit in list(self._open.items()):
-            why = Fenced(self.group, name, unit.token, unit.token + 1)
-            with suppress(UnknownUnitError):
-                self._sink.abandon(name, unit.token, why)
-        self._open.clear()
 
     async def close(self) -> None:
-        """Stop following."""
+        """Stop following; what the application still holds counts no more.
+
+        Comes after what was acked is stored: acks on their way would be told that they do not
+        count, though they do.
+        """
         self._closing = True
         for stop in self._stop_listening:
             stop()
@@ -215,3 +216,7 @@ class Private:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        for name, unit in self._open.items():
+            with suppress(UnknownUnitError):
+                self._sink.abandon(name, unit.token, Fenced(self.group, name, unit.token))
+        self._open.clear()
