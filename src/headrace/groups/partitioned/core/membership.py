@@ -35,7 +35,7 @@ from collections import deque
 from headrace.errors import GroupUpdateError, MembershipEventError
 from headrace.groups.partitioned.core.changes import check_change
 from headrace.groups.partitioned.core.config import GroupConfig
-from headrace.groups.partitioned.core.decisions import DECISIONS_MAX, Outbox
+from headrace.groups.partitioned.core.decisions import DECISIONS_MAX, InstanceOutput
 from headrace.groups.partitioned.core.messages import (
     AcquirePin,
     ClaimDenied,
@@ -46,8 +46,8 @@ from headrace.groups.partitioned.core.messages import (
     ConfigSeen,
     Decision,
     Drained,
-    Effect,
     Event,
+    InstanceEffect,
     MemberStalled,
     Phase,
     PinFreed,
@@ -77,7 +77,7 @@ class Instance:
         self.instance = instance
         self.timings = timings or PinTimings()
         self.phase = Phase.WAITING
-        self._out = Outbox(member, instance)
+        self._out = InstanceOutput(member, instance)
         self._partitions = Partitions(self._out, self.timings)
         self._config: GroupConfig | None = None
         self._revision = -1
@@ -148,7 +148,7 @@ class Instance:
 
     # --- events ------------------------------------------------------------------------
 
-    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+    def handle(self, event: Event, now_ms: int) -> list[InstanceEffect]:
         """Take in one event; an impossible one raises MembershipEventError and changes nothing."""
         self._check(event)
         self._out.now_ms = max(self._out.now_ms, now_ms)

@@ -14,7 +14,7 @@ from enum import Enum
 import msgspec
 
 from headrace.errors import InvalidGroupConfigError
-from headrace.groups.partitioned.core.decisions import Outbox
+from headrace.groups.partitioned.core.decisions import InstanceOutput
 from headrace.groups.partitioned.core.messages import (
     Abandon,
     ClaimPartition,
@@ -75,7 +75,7 @@ class Part:
 class Partitions:
     """What a pinned instance owns, claims and gives back."""
 
-    def __init__(self, out: Outbox, timings: PinTimings) -> None:
+    def __init__(self, out: InstanceOutput, timings: PinTimings) -> None:
         self._out = out
         self._timings = timings
         self.pin_token = 0
