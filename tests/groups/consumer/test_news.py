@@ -71,7 +71,7 @@ class SlowHost(Host):
         self.start()
         self._rig = r
         self._log = r.hr.log
-        self.loads = r.hr.host.loads
+        self._loads = r.hr.host.loads
         self.reads = 0
 
     async def in_thread(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
