@@ -16,7 +16,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"host", "net"}),
     frozenset({"groups", "regions", "epochs"}),
     frozenset({"api"}),
-    frozenset({"cli", "node", "spark", "sim", "__main__"}),
+    frozenset({"cli", "node", "spark", "sim", "testing", "__main__"}),
 )
 """From the bottom up; modules of one layer may use each other.
 
