@@ -14,7 +14,7 @@ from collections import defaultdict
 import pytest
 
 from headrace.errors import DeliveryError, Fenced
-from headrace.groups.consumer import Batch, Consumer, Delivery
+from headrace.groups.consumer import Batch, Delivery
 from headrace.groups.progress import Progress
 from tests.groups.consumer.rig import Heard, Rig, rig, run
 
@@ -50,7 +50,7 @@ class Player:
         self.late = late
         self.account = account
         self.heard = Heard()
-        self.consumer: Consumer = r.consumer(
+        self.consumer = r.consumer(
             heard=self.heard,
             max_deliveries=2,
             backoff_min_ms=0,
@@ -132,7 +132,7 @@ async def move(r: Rig, dice: random.Random, players: list[Player], segment: int)
     if old is not None:
         token = old.consumer.units[unit]
         if dice.random() < 0.5:
-            old.consumer.drain(unit, token)
+            old.consumer.drain({unit: token})
             drained, fenced = old.heard.drained_units, old.heard.fenced_units
             await old.heard.until(
                 lambda: any(one[:2] == (unit, token) for one in drained) or (unit, token) in fenced

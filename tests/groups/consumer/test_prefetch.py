@@ -215,7 +215,7 @@ def test_many_idle_consumers_cost_next_to_nothing(tmp_path: Path) -> None:
             unit = await r.claim()
             consumers = []
             for n in range(500):
-                consumer = Consumer(r.hr, ConsumerOptions(), CatalogAcks(r.hr), Heard())
+                consumer = Consumer(r.hr, ConsumerOptions(), CatalogAcks(r.hr))
                 consumer.open(
                     OwnedUnit(
                         group=f"orders.g{n}",
@@ -225,7 +225,8 @@ def test_many_idle_consumers_cost_next_to_nothing(tmp_path: Path) -> None:
                         segment=0,
                         segment_id=unit.segment_id,
                         progress=Progress(),
-                    )
+                    ),
+                    Heard(),
                 )
                 consumers.append(consumer)
                 r.consumers.append(consumer)

@@ -18,7 +18,7 @@ async def connect(
     host: Host,
     run: Run,
     reach: Listener,
-    surface: Callable[[Exception], None],
+    trouble: Callable[[HeadraceError], None],
     *,
     with_keys: bool,
 ) -> None:
@@ -27,7 +27,7 @@ async def connect(
         try:
             await _connect(host, run, with_keys)
         except HeadraceError as error:
-            surface(error)
+            trouble(error)
             await asyncio.sleep(RETRY_S)
         else:
             if run.news is not None:

@@ -13,10 +13,10 @@ import logging
 import os
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
@@ -25,14 +25,12 @@ from headrace.errors import (
     Fenced,
     HeadraceError,
     InvalidInputError,
-    UnknownSegmentError,
-    UnknownStreamError,
-    UnknownUnitError,
 )
 from headrace.groups.consumer import Batch, CatalogAcks, Consumer, OwnedUnit
 from headrace.groups.consumer.consume import Handler
 from headrace.groups.delivery import Stalled
 from headrace.groups.host import Host
+from headrace.groups.owner import Owner
 from headrace.groups.partitioned import ownership
 from headrace.groups.partitioned.hub import Hub, hub_of
 from headrace.groups.partitioned.membership import Instance
@@ -80,28 +78,69 @@ class MemberStatus(msgspec.Struct, frozen=True):
     """What it is and what it waits for."""
 
 
-class _MemberConsumer(Consumer):
-    """A consumer whose stream may go, with its group or without: its member sees to that."""
-
-    stream_gone: Callable[[], None]
-
-    def _surface(self, error: Exception) -> None:
-        if isinstance(error, UnknownStreamError | UnknownSegmentError):
-            _log.info("%s", error)
-            self.stream_gone()
-        else:
-            super()._surface(error)
-
-
-class _Holding:
+class _Partition(Owner):
     """A partition (or share) that this instance consumes, and the units that it stands for."""
 
-    __slots__ = ("draining", "open", "token")
-
-    def __init__(self, token: int, units: tuple[OwnedUnit, ...]) -> None:
+    def __init__(self, member: Member, partition: int, token: int) -> None:
+        super().__init__(member.consumer)
+        self._member = member
+        self._partition = partition
         self.token = token
-        self.open = {unit.unit: unit for unit in units}
-        self.draining = False
+        self.retry_s = member.core.timings.claim_retry_ms / 1000
+
+    def __str__(self) -> str:
+        return str(self._member)
+
+    def give_back(self) -> None:
+        """Let the application finish what it holds; the instance hears when it has."""
+        self.stop()
+        self.drain(self.units.values())
+        self._check_drained()
+
+    def give_up(self) -> None:
+        """The partition is another instance's."""
+        self.stop()
+        for unit in list(self.units.values()):
+            self.drop(unit)
+
+    def lost(self) -> None:
+        """The instance hears that the partition is another's."""
+        self._member.feed(ClaimLost(self._partition, self.token))
+
+    def given_back(self, unit: OwnedUnit, progress: Progress) -> None:  # noqa: ARG002
+        self._check_drained()
+
+    def _check_drained(self) -> None:
+        if self.over and not self.units:
+            self._member.feed(Drained(self._partition, self.token))
+
+    def refused(self, unit: OwnedUnit) -> None:  # noqa: ARG002
+        self.lost()
+
+    def stalled(self, unit: OwnedUnit, stall: Stalled) -> None:
+        super().stalled(unit, stall)
+        self._member.feed(MemberStalled(self._partition, self.token))
+
+    def stream_gone(self, unit: OwnedUnit, error: HeadraceError) -> None:  # noqa: ARG002
+        _log.info("%s", error)
+        self._member.recheck()
+
+    def finished(self, unit: OwnedUnit) -> None:
+        """A segment is sealed and all of it is acked: a share goes on to those that follow."""
+        if self._member.reads_shares:
+            self.drain([unit])
+            self.follow()
+
+    async def look(self) -> list[OwnedUnit]:
+        """The segments of a share that can be read now."""
+        held = {unit.segment: unit.token for unit in self.units.values()}
+        try:
+            return await self._member.take_more(self._partition, self.token, held)
+        except SegmentsMoved:
+            self.follow()
+        except Fenced:
+            self.lost()
+        return []
 
 
 class Member:
@@ -122,13 +161,11 @@ class Member:
         self._consumer: Consumer | None = None
         self._hub: Hub | None = None
         self._taken: dict[int, Taken] = {}  # what each partition stands for, under its token
-        self._holdings: dict[int, _Holding] = {}
-        self._partition_of: dict[str, int] = {}
+        self._holdings: dict[int, _Partition] = {}
         self._inbox: deque[Event] = deque()
         self._busy = False
-        self._rechecking = False
         self._changed = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._rechecks: asyncio.Task[None] | None = None
 
     # -- for the application ------------------------------------------------------------
 
@@ -147,11 +184,7 @@ class Member:
     async def open(self) -> None:
         """Join the group; with ``async with`` this is done for you."""
         await self._host.in_thread(warm_up)
-        consumer = _MemberConsumer(
-            self._host, self._options.consumer, CatalogAcks(self._host), self
-        )
-        consumer.stream_gone = self._stream_gone
-        self._consumer = consumer
+        self._consumer = Consumer(self._host, self._options.consumer, CatalogAcks(self._host))
         self._hub = hub_of(self._host)
         await self._hub.join(self)
 
@@ -162,9 +195,6 @@ class Member:
         try:
             await self._consumer.close()
         finally:
-            for partition, holding in list(self._holdings.items()):
-                holding.open.clear()  # what is not answered by now never will be
-                self._check_drained(partition)
             self.feed(Close())
             ttl_s = self._options.timings.pin_ttl_ms / 1000
             try:
@@ -263,11 +293,12 @@ class Member:
             case Consume(partition, token):
                 self._consume(partition, token)
             case Drain(partition, _):
-                self._drain(partition)
+                self._holdings[partition].give_back()
             case Abandon(partition, _):
-                self._abandon(partition)
+                if (holding := self._holdings.pop(partition, None)) is not None:
+                    holding.give_up()
             case Decision():
-                if self._hub.layout(self) is Layout.SHARES:
+                if self.reads_shares:
                     effect = msgspec.structs.replace(effect, partition=None)
                 self._hub.record.add(self.name, effect)
                 level = logging.WARNING if effect.verdict in LOUD else logging.INFO
@@ -281,41 +312,9 @@ class Member:
     def _consume(self, partition: int, token: int) -> None:
         taken = self._taken[partition]
         assert taken.token == token, f"{self}: partition {partition} has token {taken.token}"
-        holding = self._holdings[partition] = _Holding(token, taken.units)
+        holding = self._holdings[partition] = _Partition(self, partition, token)
         for unit in taken.units:
-            self._open(partition, unit)
-        if self.consumer.closed:
-            holding.open.clear()
-
-    def _open(self, partition: int, unit: OwnedUnit) -> None:
-        self._partition_of[unit.unit] = partition
-        if not self.consumer.closed:
-            self.consumer.open(unit)
-
-    def _drain(self, partition: int) -> None:
-        holding = self._holdings[partition]
-        holding.draining = True
-        if self.consumer.closed:
-            holding.open.clear()  # it has stored all that will ever be answered
-        for unit in list(holding.open.values()):
-            self.consumer.drain(unit.unit, unit.token)
-        self._check_drained(partition)
-
-    def _check_drained(self, partition: int) -> None:
-        holding = self._holdings.get(partition)
-        if holding is not None and holding.draining and not holding.open:
-            self.feed(Drained(partition, holding.token))
-
-    def _abandon(self, partition: int) -> None:
-        holding = self._holdings.pop(partition, None)
-        if holding is None or self.consumer.closed:
-            return
-        for unit in holding.open.values():
-            why = Fenced(unit.group, unit.unit, unit.token, unit.token + 1)
-            try:
-                self.consumer.abandon(unit.unit, unit.token, why)
-            except UnknownUnitError:
-                continue  # the consumer was the one who found out
+            holding.open(unit)
 
     def _release(self, effect: ReleasePartition) -> None:
         partition, token = effect.partition, effect.token
@@ -332,111 +331,46 @@ class Member:
         assert self._hub is not None
         self._hub.ask(Asked(self, effect, self.core.pin_token or 0, units))
 
-    # -- what the consumer tells ----------------------------------------------------------
+    # -- what its partitions ask for ------------------------------------------------------
 
-    def drained(self, unit: str, token: int, progress: Progress) -> None:  # noqa: ARG002
-        """Nothing of a unit is in flight any more, and what was acked is stored."""
-        partition = self._close_unit(unit, token)
-        if partition is not None:
-            self._check_drained(partition)
+    @property
+    def reads_shares(self) -> bool:
+        """Whether it reads its partitions from every segment of the stream."""
+        return self._hub is not None and self._hub.layout(self) is Layout.SHARES
 
-    def fenced(self, unit: str, token: int) -> None:
-        """An ack was refused: the unit is another instance's."""
-        partition = self._close_unit(unit, token)
-        if partition is not None:
-            self.feed(ClaimLost(partition, self._holdings[partition].token))
-
-    def stalled(self, unit: str, token: int, stall: Stalled) -> None:
-        """The application holds events and answers none."""
-        partition = self._partition_of.get(unit)
-        holding = None if partition is None else self._holdings.get(partition)
-        if partition is None or holding is None:
-            return
-        found = holding.open.get(unit)
-        if found is not None and found.token == token:
-            _log.warning(
-                "%s: %d events are not answered, the oldest at offset %d of unit %s",
-                self,
-                stall.unanswered,
-                stall.oldest_offset,
-                unit,
-            )
-            self.feed(MemberStalled(partition, holding.token))
-
-    def finished(self, unit: str, token: int) -> None:
-        """A segment is sealed and all of it is acked: on to those that follow from it."""
-        partition = self._partition_of.get(unit)
-        holding = None if partition is None else self._holdings.get(partition)
-        if partition is None or holding is None or holding.draining:
-            return
-        if self._hub is not None and self._hub.layout(self) is Layout.SHARES:
-            self.consumer.drain(unit, token)
-            self._spawn(self._follow(partition, holding))
-
-    async def _follow(self, partition: int, holding: _Holding) -> None:
-        """Take the segments of a share that can be read now."""
-        while self._holdings.get(partition) is holding and not holding.draining:
-            try:
-                found = await self._take_next(partition, holding)
-            except SegmentsMoved:
-                continue
-            except Fenced:
-                self.feed(ClaimLost(partition, holding.token))
-                return
-            except HeadraceError as error:
-                _log.warning("%s: %s", self, error)
-                await asyncio.sleep(self._options.timings.claim_retry_ms / 1000)
-                continue
-            taken = self._taken.get(partition)
-            if taken is not None and taken.token == holding.token:
-                units = (*taken.units, *found)
-                self._taken[partition] = msgspec.structs.replace(taken, units=units)
-            for unit in found:
-                if unit.unit not in holding.open and not holding.draining:
-                    holding.open[unit.unit] = unit
-                    self._open(partition, unit)
-            return
-
-    def _stream_gone(self) -> None:
-        """A stream that is consumed is gone, or was made anew."""
-        if not self._rechecking and self.core.phase is not Phase.CLOSED:
-            self._rechecking = True
-            self._spawn(self._recheck())
-
-    async def _recheck(self) -> None:
-        """See what became of the group; if it is there, claim what is owned once more."""
-        assert self._hub is not None
-        try:
-            await self._hub.show(self.name)
-            for partition, holding in list(self._holdings.items()):
-                self.feed(ClaimLost(partition, holding.token))
-        except HeadraceError as error:
-            _log.warning("%s: %s", self, error)
-        finally:
-            self._rechecking = False
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _take_next(self, partition: int, holding: _Holding) -> list[OwnedUnit]:
+    async def take_more(
+        self, partition: int, token: int, held: Mapping[int, int]
+    ) -> list[OwnedUnit]:
+        """Claim the segments of a share that became readable, beside those that are held."""
         owner, stream = owner_of(self, self.core.pin_token or 0), self.name.stream
         segments = await self._host.in_thread(
             self._host.log.catalog.read, lambda tx: segments_of(tx, names=[stream])[stream]
         )
-        held = {unit.segment: unit.token for unit in holding.open.values()}
 
         def run(tx: Tx) -> list[OwnedUnit]:
-            return ownership.follow(tx, self.name, owner, partition, holding.token, held, segments)
+            return ownership.follow(tx, self.name, owner, partition, token, held, segments)
 
         locks = ownership.claim_locks(self.name, owner, [partition], segments)
-        return await self._host.in_transaction(run, locks)
+        found = await self._host.in_transaction(run, locks)
+        taken = self._taken.get(partition)
+        if taken is not None and taken.token == token:
+            units = (*taken.units, *found)
+            self._taken[partition] = msgspec.structs.replace(taken, units=units)
+        return found
 
-    def _close_unit(self, unit: str, token: int) -> int | None:
-        partition = self._partition_of.get(unit)
-        holding = None if partition is None else self._holdings.get(partition)
-        if holding is None or unit not in holding.open or holding.open[unit].token != token:
-            return None
-        del holding.open[unit]
-        return partition
+    def recheck(self) -> None:
+        """A stream is gone, or was made anew: see what became of the group."""
+        if self._rechecks is None and self.core.phase is not Phase.CLOSED:
+            self._rechecks = asyncio.get_running_loop().create_task(self._recheck())
+
+    async def _recheck(self) -> None:
+        """If the group is there, claim what is owned once more."""
+        assert self._hub is not None
+        try:
+            await self._hub.show(self.name)
+            for holding in list(self._holdings.values()):
+                holding.lost()
+        except HeadraceError as error:
+            _log.warning("%s: %s", self, error)
+        finally:
+            self._rechecks = None

@@ -1,111 +1,135 @@
 """Private durable subscriptions of a session: its own progress in every segment that matches.
 
-There is nobody to share with, so there is no leader: the session claims each segment as soon as
-all its predecessors are finished, and stores its progress itself.  The claims fence an earlier
-process of the same session.
+The core (``private_core``) says which segments to claim and what to record.  The claims fence an
+earlier process of the same session.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from headrace.catalog import Tx, claims, entries, streams
-from headrace.errors import Fenced, HeadraceError, SessionTakenOverError, UnknownUnitError
+from headrace.catalog.wake import calling_on
+from headrace.errors import Fenced, SessionTakenOverError
 from headrace.groups.consumer import OwnedUnit
 from headrace.groups.consumer.acks import load
+from headrace.groups.host import Host
+from headrace.groups.owner import Owner, UnitSink
 from headrace.groups.progress import Progress
 from headrace.groups.shared import sessions, starts
-from headrace.groups.shared.borrowing import Post, UnitSink
 from headrace.groups.shared.leading import LOOK_COST_FACTOR
 from headrace.groups.shared.listing import Look, Segments
 from headrace.groups.shared.messages import Unit
-from headrace.groups.shared.state import claim_unit
+from headrace.groups.shared.private_core import PrivateSegments
+from headrace.groups.shared.state import claim_unit, unit_of_claim
 
-LOOK_S = 1.0
 PAUSE_S = 0.05
 
-_log = logging.getLogger(__name__)
 
-
-class Private:
+class Private(Owner):
     """One private subscription at work."""
 
-    def __init__(self, post: Post, sink: UnitSink, session: str, token: int, filter: str) -> None:
-        self._post = post
-        self._sink = sink
+    look_every_s = 1.0
+    """Nothing tells that a stream was made."""
+
+    def __init__(
+        self, host: Host, consumer: UnitSink, session: str, token: int, filter: str
+    ) -> None:
+        super().__init__(consumer)
+        self._host = host
         self._session = session
         self._token = token
         self.filter = filter
         self.group = sessions.private_group(session, filter)
+        self._core = PrivateSegments()
         self._segments = Segments(filter)
-        self._open: dict[str, OwnedUnit] = {}
-        self._drained: dict[str, asyncio.Future[Progress]] = {}
-        self._finished: set[Unit] = set()
-        self._news = asyncio.Event()
-        self._stop_listening: list[Callable[[], None]] = []
-        self._listening_to: set[int] = set()
-        self._closing = False
-        self._task: asyncio.Task[None] | None = None
-        self.failure: HeadraceError | None = None
+        self._listening: dict[int, Callable[[], None]] = {}
 
-    async def start(self) -> None:
-        """Open what there is, and follow what comes."""
-        await self._step()
-        self._task = asyncio.create_task(self._follow())
+    def __str__(self) -> str:
+        return f"session {self._session}"
 
-    async def _follow(self) -> None:
-        while not self._closing:
-            try:
-                async with asyncio.timeout(LOOK_S):
-                    await self._news.wait()
-            except TimeoutError:
-                pass
-            self._news.clear()
-            began_s = time.perf_counter()
-            try:
-                await self._step()
-            except SessionTakenOverError as error:
-                self.failure = error
-                return
-            except HeadraceError as error:
-                _log.warning("session %s: %s", self._session, error)
-            # Every append is news, and few of them change which segments there are.
-            cost_s = time.perf_counter() - began_s
-            await asyncio.sleep(max(PAUSE_S, cost_s * LOOK_COST_FACTOR))
+    def stop(self) -> None:
+        super().stop()
+        while self._listening:
+            self._listening.popitem()[1]()
 
-    async def _step(self) -> None:
-        """Claim and open every segment whose turn it is."""
-        host = self._post.host
+    def pause_s(self, cost_s: float) -> float:
+        """Every append is news, and few of them change which segments there are."""
+        return max(PAUSE_S, cost_s * LOOK_COST_FACTOR)
 
+    def finished(self, unit: OwnedUnit) -> None:
+        self._core.read_to_end(unit_of_claim(unit.unit))
+        self.follow()
+
+    def refused(self, unit: OwnedUnit) -> None:
+        self._core.refused(unit_of_claim(unit.unit))
+
+    def given_back(self, unit: OwnedUnit, progress: Progress) -> None:  # noqa: ARG002
+        self._core.given_back(unit_of_claim(unit.unit))
+
+    async def look(self) -> list[OwnedUnit]:
+        """Record what is finished, then claim every segment whose turn it is."""
+        try:
+            await self._record_ends()
+            return await self._claim_due()
+        except SessionTakenOverError:
+            self.stop()
+            raise
+
+    async def _record_ends(self) -> None:
+        ending = [self.units[claim_unit(self.group, unit)] for unit in self._core.ending]
+        if not ending:
+            return
+
+        def record(tx: Tx) -> list[OwnedUnit]:
+            lost = []
+            for unit in ending:
+                try:
+                    claims.check(tx, self.group, unit.unit, unit.token)
+                except Fenced:
+                    lost.append(unit)
+                else:
+                    place = unit_of_claim(unit.unit)
+                    starts.put_finished(tx, self.group, place, unit.segment_id)
+            return lost
+
+        locks = [claims.lock(self.group, unit.unit) for unit in ending]
+        bucket = entries.lock(starts.finished_bucket(self.group))
+        lost = await self._host.in_transaction(record, (*locks, bucket))
+        here = [unit for unit in ending if self.units.get(unit.unit) is unit]
+        for unit in lost:
+            if unit in here:
+                self.drop(unit)
+                self.refused(unit)
+        done = [unit for unit in here if unit not in lost]
+        self._core.recorded(unit_of_claim(unit.unit) for unit in done)
+        self.drain(done)
+
+    async def _claim_due(self) -> list[OwnedUnit]:
         def look(tx: Tx) -> tuple[Look, dict[Unit, int]]:
             return self._segments.look(tx, everything=True), starts.finished(tx, self.group)
 
-        found, over = await host.in_thread(host.log.catalog.read, look, snapshot=True)
+        catalog = self._host.log.catalog
+        found, finished = await self._host.in_thread(catalog.read, look, snapshot=True)
         self._listen(found)
-        self._finished = {
-            unit
-            for unit, at in over.items()
-            if unit in found.places and found.places[unit].segment_id == at
-        }
         self._segments.changes(found)
-        due = [
-            unit
-            for unit in found.places
-            if claim_unit(self.group, unit) not in self._open
-            and unit not in self._finished
-            and all(
-                before in self._finished or before not in found.places
-                for before in self._segments.predecessors(unit)
-            )
-        ]
-        if due and not self._closing:
-            await self._claim(due, found)
+        rows = {unit: place.segment_id for unit, place in found.places.items()}
+        before = {unit: self._segments.predecessors(unit) for unit in rows}
+        todo = self._core.seen(rows, before, finished)
+        for unit in todo.drop:
+            self.drop(self.units[claim_unit(self.group, unit)])
+        if not todo.claim:
+            return []
+        try:
+            owned = await self._claim(todo.claim, found)
+        except BaseException:
+            self._core.claim_failed(todo.claim)
+            raise
+        self._core.claimed(todo.claim)
+        return owned
 
-    async def _claim(self, due: list[Unit], found: Look) -> None:
+    async def _claim(self, due: list[Unit], found: Look) -> list[OwnedUnit]:
         owner = f"{self._session}:{self._token}"
 
         def claim(tx: Tx) -> list[OwnedUnit]:
@@ -131,98 +155,14 @@ class Private:
             return owned
 
         locks = [claims.lock(self.group, claim_unit(self.group, unit)) for unit in due]
-        for unit in await self._post.host.in_transaction(
-            claim, (*sessions.locks(self._session), *locks)
-        ):
-            self._open[unit.unit] = unit
-            self._sink.open(unit)
+        return await self._host.in_transaction(claim, (*sessions.locks(self._session), *locks))
 
     def _listen(self, found: Look) -> None:
-        loop = asyncio.get_running_loop()
-
-        def heard() -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._news.set)
-
-        for stream_id in set(found.streams) - self._listening_to:
-            self._listening_to.add(stream_id)
-            catalog = self._post.host.log.catalog
-            self._stop_listening.append(catalog.subscribe(streams.channel(stream_id), heard))
-
-    # --- what the consumer says ---
-
-    def owns(self, name: str) -> bool:
-        """Whether a unit is one of this subscription."""
-        return name in self._open
-
-    def drained(self, name: str, progress: Progress) -> None:
-        """Nothing of the unit is in flight."""
-        self._open.pop(name, None)
-        waiting = self._drained.pop(name, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(progress)
-
-    def fenced(self, name: str) -> None:
-        """Somebody else has the unit."""
-        self._open.pop(name, None)
-        waiting = self._drained.pop(name, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(Progress())
-
-    def finished(self, name: str, token: int) -> None:
-        """A sealed segment is consumed: what follows it may open."""
-        unit = self._open.get(name)
-        if unit is not None and unit.token == token:
-            self._post.spawn(self._finish(unit))
-
-    async def _finish(self, unit: OwnedUnit) -> None:
-        def finish(tx: Tx) -> None:
-            claims.check(tx, self.group, unit.unit, unit.token)
-            place = f"{unit.stream}/{unit.segment}"
-            starts.put_finished(tx, self.group, place, unit.segment_id)
-
-        locks = (
-            claims.lock(self.group, unit.unit),
-            entries.lock(starts.finished_bucket(self.group)),
-        )
-        try:
-            await self._post.host.in_transaction(finish, locks)
-        except Fenced:
+        """Hear of appends, splits and merges of the streams there are."""
+        if self.over:
             return
-        with suppress(UnknownUnitError):
-            self._sink.drain(unit.unit, unit.token)
-        self._news.set()
-
-    # --- the end ---
-
-    async def drain(self, timeout_s: float) -> None:
-        """Hand out nothing more, and wait for what is in flight."""
-        self._closing = True
-        self._news.set()
-        for stop in self._stop_listening:
-            stop()
-        self._stop_listening.clear()
-        loop = asyncio.get_running_loop()
-        waiting = []
-        for name, unit in list(self._open.items()):
-            with suppress(UnknownUnitError):
-                self._sink.drain(name, unit.token)
-                waiting.append(self._drained.setdefault(name, loop.create_future()))
-        await asyncio.sleep(0)
-        if waiting and timeout_s > 0:
-            await asyncio.wait(waiting, timeout=timeout_s)
-        for name, unit in list(self._open.items()):
-            why = Fenced(self.group, name, unit.token, unit.token + 1)
-            with suppress(UnknownUnitError):
-                self._sink.abandon(name, unit.token, why)
-        self._open.clear()
-
-    async def close(self) -> None:
-        """Stop following."""
-        self._closing = True
-        for stop in self._stop_listening:
-            stop()
-        self._stop_listening.clear()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        heard = calling_on(asyncio.get_running_loop(), self.follow)
+        catalog = self._host.log.catalog
+        for stream_id in found.streams.keys() - self._listening.keys():
+            channel = streams.channel(stream_id)
+            self._listening[stream_id] = catalog.subscribe(channel, heard)

@@ -24,6 +24,7 @@ from headrace.errors import (
     UnknownSessionError,
     UnknownSubscriptionError,
 )
+from headrace.groups.consumer import OwnedUnit
 from headrace.groups.shared.admin import Groups
 from headrace.groups.shared.borrowing import Borrowing
 from headrace.groups.shared.session import Session
@@ -65,15 +66,15 @@ def test_shared_and_private_subscriptions_stand_side_by_side(catalog_url: str) -
 def test_a_unit_that_comes_while_a_session_closes_does_not_hold_it_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opening = Borrowing._open
+    opening = Borrowing.look
     may_open = asyncio.Event()
     may_open.set()
 
-    async def slowly(self: Borrowing) -> None:
+    async def slowly(self: Borrowing) -> list[OwnedUnit]:
         await may_open.wait()
-        await opening(self)
+        return await opening(self)
 
-    monkeypatch.setattr(Borrowing, "_open", slowly)
+    monkeypatch.setattr(Borrowing, "look", slowly)
 
     async def test() -> None:
         async with open_log(tmp_path / "d") as hr:
@@ -89,7 +90,7 @@ def test_a_unit_that_comes_while_a_session_closes_does_not_hold_it_up(
             await session.subscribe("$share/g/refunds.>")
             await until(lambda: session._borrowing._opening, "another unit")
             closing = asyncio.create_task(session.close(grace_s=600))
-            await until(lambda: session._borrowing._closing, "its closing")
+            await until(lambda: session._borrowing.over, "its closing")
             may_open.set()
             await until(lambda: not session._borrowing._opening, "a look at the unit")
             assert not closing.done()
