@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from bench.harness import Result, at_least, at_most, show
 from headrace.groups.delivery import DeliveryConfig, Dispatcher
-from headrace.groups.partitioned.distribution import blocks, moved, sticky
-from headrace.groups.ranges import AckedRanges
+from headrace.groups.partitioned.core.distribution import blocks, moved, sticky
+from headrace.groups.progress.ranges import AckedRanges
 
 EVENTS = 500_000
 EVENTS_PER_S_MIN = 500_000

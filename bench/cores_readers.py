@@ -33,8 +33,8 @@ from headrace.groups.readers import (
     apply,
     positions,
 )
-from headrace.groups.readers.balance import segments_to_release
-from headrace.groups.readers.records import LogEntry, decode_state, encode_entry, encode_state
+from headrace.groups.readers.core.balance import segments_to_release
+from headrace.groups.readers.core.records import LogEntry, decode_state, encode_entry, encode_state
 
 SEGMENTS = 10_000
 READERS = 500

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 
 from bench.harness import Result, at_most, show
-from headrace.regions.cursor import CursorReceipt, OriginCursor
-from headrace.regions.index import SnapshotIndex
-from headrace.regions.markers import RegionPosition, Snapshot, Update
-from headrace.regions.origins import OriginMap
-from headrace.regions.progress import CursorDelta, LaneDelta
-from headrace.regions.stamps import Life, Stamp
-from headrace.regions.updates import SnapshotCursor
+from headrace.regions.core.cursor import CursorReceipt, OriginCursor
+from headrace.regions.core.index import SnapshotIndex
+from headrace.regions.core.markers import RegionPosition, Snapshot, Update
+from headrace.regions.core.origins import OriginMap
+from headrace.regions.core.progress import CursorDelta, LaneDelta
+from headrace.regions.core.stamps import Life, Stamp
+from headrace.regions.core.updates import SnapshotCursor
 
 RANGES = 1_000_000
 CHANGES = 1000

@@ -14,11 +14,23 @@ from typing import Any
 
 from bench.harness import Result, at_most, show
 from headrace.groups.progress import Progress
-from headrace.groups.shared.balance import plan_by_lag
-from headrace.groups.shared.leader import Leader
-from headrace.groups.shared.messages import LeaderWanted, Ping, UnitReport, UpdateProgress, unit_of
-from headrace.groups.shared.records import Commit, LeaderEffect, Listing, SegmentInfo, ToBorrower
-from headrace.groups.shared.settings import LeaderSettings
+from headrace.groups.shared.core.balance import plan_by_lag
+from headrace.groups.shared.core.leader import Leader
+from headrace.groups.shared.core.messages import (
+    LeaderWanted,
+    Ping,
+    UnitReport,
+    UpdateProgress,
+    unit_of,
+)
+from headrace.groups.shared.core.records import (
+    Commit,
+    LeaderEffect,
+    Listing,
+    SegmentInfo,
+    ToBorrower,
+)
+from headrace.groups.shared.core.settings import LeaderSettings
 
 GROUP = "audit:orders.>"
 SIZES = ((1_000, 100), (10_000, 1_000), (100_000, 10_000))

@@ -11,19 +11,19 @@ import time
 
 import headrace
 from bench.shared_runtime import member_of, until
-from headrace.groups.shared.node import Node, SharedOptions
+from headrace.groups.shared.runtime.peer import LocalPeer, SharedOptions
 
 
 async def main(url: str) -> None:
     loop = asyncio.get_running_loop()
     async with headrace.open(url, housekeeping=False) as hr:
-        node = Node(hr, SharedOptions())
-        await node.open()
-        member = member_of(node, "first")
+        peer = LocalPeer(hr, SharedOptions())
+        await peer.open()
+        member = member_of(peer, "first")
         await until(lambda: bool(member.units))
         print("ready", flush=True)
         while await loop.run_in_executor(None, sys.stdin.readline):
-            print(time.process_time(), len(node.leaders), flush=True)
+            print(time.process_time(), len(peer.leaders), flush=True)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ from headrace.catalog import Tx
 from headrace.errors import Fenced, HeadraceError
 from headrace.groups.consumer import OwnedUnit, UnitAck, UnitEvents
 from headrace.groups.progress import Progress
-from headrace.groups.shared.borrowing import Borrowing
-from headrace.groups.shared.node import Node, SharedOptions
+from headrace.groups.shared.runtime.borrowing import Borrowing
+from headrace.groups.shared.runtime.peer import LocalPeer, SharedOptions
 
 TEXT = "$share/g/>"
 SEGMENTS_PER_STREAM = 1_000
@@ -62,10 +62,10 @@ class Counting:
     def fail(self, error: HeadraceError) -> None: ...
 
 
-def member_of(node: Node, name: str) -> Counting:
+def member_of(peer: LocalPeer, name: str) -> Counting:
     sink = Counting()
-    sink.borrowing = Borrowing(node, sink, name, 1, node.options.borrower)
-    node.add_session(f"{name}:1", sink.borrowing)
+    sink.borrowing = Borrowing(peer, sink, name, 1, peer.options.borrower)
+    peer.add_session(f"{name}:1", sink.borrowing)
     sink.borrowing.subscribe(TEXT)
     return sink
 
@@ -96,7 +96,7 @@ async def _joining(segments: int, members: int) -> list[Result]:
     with tempfile.TemporaryDirectory() as folder:
         async with headrace.open(folder, housekeeping=False) as hr:
             await _prepare(hr, segments)
-            here, there = Node(hr, SharedOptions()), Node(hr, SharedOptions())
+            here, there = LocalPeer(hr, SharedOptions()), LocalPeer(hr, SharedOptions())
             await here.open()
             await there.open()
             sinks = [member_of((here, there)[n % 2], f"m{n}") for n in range(members)]
@@ -145,7 +145,7 @@ class Led:
 
     def __init__(self, hr: headrace.Headrace, folder: str) -> None:
         self._hr = hr
-        self._nodes: list[Node] = []
+        self._peers: list[LocalPeer] = []
         self.sinks: list[Counting] = []
         self.process = subprocess.Popen(
             [sys.executable, "-m", "bench.shared_leader", folder],
@@ -159,10 +159,10 @@ class Led:
         """Let members in, over a number of connections, and wait until all have their share."""
         await self._line()
         for _ in range(connections):
-            node = Node(self._hr, SharedOptions())
-            await node.open()
-            self._nodes.append(node)
-        self.sinks = [member_of(self._nodes[n % connections], f"m{n}") for n in range(members)]
+            peer = LocalPeer(self._hr, SharedOptions())
+            await peer.open()
+            self._peers.append(peer)
+        self.sinks = [member_of(self._peers[n % connections], f"m{n}") for n in range(members)]
         # One more member is in the leader's process.
         share = segments // (members + 1)
         await until(lambda: min(len(sink.units) for sink in self.sinks) >= share)
@@ -186,8 +186,8 @@ class Led:
         return await asyncio.to_thread(self.process.stdout.readline)
 
     async def close(self) -> None:
-        for node in self._nodes:
-            await node.close()
+        for peer in self._peers:
+            await peer.close()
         self.kill()
 
     def kill(self) -> None:

@@ -108,7 +108,7 @@ def test_files_and_errors_that_are_named_exist(document: Path) -> None:
     text = document.read_text()
     for path in re.findall(r"`((?:src|tests|bench|docs)/[\w./-]+)`", text):
         assert (ROOT / path).exists(), path
-    for path in re.findall(r"`((?:log|catalog|groups|cli)/\w+\.py)`", text):
+    for path in re.findall(r"`((?:api|host|log|catalog|groups|cli)/[\w/]+\.py)`", text):
         assert (PACKAGE / path).exists(), path
     for name in re.findall(r"`(\w+Error)`", text):
         assert hasattr(headrace.errors, name), name

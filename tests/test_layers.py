@@ -13,13 +13,14 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "compiled", "subjects"}),
     frozenset({"catalog", "store"}),
     frozenset({"log"}),
+    frozenset({"host", "net"}),
     frozenset({"groups", "regions", "epochs"}),
     frozenset({"api"}),
-    frozenset({"cli", "node", "spark", "sim", "__main__"}),
+    frozenset({"cli", "node", "spark", "sim", "testing", "__main__"}),
 )
 """From the bottom up; modules of one layer may use each other.
 
-``api`` is what stands in no folder: the package itself, and the modules it is made of.
+To ``api`` belongs also what stands in no folder: the package itself, and ``headrace.sync``.
 """
 
 RANKS = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
@@ -85,7 +86,7 @@ def test_an_import_that_points_upwards_is_found(tmp_path: Path) -> None:
     )
     (tmp_path / "log" / "bad.py").write_text(
         "def f():\n    from headrace.groups.shared import x\n"
-        "if TYPE_CHECKING:\n    import headrace.client\n"
+        "if TYPE_CHECKING:\n    import headrace.api.client\n"
     )
     (tmp_path / "catalog" / "bad.py").write_text(
         "from ..log import read\nfrom .. import cli\nfrom headrace import open\n"

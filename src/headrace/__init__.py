@@ -26,7 +26,9 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from headrace.appender import Appender
+    from headrace.api.appender import Appender
+    from headrace.api.client import Headrace, Transaction, open
+    from headrace.api.reading import Reading
     from headrace.catalog.producers import Placed
     from headrace.catalog.streams import (
         ByBytes,
@@ -38,15 +40,13 @@ if TYPE_CHECKING:
         Segment,
         Stream,
     )
-    from headrace.client import Headrace, Transaction, open
     from headrace.groups.consumer import Batch, ConsumerOptions, Delivery
     from headrace.groups.delivery import DeliveryConfig
-    from headrace.groups.shared.node import SharedOptions
-    from headrace.groups.shared.session import Session
+    from headrace.groups.shared.runtime.peer import SharedOptions
+    from headrace.groups.shared.runtime.session import Session
     from headrace.log.compact import CompactionPolicy
     from headrace.log.events import Event
     from headrace.log.position import Position
-    from headrace.reading import Reading
 
 __version__ = "0.1.0"
 
@@ -88,16 +88,16 @@ _HOMES = {
     "headrace.catalog.streams": (
         "ByBytes", "ByEvents", "Consumed", "Fixed", "Groups", "Limits", "Segment", "Stream",
     ),
-    "headrace.appender": ("Appender",),
-    "headrace.client": ("Headrace", "Transaction", "open"),
+    "headrace.api.appender": ("Appender",),
+    "headrace.api.client": ("Headrace", "Transaction", "open"),
     "headrace.groups.consumer": ("Batch", "ConsumerOptions", "Delivery"),
     "headrace.groups.delivery": ("DeliveryConfig",),
-    "headrace.groups.shared.node": ("SharedOptions",),
-    "headrace.groups.shared.session": ("Session",),
+    "headrace.groups.shared.runtime.peer": ("SharedOptions",),
+    "headrace.groups.shared.runtime.session": ("Session",),
     "headrace.log.compact": ("CompactionPolicy",),
     "headrace.log.events": ("Event",),
     "headrace.log.position": ("Position",),
-    "headrace.reading": ("Reading",),
+    "headrace.api.reading": ("Reading",),
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import headrace
 import headrace.sync
-from headrace.appender import WAITING_APPENDS
+from headrace.api.appender import WAITING_APPENDS
 from headrace.catalog.sqlite import LOCK_FILE
 from headrace.errors import (
     AppenderClosedError,

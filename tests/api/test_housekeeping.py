@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import headrace
-from headrace import housekeeping
+from headrace.api import housekeeping
 from headrace.catalog.streams import Limits, StreamConfig
 from headrace.log.events import Event
 from headrace.log.log import Log

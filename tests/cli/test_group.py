@@ -12,7 +12,7 @@ import pytest
 from headrace.groups.partitioned.names import GroupName
 from headrace.log.open import open_log
 from tests.cli.conftest import Cli, Result
-from tests.groups.partitioned.feeder import fill
+from tests.groups.partitioned.runtime.feeder import fill
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.cli.sim import app
-from headrace.groups.shared.holdings import Holdings
+from headrace.groups.shared.core.holdings import Holdings
 from headrace.sim import planted
 from headrace.sim.planted import PlantedBug, patched
 

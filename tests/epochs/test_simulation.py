@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.epochs.lifecycle import (
+from headrace.epochs.core.lifecycle import (
     EPOCH_TRANSITIONS,
     SUBSCRIPTION_TRANSITIONS,
     EpochState,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.groups.shared.leader import Leader
+from headrace.groups.shared.core.leader import Leader
 from headrace.sim.planted import PlantedBug, hunt_planted, patched, planted_bugs
 
 SHARED = tuple(bug for bug in planted_bugs() if bug.name.startswith("shared/"))

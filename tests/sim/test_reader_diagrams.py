@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.groups.readers.checkpoints import CHECKPOINT_TRANSITIONS
-from headrace.groups.readers.segments import SEGMENT_TRANSITIONS
+from headrace.groups.readers.core.checkpoints import CHECKPOINT_TRANSITIONS
+from headrace.groups.readers.core.segments import SEGMENT_TRANSITIONS
 from headrace.sim.reader_diagrams import FILE_NAME, render
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.regions.controller import TRANSITIONS
+from headrace.regions.core.controller import TRANSITIONS
 from headrace.sim import ALL_FAULTS, Fault, Summary, replay, run_seed, scenario_named
 from headrace.sim.fleet import run_fleet
 from headrace.sim.planted import PlantedBug, hunt_planted

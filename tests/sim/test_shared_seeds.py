@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.groups.shared.registry import StartLeader
+from headrace.groups.shared.core.registry import StartLeader
 from headrace.sim import ALL_FAULTS, Fault, Summary, replay, run_seed, scenario_named
 from headrace.sim.fleet import run_fleet
 from headrace.sim.scenarios.shared import SharedScenario
-from headrace.sim.scenarios.shared_node import LEADER_SETTINGS
+from headrace.sim.scenarios.shared_peer import LEADER_SETTINGS
 from headrace.sim.store import Done
 from headrace.sim.world import World
 
@@ -85,15 +85,15 @@ def test_each_fault_alone_is_survived(kind: Fault) -> None:
     assert set(result.faults) <= {kind.value}
 
 
-def test_node_that_loads_a_group_after_its_lease_ran_out_does_not_lead_it() -> None:
+def test_peer_that_loads_a_group_after_its_lease_ran_out_does_not_lead_it() -> None:
     scenario = SharedScenario(World(1, faults=()))
     scenario.build()
-    node = scenario.nodes[0]
+    peer = scenario.peers[0]
     start = StartLeader("late", token=1, sent_ms=-LEADER_SETTINGS.lease_ttl_ms)
-    node.loading["late"] = start
-    node.stored(("load", start), Done([]))
-    assert "late" not in node.leaders
-    assert "late" not in node.registry.local
+    peer.loading["late"] = start
+    peer.stored(("load", start), Done([]))
+    assert "late" not in peer.leaders
+    assert "late" not in peer.registry.local
 
 
 def test_story_is_the_same_to_the_byte_and_in_every_interpreter() -> None:

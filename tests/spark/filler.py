@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from headrace.catalog.batches import NewBatch
 from headrace.groups.partitioned.names import GroupName
-from headrace.groups.partitioned.work_queue import Round
+from headrace.groups.partitioned.runtime.work_queue import Round
 from headrace.log.log import Log
 from headrace.spark.partition import PartitionJob
 

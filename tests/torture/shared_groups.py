@@ -293,7 +293,7 @@ class Ordeal:
         return None
 
     def _leader(self, groups: Groups) -> Member | None:
-        """Who leads; the name of a node holds the number of its process."""
+        """Who leads; the name of a peer holds the number of its process."""
         try:
             name = groups.get("g").leader or ""
         except HeadraceError:

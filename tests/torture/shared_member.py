@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import headrace
 from headrace.errors import AckUnsettledError, CatalogUnavailableError, Fenced, HeadraceError
-from headrace.groups.shared.settings import BorrowerSettings, LeaderSettings
+from headrace.groups.shared.core.settings import BorrowerSettings, LeaderSettings
 
 T = TypeVar("T")
 
@@ -131,9 +131,9 @@ async def main(url: str, name: str, output: str, text: str) -> None:
             await patiently(lambda: session.subscribe(text, start="earliest"))
         consuming = asyncio.create_task(consume(session, journal))
         print("ready", flush=True)
-        node = await hr._shared.node()
+        peer = await hr._shared.peer()
         while (await loop.run_in_executor(None, sys.stdin.readline)).strip() == "cut":
-            for connection in (*node.listener.connections, *node.peers.connections.values()):
+            for connection in (*peer.listener.connections, *peer.peers.connections.values()):
                 connection.abort()
         await session.close(grace_s=10)
         await asyncio.gather(consuming, return_exceptions=True)

@@ -20,9 +20,9 @@ from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
 from headrace.errors import Fenced
 from headrace.groups.consumer import Delivery
-from headrace.groups.partitioned.member import Member
-from headrace.groups.partitioned.messages import Phase
-from headrace.groups.partitioned.options import PIN_TTL_MS
+from headrace.groups.partitioned.core.messages import Phase
+from headrace.groups.partitioned.runtime.member import Member
+from headrace.groups.partitioned.runtime.options import PIN_TTL_MS
 
 
 def join(
@@ -92,7 +92,7 @@ def join(
                 telling.cancel()
 
     # What becomes of the member is told here in its own words.
-    with quiet("headrace.groups.partitioned.member"), suppress(asyncio.CancelledError):
+    with quiet("headrace.groups.partitioned.runtime.member"), suppress(asyncio.CancelledError):
         asyncio.run(run())  # cancelled: it was asked to end, and all is handed over
 
 

@@ -14,9 +14,9 @@ from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options, console, print_json
 from headrace.groups.partitioned import admin
 from headrace.groups.partitioned.admin import GroupInfo
-from headrace.groups.partitioned.config import MemberMapping
+from headrace.groups.partitioned.core.config import MemberMapping
 from headrace.groups.partitioned.explain import filling_finding
-from headrace.groups.partitioned.units import GroupKind
+from headrace.groups.partitioned.runtime.units import GroupKind
 from headrace.log.read import Place
 
 static = App(

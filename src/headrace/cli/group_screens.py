@@ -11,11 +11,11 @@ from rich.table import Table
 from headrace.cli.policies import size_text
 from headrace.cli.screens import time_text
 from headrace.groups.partitioned.admin import GroupInfo
-from headrace.groups.partitioned.config import ElasticGroupConfig
+from headrace.groups.partitioned.core.config import ElasticGroupConfig
+from headrace.groups.partitioned.core.status import GroupStatus
 from headrace.groups.partitioned.explain import Explanation, numbers
 from headrace.groups.partitioned.lag import GroupLag
-from headrace.groups.partitioned.record import Recorded
-from headrace.groups.partitioned.status import GroupStatus
+from headrace.groups.partitioned.runtime.record import Recorded
 
 
 def group_data(info: GroupInfo) -> dict[str, Any]:

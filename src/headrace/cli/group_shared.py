@@ -16,7 +16,7 @@ from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options, console, print_json
 from headrace.cli.screens import time_text
 from headrace.groups.shared.admin import GroupInfo, Groups
-from headrace.groups.shared.records import Decision
+from headrace.groups.shared.core.records import Decision
 from headrace.groups.shared.starts import Start
 from headrace.subjects import overlaps, parse_share
 

@@ -17,7 +17,7 @@ from rich.progress import Progress
 from headrace.cli.values import pair
 
 if TYPE_CHECKING:
-    from headrace.client import Headrace
+    from headrace.api.client import Headrace
     from headrace.log.log import Log
 
 CATALOG_VARIABLE = "HEADRACE_CATALOG"

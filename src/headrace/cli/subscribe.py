@@ -18,7 +18,7 @@ from headrace.errors import Fenced
 from headrace.subjects import parse_filter, parse_share
 
 if TYPE_CHECKING:
-    from headrace.groups.shared.session import Session
+    from headrace.groups.shared.runtime.session import Session
 
 app = App(name="subscribe", help_epilogue="")
 

@@ -4,8 +4,8 @@ Pure cores, without I/O or clocks: :class:`Publisher` for one partition, :class:
 many, and between them the messages and bounded queues of a link.
 """
 
-from headrace.epochs.antichains import Antichain, CountedAntichain, Frontier, counted
-from headrace.epochs.effects import (
+from headrace.epochs.core.antichains import Antichain, CountedAntichain, Frontier, counted
+from headrace.epochs.core.effects import (
     Advanced,
     Deliver,
     Drop,
@@ -19,8 +19,8 @@ from headrace.epochs.effects import (
     Ready,
     Skipped,
 )
-from headrace.epochs.history import EpochHistory, Start
-from headrace.epochs.messages import (
+from headrace.epochs.core.history import EpochHistory, Start
+from headrace.epochs.core.messages import (
     Aborted,
     Data,
     FrontierUpdate,
@@ -29,11 +29,11 @@ from headrace.epochs.messages import (
     Skip,
     Snapshot,
 )
-from headrace.epochs.publisher import Cut, Published, Publisher
-from headrace.epochs.queues import QueuePolicy, QueueSettings
-from headrace.epochs.subscriber import Subscriber
-from headrace.epochs.times import INTEGERS, PAIRS, Time, TimeShape
-from headrace.epochs.token import ResumeToken
+from headrace.epochs.core.publisher import Cut, Published, Publisher
+from headrace.epochs.core.queues import QueuePolicy, QueueSettings
+from headrace.epochs.core.subscriber import Subscriber
+from headrace.epochs.core.times import INTEGERS, PAIRS, Time, TimeShape
+from headrace.epochs.core.token import ResumeToken
 
 __all__ = [
     "INTEGERS",

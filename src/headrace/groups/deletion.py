@@ -11,7 +11,7 @@ from headrace.catalog import Tx
 from headrace.catalog.streams import Stream
 from headrace.errors import StreamInUseError
 from headrace.groups.partitioned import admin
-from headrace.groups.partitioned.units import GroupKind
+from headrace.groups.partitioned.runtime.units import GroupKind
 from headrace.groups.shared import properties
 from headrace.log.log import Log
 from headrace.subjects import overlaps

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.groups.shared import assignment, borrower
+from headrace.groups.shared.core import assignment, borrower
 
 FILE_NAME = "shared-groups-states.md"
 
@@ -22,7 +22,7 @@ _INTRODUCTION = """\
 # Shared groups: states
 
 Drawn by `python -m headrace.sim.diagrams` from the transition tables in
-`headrace.groups.shared.borrower` and `headrace.groups.shared.assignment`. Do not edit.
+`headrace.groups.shared.core.borrower` and `headrace.groups.shared.core.assignment`. Do not edit.
 """
 
 _ABOUT_BORROWERS = """\

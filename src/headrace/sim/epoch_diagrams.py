@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TypeVar
 
-from headrace.epochs.lifecycle import (
+from headrace.epochs.core.lifecycle import (
     EPOCH_TRANSITIONS,
     SUBSCRIPTION_TRANSITIONS,
     EpochState,
@@ -26,7 +26,7 @@ _INTRODUCTION = """\
 # Epochs: states
 
 Drawn by `python -m headrace.sim.epoch_diagrams` from the transition tables in
-`headrace.epochs.lifecycle`. Do not edit.
+`headrace.epochs.core.lifecycle`. Do not edit.
 """
 
 _ABOUT_EPOCHS = """\

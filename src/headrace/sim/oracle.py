@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.groups.progress import Progress
-from headrace.groups.ranges import AckedRanges
+from headrace.groups.progress.ranges import AckedRanges
 from headrace.sim.log import Event
 from headrace.sim.world import World
 

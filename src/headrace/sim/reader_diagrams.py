@@ -6,8 +6,8 @@ older than the tables, and another when the rules do what a table does not show.
 
 from __future__ import annotations
 
-from headrace.groups.readers.checkpoints import CHECKPOINT_TRANSITIONS, CheckpointStatus
-from headrace.groups.readers.segments import SEGMENT_TRANSITIONS, SegmentStatus
+from headrace.groups.readers.core.checkpoints import CHECKPOINT_TRANSITIONS, CheckpointStatus
+from headrace.groups.readers.core.segments import SEGMENT_TRANSITIONS, SegmentStatus
 from headrace.sim.diagrams import mermaid, write_page
 
 FILE_NAME = "reader-groups-states.md"
@@ -16,7 +16,7 @@ _INTRODUCTION = """\
 # Reader groups: states
 
 Drawn by `python -m headrace.sim.reader_diagrams` from the transition tables in
-`headrace.groups.readers.segments` and `headrace.groups.readers.checkpoints`. Do not edit.
+`headrace.groups.readers.core.segments` and `headrace.groups.readers.core.checkpoints`. Do not edit.
 """
 
 _ABOUT_SEGMENTS = """\

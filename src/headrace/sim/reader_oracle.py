@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from headrace.groups.progress import Progress
-from headrace.groups.ranges import AckedRanges
-from headrace.groups.readers.checkpoints import CheckpointKind
-from headrace.groups.readers.records import LogEntry
-from headrace.groups.readers.rules import Outcome
-from headrace.groups.readers.segments import END, Position, SegmentId, falls
-from headrace.groups.readers.synchronizer import Replica
-from headrace.groups.readers.updates import (
+from headrace.groups.progress.ranges import AckedRanges
+from headrace.groups.readers.core.checkpoints import CheckpointKind
+from headrace.groups.readers.core.records import LogEntry
+from headrace.groups.readers.core.rules import Outcome
+from headrace.groups.readers.core.segments import END, Position, SegmentId, falls
+from headrace.groups.readers.core.synchronizer import Replica
+from headrace.groups.readers.core.updates import (
     AckCheckpoint,
     AddReader,
     Awaited,

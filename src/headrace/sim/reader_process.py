@@ -14,8 +14,8 @@ import msgspec
 from headrace.errors import StaleDeliveryError, UnknownDeliveryError
 from headrace.groups.delivery import DeliveryConfig, Dispatcher
 from headrace.groups.progress import Progress
-from headrace.groups.readers import failure
-from headrace.groups.readers.reader import (
+from headrace.groups.readers.core import failure
+from headrace.groups.readers.core.reader import (
     Begin,
     Detect,
     Effect,
@@ -29,13 +29,13 @@ from headrace.groups.readers.reader import (
     StartAgain,
     Stop,
 )
-from headrace.groups.readers.records import LogEntry
-from headrace.groups.readers.rules import Outcome as Applied
-from headrace.groups.readers.segments import END, SegmentId, positions
-from headrace.groups.readers.settings import ReaderSettings
-from headrace.groups.readers.state import ReaderGroupState
-from headrace.groups.readers.synchronizer import Replica
-from headrace.groups.readers.updates import (
+from headrace.groups.readers.core.records import LogEntry
+from headrace.groups.readers.core.rules import Outcome as Applied
+from headrace.groups.readers.core.segments import END, SegmentId, positions
+from headrace.groups.readers.core.settings import ReaderSettings
+from headrace.groups.readers.core.state import ReaderGroupState
+from headrace.groups.readers.core.synchronizer import Replica
+from headrace.groups.readers.core.updates import (
     AddReader,
     RemoveReader,
     Update,

@@ -14,12 +14,12 @@ import msgspec
 
 from headrace.errors import ReaderGroupError
 from headrace.groups.progress import Progress
-from headrace.groups.readers import cuts
-from headrace.groups.readers.records import decode_entry, encode_entry
-from headrace.groups.readers.rules import Outcome as Applied
-from headrace.groups.readers.segments import END, Cut, SegmentId
-from headrace.groups.readers.synchronizer import Replica
-from headrace.groups.readers.updates import (
+from headrace.groups.readers.core import cuts
+from headrace.groups.readers.core.records import decode_entry, encode_entry
+from headrace.groups.readers.core.rules import Outcome as Applied
+from headrace.groups.readers.core.segments import END, Cut, SegmentId
+from headrace.groups.readers.core.synchronizer import Replica
+from headrace.groups.readers.core.updates import (
     CheckpointAcked,
     CheckpointCreated,
     Claimed,

@@ -6,7 +6,7 @@ than the table.
 
 from __future__ import annotations
 
-from headrace.regions.controller import TRANSITIONS, Phase
+from headrace.regions.core.controller import TRANSITIONS, Phase
 from headrace.sim.diagrams import mermaid, write_page
 
 FILE_NAME = "region-states.md"
@@ -15,7 +15,7 @@ _INTRODUCTION = """\
 # Regions: states of a snapshot
 
 Drawn by `python -m headrace.sim.region_diagrams` from the transition table in
-`headrace.regions.controller`. Do not edit.
+`headrace.regions.core.controller`. Do not edit.
 
 A snapshot relates a position of one region's log to positions of the others. The members are fixed
 when it starts. With one remote region a single round of answers completes it; with more, a second

@@ -22,13 +22,13 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from headrace.groups.ranges import AckedRanges
-from headrace.regions.cursor import OriginCursor
-from headrace.regions.markers import Snapshot
-from headrace.regions.origins import lane_reaches
-from headrace.regions.progress import OriginProgress
-from headrace.regions.stamps import Life, Stamp
-from headrace.regions.updates import SnapshotCursor
+from headrace.groups.progress.ranges import AckedRanges
+from headrace.regions.core.cursor import OriginCursor
+from headrace.regions.core.markers import Snapshot
+from headrace.regions.core.origins import lane_reaches
+from headrace.regions.core.progress import OriginProgress
+from headrace.regions.core.stamps import Life, Stamp
+from headrace.regions.core.updates import SnapshotCursor
 
 if TYPE_CHECKING:
     from headrace.sim.region_process import Region

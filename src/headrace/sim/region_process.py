@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.groups.ranges import AckedRanges
-from headrace.regions.cursor import CursorMessage, CursorReceipt, OriginCursor
-from headrace.regions.effects import (
+from headrace.groups.progress.ranges import AckedRanges
+from headrace.regions.core.cursor import CursorMessage, CursorReceipt, OriginCursor
+from headrace.regions.core.effects import (
     Aborted,
     Append,
     Effect,
@@ -23,10 +23,10 @@ from headrace.regions.effects import (
     SkipReason,
     SnapshotSettings,
 )
-from headrace.regions.markers import Marker, Snapshot, Update, recipients
-from headrace.regions.origins import lane_of, lane_reaches
-from headrace.regions.segment import LinkedSegment
-from headrace.regions.updates import SnapshotCursor
+from headrace.regions.core.markers import Marker, Snapshot, Update, recipients
+from headrace.regions.core.origins import lane_of, lane_reaches
+from headrace.regions.core.segment import LinkedSegment
+from headrace.regions.core.updates import SnapshotCursor
 from headrace.sim.world import Process, World
 
 if TYPE_CHECKING:

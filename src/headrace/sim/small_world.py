@@ -14,13 +14,13 @@ import msgspec
 
 from headrace.errors import ProtocolError
 from headrace.groups.progress import Progress
-from headrace.groups.shared import effects as b
-from headrace.groups.shared import records
-from headrace.groups.shared.agent import Agent
-from headrace.groups.shared.assignment import AssignmentStatus
-from headrace.groups.shared.borrower import Status
-from headrace.groups.shared.leader import Leader
-from headrace.groups.shared.messages import (
+from headrace.groups.shared.core import effects as b
+from headrace.groups.shared.core import records
+from headrace.groups.shared.core.agent import Agent
+from headrace.groups.shared.core.assignment import AssignmentStatus
+from headrace.groups.shared.core.borrower import Status
+from headrace.groups.shared.core.leader import Leader
+from headrace.groups.shared.core.messages import (
     Grant,
     Invalidate,
     LeaderWanted,
@@ -30,7 +30,7 @@ from headrace.groups.shared.messages import (
     UpdateProgress,
     unit_of,
 )
-from headrace.groups.shared.settings import BorrowerSettings, LeaderSettings
+from headrace.groups.shared.core.settings import BorrowerSettings, LeaderSettings
 from headrace.sim.world import InvariantViolation
 
 GROUP = "g"

@@ -1,7 +1,7 @@
 """The partition job: fills the work queue of an elastic group from its source stream.
 
-The work goes in rounds (:mod:`headrace.groups.partitioned.work_queue`).  The driver plans one:
-which offsets of which segments.  Tasks read those straight from the log, compute the partitions and
+The work goes in rounds (:mod:`headrace.groups.partitioned.runtime.work_queue`).  The driver plans
+one, which offsets of which segments.  Tasks read them from the log, compute the partitions and
 encode the rows of each: small shares go back with the answer, large ones are written as files.
 The driver appends all of them and moves the places in the source forward, in one transaction that
 first checks that no other round came before.  So there is no checkpoint to keep, a job that dies
@@ -34,9 +34,9 @@ from headrace.errors import (
     UnknownGroupError,
     UnknownStreamError,
 )
-from headrace.groups.partitioned.config import ElasticGroupConfig
+from headrace.groups.partitioned.core.config import ElasticGroupConfig
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
-from headrace.groups.partitioned.work_queue import (
+from headrace.groups.partitioned.runtime.work_queue import (
     Round,
     SegmentRead,
     commit_round,

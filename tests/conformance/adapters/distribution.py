@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from headrace.groups.partitioned.distribution import blocks
+from headrace.groups.partitioned.core.distribution import blocks
 from tests.conformance.registry import Adapter
 
 _LABEL_NAMES_MAX = 4

@@ -30,8 +30,8 @@ from headrace.groups.readers import (
     decide,
     positions,
 )
-from headrace.groups.readers.balance import wants_release
-from headrace.groups.readers.records import encode_state
+from headrace.groups.readers.core.balance import wants_release
+from headrace.groups.readers.core.records import encode_state
 from tests.conformance.registry import Adapter
 
 Offsets = dict[str, int]

@@ -1,6 +1,6 @@
 """``region-cases/1``: replicated groups, from snapshots to what is pending after a fail-over.
 
-A case is played with one :class:`~headrace.regions.segment.LinkedSegment` per region.  What is
+A case is played with one :class:`~headrace.regions.core.segment.LinkedSegment` per region.  What is
 here is only the model of the log and of the replication channels; every rule is the cores'.  The
 group is kept in both modes at once: positions and counts are those under snapshots, and under
 origin cursors too nothing may be skipped, and acks made out of order must arrive.
@@ -18,12 +18,12 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.errors import SnapshotRefusedError
-from headrace.regions.cursor import OriginCursor
-from headrace.regions.effects import Append, Effect, SnapshotSettings
-from headrace.regions.markers import Marker, Request, Response, Snapshot, Update, recipients
-from headrace.regions.origins import lane_of, lane_reaches
-from headrace.regions.segment import LinkedSegment
-from headrace.regions.updates import SnapshotCursor
+from headrace.regions.core.cursor import OriginCursor
+from headrace.regions.core.effects import Append, Effect, SnapshotSettings
+from headrace.regions.core.markers import Marker, Request, Response, Snapshot, Update, recipients
+from headrace.regions.core.origins import lane_of, lane_reaches
+from headrace.regions.core.segment import LinkedSegment
+from headrace.regions.core.updates import SnapshotCursor
 from tests.conformance.registry import Adapter
 
 SETTINGS = SnapshotSettings(interval_ms=1, timeout_ms=1_000_000, pending_max=64)

@@ -10,9 +10,9 @@ import pytest
 
 from headrace.errors import CatalogUnavailableError, Fenced
 from headrace.groups import explain
-from headrace.groups.commit import commit
 from headrace.groups.consumer import dead_letters
 from headrace.groups.progress import Progress
+from headrace.host.commit import commit
 from tests.groups.consumer.rig import Heard, rig, run, take, values
 
 

@@ -32,13 +32,13 @@ from headrace.errors import (
     UnknownStreamError,
 )
 from headrace.groups.partitioned import admin
+from headrace.groups.partitioned.core.pins import ClaimRefused, Owner, Refusal
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
-from headrace.groups.partitioned.ownership import Moment, acquire_pin, claim, release
-from headrace.groups.partitioned.pins import ClaimRefused, Owner, Refusal
-from headrace.groups.partitioned.units import GroupKind
+from headrace.groups.partitioned.runtime.ownership import Moment, acquire_pin, claim, release
+from headrace.groups.partitioned.runtime.units import GroupKind
 from headrace.log.events import Event
 from headrace.log.log import Log
-from tests.groups.partitioned.feeder import commit, fill, gather, plan
+from tests.groups.partitioned.runtime.feeder import commit, fill, gather, plan
 
 BILLING = GroupName("orders", "billing")
 

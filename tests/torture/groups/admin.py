@@ -13,9 +13,9 @@ from headrace.catalog import Tx, streams
 from headrace.catalog.streams import StreamConfig
 from headrace.errors import NoActiveInstanceError
 from headrace.groups.partitioned import admin
-from headrace.groups.partitioned.config import ElasticGroupConfig
+from headrace.groups.partitioned.core.config import ElasticGroupConfig
 from headrace.groups.partitioned.names import GroupName
-from headrace.groups.partitioned.work_queue import plan_round, unconsumed
+from headrace.groups.partitioned.runtime.work_queue import plan_round, unconsumed
 from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.log.read import Query

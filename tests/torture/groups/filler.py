@@ -13,7 +13,7 @@ import sys
 import headrace
 from headrace.errors import CatalogUnavailableError, UnknownGroupError
 from headrace.groups.partitioned.names import GroupName
-from tests.groups.partitioned.feeder import fill
+from tests.groups.partitioned.runtime.feeder import fill
 from tests.torture.writer import stop_with_stdin, until_open
 
 ROUND_EVENTS = 500

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from headrace.api.client import Headrace
 from headrace.cli.demo.data import running_numbers
 from headrace.cli.options import Options, progress
 from headrace.cli.screens import segments_table
-from headrace.client import Headrace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -176,5 +176,5 @@ async def work(orders: Orders) -> None:
 def main() -> None:
     """An instance, in a process of its own."""
     # The tour fills the queue by itself; that no pipeline does is no news here.
-    logging.getLogger("headrace.groups.partitioned.filling").setLevel(logging.ERROR)
+    logging.getLogger("headrace.groups.partitioned.runtime.filling").setLevel(logging.ERROR)
     serve(work)

@@ -19,7 +19,7 @@ from headrace.cli.demo.crew import Crew, Orders, serve
 from headrace.cli.demo.notes import count, prove, take_notes
 from headrace.cli.failures import CheckFailedError
 from headrace.groups.consumer import ConsumerOptions
-from headrace.groups.shared.settings import BorrowerSettings, LeaderSettings
+from headrace.groups.shared.core.settings import BorrowerSettings, LeaderSettings
 
 GROUP, OUTPUT = "tower", "cleared"
 SUBSCRIPTION = f"$share/{GROUP}/{STREAM}.>"
@@ -133,9 +133,9 @@ async def _look_for_leader(stage: Stage, crew: Crew, lost: Takeover) -> None:
     )
 
 
-def _name(crew: Crew, node: str) -> str:
-    """Whose process a node is: HOST-PID-NUMBER."""
-    return crew.name_of(node.rsplit("-", 2)[1])
+def _name(crew: Crew, peer: str) -> str:
+    """Whose process a peer is: HOST-PID-NUMBER."""
+    return crew.name_of(peer.rsplit("-", 2)[1])
 
 
 # --- a worker ------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from headrace.catalog import Tx, claims
 from headrace.catalog import progress as stored
 from headrace.errors import AlreadyAckedError, Fenced
 from headrace.groups.consumer.types import Done, OwnedUnit, UnitAck
-from headrace.groups.host import Host
 from headrace.groups.progress import Progress
+from headrace.host.host import Host
 
 FEW = 8
 """Acks of so many units at most are a small write."""

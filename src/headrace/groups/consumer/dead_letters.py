@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import AlreadyAckedError, Fenced, HeadraceError, UnknownStreamError
 from headrace.groups import explain
-from headrace.groups.commit import commit
 from headrace.groups.consumer.transaction import acked
 from headrace.groups.consumer.types import UnitAck
 from headrace.groups.delivery import DeadLetter
+from headrace.host.commit import commit
 from headrace.log.events import Event, batch_of, now_us
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from headrace.catalog import streams
 from headrace.catalog.streams import Segment, Stream
 from headrace.catalog.wake import calling_on
 from headrace.errors import HeadraceError, UnknownSegmentError, UnknownStreamError
-from headrace.groups.host import Host
+from headrace.host.host import Host
 from headrace.log.log import Log
 
 RETRY_S = 1.0

@@ -9,7 +9,7 @@ from headrace.errors import HeadraceError, UnknownSegmentError
 from headrace.groups.consumer.fetch import UnitReader
 from headrace.groups.consumer.news import Listener, follow
 from headrace.groups.consumer.run import Run
-from headrace.groups.host import Host
+from headrace.host.host import Host
 
 RETRY_S = 0.5
 

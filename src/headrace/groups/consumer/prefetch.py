@@ -21,7 +21,7 @@ from headrace.errors import HeadraceError
 from headrace.groups.consumer.fetch import Fetched, Skipped, UnitReader
 from headrace.groups.consumer.run import Run
 from headrace.groups.consumer.types import ConsumerOptions
-from headrace.groups.host import Host
+from headrace.host.host import Host
 from headrace.log import limits
 from headrace.log.cursor import FileAhead
 from headrace.log.swift import Swift

@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from headrace.errors import Fenced
-from headrace.groups.commit import commit
 from headrace.groups.consumer.types import UnitAck
 from headrace.groups.progress import Progress
-from headrace.groups.ranges import AckedRanges
+from headrace.groups.progress.ranges import AckedRanges
+from headrace.host.commit import commit
 from headrace.log.output import Output
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ from headrace.groups.consumer.types import (
     UnitEvents,
     UnitStanding,
 )
-from headrace.groups.host import Host
+from headrace.host.host import Host
 
 RETRY_S = 0.5
 LOOK_MS = 1000

@@ -46,7 +46,7 @@ from headrace.errors import (
 from headrace.groups.delivery.base import UnitDispatcher
 from headrace.groups.delivery.messages import DeliveryConfig, Reason, Stalled
 from headrace.groups.progress import Progress
-from headrace.groups.ranges import OFFSET_MAX
+from headrace.groups.progress.ranges import OFFSET_MAX
 
 Int64s = npt.NDArray[np.int64]
 

@@ -58,7 +58,7 @@ from headrace.groups.delivery.messages import (
 )
 from headrace.groups.delivery.refused import Refused
 from headrace.groups.progress import Progress
-from headrace.groups.ranges import OFFSET_MAX
+from headrace.groups.progress.ranges import OFFSET_MAX
 
 Int64s = npt.NDArray[np.int64]
 

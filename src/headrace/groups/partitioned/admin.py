@@ -11,8 +11,9 @@ import msgspec
 
 from headrace.catalog import Tx, entries, leases, streams
 from headrace.errors import GroupUpdateError, NoActiveInstanceError, UnknownMemberError
-from headrace.groups.partitioned import changes
-from headrace.groups.partitioned.config import ElasticGroupConfig, GroupConfig, encode
+from headrace.groups.partitioned.core import changes
+from headrace.groups.partitioned.core.config import ElasticGroupConfig, GroupConfig, encode
+from headrace.groups.partitioned.core.status import GroupStatus, group_status
 from headrace.groups.partitioned.entry import (
     BUCKETS,
     GroupInfo,
@@ -24,14 +25,13 @@ from headrace.groups.partitioned.entry import (
 )
 from headrace.groups.partitioned.lifecycle import create_elastic, create_static, delete
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
-from headrace.groups.partitioned.ownership import (
+from headrace.groups.partitioned.runtime.ownership import (
     STEP_DOWN_BUCKET,
     read_claims,
     read_pins,
     step_down_key,
 )
-from headrace.groups.partitioned.status import GroupStatus, group_status
-from headrace.groups.partitioned.units import GroupKind, Layout, claimed_config, layout_of
+from headrace.groups.partitioned.runtime.units import GroupKind, Layout, claimed_config, layout_of
 from headrace.log.log import Log
 
 __all__ = [

@@ -9,14 +9,14 @@ import msgspec
 from headrace.catalog import Tx, entries, streams
 from headrace.catalog.streams import Stream
 from headrace.errors import UnknownGroupError
-from headrace.groups.partitioned.config import (
+from headrace.groups.partitioned.core.config import (
     GroupConfig,
     MemberMapping,
     decode_elastic,
     decode_static,
 )
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
-from headrace.groups.partitioned.units import GroupKind, kind_of
+from headrace.groups.partitioned.runtime.units import GroupKind, kind_of
 
 BUCKETS = {GroupKind.STATIC: STATIC_BUCKET, GroupKind.ELASTIC: ELASTIC_BUCKET}
 

@@ -6,12 +6,13 @@ import msgspec
 
 from headrace.catalog import Tx, streams
 from headrace.groups import explain as letters
-from headrace.groups.partitioned import admin, filling
+from headrace.groups.partitioned import admin
 from headrace.groups.partitioned.admin import GroupInfo
+from headrace.groups.partitioned.core.status import GroupStatus
 from headrace.groups.partitioned.names import GroupName
-from headrace.groups.partitioned.record import Recorded, recorded
-from headrace.groups.partitioned.status import GroupStatus
-from headrace.groups.partitioned.units import layout_of, progress_names
+from headrace.groups.partitioned.runtime import filling
+from headrace.groups.partitioned.runtime.record import Recorded, recorded
+from headrace.groups.partitioned.runtime.units import layout_of, progress_names
 from headrace.log.log import Log
 
 

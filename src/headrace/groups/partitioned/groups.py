@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from headrace.groups.host import Host
 from headrace.groups.partitioned import admin, explain, lag
 from headrace.groups.partitioned.admin import GroupInfo, Mappings
-from headrace.groups.partitioned.config import Distribution
+from headrace.groups.partitioned.core.config import Distribution
+from headrace.groups.partitioned.core.status import GroupStatus
 from headrace.groups.partitioned.explain import Explanation
 from headrace.groups.partitioned.lag import GroupLag
-from headrace.groups.partitioned.status import GroupStatus
-from headrace.groups.partitioned.units import GroupKind
+from headrace.groups.partitioned.runtime.units import GroupKind
+from headrace.host.host import Host
 from headrace.log.read import Place
 
 

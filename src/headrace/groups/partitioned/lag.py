@@ -9,10 +9,11 @@ from __future__ import annotations
 import msgspec
 
 from headrace.catalog import Tx, streams
-from headrace.groups.partitioned import admin, filling
-from headrace.groups.partitioned.config import ElasticGroupConfig
+from headrace.groups.partitioned import admin
+from headrace.groups.partitioned.core.config import ElasticGroupConfig
 from headrace.groups.partitioned.names import GroupName
-from headrace.groups.partitioned.units import Layout, layout_of, progress_in, read_stream
+from headrace.groups.partitioned.runtime import filling
+from headrace.groups.partitioned.runtime.units import Layout, layout_of, progress_in, read_stream
 from headrace.log.log import Log
 
 

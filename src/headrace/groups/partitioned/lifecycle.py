@@ -22,8 +22,8 @@ from headrace.errors import (
     MaxMembersError,
 )
 from headrace.groups import explain
-from headrace.groups.partitioned import changes
-from headrace.groups.partitioned.config import (
+from headrace.groups.partitioned.core import changes
+from headrace.groups.partitioned.core.config import (
     Distribution,
     ElasticGroupConfig,
     GroupConfig,
@@ -41,9 +41,13 @@ from headrace.groups.partitioned.entry import (
     require,
 )
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
-from headrace.groups.partitioned.ownership import STEP_DOWN_BUCKET, read_config, step_down_key
-from headrace.groups.partitioned.record import DECISIONS_BUCKET
-from headrace.groups.partitioned.units import GroupKind, kind_of, layout_of, progress_names
+from headrace.groups.partitioned.runtime.ownership import (
+    STEP_DOWN_BUCKET,
+    read_config,
+    step_down_key,
+)
+from headrace.groups.partitioned.runtime.record import DECISIONS_BUCKET
+from headrace.groups.partitioned.runtime.units import GroupKind, kind_of, layout_of, progress_names
 from headrace.log import internal
 from headrace.log.log import Log
 from headrace.log.read import Place, Query

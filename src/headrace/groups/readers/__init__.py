@@ -8,12 +8,12 @@
 4
 """
 
-from headrace.groups.readers.checkpoints import CheckpointKind
-from headrace.groups.readers.rules import Outcome, apply, decide
-from headrace.groups.readers.segments import END, Position, SegmentId, positions
-from headrace.groups.readers.settings import GroupConfig, ReaderSettings
-from headrace.groups.readers.state import ReaderGroupState
-from headrace.groups.readers.updates import (
+from headrace.groups.readers.core.checkpoints import CheckpointKind
+from headrace.groups.readers.core.rules import Outcome, apply, decide
+from headrace.groups.readers.core.segments import END, Position, SegmentId, positions
+from headrace.groups.readers.core.settings import GroupConfig, ReaderSettings
+from headrace.groups.readers.core.state import ReaderGroupState
+from headrace.groups.readers.core.updates import (
     AckCheckpoint,
     AcquireShare,
     AddReader,

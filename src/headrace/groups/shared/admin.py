@@ -9,12 +9,13 @@ import msgspec
 from headrace.catalog import Tx, leases, streams
 from headrace.groups import explain as events
 from headrace.groups.consumer.dead_letters import stream_of
-from headrace.groups.host import Host
-from headrace.groups.shared import properties, sessions, starts, state
+from headrace.groups.shared import properties, sessions, starts
+from headrace.groups.shared.core.records import Decision
+from headrace.groups.shared.core.settings import Balance, LeaderSettings
 from headrace.groups.shared.properties import GroupProperties, LeaderStatus, MemberStatus
-from headrace.groups.shared.records import Decision
+from headrace.groups.shared.runtime import state
 from headrace.groups.shared.sessions import SessionInfo
-from headrace.groups.shared.settings import Balance, LeaderSettings
+from headrace.host.host import Host
 from headrace.log import internal
 from headrace.log.log import Log
 from headrace.subjects import check_name, parse_filter
@@ -37,7 +38,7 @@ class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     properties: GroupProperties
     leader: str | None
-    """The node that leads it; None when nobody does."""
+    """The peer that leads it; None when nobody does."""
     leader_token: int
     members: tuple[MemberStatus, ...]
     units: tuple[UnitInfo, ...]

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from headrace.groups.shared.messages import Unit
+from headrace.groups.shared.core.messages import Unit
 
 
 class PrivateStatus(StrEnum):

@@ -13,10 +13,10 @@ from headrace.errors import (
 )
 from headrace.groups import explain
 from headrace.groups.shared import starts
-from headrace.groups.shared.handler import group_key
-from headrace.groups.shared.records import Decision
-from headrace.groups.shared.settings import Balance, LeaderSettings, changed_settings
-from headrace.groups.shared.state import lease_name
+from headrace.groups.shared.core.handler import group_key
+from headrace.groups.shared.core.records import Decision
+from headrace.groups.shared.core.settings import Balance, LeaderSettings, changed_settings
+from headrace.groups.shared.runtime.state import lease_name
 
 BUCKET = "shared-groups"
 STATUS_BUCKET = "shared-status"

@@ -99,14 +99,14 @@ def put(tx: Tx, record: SessionRecord) -> None:
 
 
 def open(
-    tx: Tx, name: str, node: str, *, persistent: bool, expiry_ms: int
+    tx: Tx, name: str, peer: str, *, persistent: bool, expiry_ms: int
 ) -> tuple[SessionRecord, int]:
     """Take a session over, or begin one; returns it with the token of whoever runs it now."""
     found = get(tx, name)
     if found is not None and (is_over(tx, found) or not found.persistent or not persistent):
         forget(tx, found)
         found = None
-    lease = leases.seize(tx, lease_name(name), node, TTL_MS)
+    lease = leases.seize(tx, lease_name(name), peer, TTL_MS)
     now_us = tx.now_us()
     record = SessionRecord(
         name=name,

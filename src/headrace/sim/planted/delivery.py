@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.groups.delivery import DeadLetter, Dispatcher, Retry
 from headrace.groups.progress import Progress
-from headrace.groups.ranges import AckedRanges
+from headrace.groups.progress.ranges import AckedRanges
 from headrace.sim.planted import PlantedBug, by_seeds, patched
 
 Original = Callable[..., Any]

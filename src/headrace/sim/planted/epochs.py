@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.epochs import Data, EpochHistory, Publisher, Snapshot, Subscriber, TimeShape
-from headrace.epochs.active import ActiveEpochs
-from headrace.epochs.antichains import Antichain, CountedAntichain
-from headrace.epochs.history import Start
-from headrace.epochs.lifecycle import Cause, Standing
-from headrace.epochs.queues import SubscriberQueue
+from headrace.epochs.core.active import ActiveEpochs
+from headrace.epochs.core.antichains import Antichain, CountedAntichain
+from headrace.epochs.core.history import Start
+from headrace.epochs.core.lifecycle import Cause, Standing
+from headrace.epochs.core.queues import SubscriberQueue
 from headrace.sim.planted import PlantedBug, by_seeds, patched
 
 Original = Callable[..., Any]

@@ -10,20 +10,20 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.errors import InvalidGroupConfigError
-from headrace.groups.partitioned import config as config_module
-from headrace.groups.partitioned import distribution, pins
-from headrace.groups.partitioned.changes import add_members, set_mappings
-from headrace.groups.partitioned.config import (
+from headrace.groups.partitioned.core import config as config_module
+from headrace.groups.partitioned.core import distribution, pins
+from headrace.groups.partitioned.core.changes import add_members, set_mappings
+from headrace.groups.partitioned.core.config import (
     Distribution,
     ElasticGroupConfig,
     MemberMapping,
     make_elastic,
 )
-from headrace.groups.partitioned.distribution import blocks, moved
-from headrace.groups.partitioned.membership import Instance
+from headrace.groups.partitioned.core.distribution import blocks, moved
+from headrace.groups.partitioned.core.membership import Instance
+from headrace.groups.partitioned.core.partitions import Partitions
+from headrace.groups.partitioned.core.pins import ClaimGranted
 from headrace.groups.partitioned.names import GroupName
-from headrace.groups.partitioned.partitions import Partitions
-from headrace.groups.partitioned.pins import ClaimGranted
 from headrace.sim.faults import Fault
 from headrace.sim.planted import PlantedBug, by_seeds, patched
 from headrace.sim.scenarios import partitioned_member as member_module

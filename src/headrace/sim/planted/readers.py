@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from headrace.groups.readers import balance, failure, rules
-from headrace.groups.readers import reader as reader_module
-from headrace.groups.readers.checkpoints import Checkpoint, CheckpointKind, Checkpoints
-from headrace.groups.readers.reader import Reader, Standing
-from headrace.groups.readers.rules import apply
-from headrace.groups.readers.segments import END, Position, SegmentId
-from headrace.groups.readers.settings import GroupConfig
-from headrace.groups.readers.state import ReaderGroupState
-from headrace.groups.readers.updates import (
+from headrace.groups.readers.core import balance, failure, rules
+from headrace.groups.readers.core import reader as reader_module
+from headrace.groups.readers.core.checkpoints import Checkpoint, CheckpointKind, Checkpoints
+from headrace.groups.readers.core.reader import Reader, Standing
+from headrace.groups.readers.core.rules import apply
+from headrace.groups.readers.core.segments import END, Position, SegmentId
+from headrace.groups.readers.core.settings import GroupConfig
+from headrace.groups.readers.core.state import ReaderGroupState
+from headrace.groups.readers.core.updates import (
     AckCheckpoint,
     AcquireShare,
     AddReader,

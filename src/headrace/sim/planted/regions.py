@@ -9,16 +9,16 @@ from unittest import mock
 
 import msgspec
 
-from headrace.groups.ranges import AckedRanges
-from headrace.regions import controller as controllers
-from headrace.regions.controller import Phase, SnapshotController, SnapshotEvent
-from headrace.regions.cursor import CursorMessage, OriginCursor
-from headrace.regions.effects import Effect, Forced
-from headrace.regions.markers import LaneEnd, Marker, Response, Snapshot, Update
-from headrace.regions.progress import CursorDelta, Merged, OriginProgress
-from headrace.regions.segment import LinkedSegment
-from headrace.regions.stamps import Life
-from headrace.regions.updates import SnapshotCursor
+from headrace.groups.progress.ranges import AckedRanges
+from headrace.regions.core import controller as controllers
+from headrace.regions.core.controller import Phase, SnapshotController, SnapshotEvent
+from headrace.regions.core.cursor import CursorMessage, OriginCursor
+from headrace.regions.core.effects import Effect, Forced
+from headrace.regions.core.markers import LaneEnd, Marker, Response, Snapshot, Update
+from headrace.regions.core.progress import CursorDelta, Merged, OriginProgress
+from headrace.regions.core.segment import LinkedSegment
+from headrace.regions.core.stamps import Life
+from headrace.regions.core.updates import SnapshotCursor
 from headrace.sim.planted import PlantedBug, by_seeds, patched
 
 _hunt = by_seeds("regions", 300)

@@ -9,13 +9,13 @@ import msgspec
 
 from headrace.errors import UnexpectedMessageError
 from headrace.groups.progress import Progress
-from headrace.groups.shared import balance
-from headrace.groups.shared.assignment import AssignmentStatus, UnitState
-from headrace.groups.shared.borrower import Borrower
-from headrace.groups.shared.holdings import Holdings
-from headrace.groups.shared.leader import Leader
-from headrace.groups.shared.messages import Grant, Invalidate, ProgressConfirmed
-from headrace.groups.shared.records import Commit, ToBorrower
+from headrace.groups.shared.core import balance
+from headrace.groups.shared.core.assignment import AssignmentStatus, UnitState
+from headrace.groups.shared.core.borrower import Borrower
+from headrace.groups.shared.core.holdings import Holdings
+from headrace.groups.shared.core.leader import Leader
+from headrace.groups.shared.core.messages import Grant, Invalidate, ProgressConfirmed
+from headrace.groups.shared.core.records import Commit, ToBorrower
 from headrace.sim.exhaustive import SETUPS, Explorer
 from headrace.sim.planted import PlantedBug, by_seeds, patched
 from headrace.sim.store import Lease, Snapshot

@@ -27,7 +27,7 @@ from headrace.epochs import (
     Time,
     TimeShape,
 )
-from headrace.epochs.antichains import join, leave_out
+from headrace.epochs.core.antichains import join, leave_out
 from headrace.sim.epoch_oracle import EpochOracle
 from headrace.sim.faults import Fault
 from headrace.sim.scenario import Action, Scenario

@@ -23,7 +23,7 @@ from headrace.epochs import (
     Snapshot,
     Subscriber,
 )
-from headrace.epochs.heartbeat import QuietLinks
+from headrace.epochs.core.heartbeat import QuietLinks
 from headrace.errors import EpochError, HistoryGoneError
 from headrace.sim.epoch_oracle import Chain
 from headrace.sim.faults import Fault

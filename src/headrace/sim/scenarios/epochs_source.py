@@ -12,8 +12,8 @@ from headrace.epochs import (
     Publisher,
     Time,
 )
-from headrace.epochs.antichains import leave_out
-from headrace.epochs.heartbeat import QuietLinks
+from headrace.epochs.core.antichains import leave_out
+from headrace.epochs.core.heartbeat import QuietLinks
 from headrace.errors import EpochError, PublisherBlockedError
 from headrace.sim.epoch_oracle import covered_from_below
 from headrace.sim.scenarios.epochs_links import (

@@ -14,9 +14,9 @@ from typing import ClassVar
 import msgspec
 
 from headrace.groups.delivery import DeliveryConfig
-from headrace.groups.partitioned.messages import ConfigSeen, Phase
-from headrace.groups.partitioned.pins import Owner
-from headrace.groups.partitioned.status import group_status
+from headrace.groups.partitioned.core.messages import ConfigSeen, Phase
+from headrace.groups.partitioned.core.pins import Owner
+from headrace.groups.partitioned.core.status import group_status
 from headrace.sim.consumption import DeliveryOracle, check_everything_done, watch_progress
 from headrace.sim.faults import Fault
 from headrace.sim.scenario import Action, Scenario

@@ -6,14 +6,14 @@ creates it again.  It keeps the history of the membership, to judge the instance
 
 from __future__ import annotations
 
-from headrace.groups.partitioned.changes import (
+from headrace.groups.partitioned.core.changes import (
     add_members,
     check_change,
     delete_mappings,
     drop_members,
     set_mappings,
 )
-from headrace.groups.partitioned.config import (
+from headrace.groups.partitioned.core.config import (
     Distribution,
     ElasticGroupConfig,
     GroupConfig,
@@ -26,7 +26,7 @@ from headrace.groups.partitioned.config import (
     make_elastic,
     make_static,
 )
-from headrace.groups.partitioned.messages import ConfigSeen
+from headrace.groups.partitioned.core.messages import ConfigSeen
 from headrace.sim.scenarios.partitioned_member import CONFIGS, GROUP
 from headrace.sim.store import Snapshot
 from headrace.sim.world import World

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from headrace.errors import Fenced
-from headrace.groups.partitioned.membership import Instance, PinTimings
-from headrace.groups.partitioned.messages import (
+from headrace.groups.partitioned.core.membership import Instance, PinTimings
+from headrace.groups.partitioned.core.messages import (
     Abandon,
     AcquirePin,
     ClaimDenied,
@@ -40,8 +40,7 @@ from headrace.groups.partitioned.messages import (
     StepDownAsked,
     Tick,
 )
-from headrace.groups.partitioned.names import GroupName
-from headrace.groups.partitioned.pins import (
+from headrace.groups.partitioned.core.pins import (
     ClaimGranted,
     ClaimRefused,
     Owner,
@@ -50,6 +49,7 @@ from headrace.groups.partitioned.pins import (
     check_claim,
     judge_claim,
 )
+from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import Progress
 from headrace.sim.consumption import (
     PROGRESS,

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from headrace.groups.ranges import AckedRanges
-from headrace.groups.readers import cuts
-from headrace.groups.readers.balance import wants_release
-from headrace.groups.readers.checkpoints import CheckpointKind
-from headrace.groups.readers.records import decode_entry, encode_state
-from headrace.groups.readers.segments import SegmentId
-from headrace.groups.readers.settings import GroupConfig
-from headrace.groups.readers.state import ReaderGroupState
-from headrace.groups.readers.synchronizer import Replica
-from headrace.groups.readers.updates import (
+from headrace.groups.progress.ranges import AckedRanges
+from headrace.groups.readers.core import cuts
+from headrace.groups.readers.core.balance import wants_release
+from headrace.groups.readers.core.checkpoints import CheckpointKind
+from headrace.groups.readers.core.records import decode_entry, encode_state
+from headrace.groups.readers.core.segments import SegmentId
+from headrace.groups.readers.core.settings import GroupConfig
+from headrace.groups.readers.core.state import ReaderGroupState
+from headrace.groups.readers.core.synchronizer import Replica
+from headrace.groups.readers.core.updates import (
     CreateCheckpoint,
     RemoveReader,
     ResetToCheckpoint,

@@ -14,10 +14,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from headrace.errors import RegionError
-from headrace.groups.ranges import AckedRanges
-from headrace.regions.controller import Phase
-from headrace.regions.cursor import OriginCursor
-from headrace.regions.updates import SnapshotCursor
+from headrace.groups.progress.ranges import AckedRanges
+from headrace.regions.core.controller import Phase
+from headrace.regions.core.cursor import OriginCursor
+from headrace.regions.core.updates import SnapshotCursor
 from headrace.sim.faults import Fault
 from headrace.sim.region_oracle import RegionsOracle
 from headrace.sim.region_process import GROUP, Region

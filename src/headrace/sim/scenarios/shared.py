@@ -1,6 +1,6 @@
-"""Shared groups: nodes with registries and leaders, sessions with borrowers, one log.
+"""Shared groups: peers with registries and leaders, sessions with borrowers, one log.
 
-Nodes compete for the lease of each group; sessions subscribe, consume through the real dispatcher,
+Peers compete for the lease of each group; sessions subscribe, consume through the real dispatcher,
 report and leave.  Everything may crash, pause past its lease, lose messages and be refused by the
 store; segments split and merge meanwhile; some consumers are slow, some give events back, some
 never ack.  In the end the faults stop, and everything must be consumed and fairly assigned.
@@ -13,16 +13,16 @@ from typing import ClassVar
 
 import msgspec
 
-from headrace.groups.shared import records
-from headrace.groups.shared.assignment import AssignmentStatus
-from headrace.groups.shared.handler import group_key, parse_subscription
-from headrace.groups.shared.leader import Leader
-from headrace.groups.shared.messages import unit_of
-from headrace.groups.shared.settings import Balance
+from headrace.groups.shared.core import records
+from headrace.groups.shared.core.assignment import AssignmentStatus
+from headrace.groups.shared.core.handler import group_key, parse_subscription
+from headrace.groups.shared.core.leader import Leader
+from headrace.groups.shared.core.messages import unit_of
+from headrace.groups.shared.core.settings import Balance
 from headrace.sim.faults import Fault
 from headrace.sim.oracle import GroupOracle
 from headrace.sim.scenario import Action, Scenario
-from headrace.sim.scenarios.shared_node import LEADER_SETTINGS, Node
+from headrace.sim.scenarios.shared_peer import LEADER_SETTINGS, Peer
 from headrace.sim.scenarios.shared_session import Session
 
 STREAM = "orders"
@@ -50,7 +50,7 @@ class SharedScenario(Scenario):
         for text in filters:
             group = group_key(*parse_subscription(text))
             self.oracles[text] = GroupOracle(world, group, self._token_reader(group))
-        self.nodes = [self._spawn_node(f"n{n}") for n in range(1, rng.randint(2, 3) + 1)]
+        self.peers = [self._spawn_peer(f"n{n}") for n in range(1, rng.randint(2, 3) + 1)]
         self.sessions = [self._spawn_session(f"s{n}") for n in range(1, rng.randint(2, 4) + 1)]
         for session in self.sessions:
             for text in filters:
@@ -69,11 +69,11 @@ class SharedScenario(Scenario):
 
         return current
 
-    def _spawn_node(self, name: str) -> Node:
-        node = Node(self.world, name)
-        node.scenario = self
-        self.world.spawn(node)
-        return node
+    def _spawn_peer(self, name: str) -> Peer:
+        peer = Peer(self.world, name)
+        peer.scenario = self
+        self.world.spawn(peer)
+        return peer
 
     def _spawn_session(self, name: str) -> Session:
         session = Session(self.world, name)
@@ -225,7 +225,7 @@ class SharedScenario(Scenario):
         }
 
     def _leaders(self, group: str) -> list[Leader]:
-        return [node.leaders[group] for node in self.nodes if group in node.leaders]
+        return [peer.leaders[group] for peer in self.peers if group in peer.leaders]
 
     def _assigned(self, oracle: GroupOracle) -> bool:
         """Whether every open segment is granted, in fair shares where shares are counts."""
@@ -257,8 +257,8 @@ class SharedScenario(Scenario):
         """Whether shares differ by one at most, among those who may have any."""
         if leader.settings.balance is Balance.LAG:
             return True
-        node = next(node for node in self.nodes if group in node.leaders)
-        loads = leader.shares(node.now_ms).values()
+        peer = next(peer for peer in self.peers if group in peer.leaders)
+        loads = leader.shares(peer.now_ms).values()
         return not loads or max(loads) - min(loads) <= 1
 
     def unsettled(self) -> str:

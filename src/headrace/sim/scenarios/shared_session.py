@@ -9,8 +9,8 @@ import msgspec
 from headrace.errors import StaleDeliveryError, StaleTokenError, UnknownDeliveryError
 from headrace.groups.delivery import DeliveryConfig, Dispatcher, Retry
 from headrace.groups.progress import Progress
-from headrace.groups.shared.agent import Agent
-from headrace.groups.shared.effects import (
+from headrace.groups.shared.core.agent import Agent
+from headrace.groups.shared.core.effects import (
     Confirmed,
     Effect,
     Gone,
@@ -20,12 +20,12 @@ from headrace.groups.shared.effects import (
     ToLeader,
     ToRegistry,
 )
-from headrace.groups.shared.handler import Handler
-from headrace.groups.shared.messages import UpdateProgress
-from headrace.groups.shared.settings import BorrowerSettings
+from headrace.groups.shared.core.handler import Handler
+from headrace.groups.shared.core.messages import UpdateProgress
+from headrace.groups.shared.core.settings import BorrowerSettings
 from headrace.sim.faults import Fault
 from headrace.sim.oracle import GroupOracle
-from headrace.sim.scenarios.shared_node import Asked
+from headrace.sim.scenarios.shared_peer import Asked
 from headrace.sim.store import Done, Outcome, Snapshot, StoreConflictError
 from headrace.sim.world import Process
 
@@ -112,7 +112,7 @@ class Session(Process):
         for effect in effects:
             match effect:
                 case ToRegistry(message=message):
-                    self.send(self.world.rng.choice(self.scenario.nodes).name, Asked(message))
+                    self.send(self.world.rng.choice(self.scenario.peers).name, Asked(message))
                 case ToLeader(leader=leader, message=message):
                     if isinstance(message, UpdateProgress):
                         self.let_go.update(

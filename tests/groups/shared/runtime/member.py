@@ -46,17 +46,17 @@ async def main(url: str, name: str, output: str, *texts: str) -> None:
                 await session.subscribe(text, start="earliest")
         task = asyncio.create_task(consume(session, Path(output)))
         print("ready", flush=True)
-        node = await hr._shared.node()
+        peer = await hr._shared.peer()
         while line := (await loop.run_in_executor(None, sys.stdin.readline)).strip():
             match line:
                 case "leads":
-                    print(" ".join(node.leaders), flush=True)
+                    print(" ".join(peer.leaders), flush=True)
                 case "units":
                     print(" ".join(session.units), flush=True)
                 case "cut":
                     for connection in (
-                        *node.listener.connections,
-                        *node.peers.connections.values(),
+                        *peer.listener.connections,
+                        *peer.peers.connections.values(),
                     ):
                         connection.abort()
                     print("cut", flush=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import headrace
 from headrace.errors import Fenced, HeadraceError
-from headrace.groups.shared.settings import BorrowerSettings, LeaderSettings
+from headrace.groups.shared.core.settings import BorrowerSettings, LeaderSettings
 
 PATIENCE_S = 30.0
 

@@ -21,10 +21,10 @@ from headrace.errors import (
     SharedGroupExistsError,
     UnknownSharedGroupError,
 )
-from headrace.groups.shared import state
 from headrace.groups.shared.admin import Groups
-from headrace.groups.shared.records import Commit
-from headrace.groups.shared.settings import Balance, InvalidSharedSettingsError
+from headrace.groups.shared.core.records import Commit
+from headrace.groups.shared.core.settings import Balance, InvalidSharedSettingsError
+from headrace.groups.shared.runtime import state
 from tests.groups.shared.runtime.support import (
     QUICK_LEADER,
     Worker,
@@ -372,7 +372,7 @@ def test_a_commit_that_failed_does_not_wait_for_the_next_tick(tmp_path: Path) ->
             async with hr.session("a") as session:
                 await session.subscribe(SHARED)
                 await until(lambda: session.units, "the unit")
-                (leading,) = (await hr._shared.node()).leaders.values()
+                (leading,) = (await hr._shared.peer()).leaders.values()
                 store, failures = leading._store, iter(range(3))
 
                 def fail(commit: Commit) -> None:
@@ -397,8 +397,8 @@ def test_a_leader_that_was_replaced_is_refused_by_the_catalog(catalog_url: str) 
             async with Worker(hr, "a", SHARED, soon=False) as a:
                 await publish(hr, "orders", 10)
                 await until(lambda: a.count == 10, "all events")
-                node = await hr._shared.node()
-                before = node.leaders["g:orders.>"]
+                peer = await hr._shared.peer()
+                before = peer.leaders["g:orders.>"]
                 # Somebody else takes the lease, as if this process had been frozen for long.
                 name = state.lease_name("g:orders.>")
                 taken = hr.log.catalog.write(
@@ -408,7 +408,7 @@ def test_a_leader_that_was_replaced_is_refused_by_the_catalog(catalog_url: str) 
                 await until(lambda: before.core.deposed, "the old leader to step down")
                 await publish(hr, "orders", 10)
                 await until(lambda: a.count == 20, "a new leader, and its events")
-                after = node.leaders["g:orders.>"]
+                after = peer.leaders["g:orders.>"]
                 assert after.token > taken.token
                 assert a.delivered == a.acked
 
@@ -509,7 +509,7 @@ def test_timers_and_balance_of_a_running_group_are_changed_without_an_election(
             await hr.create_stream("orders", ["orders.>"], segments=4)
             async with Worker(hr, "a", SHARED, start="earliest") as worker:
                 await until(lambda: len(worker.session.units) == 4, "all units")
-                (leading,) = (await hr._shared.node()).leaders.values()
+                (leading,) = (await hr._shared.peer()).leaders.values()
                 wanted = msgspec.structs.replace(QUICK_LEADER, lease_ttl_ms=4000, tick_ms=50)
                 await hr.shared_groups.configure("g", settings=wanted)
                 await hr.shared_groups.configure("g", balance="lag", stall_timeout_ms=90_000)

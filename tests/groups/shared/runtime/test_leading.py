@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from headrace.groups.progress import Progress
-from headrace.groups.shared.leading import Leading
-from headrace.groups.shared.messages import Unit
-from headrace.groups.shared.records import Commit, LeaderEffect
+from headrace.groups.shared.core.messages import Unit
+from headrace.groups.shared.core.records import Commit, LeaderEffect
+from headrace.groups.shared.runtime.leading import Leading
 from tests.groups.shared.runtime.support import open_log, run, until
 
 SHARED = "$share/g/orders.>"
@@ -23,7 +23,7 @@ async def led(folder: Path) -> AsyncIterator[Leading]:
         async with hr.session("w") as session:
             await session.subscribe(SHARED)
             await until(lambda: session.units, "its unit")
-            leading = (await hr._shared.node()).leaders["g:orders.>"]
+            leading = (await hr._shared.peer()).leaders["g:orders.>"]
             await until(lambda: leading.idle and not leading._looking, "rest")
             yield leading
 

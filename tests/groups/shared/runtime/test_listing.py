@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import headrace.sync
-from headrace.groups.shared.listing import Look, Segments
+from headrace.groups.shared.runtime.listing import Look, Segments
 
 
 def test_a_look_reads_only_streams_in_which_something_happened(catalog_url: str) -> None:

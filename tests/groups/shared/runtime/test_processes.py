@@ -1,4 +1,4 @@
-"""Three nodes as real processes: leaders killed, frozen and back, members killed."""
+"""Three peers as real processes: leaders killed, frozen and back, members killed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 
 import headrace
 from headrace.catalog import Catalog
-from headrace.groups.shared import state
 from headrace.groups.shared.admin import Groups
+from headrace.groups.shared.runtime import state
 from headrace.log.log import Log
 from tests.groups.shared.runtime.support import open_log, publish
 from tests.support import Process, process, wait_until
@@ -121,62 +121,62 @@ def token(catalog: Catalog) -> int:
     return int(row[0]) if row else 0
 
 
-def test_three_nodes_and_the_leader_is_killed(
+def test_three_peers_and_the_leader_is_killed(
     catalog_url: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    with cluster(catalog_url, tmp_path / "out") as nodes:
+    with cluster(catalog_url, tmp_path / "out") as peers:
         for name in ("a", "b", "c"):
-            nodes.start(name)
-        wait_until(lambda: set(nodes.units().values()) == {2}, "two units each", 40)
+            peers.start(name)
+        wait_until(lambda: set(peers.units().values()) == {2}, "two units each", 40)
         catalog = request.getfixturevalue("reopen")()
-        assert nodes.leader() == "a"
+        assert peers.leader() == "a"
         assert token(catalog) == 1, "no spurious election"
         values = publish_all(catalog_url, 150)
-        wait_until(lambda: len(nodes.seen(b"!")) > 15, "the members to be at it")
-        nodes.members.pop("a").kill()
+        wait_until(lambda: len(peers.seen(b"!")) > 15, "the members to be at it")
+        peers.members.pop("a").kill()
         wait_until(lambda: lag(catalog) == 0, "every event to be acked", 40)
-        assert nodes.leader() in ("b", "c")
+        assert peers.leader() in ("b", "c")
         assert token(catalog) == 2, "one election"
-        wait_until(lambda: set(nodes.units().values()) == {3}, "three units each", 40)
+        wait_until(lambda: set(peers.units().values()) == {3}, "three units each", 40)
         # What was acked never comes again; what was in flight may, one event per unit and key.
-        nodes.account(values)
-        assert len(nodes.lines(b"+")) - len(values) <= 6
+        peers.account(values)
+        assert len(peers.lines(b"+")) - len(values) <= 6
 
 
 def test_a_frozen_leader_comes_back_and_its_writes_are_refused(
     catalog_url: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    with cluster(catalog_url, tmp_path / "out") as nodes:
-        frozen = nodes.start("a")
-        nodes.start("b")
-        wait_until(lambda: set(nodes.units().values()) == {3}, "three units each", 40)
-        assert nodes.leader() == "a"
+    with cluster(catalog_url, tmp_path / "out") as peers:
+        frozen = peers.start("a")
+        peers.start("b")
+        wait_until(lambda: set(peers.units().values()) == {3}, "three units each", 40)
+        assert peers.leader() == "a"
         catalog = request.getfixturevalue("reopen")()
         os.kill(frozen.pid, signal.SIGSTOP)
         values = publish_all(catalog_url, 100)
-        del nodes.members["a"]
-        wait_until(lambda: nodes.leader() == "b", "the other to lead")
+        del peers.members["a"]
+        wait_until(lambda: peers.leader() == "b", "the other to lead")
         wait_until(lambda: lag(catalog) == 0, "every event to be acked", 40)
         assert token(catalog) == 2
         os.kill(frozen.pid, signal.SIGCONT)
-        nodes.members["a"] = frozen
-        wait_until(lambda: set(nodes.units().values()) == {3}, "the share of who came back", 40)
-        assert nodes.leader() == "b"
+        peers.members["a"] = frozen
+        wait_until(lambda: set(peers.units().values()) == {3}, "the share of who came back", 40)
+        assert peers.leader() == "b"
         assert token(catalog) == 2, "the one that came back leads no more"
-        nodes.account(values)
+        peers.account(values)
 
 
 def test_a_session_of_the_same_name_in_another_process_takes_over(tmp_path: Path) -> None:
-    with cluster(str(tmp_path / "catalog"), tmp_path / "out") as nodes:
-        old = nodes.start("a")
-        wait_until(lambda: nodes.units() == {"a": 6}, "all units at the first")
-        values = publish_all(nodes.url, 20)
-        wait_until(lambda: len(nodes.seen(b"!")) == 20, "the events")
-        new = nodes.start("a")
-        wait_until(lambda: nodes.units() == {"a": 6}, "all units at the second")
-        wait_until(lambda: nodes.seen(b"?"), "the first to be told")
-        assert "another process" in next(iter(nodes.seen(b"?"))).decode()
-        assert nodes.seen(b"+") == dict.fromkeys(values, 1)
+    with cluster(str(tmp_path / "catalog"), tmp_path / "out") as peers:
+        old = peers.start("a")
+        wait_until(lambda: peers.units() == {"a": 6}, "all units at the first")
+        values = publish_all(peers.url, 20)
+        wait_until(lambda: len(peers.seen(b"!")) == 20, "the events")
+        new = peers.start("a")
+        wait_until(lambda: peers.units() == {"a": 6}, "all units at the second")
+        wait_until(lambda: peers.seen(b"?"), "the first to be told")
+        assert "another process" in next(iter(peers.seen(b"?"))).decode()
+        assert peers.seen(b"+") == dict.fromkeys(values, 1)
         for member in (old, new):
             member.tell("close")
             assert member.line() == "closed"

@@ -26,8 +26,8 @@ from headrace.errors import (
 )
 from headrace.groups.consumer import OwnedUnit
 from headrace.groups.shared.admin import Groups
-from headrace.groups.shared.borrowing import Borrowing
-from headrace.groups.shared.session import Session
+from headrace.groups.shared.runtime.borrowing import Borrowing
+from headrace.groups.shared.runtime.session import Session
 from tests.groups.shared.runtime.support import Worker, count, open_log, publish, run, total, until
 
 SHARED = "$share/g/orders.>"

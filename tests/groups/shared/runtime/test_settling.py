@@ -13,10 +13,10 @@ import headrace.sync
 from headrace.catalog import Catalog, leases
 from headrace.errors import AckUnsettledError, Fenced
 from headrace.groups.progress import Progress
-from headrace.groups.shared import state
 from headrace.groups.shared.admin import Groups
-from headrace.groups.shared.records import ClaimRecord, Commit, ProgressRecord
-from headrace.groups.shared.settling import Doubt, Settler, Verdict, judge, segment_ids
+from headrace.groups.shared.core.records import ClaimRecord, Commit, ProgressRecord
+from headrace.groups.shared.runtime import state
+from headrace.groups.shared.runtime.settling import Doubt, Settler, Verdict, judge, segment_ids
 from tests.groups.shared.runtime.support import Worker, open_log, publish, run, until
 
 GROUP = "g:orders.>"
@@ -123,9 +123,9 @@ def test_an_ack_counts_that_was_stored_by_a_leader_who_never_said_so(tmp_path: P
                 await until(lambda: first.session.units, "a leader")
                 second = Worker(there, "second")
                 delivery = await give_one(hr, second)
-                node = await hr._shared.node()
+                peer = await hr._shared.peer()
                 # From here on the leader stores what it hears, and says nothing.
-                node.to_borrowers = lambda messages: None  # type: ignore[method-assign]
+                peer.to_borrowers = lambda messages: None  # type: ignore[method-assign]
                 await delivery.ack()
                 assert delivery.value not in first.delivered
                 await second.session.close()
@@ -143,8 +143,8 @@ def test_an_ack_that_no_leader_heard_of_is_refused_and_the_event_comes_again(
                 await until(lambda: first.session.units, "a leader")
                 second = Worker(there, "second")
                 delivery = await give_one(hr, second)
-                node = await hr._shared.node()
-                node._receive = lambda messages: None  # type: ignore[method-assign]
+                peer = await hr._shared.peer()
+                peer._receive = lambda messages: None  # type: ignore[method-assign]
                 with pytest.raises(Fenced):
                     await delivery.ack()
                 await until(lambda: first.acked[delivery.value], "the event to come again")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from headrace.catalog import Catalog, Tx, leases, progress
 from headrace.groups.consumer.acks import decode
 from headrace.groups.progress import Progress
-from headrace.groups.shared import state
-from headrace.groups.shared.records import Commit, ProgressRecord
-from headrace.groups.shared.state import SegmentKey
+from headrace.groups.shared.core.records import Commit, ProgressRecord
+from headrace.groups.shared.runtime import state
+from headrace.groups.shared.runtime.state import SegmentKey
 
 GROUP = "g:orders.>"
 SEGMENTS = {"orders/0": SegmentKey(1, 10), "orders/1": SegmentKey(1, 11)}

@@ -1,4 +1,4 @@
-"""Between nodes: the secret, frames that make no sense, connections that end, slow peers."""
+"""Between peers: the secret, frames that make no sense, connections that end, slow peers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 import headrace
 from headrace.errors import FrameError
 from headrace.groups.progress import Progress
-from headrace.groups.shared import directory, frames, transport
-from headrace.groups.shared.assignment import UnitState
-from headrace.groups.shared.leading import Leading
-from headrace.groups.shared.messages import (
+from headrace.groups.shared.core.assignment import UnitState
+from headrace.groups.shared.core.messages import (
     Disconnect,
     Grant,
     LeaderConnectResponse,
@@ -32,8 +30,10 @@ from headrace.groups.shared.messages import (
     UnitReport,
     UpdateProgress,
 )
-from headrace.groups.shared.node import Node
-from headrace.groups.shared.pace import Pace
+from headrace.groups.shared.core.pace import Pace
+from headrace.groups.shared.runtime import directory, frames, transport
+from headrace.groups.shared.runtime.leading import Leading
+from headrace.groups.shared.runtime.peer import LocalPeer
 from tests.groups.shared.runtime.support import (
     PATIENCE_S,
     QUICK_BORROWER,
@@ -51,12 +51,12 @@ SHARED = "$share/g/orders.>"
 WANTED = LeaderWanted("g:orders.>", "x:1:1", 0, "x")
 
 
-async def address_of(hr: headrace.Headrace) -> tuple[Node, directory.Address, str]:
+async def address_of(hr: headrace.Headrace) -> tuple[LocalPeer, directory.Address, str]:
     """Where this process listens, and the secret."""
-    node = await hr._shared.node()
-    address, secret = await node._look_up_node(node.name)
+    peer = await hr._shared.peer()
+    address, secret = await peer._look_up_peer(peer.name)
     assert address is not None
-    return node, address, secret
+    return peer, address, secret
 
 
 def dial(address: directory.Address, secret: str) -> connect:
@@ -76,7 +76,7 @@ async def closed(connection: ClientConnection) -> int:
 def test_only_who_knows_the_secret_is_let_in(tmp_path: Path) -> None:
     async def test() -> None:
         async with open_log(tmp_path / "d") as hr:
-            node, address, secret = await address_of(hr)
+            peer, address, secret = await address_of(hr)
             assert address.host == "127.0.0.1"
             assert len(secret) > 40
             for wrong in ("", "wrong", secret[:-1], secret + "x"):
@@ -85,15 +85,15 @@ def test_only_who_knows_the_secret_is_let_in(tmp_path: Path) -> None:
                 assert refused.value.response.status_code == 401
             with pytest.raises(InvalidStatus):
                 await connect(address.url, proxy=None)
-            assert node.statistics.refused == 5
+            assert peer.statistics.refused == 5
             async with dial(address, secret) as connection:
                 await connection.send(frames.encode([WANTED]))
-                await until(lambda: node.statistics.received == 1, "the message")
+                await until(lambda: peer.statistics.received == 1, "the message")
 
     run(test())
 
 
-def test_every_node_of_a_catalog_has_the_same_secret(catalog_url: str) -> None:
+def test_every_peer_of_a_catalog_has_the_same_secret(catalog_url: str) -> None:
     async def test() -> None:
         async with open_log(catalog_url) as one, open_log(catalog_url) as other:
             first, second = await address_of(one), await address_of(other)
@@ -101,7 +101,7 @@ def test_every_node_of_a_catalog_has_the_same_secret(catalog_url: str) -> None:
             assert first[1] != second[1]
         async with open_log(catalog_url) as again:
             entries = again.log.catalog.entries.list(directory.BUCKET)
-            assert entries == (), "addresses go with their nodes"
+            assert entries == (), "addresses go with their peers"
             assert (await address_of(again))[2] == first[2]
 
     run(test())
@@ -117,8 +117,8 @@ def test_a_frame_that_makes_no_sense_ends_its_connection_and_the_leader_lives(
             await hr.create_stream("orders", ["orders.>"], segments=2)
             async with Worker(hr, "a", SHARED) as a:
                 await until(lambda: len(a.session.units) == 2, "its units")
-                node, address, secret = await address_of(hr)
-                leader = node.leaders["g:orders.>"]
+                peer, address, secret = await address_of(hr)
+                leader = peer.leaders["g:orders.>"]
                 answer = LeaderConnectResponse("g:orders.>", "x:1:1", 1, "n")
                 for bad in (
                     b"",
@@ -149,7 +149,7 @@ def test_a_frame_that_makes_no_sense_ends_its_connection_and_the_leader_lives(
                     await connection.recv()
                 await publish(hr, "orders", 10)
                 await until(lambda: a.count == 10, "the events")
-                assert node.leaders["g:orders.>"] is leader
+                assert peer.leaders["g:orders.>"] is leader
                 assert a.delivered == a.acked
 
     run(test())
@@ -161,11 +161,11 @@ def test_connections_that_are_cut_are_dialled_again(tmp_path: Path) -> None:
             await one.create_stream("orders", ["orders.>"], segments=4)
             async with Worker(one, "a", SHARED) as a, Worker(other, "b", SHARED) as b:
                 await until(lambda: len(b.session.units) == 2, "its share")
-                node, there = await one._shared.node(), await other._shared.node()
+                peer, there = await one._shared.peer(), await other._shared.peer()
                 publishing = asyncio.create_task(publish(one, "orders", 1000))
                 for turn in range(5):
-                    await until(lambda: node.listener.connections, "a connection")
-                    for connection in list(node.listener.connections):
+                    await until(lambda: peer.listener.connections, "a connection")
+                    for connection in list(peer.listener.connections):
                         connection.abort()
                     await until(functools.partial(more_than, 100 * turn, a, b), "progress")
                 values = await publishing
@@ -207,8 +207,8 @@ def test_what_was_on_a_connection_that_is_cut_is_said_again_at_once(
                 session = other.session("b")
                 await session.__aenter__()
                 await session.subscribe(SHARED)
-            node = await one._shared.node()
-            assert node.leaders
+            peer = await one._shared.peer()
+            assert peer.leaders
             await until(lambda: session.units, "its unit")
             await publish(one, "orders", 2)
             deliveries = aiter(session)
@@ -219,7 +219,7 @@ def test_what_was_on_a_connection_that_is_cut_is_said_again_at_once(
             await until(lambda: lost, "the report")
             assert not ack.done()
             losing = False
-            for connection in list(node.listener.connections):
+            for connection in list(peer.listener.connections):
                 connection.abort()
             await asyncio.wait_for(ack, PATIENCE_S)
             await session.close()
@@ -263,17 +263,17 @@ def test_members_come_and_go_while_their_leader_is_busy(
 
 
 @asynccontextmanager
-async def at_work(folder: Path) -> AsyncIterator[tuple[Node, Leading, UnitState]]:
-    """A node, its leader, and the unit with ten events that a session here holds."""
+async def at_work(folder: Path) -> AsyncIterator[tuple[LocalPeer, Leading, UnitState]]:
+    """A peer, its leader, and the unit with ten events that a session here holds."""
     async with open_log(folder) as hr:
         await hr.create_stream("orders", ["orders.>"])
         async with hr.session("w") as session:
             await session.subscribe(SHARED, start="earliest")
             await publish(hr, "orders", 10)
             await until(lambda: session.units, "its unit")
-            node = await hr._shared.node()
-            leading = node.leaders["g:orders.>"]
-            yield node, leading, leading.core.units["orders/0"]
+            peer = await hr._shared.peer()
+            leading = peer.leaders["g:orders.>"]
+            yield peer, leading, leading.core.units["orders/0"]
 
 
 def test_what_a_busy_leader_keeps_for_later_is_not_overtaken_by_a_good_bye(
@@ -298,14 +298,14 @@ def test_reports_behind_another_message_are_in_time_for_the_commit_that_is_due(
     tmp_path: Path,
 ) -> None:
     async def test() -> None:
-        async with at_work(tmp_path / "d") as (node, leading, unit):
+        async with at_work(tmp_path / "d") as (peer, leading, unit):
             who = ("g:orders.>", unit.borrower, leading.token)
             report = UnitReport("orders/0", unit.token, ((0, 5),))
-            outbox = transport.Outbox(node.statistics, transport.Post())
+            outbox = transport.Outbox(peer.statistics, transport.Post())
             leading.gathering = True
-            node._from_peer([Ping(*who, 7), UpdateProgress(*who, 1000, (report,))], outbox)
+            peer._from_peer([Ping(*who, 7), UpdateProgress(*who, 1000, (report,))], outbox)
             assert leading.core.progress_of("orders/0").floor == 0
-            node.hear()  # as a leader does right before it stores what it has
+            peer.hear()  # as a leader does right before it stores what it has
             assert leading.core.progress_of("orders/0").floor == 5
             outbox.close()
 

@@ -1,0 +1,1 @@
+"""What programs call: the log, its groups and sessions, with and without ``await``."""

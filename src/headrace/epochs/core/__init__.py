@@ -1,0 +1,1 @@
+"""Times, frontiers, publisher and subscriber of epochs: pure."""

@@ -1,0 +1,90 @@
+"""Spark: sessions, source, sink and the pipeline."""
+
+from __future__ import annotations
+
+from headrace.errors.inputs import HeadraceError, InvalidEventError, InvalidInputError
+
+
+class InvalidSinkError(InvalidInputError):
+    """A write to a stream was asked for with options or columns that do not fit it."""
+
+
+class BadRowError(InvalidEventError):
+    """A row of a data frame cannot be an event; ``partition`` and ``row`` say which one."""
+
+    def __init__(self, partition: int, row: int, reason: str) -> None:
+        super().__init__(
+            f"partition {partition}, row {row}: {reason}; mend the query, or set deadLetterStream "
+            "to put such rows aside",
+            row=row,
+        )
+        self.partition = partition
+        self.reason = reason
+
+
+class ReplayMismatchError(HeadraceError):
+    """A batch that was committed came again with other rows; these were not written."""
+
+    def __init__(self, producer: str, sequence: int, committed: int, found: int) -> None:
+        super().__init__(
+            f"batch {sequence} of {producer} was committed with {committed} rows and comes again "
+            f"with {found} others: the checkpoint is older than what was written, or the query "
+            "does not repeat itself. Start it with a new checkpoint from where it should go on, "
+            "or set replay=skip to pass over this batch"
+        )
+        self.producer = producer
+        self.sequence = sequence
+        self.committed = committed
+        self.found = found
+
+
+class StagedFileLostError(HeadraceError):
+    """A file that a task wrote is gone before its batch was committed; nothing was written."""
+
+
+class SparkSetupError(HeadraceError):
+    """Spark cannot run here as asked; the message says what to install or change."""
+
+
+class JavaMissingError(SparkSetupError):
+    """There is no Java that Spark could run on."""
+
+
+class JavaTooOldError(JavaMissingError):
+    """There is a Java, and it is older than Spark needs."""
+
+
+class ExecutorPackageError(SparkSetupError):
+    """Executors lack this package, or have another version of it."""
+
+
+class InvalidOptionError(InvalidInputError):
+    """An option of a Spark read or write is unknown, malformed, or contradicts another."""
+
+
+class InvalidSchemaError(InvalidInputError):
+    """A schema names a column that is not there, or gives it another type."""
+
+
+class NotSharedError(SparkSetupError):
+    """Executors on other machines cannot reach this catalog or store."""
+
+
+class ForeignCheckpointError(HeadraceError):
+    """A checkpoint belongs to another catalog or stream, or to a later state of this one."""
+
+
+class DataLossError(HeadraceError):
+    """Events that a query has not read yet are gone."""
+
+
+class UnknownJobError(HeadraceError, LookupError):
+    """An event of a job that is not running."""
+
+
+class PipelineLedError(HeadraceError):
+    """Another supervisor leads the pipeline of this catalog."""
+
+
+class PipelineBrokenError(HeadraceError):
+    """The Spark application of a supervisor is gone; start it again."""

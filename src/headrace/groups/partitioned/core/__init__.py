@@ -1,0 +1,1 @@
+"""The rules of partitioned groups, and an instance of a member as a state machine: pure."""

@@ -1,0 +1,39 @@
+"""What an instance says: effects for its runtime, and decisions with their reasons."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from headrace.groups.partitioned.core.messages import Decision, Effect, Verdict
+
+DECISIONS_MAX = 256
+
+
+class Outbox:
+    """Collects the effects of one event, and keeps the last decisions for explain."""
+
+    def __init__(self, member: str, instance: str) -> None:
+        self.member = member
+        self.instance = instance
+        self.now_ms = 0
+        self.decisions: deque[Decision] = deque(maxlen=DECISIONS_MAX)
+        self._effects: list[Effect] = []
+
+    def do(self, effect: Effect) -> None:
+        """Ask the runtime for something."""
+        self._effects.append(effect)
+
+    def decide(self, verdict: Verdict, reason: str, partition: int | None = None) -> None:
+        """Record a decision."""
+        decision = Decision(self.now_ms, verdict, self.member, self.instance, reason, partition)
+        self.decisions.append(decision)
+        self.do(decision)
+
+    def said(self, reason: str) -> bool:
+        """Whether this is the last thing that was decided; it is not said twice in a row."""
+        return bool(self.decisions) and self.decisions[-1].reason == reason
+
+    def take(self) -> list[Effect]:
+        """The effects since the last time."""
+        effects, self._effects = self._effects, []
+        return effects

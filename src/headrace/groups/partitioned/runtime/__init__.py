@@ -1,0 +1,1 @@
+"""Partitioned groups at work: instances in a process, and their transactions."""

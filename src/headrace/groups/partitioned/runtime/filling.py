@@ -1,0 +1,116 @@
+"""Whether anybody fills the work queue of an elastic group.
+
+The queue is filled by the partition job of the pipeline, which is another program.  Where none
+runs, members wait for ever and nothing is wrong with any of them: so the group says it.  What is
+known of the pipeline is its lease and what its supervisor wrote down about the group's job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import msgspec
+
+from headrace.catalog import Tx, entries, leases, streams
+from headrace.catalog import progress as stored
+from headrace.errors import HeadraceError
+from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
+from headrace.host.host import Host
+
+PIPELINE = "pipeline"
+"""The lease of the supervisor that leads, and the bucket of what it wrote down."""
+LOOK_S = 4.0
+LOOK_S_MAX = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+class JobNote(msgspec.Struct, frozen=True):
+    """What matters here of what the supervisor wrote down about a job."""
+
+    failures: int = 0
+    last_error: str | None = None
+
+
+class Filling(msgspec.Struct, frozen=True):
+    """The way into a work queue, at one moment."""
+
+    name: GroupName
+    floors: tuple[int, ...]
+    """How far each segment of the source was read."""
+    behind: int
+    """Events of the source that are not read yet."""
+    led: bool
+    """Whether a pipeline runs."""
+    job: JobNote | None
+
+    @property
+    def finding(self) -> str:
+        """What is wanting and what to do about it; nothing if all is well."""
+        if not self.behind or (self.led and self.job is not None and not self.job.failures):
+            return ""
+        one = self.behind == 1
+        what = (
+            f"{self.behind:,} event{'' if one else 's'} of stream {self.name.stream!r} "
+            f"{'is' if one else 'are'} not in the work queue of group {self.name.group!r}"
+        )
+        if not self.led:
+            return f"{what}, and no pipeline runs to fill it; start one with: headrace pipeline"
+        if self.job is None:
+            return f"{what}: the pipeline has not begun with it; see: headrace pipeline status"
+        return f"{what}: the job of the pipeline fails ({self.job.last_error})"
+
+
+_decode = msgspec.json.Decoder(JobNote).decode
+
+
+def job_key(name: GroupName) -> str:
+    """Where the supervisor writes down how the group's job is doing."""
+    return f"job/partition/{name.key}"
+
+
+def look(tx: Tx, name: GroupName) -> Filling | None:
+    """How it stands; None if there is no such elastic group, or no stream."""
+    config = entries.get(tx, ELASTIC_BUCKET, name.key)
+    source = streams.get(tx, name.stream)
+    if config is None or config.value is None or source is None:
+        return None
+    floors = []
+    for segment in source.segments:
+        row = stored.get(tx, name.partition_job, segment.id)
+        floors.append(max(segment.tail, 0 if row is None else row.floor))
+    entry = entries.get(tx, PIPELINE, job_key(name))
+    return Filling(
+        name=name,
+        floors=tuple(floors),
+        behind=sum(s.head - floor for s, floor in zip(source.segments, floors, strict=True)),
+        led=leases.get(tx, PIPELINE) is not None,
+        job=None if entry is None or entry.value is None else _decode(entry.value),
+    )
+
+
+async def warn_if_nobody_fills(host: Host, name: GroupName) -> None:
+    """Look now and then while the group is consumed here; say once that nothing will come.
+
+    A queue that moves is filled by somebody, pipeline or not.
+    """
+    pause_s = LOOK_S
+    before: Filling | None = None
+    while True:
+        try:
+            found = await host.in_thread(
+                host.log.catalog.read, lambda tx: look(tx, name), snapshot=True
+            )
+        except HeadraceError as error:
+            _log.debug("group %s: %s", name.key, error)
+        else:
+            if found is None:
+                return
+            waited = before is not None and before.floors == found.floors and before.finding
+            if waited and found.finding:
+                _log.warning("%s", found.finding)
+                return
+            before = found
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, LOOK_S_MAX)

@@ -1,0 +1,466 @@
+"""What all instances of one process share: watches, clock and transactions.
+
+Theory of operation
+-------------------
+An instance (``membership``) decides; the hub carries out what it asks for.  It could do so for
+each by itself, but five hundred members in one process would then make five hundred times the
+traffic.  So the hub gathers:
+
+*Requests* (pins and claims) that come up while a transaction is under way go together into the
+next one.  Each is judged and answered for itself.
+
+*Renewals* of pins are put off to common moments, a fraction of the time to live apart, and all
+that are due go into one transaction that does not wait for the disk.
+
+*Standbys* look at their pins in one query; only for a pin that is free is a transaction made.
+They look when the catalog tells of a release, and when a pin that they know of runs out.
+
+*News* of configs, pins, claims and requests to step down come through one callback that sets
+flags; what they mean is looked up once for all instances.
+
+A request that fails is not answered: the instance asks again, by its own clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from headrace.catalog import Tx, claims, entries, leases, streams
+from headrace.errors import CatalogClosedError, HeadraceError, InvalidGroupConfigError
+from headrace.groups.partitioned.core.config import ElasticGroupConfig, GroupConfig
+from headrace.groups.partitioned.core.messages import (
+    AcquirePin,
+    ClaimPartition,
+    ClaimsFreed,
+    ConfigSeen,
+    Phase,
+    PinFreed,
+    PinHeld,
+    PinLost,
+    PinRenewed,
+    RenewPin,
+    StepDownAsked,
+    Tick,
+)
+from headrace.groups.partitioned.core.pins import Pin
+from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
+from headrace.groups.partitioned.runtime import ownership
+from headrace.groups.partitioned.runtime.filling import warn_if_nobody_fills
+from headrace.groups.partitioned.runtime.ownership import STEP_DOWN_BUCKET
+from headrace.groups.partitioned.runtime.record import Record
+from headrace.groups.partitioned.runtime.requests import (
+    Answer,
+    Asked,
+    Joined,
+    carry_out,
+    locks_of,
+    owner_of,
+    segments_of,
+)
+from headrace.groups.partitioned.runtime.units import Layout, claimed_config, layout_of
+from headrace.host.host import Host
+from headrace.host.timers import Timers
+
+BUCKETS = (STATIC_BUCKET, ELASTIC_BUCKET, STEP_DOWN_BUCKET)
+NEWS_EVERY_S = 0.005
+"""Looks at the catalog are at least so far apart, however much news there is."""
+RENEWALS_APART = 3
+"""Pins are renewed at moments that are this fraction of the renewal time apart."""
+REQUESTS_MAX = 2_000
+"""In one transaction."""
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class View(msgspec.Struct, frozen=True):
+    """The config of a group as instances see it, and its number in the order of sight."""
+
+    number: int
+    config: GroupConfig | None
+    """By which units are claimed."""
+    group: GroupConfig | None = None
+    """As its administrator gave it."""
+    layout: Layout = Layout.SEGMENTS
+
+
+class Hub:
+    """See the module's text; made by :func:`hub_of`."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._loop = asyncio.get_running_loop()
+        self.record = Record(host)
+        self._joined: dict[Joined, None] = {}
+        self._by_group: dict[str, dict[Joined, None]] = {}
+        self._by_pin: dict[str, dict[Joined, None]] = {}
+        self._views: dict[str, View] = {}
+        self._numbers = itertools.count(1)
+        self._revisions = dict.fromkeys(BUCKETS, 0)
+        self._unsubscribe: dict[str, Callable[[], None]] = {}
+        self._requests: dict[object, Asked] = {}
+        self._renewals: dict[Joined, RenewPin] = {}
+        self._uncertain: set[Joined] = set()
+        self._seen_free: set[str] = set()  # pins that were just looked at
+        self._flushing: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        self._timers: Timers[Joined] = Timers(self._loop, self._tick)
+        self._news: deque[str] = deque()
+        self._telling = False
+        self._told = asyncio.Event()
+        self._listening: asyncio.Task[None] | None = None
+        self._queues: dict[str, asyncio.Task[None]] = {}
+
+    # -- coming and going ---------------------------------------------------------------
+
+    async def join(self, joined: Joined) -> None:
+        """Take an instance in: it hears of its group's config, and goes on from there."""
+        name = joined.name
+        self._joined[joined] = None
+        self._by_group.setdefault(name.key, {})[joined] = None
+        self._by_pin.setdefault(joined.pin, {})[joined] = None
+        if self._listening is None:
+            self._listening = self._loop.create_task(self._listen())
+        channels = [entries.channel(bucket) for bucket in BUCKETS]
+        channels += [leases.channel(joined.pin), claims.channel(name.key)]
+        await self._subscribe(channels)
+        # Subscribed first, looked second: nothing falls in between.
+        view = await self._look(name)
+        if joined in self._joined:
+            joined.feed(ConfigSeen(view.number, view.config))
+            self._watch_queue(name)
+
+    def _watch_queue(self, name: GroupName) -> None:
+        """See to it that members are not left waiting for a queue that nobody fills."""
+        view = self._views.get(name.key)
+        if name.key not in self._queues and view and isinstance(view.group, ElasticGroupConfig):
+            watching = self._loop.create_task(warn_if_nobody_fills(self._host, name))
+            self._queues[name.key] = watching
+
+    def leave(self, joined: Joined) -> None:
+        """Let an instance go; with the last one everything stops."""
+        name, pin = joined.name, joined.pin
+        self._joined.pop(joined, None)
+        self._timers.set(joined, None)
+        self._uncertain.discard(joined)
+        for index, key, channel in (
+            (self._by_group, name.key, claims.channel(name.key)),
+            (self._by_pin, pin, leases.channel(pin)),
+        ):
+            index.get(key, {}).pop(joined, None)
+            if not index.get(key):
+                index.pop(key, None)
+                self._drop(channel)
+        if name.key not in self._by_group:
+            self._views.pop(name.key, None)
+            if (watching := self._queues.pop(name.key, None)) is not None:
+                watching.cancel()
+        if not self._joined:
+            self._stop()
+
+    def _stop(self) -> None:
+        for channel in list(self._unsubscribe):
+            self._drop(channel)
+        if self._listening is not None:
+            self._listening.cancel()
+            self._listening = None
+        self._timers.close()
+        self.record.close()
+        _hubs.get(self._host, {}).pop(self._loop, None)
+
+    async def _subscribe(self, channels: Iterable[str]) -> None:
+        fresh = [channel for channel in channels if channel not in self._unsubscribe]
+        if not fresh:
+            return
+        catalog = self._host.log.catalog
+        for channel in fresh:
+            self._unsubscribe[channel] = lambda: None
+
+        def subscribe() -> list[Callable[[], None]]:
+            return [catalog.subscribe(channel, self._hear(channel)) for channel in fresh]
+
+        for channel, stop in zip(fresh, await self._host.in_thread(subscribe), strict=True):
+            if channel in self._unsubscribe:
+                self._unsubscribe[channel] = stop
+            else:
+                stop()
+
+    def _drop(self, channel: str) -> None:
+        stop = self._unsubscribe.pop(channel, None)
+        if stop is not None:
+            stop()
+
+    # -- news ---------------------------------------------------------------------------
+
+    def _hear(self, channel: str) -> Callable[[], None]:
+        """What runs on a thread of the catalog's when there is news."""
+
+        def hear() -> None:
+            self._news.append(channel)
+            if not self._telling and not self._loop.is_closed():
+                self._telling = True
+                self._loop.call_soon_threadsafe(self._told.set)
+
+        return hear
+
+    async def _listen(self) -> None:
+        while True:
+            await self._told.wait()
+            self._told.clear()
+            # In this order: what comes after it is told of anew, what came before is in the queue.
+            self._telling = False
+            news = {self._news.popleft() for _ in range(len(self._news))}
+            try:
+                await self._take_in(news)
+            except CatalogClosedError:
+                return
+            except HeadraceError as error:
+                _log.warning("partitioned groups: %s", error)
+                self._news.extend(news)
+                self._loop.call_later(1.0, self._told.set)
+            await asyncio.sleep(NEWS_EVERY_S)
+
+    async def _take_in(self, news: set[str]) -> None:
+        buckets = [bucket for bucket in BUCKETS if entries.channel(bucket) in news]
+        if buckets:
+            await self._take_in_entries(buckets)
+        pins = {
+            pin: standbys
+            for pin, joined in self._by_pin.items()
+            if leases.channel(pin) in news
+            and (standbys := [j for j in joined if j.core.phase is Phase.STANDBY])
+        }
+        if pins:
+            now_us, held = await self._read_pins(pins)
+            for pin, standbys in pins.items():
+                found = held.get(pin)
+                if found is None or found.expires_ms <= now_us // 1000:
+                    self._seen_free.add(pin)
+                    for joined in standbys:
+                        joined.feed(PinFreed())
+        for key, members in list(self._by_group.items()):
+            if claims.channel(key) in news:
+                for joined in list(members):
+                    if joined.core.waits_for_claims:
+                        joined.feed(ClaimsFreed())
+
+    async def _take_in_entries(self, buckets: list[str]) -> None:
+        since = dict(self._revisions)
+
+        def look(tx: Tx) -> dict[str, entries.Changes]:
+            return {bucket: entries.changes(tx, bucket, since[bucket]) for bucket in buckets}
+
+        changed: set[str] = set()
+        for bucket, found in (await self._read(look)).items():
+            self._revisions[bucket] = found.revision
+            if bucket == STEP_DOWN_BUCKET:
+                self._step_down(found.entries)
+            elif found.reset:
+                changed |= self._by_group.keys()
+            else:
+                changed |= self._by_group.keys() & {entry.key for entry in found.entries}
+        for key in sorted(changed):
+            await self.show(GroupName.of_key(key))
+
+    def _step_down(self, asked: Iterable[entries.Entry]) -> None:
+        for entry in asked:
+            key, _, member = entry.key.rpartition(".")
+            if entry.value is None or key not in self._by_group:
+                continue
+            for joined in list(self._by_pin.get(GroupName.of_key(key).pin(member), {})):
+                joined.feed(StepDownAsked(int(entry.value)))
+
+    async def show(self, name: GroupName) -> None:
+        """Let all instances of a group see its config."""
+        try:
+            view = await self._look(name)
+        except InvalidGroupConfigError as error:
+            _log.error("group %s stays as it was: %s", name.key, error)
+            return
+        for joined in list(self._by_group.get(name.key, {})):
+            joined.feed(ConfigSeen(view.number, view.config))
+
+    async def _look(self, name: GroupName) -> View:
+        number = next(self._numbers)
+
+        def look(tx: Tx) -> View:
+            config = ownership.read_config(tx, name)
+            source = streams.get(tx, name.stream)
+            if config is None or source is None:
+                return View(number, None)
+            layout = layout_of(config, source.config)
+            return View(number, claimed_config(config, layout), config, layout)
+
+        view = await self._read(look)
+        known = self._views.get(name.key)
+        if known is not None and known.number > number:
+            return known
+        self._views[name.key] = view
+        return view
+
+    # -- the clock ----------------------------------------------------------------------
+
+    def wake(self, joined: Joined) -> None:
+        """The instance may have another moment to wait for; called after each of its events."""
+        core = joined.core
+        at_ms = core.wake_at_ms if joined in self._joined else None
+        if at_ms is not None and core.phase is Phase.PINNED and core.settled:
+            # Nothing is under way but the renewal, which can wait for the others'.
+            apart = max(1, core.timings.renew_every_ms // RENEWALS_APART)
+            at_ms = -(-at_ms // apart) * apart
+        self._timers.set(joined, at_ms)
+
+    def _tick(self, joined: Joined) -> None:
+        joined.feed(Tick())
+
+    # -- requests -----------------------------------------------------------------------
+
+    def ask(self, asked: Asked) -> None:
+        """Have something done in the catalog; the answer comes as an event.
+
+        What is asked for again before it was begun stands in the queue once.
+        """
+        self._requests[asked.key] = asked
+        if self._flushing is None:
+            self._flushing = self._loop.create_task(self._flush())
+
+    def renew(self, joined: Joined, request: RenewPin) -> None:
+        """Have a pin renewed, together with others."""
+        self._renewals[joined] = request
+        if self._renewing is None:
+            self._renewing = self._loop.create_task(self._renew())
+
+    async def _flush(self) -> None:
+        try:
+            while self._requests:
+                keys = list(itertools.islice(self._requests, REQUESTS_MAX))
+                batch = [self._requests.pop(key) for key in keys]
+                try:
+                    await self._carry_out(batch)
+                except HeadraceError as error:
+                    self._uncertain.update(asked.joined for asked in batch)
+                    if not isinstance(error, CatalogClosedError):
+                        _log.warning("partitioned groups: %s", error)
+        finally:
+            self._flushing = None
+
+    async def _carry_out(self, batch: list[Asked]) -> None:
+        batch = await self._without_held_pins(batch)
+        if not batch:
+            return
+        shares = {asked.joined.name.stream for asked in batch if self._claims_share(asked)}
+        segments = await self._read(partial(segments_of, names=shares)) if shares else {}
+
+        def run(tx: Tx) -> list[Answer]:
+            return carry_out(tx, batch, segments)
+
+        # Tokens must survive whatever happens to the database; other answers may be given again.
+        synced = any(isinstance(a.request, AcquirePin | ClaimPartition) for a in batch)
+        locks = locks_of(batch, segments)
+        for joined, event, taken in await self._host.in_transaction(run, locks, sync=synced):
+            if taken is not None:
+                joined.took(taken)
+            joined.feed(event)
+
+    async def _without_held_pins(self, batch: list[Asked]) -> list[Asked]:
+        """Answer those who ask for a pin that another instance has, by looking alone."""
+        asking = {asked.joined.pin for asked in batch if isinstance(asked.request, AcquirePin)}
+        asking, self._seen_free = asking - self._seen_free, self._seen_free - asking
+        if not asking:
+            return batch
+        now_us, held = await self._read_pins(asking)
+        left = []
+        for asked in batch:
+            joined = asked.joined
+            pin = held.get(joined.pin) if isinstance(asked.request, AcquirePin) else None
+            left_ms = 0 if pin is None else pin.expires_ms - now_us // 1000
+            if pin is not None and pin.instance != joined.core.instance and left_ms > 0:
+                joined.feed(PinHeld(pin.instance, left_ms))
+            else:
+                left.append(asked)
+        return left
+
+    def _claims_share(self, asked: Asked) -> bool:
+        return (
+            isinstance(asked.request, ClaimPartition) and self.layout(asked.joined) is Layout.SHARES
+        )
+
+    def view(self, joined: Joined) -> View | None:
+        """The group of an instance as it was last seen."""
+        return self._views.get(joined.name.key)
+
+    def layout(self, joined: Joined) -> Layout:
+        """How the partitions of an instance's group lie."""
+        view = self.view(joined)
+        return Layout.SEGMENTS if view is None else view.layout
+
+    # -- renewals -----------------------------------------------------------------------
+
+    async def _renew(self) -> None:
+        try:
+            while self._renewals:
+                await asyncio.sleep(0)  # all that are due at this moment go together
+                batch, self._renewals = self._renewals, {}
+                try:
+                    await self._renew_all(list(batch.items()))
+                except HeadraceError as error:
+                    if not isinstance(error, CatalogClosedError):
+                        _log.warning("partitioned groups: pins were not renewed: %s", error)
+        finally:
+            self._renewing = None
+
+    async def _renew_all(self, batch: list[tuple[Joined, RenewPin]]) -> None:
+        pins = [(j.name.pin(j.core.member), r.token, j.core.timings.pin_ttl_ms) for j, r in batch]
+        uncertain = {j for j, _ in batch} & self._uncertain
+
+        def run(tx: Tx) -> list[tuple[bool, tuple[tuple[int, int], ...]]]:
+            return [
+                (
+                    kept,
+                    ownership.claims_under(tx, j.name, owner_of(j, r.token))
+                    if kept and j in uncertain
+                    else (),
+                )
+                for (j, r), kept in zip(batch, ownership.renew_pins(tx, pins), strict=True)
+            ]
+
+        answers = await self._host.in_transaction(run, sync=False)
+        self._uncertain -= uncertain
+        for (joined, request), (kept, held) in zip(batch, answers, strict=True):
+            if kept:
+                joined.feed(PinRenewed(request.token, request.asked_ms, held))
+            else:
+                joined.feed(PinLost(request.token))
+
+    # -- reading ------------------------------------------------------------------------
+
+    async def _read_pins(self, names: Iterable[str]) -> tuple[int, dict[str, Pin]]:
+        wanted = list(names)
+        return await self._read(lambda tx: (tx.now_us(), ownership.read_pins(tx, wanted)))
+
+    async def _read(self, fn: Callable[[Tx], T]) -> T:
+        return await self._host.in_thread(self._host.log.catalog.read, fn)
+
+
+_hubs: weakref.WeakKeyDictionary[Host, dict[asyncio.AbstractEventLoop, Hub]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def hub_of(host: Host) -> Hub:
+    """The hub of an open log on this event loop."""
+    mine = _hubs.setdefault(host, {})
+    loop = asyncio.get_running_loop()
+    if loop not in mine:
+        mine[loop] = Hub(host)
+    return mine[loop]

@@ -1,0 +1,376 @@
+"""A member at work: an instance of it in this process, and the consumer of what it owns.
+
+The instance (``membership``) decides when this process consumes which partitions; the consumer
+hands their events out.  This module stands between them: it carries out what the instance asks
+for, and tells it what became of the partitions.  Several programs may join as the same member;
+one of them is active and the others stand by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from headrace.catalog import Tx
+from headrace.errors import (
+    Fenced,
+    HeadraceError,
+    InvalidInputError,
+)
+from headrace.groups.consumer import Batch, CatalogAcks, Consumer, OwnedUnit
+from headrace.groups.consumer.consume import Handler
+from headrace.groups.delivery import Stalled
+from headrace.groups.owner import Owner
+from headrace.groups.partitioned.core.membership import Instance
+from headrace.groups.partitioned.core.messages import (
+    Abandon,
+    AcquirePin,
+    ClaimLost,
+    ClaimPartition,
+    Close,
+    Consume,
+    Decision,
+    Drain,
+    Drained,
+    Effect,
+    Event,
+    MemberStalled,
+    Phase,
+    ReleasePartition,
+    ReleasePin,
+    RenewPin,
+    Verdict,
+)
+from headrace.groups.partitioned.names import GroupName
+from headrace.groups.partitioned.runtime import ownership
+from headrace.groups.partitioned.runtime.hub import Hub, hub_of
+from headrace.groups.partitioned.runtime.options import join_options, warm_up
+from headrace.groups.partitioned.runtime.ownership import Taken
+from headrace.groups.partitioned.runtime.requests import Asked, owner_of, segments_of
+from headrace.groups.partitioned.runtime.units import Layout, SegmentsMoved
+from headrace.groups.progress import Progress
+from headrace.host.host import Host
+from headrace.host.timers import now_ms
+
+LOUD = frozenset({Verdict.WAITING, Verdict.EVICTED, Verdict.FENCED})
+"""Decisions that a person should hear of without asking."""
+
+_log = logging.getLogger(__name__)
+
+
+class MemberStatus(msgspec.Struct, frozen=True):
+    """Where a member stands in this process."""
+
+    phase: Phase
+    instance: str
+    partitions: tuple[int, ...]
+    """Those that it consumes now."""
+    explanation: tuple[str, ...]
+    """What it is and what it waits for."""
+
+
+class _Partition(Owner):
+    """A partition (or share) that this instance consumes, and the units that it stands for."""
+
+    def __init__(self, member: Member, partition: int, token: int) -> None:
+        super().__init__(member.consumer)
+        self._member = member
+        self._partition = partition
+        self.token = token
+        self.retry_s = member.core.timings.claim_retry_ms / 1000
+
+    def __str__(self) -> str:
+        return str(self._member)
+
+    def give_back(self) -> None:
+        """Let the application finish what it holds; the instance hears when it has."""
+        self.stop()
+        self.drain(self.units.values())
+        self._check_drained()
+
+    def give_up(self) -> None:
+        """The partition is another instance's."""
+        self.stop()
+        for unit in list(self.units.values()):
+            self.drop(unit)
+
+    def lost(self) -> None:
+        """The instance hears that the partition is another's."""
+        self._member.feed(ClaimLost(self._partition, self.token))
+
+    def given_back(self, unit: OwnedUnit, progress: Progress) -> None:  # noqa: ARG002
+        self._check_drained()
+
+    def _check_drained(self) -> None:
+        if self.over and not self.units:
+            self._member.feed(Drained(self._partition, self.token))
+
+    def refused(self, unit: OwnedUnit) -> None:  # noqa: ARG002
+        self.lost()
+
+    def stalled(self, unit: OwnedUnit, stall: Stalled) -> None:
+        super().stalled(unit, stall)
+        self._member.feed(MemberStalled(self._partition, self.token))
+
+    def stream_gone(self, unit: OwnedUnit, error: HeadraceError) -> None:  # noqa: ARG002
+        _log.info("%s", error)
+        self._member.recheck()
+
+    def finished(self, unit: OwnedUnit) -> None:
+        """A segment is sealed and all of it is acked: a share goes on to those that follow."""
+        if self._member.reads_shares:
+            self.drain([unit])
+            self.follow()
+
+    async def look(self) -> list[OwnedUnit]:
+        """The segments of a share that can be read now."""
+        held = {unit.segment: unit.token for unit in self.units.values()}
+        try:
+            return await self._member.take_more(self._partition, self.token, held)
+        except SegmentsMoved:
+            self.follow()
+        except Fenced:
+            self.lost()
+        return []
+
+
+class Member:
+    """A member of a partitioned group in this process; made by ``hr.join``.
+
+    Use it with ``async with``, then take its events in one of three ways: ``async for delivery
+    in member``, ``async for batch in member.batches()`` or ``await member.consume(handler)``.
+    """
+
+    def __init__(self, host: Host, stream: str, group: str, member: str, **options: object) -> None:
+        self.name = GroupName(stream, group)
+        self.member = member
+        self.pin = self.name.pin(member)
+        self._host = host
+        self._options = join_options(self.name, member, **options)  # type: ignore[arg-type]
+        instance = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self.core = Instance(member, instance, self._options.timings)
+        self._consumer: Consumer | None = None
+        self._hub: Hub | None = None
+        self._taken: dict[int, Taken] = {}  # what each partition stands for, under its token
+        self._holdings: dict[int, _Partition] = {}
+        self._inbox: deque[Event] = deque()
+        self._busy = False
+        self._changed = asyncio.Event()
+        self._rechecks: asyncio.Task[None] | None = None
+
+    # -- for the application ------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Join the group; with ``async with`` this is done for you."""
+        await self._host.in_thread(warm_up)
+        self._consumer = Consumer(self._host, self._options.consumer, CatalogAcks(self._host))
+        self._hub = hub_of(self._host)
+        await self._hub.join(self)
+
+    async def close(self) -> None:
+        """Store the answers that were given, hand the partitions over, and leave."""
+        if self._consumer is None or self._hub is None or self.core.phase is Phase.CLOSED:
+            return
+        try:
+            await self._consumer.close()
+        finally:
+            self.feed(Close())
+            ttl_s = self._options.timings.pin_ttl_ms / 1000
+            try:
+                # Without an answer the pin runs out by itself.
+                await asyncio.wait_for(self.wait_for(Phase.CLOSED), ttl_s)
+                with suppress(HeadraceError):
+                    await self._hub.record.flush()
+            except TimeoutError:
+                _log.warning("%s: the catalog does not answer; the pin will run out", self)
+            finally:
+                self._hub.leave(self)
+
+    @property
+    def consumer(self) -> Consumer:
+        """What hands the events out."""
+        if self._consumer is None:
+            raise InvalidInputError(f"{self} has not joined yet; use `async with hr.join(…)`")
+        return self._consumer
+
+    def __aiter__(self) -> Consumer:
+        return self.consumer
+
+    def batches(self) -> AsyncIterator[Batch]:
+        """Events as Arrow record batches, answered as a whole."""
+        return self.consumer.batches()
+
+    async def consume(self, handler: Handler, *, concurrency: int = 1) -> None:
+        """Call ``handler(delivery)`` for every event; see :meth:`Consumer.consume`."""
+        await self.consumer.consume(handler, concurrency=concurrency)
+
+    async def flush(self) -> None:
+        """Wait until every answer so far is stored; raises what went wrong with one."""
+        await self.consumer.flush()
+
+    @property
+    def status(self) -> MemberStatus:
+        """Whether it is active, stands by or waits, and for what."""
+        return MemberStatus(
+            phase=self.core.phase,
+            instance=self.core.instance,
+            partitions=self._partitions(),
+            explanation=tuple(self.core.explain()),
+        )
+
+    def _partitions(self) -> tuple[int, ...]:
+        view = None if self._hub is None else self._hub.view(self)
+        if view is None or view.layout is Layout.SEGMENTS or view.group is None:
+            return tuple(sorted(self._holdings))
+        return view.group.assignment().get(self.member, ()) if self._holdings else ()
+
+    async def wait_for(self, phase: Phase) -> None:
+        """Wait until the instance is in a phase."""
+        await self.wait_until(lambda: self.core.phase is phase)
+
+    async def settled(self) -> None:
+        """Wait until it consumes just what the config gives it."""
+        await self.wait_until(lambda: self.core.phase is Phase.PINNED and self.core.settled)
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition over this member holds."""
+        while not condition():
+            changed = self._changed
+            await changed.wait()
+
+    def __str__(self) -> str:
+        return f"member {self.member} of group {self.name.key} ({self.core.instance})"
+
+    # -- what the instance decides --------------------------------------------------------
+
+    def feed(self, event: Event) -> None:
+        """Let the instance hear of something, and carry out what it asks for."""
+        self._inbox.append(event)
+        if self._busy:
+            return  # one event after the other, however they come
+        self._busy = True
+        try:
+            while self._inbox:
+                for effect in self.core.handle(self._inbox.popleft(), now_ms()):
+                    self._carry_out(effect)
+        finally:
+            self._busy = False
+        if self._hub is not None:
+            self._hub.wake(self)
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def _carry_out(self, effect: Effect) -> None:
+        assert self._hub is not None
+        match effect:
+            case AcquirePin() | ReleasePin() | ClaimPartition():
+                self._hub.ask(Asked(self, effect, 0))
+            case RenewPin():
+                self._hub.renew(self, effect)
+            case ReleasePartition():
+                self._release(effect)
+            case Consume(partition, token):
+                self._consume(partition, token)
+            case Drain(partition, _):
+                self._holdings[partition].give_back()
+            case Abandon(partition, _):
+                if (holding := self._holdings.pop(partition, None)) is not None:
+                    holding.give_up()
+            case Decision():
+                if self.reads_shares:
+                    effect = msgspec.structs.replace(effect, partition=None)
+                self._hub.record.add(self.name, effect)
+                level = logging.WARNING if effect.verdict in LOUD else logging.INFO
+                where = "" if effect.partition is None else f", partition {effect.partition}"
+                _log.log(level, "%s%s: %s, %s", self, where, effect.verdict.value, effect.reason)
+
+    def took(self, taken: Taken) -> None:
+        """A partition was claimed; the instance has not heard of it yet."""
+        self._taken[taken.partition] = taken
+
+    def _consume(self, partition: int, token: int) -> None:
+        taken = self._taken[partition]
+        assert taken.token == token, f"{self}: partition {partition} has token {taken.token}"
+        holding = self._holdings[partition] = _Partition(self, partition, token)
+        for unit in taken.units:
+            holding.open(unit)
+
+    def _release(self, effect: ReleasePartition) -> None:
+        partition, token = effect.partition, effect.token
+        holding, taken = self._holdings.get(partition), self._taken.get(partition)
+        if holding is not None and holding.token == token:
+            del self._holdings[partition]
+        units: tuple[tuple[str, str, int], ...] = ()
+        if taken is not None and taken.token == token:
+            del self._taken[partition]
+            # A share has claims of its own in each segment; a partition is its segment.
+            units = tuple(
+                (u.group, u.unit, u.token) for u in taken.units if u.group != self.name.key
+            )
+        assert self._hub is not None
+        self._hub.ask(Asked(self, effect, self.core.pin_token or 0, units))
+
+    # -- what its partitions ask for ------------------------------------------------------
+
+    @property
+    def reads_shares(self) -> bool:
+        """Whether it reads its partitions from every segment of the stream."""
+        return self._hub is not None and self._hub.layout(self) is Layout.SHARES
+
+    async def take_more(
+        self, partition: int, token: int, held: Mapping[int, int]
+    ) -> list[OwnedUnit]:
+        """Claim the segments of a share that became readable, beside those that are held."""
+        owner, stream = owner_of(self, self.core.pin_token or 0), self.name.stream
+        segments = await self._host.in_thread(
+            self._host.log.catalog.read, lambda tx: segments_of(tx, names=[stream])[stream]
+        )
+
+        def run(tx: Tx) -> list[OwnedUnit]:
+            return ownership.follow(tx, self.name, owner, partition, token, held, segments)
+
+        locks = ownership.claim_locks(self.name, owner, [partition], segments)
+        found = await self._host.in_transaction(run, locks)
+        taken = self._taken.get(partition)
+        if taken is not None and taken.token == token:
+            units = (*taken.units, *found)
+            self._taken[partition] = msgspec.structs.replace(taken, units=units)
+        return found
+
+    def recheck(self) -> None:
+        """A stream is gone, or was made anew: see what became of the group."""
+        if self._rechecks is None and self.core.phase is not Phase.CLOSED:
+            self._rechecks = asyncio.get_running_loop().create_task(self._recheck())
+
+    async def _recheck(self) -> None:
+        """If the group is there, claim what is owned once more."""
+        assert self._hub is not None
+        try:
+            await self._hub.show(self.name)
+            for holding in list(self._holdings.values()):
+                holding.lost()
+        except HeadraceError as error:
+            _log.warning("%s: %s", self, error)
+        finally:
+            self._rechecks = None

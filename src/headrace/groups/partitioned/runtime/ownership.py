@@ -1,0 +1,314 @@
+"""Pins and claims in the catalog: the transactions of the instances of a member.
+
+Each function runs inside a write transaction and lets ``pins`` judge over what it reads.  Many
+requests of one process share a transaction; each is answered for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+import msgspec
+
+from headrace.catalog import Tx, claims, entries, leases, streams
+from headrace.errors import Fenced, InvalidNameError, UnknownGroupError
+from headrace.groups.consumer.types import OwnedUnit
+from headrace.groups.partitioned.core.config import GroupConfig, decode_elastic, decode_static
+from headrace.groups.partitioned.core.pins import (
+    ClaimRefused,
+    Owner,
+    PartitionClaim,
+    Pin,
+    check_claim,
+    judge_claim,
+)
+from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
+from headrace.groups.partitioned.runtime.units import (
+    Layout,
+    claimed_config,
+    layout_of,
+    read_stream,
+    unit_of_partition,
+    units_of_share,
+)
+
+STEP_DOWN_BUCKET = "group-step-downs"
+"""Requests to step down, by group and member; the value is the pin token that is meant."""
+
+IN_ONE_QUERY = 400
+
+
+# --- reading -------------------------------------------------------------------------------
+
+
+def read_config(tx: Tx, name: GroupName) -> GroupConfig | None:
+    """The config of a group, static or elastic."""
+    for bucket, decode in ((STATIC_BUCKET, decode_static), (ELASTIC_BUCKET, decode_elastic)):
+        entry = entries.get(tx, bucket, name.key)
+        if entry is not None and entry.value is not None:
+            return decode(entry.value)
+    return None
+
+
+def read_pins(tx: Tx, names: Iterable[str]) -> dict[str, Pin]:
+    """Pins by the name of their lease; those that nobody holds are left out."""
+    wanted = list(names)
+    found: dict[str, Pin] = {}
+    for at in range(0, len(wanted), IN_ONE_QUERY):
+        part = wanted[at : at + IN_ONE_QUERY]
+        marks = ", ".join("?" * len(part))
+        for name, owner, token, expires_us in tx.rows(
+            f"SELECT name, owner, token, expires_us FROM leases WHERE name IN ({marks}) "
+            "AND owner IS NOT NULL",
+            part,
+        ):
+            found[str(name)] = Pin(str(owner), int(token), _ms(int(expires_us)))
+    return found
+
+
+def read_claims(tx: Tx, name: GroupName) -> dict[int, PartitionClaim]:
+    """All claims of a group, by partition (or by share)."""
+    rows = tx.rows("SELECT unit, owner, token FROM claims WHERE group_name = ?", (name.key,))
+    return {int(unit): PartitionClaim(_owner(owner), int(token)) for unit, owner, token in rows}
+
+
+def _owner(text: str | None) -> Owner | None:
+    try:
+        return None if text is None else Owner.decode(text)
+    except InvalidNameError:
+        return None  # not written by a member; its token still counts
+
+
+def _ms(us: int) -> int:
+    return us // 1000
+
+
+# --- pins ----------------------------------------------------------------------------------
+
+
+class PinAnswer(msgspec.Struct, frozen=True):
+    """Who has a pin: ``token`` is that of the asking instance, else ``holder`` has it."""
+
+    token: int | None
+    holder: str = ""
+    expires_in_ms: int = 0
+
+
+def acquire_pin(tx: Tx, pin: str, instance: str, ttl_ms: int) -> PinAnswer:
+    """Take a pin that is free."""
+    lease = leases.acquire(tx, pin, instance, ttl_ms)
+    if lease is not None:
+        return PinAnswer(lease.token)
+    held = leases.get(tx, pin)
+    if held is None:  # it ran out within this transaction
+        return PinAnswer(None, "", 1)
+    return PinAnswer(None, held.owner, expires_in_ms(held.expires_us, tx.now_us()))
+
+
+def expires_in_ms(expires_us: int, now_us: int) -> int:
+    """Milliseconds until a lease is over, rounded up."""
+    return max(1, -((now_us - expires_us) // 1000))
+
+
+def renew_pins(tx: Tx, pins: Sequence[tuple[str, int, int]]) -> list[bool]:
+    """Prolong (pin, token, ttl_ms) that are still held; says which were."""
+    now = tx.now_us()
+    held = read_pins(tx, [pin for pin, _, _ in pins])
+    answers = []
+    due = []
+    for pin, token, ttl_ms in pins:
+        found = held.get(pin)
+        kept = found is not None and found.token == token and _ms(now) < found.expires_ms
+        answers.append(kept)
+        if kept:
+            due.append((now + ttl_ms * 1000, pin))
+    if due:
+        tx.executemany("UPDATE leases SET expires_us = ? WHERE name = ?", due)
+    return answers
+
+
+def claims_under(tx: Tx, name: GroupName, owner: Owner) -> tuple[tuple[int, int], ...]:
+    """(partition, token) of all claims that the catalog has for an owner."""
+    rows = tx.rows(
+        "SELECT unit, token FROM claims WHERE group_name = ? AND owner = ?",
+        (name.key, owner.encode()),
+    )
+    return tuple((int(unit), int(token)) for unit, token in rows)
+
+
+def release_pin(tx: Tx, name: GroupName, member: str, token: int) -> None:
+    """Give a pin up, and with it the request to do so."""
+    leases.release(tx, name.pin(member), token)
+    key = step_down_key(name, member)
+    if entries.get(tx, STEP_DOWN_BUCKET, key) is not None:
+        entries.delete(tx, STEP_DOWN_BUCKET, key)
+
+
+def step_down_key(name: GroupName, member: str) -> str:
+    """Where a request to step down stands."""
+    return f"{name.key}.{member}"
+
+
+# --- claims --------------------------------------------------------------------------------
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A partition (or share) that was claimed, and the units that it stands for."""
+
+    partition: int
+    token: int
+    units: tuple[OwnedUnit, ...]
+
+
+class Moment:
+    """What many claims of one transaction look up alike: a group's config and stream."""
+
+    def __init__(self, tx: Tx) -> None:
+        self.tx = tx
+        self._groups: dict[GroupName, Group | None] = {}
+
+    def group(self, name: GroupName) -> Group | None:
+        """The group, if it and its streams are there."""
+        if name not in self._groups:
+            self._groups[name] = self._look(name)
+        return self._groups[name]
+
+    def _look(self, name: GroupName) -> Group | None:
+        config = read_config(self.tx, name)
+        source = streams.get(self.tx, name.stream)
+        if config is None or source is None:
+            return None
+        read = read_stream(name, config)
+        stream = source if read == name.stream else streams.get(self.tx, read)
+        if stream is None:
+            return None
+        layout = layout_of(config, source.config)
+        return Group(config, claimed_config(config, layout), layout, stream)
+
+
+class Group(msgspec.Struct, frozen=True):
+    """A group within a transaction."""
+
+    config: GroupConfig
+    judged: GroupConfig
+    """By which claims are judged."""
+    layout: Layout
+    stream: streams.Stream
+    """That its members read."""
+
+
+def claim(
+    moment: Moment,
+    name: GroupName,
+    owner: Owner,
+    partitions: Sequence[int],
+    segments: Container[int] = (),
+) -> list[Taken | ClaimRefused]:
+    """Claim partitions for an owner, each judged for itself, under :func:`claim_locks`."""
+    tx, group = moment.tx, moment.group(name)
+    now_ms = _ms(tx.now_us())
+    own_pin = _pin(tx, name, owner.member)
+    answers: list[Taken | ClaimRefused] = []
+    for partition in partitions:
+        row = claims.get(tx, name.key, str(partition))
+        held = None if row is None else PartitionClaim(_owner(row.owner), row.token)
+        holder = None if held is None else held.owner
+        verdict = judge_claim(
+            partition,
+            owner,
+            claimant_pin=own_pin,
+            config=None if group is None else group.judged,
+            claim=held,
+            owner_pin=None if holder is None else _pin(tx, name, holder.member),
+            now_ms=now_ms,
+        )
+        if isinstance(verdict, ClaimRefused):
+            answers.append(verdict)
+            continue
+        assert group is not None
+        if holder != owner:
+            taken = claims.take(tx, name.key, str(partition), owner.encode())
+            assert taken.token == verdict.token, f"{taken.token}, but {verdict.token} was judged"
+        units = _units(tx, name, group, owner, partition, verdict.token, segments)
+        answers.append(Taken(partition, verdict.token, units))
+    return answers
+
+
+def _units(
+    tx: Tx,
+    name: GroupName,
+    group: Group,
+    owner: Owner,
+    partition: int,
+    token: int,
+    segments: Container[int],
+) -> tuple[OwnedUnit, ...]:
+    if group.layout is Layout.SEGMENTS:
+        return (unit_of_partition(tx, name, group.config, group.stream, partition, token),)
+    found = units_of_share(tx, name, group.config, group.stream, owner, held={}, locked=segments)
+    return tuple(found)
+
+
+def _pin(tx: Tx, name: GroupName, member: str) -> Pin | None:
+    return read_pins(tx, [name.pin(member)]).get(name.pin(member))
+
+
+def follow(
+    tx: Tx,
+    name: GroupName,
+    owner: Owner,
+    share: int,
+    token: int,
+    held: Mapping[int, int],
+    segments: Container[int],
+) -> list[OwnedUnit]:
+    """Segments of a share that became readable; ``held`` are those it has, with their tokens.
+
+    Raises Fenced when the share is no longer the owner's.
+    """
+    claims.check(tx, name.key, str(share), token)
+    group = Moment(tx).group(name)
+    if group is None:
+        raise UnknownGroupError(name.stream, name.group)
+    return units_of_share(tx, name, group.config, group.stream, owner, held=held, locked=segments)
+
+
+def release(
+    tx: Tx,
+    name: GroupName,
+    owner: Owner,
+    partition: int,
+    token: int,
+    units: Iterable[tuple[str, str, int]] = (),
+) -> bool:
+    """Give a partition back, with the units (group, unit, token) of a share; false if too late."""
+    held = claims.get(tx, name.key, str(partition))
+    known = None if held is None else PartitionClaim(_owner(held.owner), held.token)
+    for group, unit, unit_token in units:
+        try:
+            claims.release(tx, group, unit, unit_token)
+        except Fenced:
+            continue
+    try:
+        check_claim(name.key, partition, owner, token, known)
+    except Fenced:
+        return False
+    claims.release(tx, name.key, str(partition), token)
+    return True
+
+
+def claim_locks(
+    name: GroupName, owner: Owner, partitions: Iterable[int], segments: Iterable[int] = ()
+) -> list[str]:
+    """The locks for :func:`claim`, :func:`follow` and :func:`release`.
+
+    ``segments`` are those of the stream, where the members read shares of it: a takeover must not
+    pass an ack that is being committed.
+    """
+    share = name.share(owner.member)
+    return [
+        name.lock,
+        leases.lock(name.pin(owner.member)),
+        *(claims.lock(name.key, str(partition)) for partition in partitions),
+        *(claims.lock(share, str(segment)) for segment in segments),
+    ]

@@ -1,0 +1,213 @@
+"""Filling the work queue of an elastic group from its source stream.
+
+Theory of operation
+-------------------
+The queue is filled in *rounds*.  A round is planned in a read transaction: from which offset to
+which each segment of the source is read, given how far earlier rounds came and how much room
+there is in the queue.  The events are then read, and :func:`partitioned` turns them into the
+rows of each partition; where that happens (in a Spark task, in a test) makes no difference.  At
+last one write transaction appends the rows and moves the places in the source forward.
+
+That transaction first checks that the places are still those of the plan.  So a round counts
+once, whoever repeats it and however many fill the same queue at the same time: of two rounds
+that were planned from the same places, the second one raises ``RoundOvertakenError`` and
+appends nothing.
+
+Order per key holds because a key has one partition, a partition is one segment, rounds follow
+each other, and a segment of the source is read only when all of its predecessors are through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.catalog import Tx, entries, streams
+from headrace.catalog import progress as stored
+from headrace.errors import GroupUpdateError, RoundOvertakenError, UnknownGroupError
+from headrace.groups.partitioned.core.changes import check_change
+from headrace.groups.partitioned.core.config import ElasticGroupConfig, decode_elastic
+from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
+from headrace.groups.progress import Progress
+from headrace.log.events import COLUMNS, REQUIRED
+from headrace.subjects import match_array, partition_array
+
+ROUND_EVENTS_MAX = 1_000_000
+
+T = TypeVar("T")
+
+
+class SegmentRead(msgspec.Struct, frozen=True):
+    """Offsets ``start`` to ``end`` (not included) of one segment of the source."""
+
+    segment: int
+    segment_id: int
+    start: int
+    end: int
+
+
+class Round(msgspec.Struct, frozen=True):
+    """What the next round reads; nothing when there is no news or no room."""
+
+    name: GroupName
+    config: ElasticGroupConfig
+    source_id: int
+    queue_id: int
+    reads: tuple[SegmentRead, ...]
+    room: int | None
+    """Events that the queue takes at most; None when it has no limit."""
+    behind: int
+    """Events of the source that no round has read yet."""
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether only the members' acks make the next round possible."""
+        return self.behind > 0 and self.room == 0
+
+
+def plan_round(tx: Tx, name: GroupName, *, events_max: int = ROUND_EVENTS_MAX) -> Round:
+    """What to read next, from one moment of the catalog (use ``snapshot=True``)."""
+    config = _config(tx, name)
+    source = streams.require(tx, name.stream)
+    queue = streams.require(tx, name.work_queue)
+    room = _room(tx, name, config, queue)
+    left = events_max if room is None else min(events_max, room)
+    floors = {s.number: _floor(tx, name, s) for s in source.segments}
+    through = {s.number for s in source.segments if s.sealed and floors[s.number] >= s.head}
+    ready = [
+        s
+        for s in source.segments
+        if floors[s.number] < s.head
+        and all(p in through or source.segment(p) is None for p in s.predecessors)
+    ]
+    reads = []
+    for at, segment in enumerate(ready):
+        # What is left is shared out anew over those that are left, so that none of it is wasted.
+        share = -(-left // (len(ready) - at))
+        start = floors[segment.number]
+        end = min(segment.head, start + share)
+        if end > start:
+            reads.append(SegmentRead(segment.number, segment.id, start, end))
+            left -= end - start
+    return Round(
+        name=name,
+        config=config,
+        source_id=source.id,
+        queue_id=queue.id,
+        reads=tuple(reads),
+        room=room,
+        behind=sum(s.head - floors[s.number] for s in source.segments),
+    )
+
+
+def round_locks(planned: Round) -> list[str]:
+    """The locks for :func:`commit_round`, beside those of the append."""
+    return [planned.name.lock, streams.lock(planned.queue_id)]
+
+
+def commit_round(tx: Tx, planned: Round, append: Callable[[Tx], T]) -> T:
+    """Append the rows of a round (with ``append``) and move the places in the source forward.
+
+    Raises ``RoundOvertakenError``, with nothing appended, when another round came first or the
+    group is no longer the one that the round was planned for.
+    """
+    name = planned.name
+    try:
+        check_change(planned.config, _config(tx, name))
+    except (UnknownGroupError, GroupUpdateError) as error:
+        raise RoundOvertakenError(name.key, f"the group has changed: {error}") from error
+    queue = tx.row("SELECT name FROM streams WHERE id = ?", (planned.queue_id,))
+    if queue is None or queue[0] != name.work_queue:
+        raise RoundOvertakenError(name.key, "its work queue was made anew")
+    for read in planned.reads:
+        row = stored.get(tx, name.partition_job, read.segment_id)
+        floor = 0 if row is None else row.floor
+        # Trimming may move the start of a read past the place that was recorded, never back.
+        if floor > read.start:
+            raise RoundOvertakenError(
+                name.key, f"segment {read.segment} was read up to {floor} by another round"
+            )
+    appended = append(tx)
+    for read in planned.reads:
+        stored.put(tx, stored.Progress(name.partition_job, read.segment_id, read.end))
+    return appended
+
+
+def partitioned(events: pa.RecordBatch, config: ElasticGroupConfig) -> dict[int, pa.RecordBatch]:
+    """The rows of each partition, in their order, as they are appended to the queue.
+
+    Events that do not pass the filter of the group are left out.  The partition's number becomes
+    the first token of the subject.
+    """
+    chosen = events.filter(match_array(config.filter, events.column("subject")))
+    if chosen.num_rows == 0:
+        return {}
+    subjects = chosen.column("subject")
+    numbers = partition_array(
+        subjects, config.filter, config.partitioning_wildcards, config.max_members
+    )
+    arrays, names = [], []
+    for column, _ in COLUMNS:
+        if column not in chosen.schema.names or column == "marker":
+            continue
+        array = chosen.column(column)
+        if column == "subject":
+            prefixes = pc.cast(pa.array(numbers), pa.string())
+            array = pc.binary_join_element_wise(prefixes, subjects, ".")
+        if column in REQUIRED or array.null_count < len(array):
+            arrays.append(array)
+            names.append(column)
+    rows = pa.RecordBatch.from_arrays(arrays, names)
+    order = np.argsort(numbers, kind="stable")
+    ordered = rows.take(pa.array(order))
+    found, starts = np.unique(numbers[order], return_index=True)
+    ends = [*starts[1:].tolist(), len(order)]
+    return {
+        int(number): _without_null_columns(ordered.slice(start, end - start))
+        for number, start, end in zip(found.tolist(), starts.tolist(), ends, strict=True)
+    }
+
+
+def _without_null_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Columns that are all null are not stored."""
+    kept = [
+        name
+        for name in batch.schema.names
+        if name in REQUIRED or batch.column(name).null_count < batch.num_rows
+    ]
+    return batch if len(kept) == batch.num_columns else batch.select(kept)
+
+
+def unconsumed(tx: Tx, name: GroupName, queue: streams.Stream) -> int:
+    """Events in the queue that the group has not acked."""
+    count = 0
+    for segment in queue.segments:
+        row = stored.get(tx, name.key, segment.id)
+        count += segment.head
+        if row is not None:
+            progress = Progress.decode(row.state) if row.state else Progress(row.floor)
+            count -= progress.floor + sum(hi - lo for lo, hi in progress.ranges)
+    return count
+
+
+def _room(tx: Tx, name: GroupName, config: ElasticGroupConfig, queue: streams.Stream) -> int | None:
+    if not config.buffered_events_max:
+        return None
+    return max(0, config.buffered_events_max - unconsumed(tx, name, queue))
+
+
+def _floor(tx: Tx, name: GroupName, segment: streams.Segment) -> int:
+    row = stored.get(tx, name.partition_job, segment.id)
+    return max(segment.tail, 0 if row is None else row.floor)
+
+
+def _config(tx: Tx, name: GroupName) -> ElasticGroupConfig:
+    entry = entries.get(tx, ELASTIC_BUCKET, name.key)
+    if entry is None or entry.value is None:
+        raise UnknownGroupError(name.stream, name.group)
+    return decode_elastic(entry.value)

@@ -1,0 +1,1 @@
+"""The state of a reader group, who may change it how, and a reader: pure."""

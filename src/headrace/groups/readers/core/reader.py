@@ -1,0 +1,300 @@
+"""A reader: what it does next, from the shared state and its own place.
+
+Theory of operation
+-------------------
+The runtime reads, hands out and acks; this core decides.  It is asked again and again
+(:meth:`Reader.step`) with the state as the replica has it and the *standing* of every segment
+held: the acked offset, whether anything is in flight, whether it is read to its end.  It answers
+with effects, at most one of which is an update for the log; until that is answered, or has been
+unanswered for a while, no other is proposed.  Decisions depend on the state alone, so an update
+whose answer was lost is either seen in the state or decided again.
+
+First comes a checkpoint that is owed.  A silent one is answered with the acked offsets at once.
+A normal one is a barrier: nothing more is handed out until all that was is answered and stored;
+then it is acknowledged and reading goes on.  So every event lies on one side of a checkpoint: it
+was acked before, or it is read after it.
+
+Then segments that are read to their end are completed, and last comes balance, which waits for
+no checkpoint.  A reader with too much stops handing out of the segments that go, between events;
+as each comes to rest it is released, together with the offsets of everything else (its internal
+checkpoint).  Whoever sees something on offer claims its share, least loaded first.
+
+A reader that is not in the state under its token was put offline.  It must forget what it holds
+and start again: join, and claim like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from headrace.groups.readers.core import balance
+from headrace.groups.readers.core.checkpoints import CheckpointKind
+from headrace.groups.readers.core.segments import Position, SegmentId
+from headrace.groups.readers.core.settings import ReaderSettings
+from headrace.groups.readers.core.state import ReaderGroupState
+from headrace.groups.readers.core.updates import (
+    AckCheckpoint,
+    AcquireShare,
+    CompleteSegment,
+    RecordPositions,
+    ReleaseSegments,
+    ReportLag,
+    Successor,
+    Update,
+)
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Where a held segment stands in the hands of the runtime."""
+
+    offset: int
+    """Everything below is durably acked (END: all there is, and the segment is sealed)."""
+    idle: bool = True
+    """Nothing of it is in flight, and every answer is stored."""
+    successors: tuple[Successor, ...] | None = None
+    """Set once it is read to its end: what follows, each with all its predecessors."""
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """Read this segment; `offset` is the recorded one, stored progress may know better."""
+
+    segment: SegmentId
+    offset: int
+    token: int
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """The segment is no longer this reader's: forget it."""
+
+    segment: SegmentId
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """Hand out nothing more of these segments."""
+
+    segments: tuple[SegmentId, ...]
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """Go on handing out of these segments."""
+
+    segments: tuple[SegmentId, ...]
+
+
+class Propose(msgspec.Struct, frozen=True):
+    """Put an update to the group, and call ``answered`` with what came of it."""
+
+    update: Update
+
+
+class Renew(msgspec.Struct, frozen=True):
+    """Renew the lease."""
+
+
+class Refresh(msgspec.Struct, frozen=True):
+    """Look at the log of the group."""
+
+
+class Detect(msgspec.Struct, frozen=True):
+    """Look for dead readers, and call ``detected`` with when to look again."""
+
+
+class StartAgain(msgspec.Struct, frozen=True):
+    """This life is over: drop everything and join anew."""
+
+
+Effect = Begin | Stop | Pause | Resume | Propose | Renew | Refresh | Detect | StartAgain
+
+
+class Reader:
+    """One life of a reader, from joining until it leaves or is put offline."""
+
+    def __init__(self, name: str, token: int, settings: ReaderSettings, now_ms: int) -> None:
+        self.name = name
+        self.token = token
+        self.settings = settings
+        self.held: dict[SegmentId, int] = {}
+        """Segments that the runtime was told to read, with the tokens of their claims."""
+        self.over = False
+        self.paused: dict[SegmentId, None] = {}
+        """What must hand out nothing, also of what the runtime is only about to begin."""
+        self._leaving: dict[SegmentId, None] = {}
+        self._proposed: Update | None = None
+        self._answer_by_ms = 0
+        self._acquire_at_ms: int | None = now_ms + settings.join_delay_ms
+        self._release_at_ms: int | None = None
+        self._lag_at_ms = now_ms + settings.lag_unit_ms
+        self._record_at_ms = now_ms + settings.record_ms
+        self._renew_at_ms = now_ms + settings.heartbeat_ms
+        self._refresh_at_ms = now_ms + settings.refresh_ms
+        self._detect_at_ms = now_ms
+
+    # --- what the runtime tells ---------------------------------------------------------
+
+    def answered(self, now_ms: int) -> None:
+        """The update was applied, refused, or came to nothing; the replica shows which."""
+        if isinstance(self._proposed, AcquireShare | ReleaseSegments):
+            # The next attempt takes its turn by the load of then.
+            self._acquire_at_ms = self._release_at_ms = None
+        self._proposed = None
+        self._answer_by_ms = now_ms
+
+    def detected(self, state: ReaderGroupState, expires_in_ms: int | None, now_ms: int) -> None:
+        """Looked for dead readers; the next lease runs out in so long."""
+        order = list(state.members).index(self.name) if self.name in state.members else 0
+        turn_ms = self.settings.detect_spread_ms * order // max(1, len(state.members))
+        wait_ms = self.settings.lease_ttl_ms if expires_in_ms is None else expires_in_ms
+        self._detect_at_ms = now_ms + 1 + max(0, wait_ms) + turn_ms
+
+    # --- what it does -------------------------------------------------------------------
+
+    def step(
+        self,
+        state: ReaderGroupState,
+        standings: Mapping[SegmentId, Standing],
+        lag_ms: int,
+        now_ms: int,
+    ) -> list[Effect]:
+        """What to do now."""
+        if self.over:
+            return []
+        if state.member(self.name, self.token) is None:
+            self.over = True
+            return [StartAgain()]
+        effects = self._reconcile(state)
+        effects += self._timers(now_ms)
+        if self._proposed is not None and now_ms < self._answer_by_ms:
+            return effects
+        self._proposed = None
+        at_hand = {segment: standings[segment] for segment in self.held if segment in standings}
+        update = self._decide(state, at_hand, lag_ms, now_ms)
+        effects += self._pauses(state)
+        if update is not None:
+            self._proposed = update
+            self._answer_by_ms = now_ms + self.settings.answer_ms
+            effects.append(Propose(update))
+        return effects
+
+    def _reconcile(self, state: ReaderGroupState) -> list[Effect]:
+        """Read what the state says is ours, and nothing else."""
+        effects: list[Effect] = []
+        owned = state.owned(self.name)
+        for segment, token in list(self.held.items()):
+            holding = owned.get(segment)
+            if holding is None or holding.token != token:
+                del self.held[segment]
+                self.paused.pop(segment, None)
+                self._leaving.pop(segment, None)
+                effects.append(Stop(segment))
+        for segment, holding in owned.items():
+            if segment not in self.held:
+                self.held[segment] = holding.token
+                effects.append(Begin(segment, holding.offset, holding.token))
+        return effects
+
+    def _timers(self, now_ms: int) -> list[Effect]:
+        effects: list[Effect] = []
+        if now_ms >= self._renew_at_ms:
+            self._renew_at_ms = now_ms + self.settings.heartbeat_ms
+            effects.append(Renew())
+        if now_ms >= self._refresh_at_ms:
+            self._refresh_at_ms = now_ms + self.settings.refresh_ms
+            effects.append(Refresh())
+        if now_ms >= self._detect_at_ms:
+            self._detect_at_ms = now_ms + self.settings.answer_ms
+            effects.append(Detect())
+        return effects
+
+    def _decide(
+        self,
+        state: ReaderGroupState,
+        standings: Mapping[SegmentId, Standing],
+        lag_ms: int,
+        now_ms: int,
+    ) -> Update | None:
+        owed = state.checkpoints.next_for(self.name)
+        if owed is not None:
+            return self._checkpoint(state, owed, standings)
+        for segment, standing in standings.items():
+            if standing.successors is not None and standing.idle:
+                return CompleteSegment(self.name, self.token, segment, standing.successors)
+        return self._balance(state, standings, now_ms) or self._tell(
+            state, standings, lag_ms, now_ms
+        )
+
+    def _checkpoint(
+        self, state: ReaderGroupState, name: str, standings: Mapping[SegmentId, Standing]
+    ) -> Update | None:
+        checkpoint = state.checkpoints.get(name)
+        if checkpoint is None or len(standings) < len(self.held):
+            return None
+        settled = all(standing.idle for standing in standings.values())
+        if checkpoint.kind is CheckpointKind.SILENT or settled:
+            return AckCheckpoint(self.name, self.token, name, _offsets(standings))
+        return None
+
+    def _balance(
+        self, state: ReaderGroupState, standings: Mapping[SegmentId, Standing], now_ms: int
+    ) -> Update | None:
+        overloaded = balance.wants_release(state, self.name)
+        if not overloaded:
+            self._release_at_ms = None
+            self._leaving.clear()
+        elif self._release_at_ms is None:
+            delay_ms = balance.release_delay_ms(state, self.name, self.settings)
+            self._release_at_ms = now_ms + delay_ms
+        if self._release_at_ms is not None and now_ms >= self._release_at_ms:
+            self._leaving = dict.fromkeys(balance.segments_to_release(state, self.name))
+            at_rest = [s for s in self._leaving if s in standings and standings[s].idle]
+            if at_rest and all(s in self.paused for s in at_rest):
+                offsets = _offsets(standings)
+                return ReleaseSegments(self.name, self.token, tuple(at_rest), offsets)
+        if overloaded or not state.unassigned:
+            self._acquire_at_ms = None
+            return None
+        if self._acquire_at_ms is None:
+            delay_ms = balance.acquire_delay_ms(state, self.name, self.settings)
+            self._acquire_at_ms = now_ms + delay_ms
+        if now_ms >= self._acquire_at_ms:
+            return AcquireShare(self.name, self.token)
+        return None
+
+    def _tell(
+        self,
+        state: ReaderGroupState,
+        standings: Mapping[SegmentId, Standing],
+        lag_ms: int,
+        now_ms: int,
+    ) -> Update | None:
+        if now_ms >= self._record_at_ms:
+            self._record_at_ms = now_ms + self.settings.record_ms
+            owned = state.owned(self.name)
+            moved = {s: t for s, t in standings.items() if owned[s].offset != t.offset}
+            if moved:
+                return RecordPositions(self.name, self.token, _offsets(moved))
+        if now_ms >= self._lag_at_ms:
+            self._lag_at_ms = now_ms + balance.lag_period_ms(state, self.settings)
+            return ReportLag(self.name, self.token, lag_ms)
+        return None
+
+    def _pauses(self, state: ReaderGroupState) -> list[Effect]:
+        """Pause what must come to rest, and let go on what need not any more."""
+        owed = state.checkpoints.next_for(self.name)
+        checkpoint = None if owed is None else state.checkpoints.get(owed)
+        barrier = checkpoint is not None and checkpoint.kind is CheckpointKind.NORMAL
+        wanted = dict.fromkeys(self.held) if barrier else self._leaving
+        resting = tuple(segment for segment in wanted if segment not in self.paused)
+        going_on = tuple(segment for segment in self.paused if segment not in wanted)
+        self.paused = dict.fromkeys(wanted)
+        effects: list[Effect] = []
+        if resting:
+            effects.append(Pause(resting))
+        if going_on:
+            effects.append(Resume(going_on))
+        return effects
+
+
+def _offsets(standings: Mapping[SegmentId, Standing]) -> tuple[Position, ...]:
+    return tuple(Position(segment, standing.offset) for segment, standing in standings.items())

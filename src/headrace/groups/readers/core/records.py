@@ -1,0 +1,276 @@
+"""How a state and its updates are stored: a snapshot in pieces, and a log of what came since.
+
+An update is one small record, whatever the size of the group, and is what followers read.  A
+snapshot is written now and then, so that the log stays short; it is cut into chunks of bounded
+size, since ten thousand segments with a few checkpoints would not fit into one entry.  Chunks are
+lists of parts (readers, segments, checkpoints) in columns, with streams named once.
+
+Whatever these functions did not write is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from headrace.errors import HeadraceError, ReaderStateDecodeError
+from headrace.groups.readers.core.checkpoints import Checkpoint, CheckpointKind
+from headrace.groups.readers.core.segments import END, SegmentId
+from headrace.groups.readers.core.settings import GroupConfig
+from headrace.groups.readers.core.state import Holding, Member, ReaderGroupState
+from headrace.groups.readers.core.updates import Successor, Update
+
+CHUNK_SEGMENTS_MAX = 4096
+"""Segments (or positions of a checkpoint) in one chunk; well below 100 KiB."""
+
+_VERSION = 1
+
+T = TypeVar("T")
+
+
+class LogEntry(msgspec.Struct, frozen=True, array_like=True):
+    """An update and the revision that it made."""
+
+    revision: int
+    update: Update
+
+
+class _Columns(msgspec.Struct, frozen=True, array_like=True):
+    """Segments with offsets, by stream; `tokens` only where somebody owns them."""
+
+    stream: str
+    numbers: list[int]
+    offsets: list[int]
+    tokens: list[int] = []
+
+
+class _Head(msgspec.Struct, frozen=True, tag="head"):
+    version: int
+    revision: int
+    config: GroupConfig
+    chunks: int
+
+
+class _Reader(msgspec.Struct, frozen=True, tag="reader"):
+    name: str
+    token: int
+    lease_token: int
+    lag_ms: int
+    owned: list[_Columns]
+
+
+class _Unassigned(msgspec.Struct, frozen=True, tag="unassigned"):
+    """In the order of waiting, so a stream may come more than once."""
+
+    segments: list[_Columns]
+
+
+class _Future(msgspec.Struct, frozen=True, tag="future"):
+    waits: list[Successor]
+
+
+class _EndCut(msgspec.Struct, frozen=True, tag="end"):
+    segments: list[_Columns]
+
+
+class _Checkpoint(msgspec.Struct, frozen=True, tag="checkpoint"):
+    """Positions may come in several parts; `named` is false for a last one known only as that."""
+
+    name: str
+    kind: CheckpointKind
+    named: bool
+    last: bool
+    pending: list[str]
+    positions: list[_Columns]
+    waits: list[Successor]
+
+
+_Part = _Head | _Reader | _Unassigned | _Future | _EndCut | _Checkpoint
+
+_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, HeadraceError)
+_encoder = msgspec.msgpack.Encoder()
+_chunk_decoder = msgspec.msgpack.Decoder(list[_Part])
+_entry_decoder = msgspec.msgpack.Decoder(LogEntry)
+
+
+# --- updates -------------------------------------------------------------------------------
+
+
+def encode_entry(entry: LogEntry) -> bytes:
+    """One record of the log."""
+    return _encoder.encode(entry)
+
+
+def decode_entry(data: bytes) -> LogEntry:
+    """The inverse of :func:`encode_entry`."""
+    try:
+        return _entry_decoder.decode(data)
+    except _MALFORMED as error:
+        raise ReaderStateDecodeError(f"an update of a reader group: {error}") from error
+
+
+# --- snapshots -----------------------------------------------------------------------------
+
+
+def encode_state(state: ReaderGroupState) -> list[bytes]:
+    """The whole state in chunks; the first one says how many there are."""
+    chunks: list[list[_Part]] = []
+    room = 0
+    for part, size in _parts(state):
+        if size > room:
+            chunks.append([])
+            room = CHUNK_SEGMENTS_MAX
+        chunks[-1].append(part)
+        room -= size
+    head = _Head(_VERSION, state.revision, state.config, 1 + len(chunks))
+    return [_encoder.encode([head]), *map(_encoder.encode, chunks)]
+
+
+def _parts(state: ReaderGroupState) -> Iterator[tuple[_Part, int]]:
+    for piece in _pieces(state.end_cut.items()):
+        yield _EndCut(_columns(piece)), len(piece)
+    for piece in _pieces(state.unassigned.items()):
+        yield _Unassigned(_columns(piece)), len(piece)
+    for waits in _pieces(state.future.items()):
+        yield _Future(_waits(waits)), len(waits)
+    for member in state.members.values():
+        head = (member.name, member.token, member.lease_token, member.lag_ms)
+        for held in _pieces(member.owned.items()) or [[]]:
+            yield _Reader(*head, _held(held)), 1 + len(held)
+    last = state.checkpoints.last
+    for checkpoint in state.checkpoints.all():
+        yield from _checkpoint(checkpoint, named=True, last=checkpoint is last)
+    if last is not None and state.checkpoints.get(last.name) is not last:
+        yield from _checkpoint(last, named=False, last=True)
+
+
+def _checkpoint(c: Checkpoint, *, named: bool, last: bool) -> Iterator[tuple[_Part, int]]:
+    pending = list(c.pending)
+    head = (c.name, c.kind, named, last)
+    for waits in _pieces(c.waits.items()) or [[]]:
+        yield _Checkpoint(*head, pending, [], _waits(waits)), 1 + len(pending) + len(waits)
+    for piece in _pieces(c.positions.items()):
+        yield _Checkpoint(*head, [], _columns(piece), []), len(piece)
+
+
+def _pieces(items: Iterable[T]) -> list[list[T]]:
+    listed = list(items)
+    size = CHUNK_SEGMENTS_MAX
+    return [listed[at : at + size] for at in range(0, len(listed), size)]
+
+
+def _columns(items: Iterable[tuple[SegmentId, int]]) -> list[_Columns]:
+    found: list[_Columns] = []
+    for segment, offset in items:
+        if not found or found[-1].stream != segment.stream:
+            found.append(_Columns(segment.stream, [], []))
+        found[-1].numbers.append(segment.number)
+        found[-1].offsets.append(offset)
+    return found
+
+
+def _held(items: Sequence[tuple[SegmentId, Holding]]) -> list[_Columns]:
+    columns = _columns((segment, holding.offset) for segment, holding in items)
+    tokens = (holding.token for _, holding in items)
+    return [
+        _Columns(c.stream, c.numbers, c.offsets, [next(tokens) for _ in c.numbers]) for c in columns
+    ]
+
+
+def _waits(items: Iterable[tuple[SegmentId, frozenset[SegmentId]]]) -> list[Successor]:
+    return [Successor(segment, tuple(sorted(pending))) for segment, pending in items]
+
+
+def decode_state(chunks: Sequence[bytes]) -> ReaderGroupState:
+    """The inverse of :func:`encode_state`."""
+    try:
+        parts = [part for chunk in chunks for part in _chunk_decoder.decode(chunk)]
+    except _MALFORMED as error:
+        raise ReaderStateDecodeError(f"the state of a reader group: {error}") from error
+    head = parts[0] if parts else None
+    if not isinstance(head, _Head) or head.version != _VERSION or head.chunks != len(chunks):
+        raise ReaderStateDecodeError(
+            f"the state of a reader group: {len(chunks)} chunks do not make a whole"
+        )
+    state = ReaderGroupState(head.config, {}, revision=head.revision)
+    readers: dict[str, Member] = {}
+    checkpoints: dict[tuple[str, bool], tuple[Checkpoint, bool]] = {}
+    for part in parts[1:]:
+        match part:
+            case _EndCut(segments=columns):
+                _fill(state.end_cut, columns)
+            case _Unassigned(segments=columns):
+                _fill(state.unassigned, columns)
+            case _Future(waits=waits):
+                _await(state.future, waits)
+            case _Reader():
+                member = readers.setdefault(
+                    part.name, Member(part.name, part.token, part.lease_token)
+                )
+                member.lag_ms = part.lag_ms
+                _hold(member.owned, part.owned)
+            case _Checkpoint():
+                made = Checkpoint(part.name, part.kind, part.pending, {}, {})
+                checkpoint, _ = checkpoints.setdefault((part.name, part.named), (made, part.last))
+                _fill(checkpoint.positions, part.positions)
+                _await(checkpoint.waits, part.waits)
+            case _Head():
+                raise ReaderStateDecodeError("the state of a reader group has two beginnings")
+    for member in readers.values():
+        state.restore_member(member)
+    _restore_checkpoints(state, checkpoints)
+    _check(state)
+    return state
+
+
+def _restore_checkpoints(
+    state: ReaderGroupState,
+    found: Mapping[tuple[str, bool], tuple[Checkpoint, bool]],
+) -> None:
+    last: Checkpoint | None = None
+    for (_, named), (checkpoint, is_last) in found.items():
+        if any(reader not in state.members for reader in checkpoint.pending):
+            raise ReaderStateDecodeError(
+                f"checkpoint {checkpoint.name!r} waits for a reader that is not online"
+            )
+        if named:
+            state.checkpoints.add(checkpoint)
+        if is_last:
+            last = checkpoint
+    state.checkpoints.last = last
+
+
+def _triples(columns: Iterable[_Columns]) -> Iterator[tuple[SegmentId, int, int]]:
+    for c in columns:
+        tokens = c.tokens or [0] * len(c.numbers)
+        if not len(c.numbers) == len(c.offsets) == len(tokens):
+            raise ReaderStateDecodeError(f"segments of {c.stream!r} in columns of unequal length")
+        for number, offset, token in zip(c.numbers, c.offsets, tokens, strict=True):
+            if number < 0 or offset < END:
+                raise ReaderStateDecodeError(f"{c.stream}/{number} cannot be at {offset}")
+            yield SegmentId(c.stream, number), offset, token
+
+
+def _fill(into: dict[SegmentId, int], columns: Iterable[_Columns]) -> None:
+    for segment, offset, _ in _triples(columns):
+        into[segment] = offset
+
+
+def _hold(into: dict[SegmentId, Holding], columns: Iterable[_Columns]) -> None:
+    for segment, offset, token in _triples(columns):
+        into[segment] = Holding(offset, token)
+
+
+def _await(into: dict[SegmentId, frozenset[SegmentId]], waits: Iterable[Successor]) -> None:
+    for wait in waits:
+        into[wait.segment] = frozenset(wait.predecessors)
+
+
+def _check(state: ReaderGroupState) -> None:
+    """A segment stands in one place."""
+    owned = sum(len(member.owned) for member in state.members.values())
+    twice = [s for s in state.unassigned if state.owner(s) or s in state.future]
+    if twice or owned != state.assigned_count:
+        raise ReaderStateDecodeError("the state of a reader group holds a segment twice")

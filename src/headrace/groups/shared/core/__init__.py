@@ -1,0 +1,1 @@
+"""Leader, borrower and what stands between them, as state machines: pure."""

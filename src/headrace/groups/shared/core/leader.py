@@ -1,0 +1,540 @@
+"""The leader: the one place in the system that decides who reads which unit of a shared group.
+
+Theory of operation.  A leader exists because somebody won the group's lease; the lease's token is
+on everything it says and guards everything it stores.  It is told what the durable state was,
+hears which segments there are, takes borrowers in, and keeps each unit of the group assigned to
+one of them, in fair shares, by the table in ``assignment``.
+
+*Write ahead.*  Nothing is said that is not durable.  A grant is sent when its claim is stored, a
+progress is confirmed when it is stored, `revoked` is sent when the final progress is stored, and
+successors open when the end of all predecessors is stored.  So a leader may die at any moment,
+and the next one starts from what was stored without breaking a promise of the former.
+
+*One commit at a time.*  Whatever comes in while a commit is under way goes into the next.  An
+idle leader therefore stores a report at once, and a busy one as fast as the store allows, or as
+often as its runtime lets it (``gather``).
+
+*Cost.*  A message costs what it mentions.  A full plan, linear in units and members, is made only
+when membership or the set of units has changed, and only in ``balance``, which the runtime calls
+when it has drained its queue.  A unit that becomes free meanwhile goes to the next member that is
+short of its share.  ``tick`` looks at members and at assignments in transition, not at all units.
+
+*Nobody is trusted to let go.*  Silent borrowers are dropped.  A borrower that answers but does not
+finish what is revoked, or acks nothing while there is something to ack, is evicted, and its
+session is left out for a while.  Whatever such a borrower still believes to own carries an old
+token from the next grant on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, KeysView
+
+from headrace.errors import DeposedError, StaleTokenError, UnexpectedMessageError
+from headrace.groups.progress import Progress
+from headrace.groups.progress.ranges import OFFSET_MAX
+from headrace.groups.shared.core.assignment import FREE, GRANTING, AssignmentStatus, UnitState
+from headrace.groups.shared.core.holdings import LOADED, Holdings, Member, MemberView
+from headrace.groups.shared.core.ledger import Ledger
+from headrace.groups.shared.core.messages import (
+    NO_TOKEN,
+    Disconnect,
+    Invalidate,
+    LeaderConnectResponse,
+    LeaderWanted,
+    Message,
+    Ping,
+    PingResponse,
+    ProgressConfirmed,
+    RevokeFinished,
+    Unit,
+    UnitReport,
+    UpdateProgress,
+)
+from headrace.groups.shared.core.records import (
+    Decision,
+    LeaderEffect,
+    Listing,
+    ListSegments,
+    RenewLease,
+    StepDown,
+    StoredUnit,
+    ToBorrower,
+)
+from headrace.groups.shared.core.settings import Balance, LeaderSettings
+
+
+class Leader:
+    """The state machine that leads one group, for as long as it holds the lease."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        name: str,
+        token: int,
+        stored: Iterable[StoredUnit],
+        settings: LeaderSettings,
+        now_ms: int,
+        lease_sent_ms: int | None = None,
+    ) -> None:
+        """`lease_sent_ms` is when the lease was asked for: its time runs from there."""
+        self.group = group
+        self.name = name
+        self.token = token
+        self.settings = settings
+        self.deposed = False
+        self._ledger = Ledger(token)
+        self._holdings = Holdings(group, token, settings, self._ledger)
+        self._revision = -1
+        self._list_due_ms = now_ms
+        self._lease_ok_ms = now_ms if lease_sent_ms is None else lease_sent_ms
+        self._lease_ttl_ms = settings.lease_ttl_ms
+        """Of the lease as it was last renewed."""
+        self._configured_ms = now_ms
+        self._heartbeat_due_ms = now_ms + settings.heartbeat_ms
+        for row in stored:
+            self._holdings.restore(row)
+
+    # --- what it knows ---
+
+    @property
+    def decisions(self) -> deque[Decision]:
+        """The latest decisions, with their reasons."""
+        return self._holdings.decisions
+
+    @property
+    def borrowers(self) -> dict[str, tuple[Unit, ...]]:
+        """The borrowers and their units."""
+        return {name: tuple(member.units) for name, member in self._holdings.members.items()}
+
+    @property
+    def present(self) -> KeysView[str]:
+        """The names of the borrowers."""
+        return self._holdings.members.keys()
+
+    def shares(self, now_ms: int) -> dict[str, int]:
+        """How many units each borrower has or is being granted, of those that may have any."""
+        holdings = self._holdings
+        return {
+            name: member.load
+            for name, member in holdings.members.items()
+            if holdings.may_own(member, now_ms)
+        }
+
+    def members(self, now_ms: int) -> tuple[MemberView, ...]:
+        """Every borrower, with what it has and what it should have."""
+        return self._holdings.views(now_ms)
+
+    def note(self, what: str, unit: Unit, reason: str, now_ms: int) -> None:
+        """Remember something that the runtime has done for the group."""
+        self._holdings.decide(now_ms, what, unit, None, reason)
+
+    @property
+    def unstored(self) -> bool:
+        """Whether something was noted that is in no commit yet."""
+        return self._ledger.noted
+
+    def progress_of(self, unit: Unit) -> Progress:
+        """How far the group has come in a unit, as far as this leader knows."""
+        state = self._holdings.units[unit]
+        return Progress.of(state.acked, state.attempts)
+
+    def assignment_of(self, unit: Unit) -> tuple[AssignmentStatus, str]:
+        """The status of a unit's assignment, and to whom."""
+        state = self._holdings.units[unit]
+        return state.status, state.borrower
+
+    @property
+    def units(self) -> dict[Unit, UnitState]:
+        """Every unit of the group that is known; to be looked at, not changed."""
+        return self._holdings.units
+
+    @property
+    def unbalanced(self) -> bool:
+        """Whether ``balance`` has something to do."""
+        return self._holdings.unbalanced
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Everything that decides what it will do, as comparable values."""
+        return (
+            self.token,
+            self.deposed,
+            self._holdings.snapshot(),
+            self._ledger.snapshot(),
+            self._revision,
+            self._list_due_ms,
+            self._lease_ok_ms,
+            self._heartbeat_due_ms,
+        )
+
+    # --- messages ---
+
+    def receive(self, message: Message, now_ms: int) -> list[LeaderEffect]:
+        """Take a message from a borrower."""
+        self._check_leading()
+        if message.group != self.group:
+            raise self._unexpected(message, f"is for group {message.group}")
+        if isinstance(message, LeaderWanted):
+            return self._take_in(message, now_ms)
+        member = self._sender(message)
+        effects: list[LeaderEffect] = []
+        match message:
+            case UpdateProgress():
+                self._progress(member, message, now_ms)
+            case Ping():
+                effects = self._pinged(member, message)
+            case RevokeFinished():
+                self._revoke_finished(member, message)
+            case Disconnect():
+                self._disconnect(member, message, now_ms)
+            case _:
+                raise self._unexpected(message, "is not for a leader")
+        member.seen_ms = now_ms
+        return effects + self._settle(now_ms)
+
+    def _sender(self, message: Message) -> Member:
+        member = self._holdings.members.get(message.borrower)
+        if member is not None and message.token == self.token:
+            return member  # nearly always
+        early_leave = (
+            isinstance(message, Disconnect) and message.token == NO_TOKEN and member is not None
+        )
+        if message.token > self.token:
+            raise self._stale(message, f"comes from the time of a newer leader, {message.token}")
+        if message.token < self.token and not early_leave:
+            raise self._stale(
+                message, f"has the leader token {message.token}", invalidate="the leader is new"
+            )
+        if member is None:
+            raise self._unexpected(
+                message, "comes from an unknown borrower", invalidate="not known to the leader"
+            )
+        return member
+
+    def _take_in(self, message: LeaderWanted, now_ms: int) -> list[LeaderEffect]:
+        self._holdings.join(message.borrower, message.session, now_ms)
+        response = LeaderConnectResponse(self.group, message.borrower, self.token, self.name)
+        return [ToBorrower(response)]
+
+    def _pinged(self, member: Member, message: Ping) -> list[LeaderEffect]:
+        self._holdings.proven(member)
+        return [ToBorrower(PingResponse(self.group, member.borrower, self.token, message.number))]
+
+    def _progress(self, member: Member, message: UpdateProgress, now_ms: int) -> None:
+        # All of them are looked at before any of them counts.
+        found = []
+        for report in message.units:
+            found.append((self._reported(member, message, report), report))
+        to_confirm = False
+        for state, report in found:
+            if self._apply(member, state, report, now_ms) or report.acked or report.final:
+                to_confirm = True
+        if to_confirm:
+            # Confirmed when everything known about these units is durable: at once if it is.
+            self._ledger.confirm(member.borrower, message.report)
+
+    def _reported(self, member: Member, message: Message, report: UnitReport) -> UnitState:
+        """The unit a report is about, if the report counts; changes nothing."""
+        state = self._holdings.units.get(report.unit)
+        if state is None:
+            raise self._unexpected(message, f"reports {report.unit}, which is not in the group")
+        if state.token != report.unit_token or state.borrower != member.borrower:
+            if report.unit_token > state.token:
+                raise self._unexpected(message, f"has a token of {report.unit} never given")
+            raise self._stale(
+                message, f"has the token {report.unit_token} of {report.unit}, not {state.token}"
+            )
+        if not state.claimed or state.status is FREE:
+            raise self._unexpected(message, f"reports {report.unit}, which was not granted yet")
+        if report.final and state.status in LOADED:
+            raise self._unexpected(
+                message,
+                f"finishes {report.unit}, which is not being revoked",
+                invalidate="finished a unit that was not revoked",
+            )
+        end = OFFSET_MAX if state.end is None else state.end
+        for low, high in report.acked:
+            if not 0 <= low < high <= end:
+                raise self._unexpected(message, f"acks [{low}, {high}) of {report.unit}")
+        for offset, count in report.attempts:
+            if not (0 <= offset < end and count > 0):
+                raise self._unexpected(message, f"counts {count} attempts at {offset}")
+        return state
+
+    def _apply(self, member: Member, state: UnitState, report: UnitReport, now_ms: int) -> bool:
+        """Add a report to what is known; True if that has to be stored."""
+        gained = 0
+        for low, high in report.acked:
+            gained += state.acked.ack_range(low, high)
+        retried = False
+        for offset, count in report.attempts:
+            if offset not in state.acked and count > state.attempts.get(offset, 0):
+                state.attempts[offset] = count
+                retried = True
+        if gained and state.attempts:
+            state.attempts = {o: n for o, n in state.attempts.items() if o not in state.acked}
+        if state.status is GRANTING:
+            state.move("progress")
+            del self._holdings.in_transition[state.unit]
+        finishing = report.final and not state.final
+        state.final = state.final or report.final
+        if gained:
+            self._holdings.worked(member)
+        if (gained or report.answered) and member.waiting:
+            member.waiting.pop(state.unit, None)
+        self._holdings.watch(member, state, now_ms)
+        if gained or retried or finishing:
+            self._ledger.save(state)
+            return True
+        return False
+
+    def _revoke_finished(self, member: Member, message: RevokeFinished) -> None:
+        state = self._holdings.units.get(message.unit)
+        mine = state is not None and state.borrower == member.borrower
+        if state is None or not mine or state.token > message.unit_token:
+            return  # late: the unit was handed over in the meantime, as it should
+        if state.token < message.unit_token or state.status is not AssignmentStatus.REVOKED:
+            raise self._unexpected(
+                message,
+                f"finishes {message.unit}, which is {state.status}",
+                invalidate="finished a unit that was not revoked",
+            )
+        self._holdings.unassign(state, "revoke_finished")
+
+    def _disconnect(self, member: Member, message: Disconnect, now_ms: int) -> None:
+        # Good-bye is taken whatever it says; of its progress only what still counts.
+        for report in message.units:
+            try:
+                state = self._reported(member, message, report)
+            except (StaleTokenError, UnexpectedMessageError):
+                continue
+            self._apply(member, state, report, now_ms)
+        if message.token != NO_TOKEN:
+            self._ledger.confirm(member.borrower, message.report)
+        self._holdings.drop(member, "disconnected", now_ms)
+
+    # --- answers of the runtime ---
+
+    def segments_listed(self, listing: Listing, now_ms: int) -> list[LeaderEffect]:
+        """Take in which segments there are; an older listing than the last is passed over.
+
+        Only what is said to be gone is forgotten: to conclude it from a segment's absence would
+        make an incomplete listing cost a group its progress.
+        """
+        self._check_leading()
+        if listing.revision < self._revision:
+            return []
+        holdings = self._holdings
+        self._revision = listing.revision
+        for info in listing.segments:
+            holdings.learn(info)
+        for info in listing.segments:
+            holdings.place(holdings.units[info.unit], info, now_ms)
+        effects: list[LeaderEffect] = []
+        for unit in listing.gone:
+            effects += holdings.lose(unit, now_ms)
+        return effects + self._settle(now_ms)
+
+    def committed(
+        self, number: int, claimed: Iterable[tuple[Unit, Progress]], now_ms: int
+    ) -> list[LeaderEffect]:
+        """A commit is durable; `claimed` is the merged progress of each unit it claimed."""
+        self._check_leading()
+        done = self._ledger.done(number)
+        if done is None:
+            return []  # the answer to a commit that was sent twice
+        holdings = self._holdings
+        stored = dict(claimed)
+        effects: list[LeaderEffect] = []
+        for record in done.commit.progress:
+            if record.finished:
+                state = holdings.units.get(record.unit)
+                if state is not None and not state.finished:
+                    effects += holdings.finish(state, "consumed to its end", now_ms)
+        for claim in done.commit.claims:
+            state = holdings.units.get(claim.unit)
+            if state is not None and state.is_claimed_by(claim.borrower, claim.unit_token):
+                state.claimed = True
+                state.add(stored[claim.unit])
+                if state.consumed:
+                    # Its last events were acked in transactions that nobody told us of.
+                    self._ledger.save(state)
+                effects += holdings.grant(state, now_ms)
+        for unit, token in done.finals:
+            state = holdings.units.get(unit)
+            if state is not None and state.token == token and state.final:
+                if state.status is AssignmentStatus.REVOKING:
+                    state.move("final progress durable")
+                effects += holdings.resend(state, now_ms)
+        return [*effects, *self._confirm(done.confirmations), *self._settle(now_ms)]
+
+    def _confirm(self, reports: Iterable[tuple[str, int]]) -> list[LeaderEffect]:
+        return [
+            ToBorrower(ProgressConfirmed(self.group, borrower, self.token, report))
+            for borrower, report in reports
+        ]
+
+    def commit_failed(self, number: int, reason: str, *, lost: bool) -> list[LeaderEffect]:
+        """A commit was refused: for now, or (`lost`) because somebody else leads."""
+        self._check_leading()
+        if self._ledger.refused(number) and lost:
+            return self._step_down(reason)
+        return []  # tried again by `tick`, as it is
+
+    def lease_renewed(self, sent_ms: int) -> list[LeaderEffect]:
+        """The lease is good for its time to live, from when the renewal was *sent*."""
+        self._check_leading()
+        self._lease_ok_ms = max(self._lease_ok_ms, sent_ms)
+        if sent_ms >= self._configured_ms:
+            self._lease_ttl_ms = self.settings.lease_ttl_ms
+        return []
+
+    def lease_lost(self, reason: str) -> list[LeaderEffect]:
+        """Somebody else has the lease."""
+        self._check_leading()
+        return self._step_down(reason)
+
+    # --- time ---
+
+    def tick(self, now_ms: int) -> list[LeaderEffect]:
+        """Do what is due: heartbeat, listing, resends, and the end of patience."""
+        self._check_leading()
+        if now_ms - self._lease_ok_ms >= self._lease_ttl_ms:
+            return self._step_down("the lease has run out")
+        effects: list[LeaderEffect] = []
+        if now_ms >= self._heartbeat_due_ms:
+            self._heartbeat_due_ms = now_ms + self.settings.heartbeat_ms
+            effects.append(RenewLease(self.token, self.settings.lease_ttl_ms, now_ms))
+        if now_ms >= self._list_due_ms:
+            self._list_due_ms = now_ms + self.settings.renew_segments_ms
+            effects.append(ListSegments(self._revision))
+        effects += self._retry_commit(now_ms)
+        self._drop_silent(now_ms)
+        effects += self._evict_stuck(now_ms)
+        for state in list(self._holdings.in_transition.values()):
+            if now_ms >= state.resend_ms:
+                effects += self._holdings.resend(state, now_ms)
+        self._holdings.unbench(now_ms)
+        if self.settings.balance is Balance.LAG:
+            self._holdings.unbalanced = True
+        return effects + self.balance(now_ms)
+
+    def _retry_commit(self, now_ms: int) -> list[LeaderEffect]:
+        late = self._ledger.retry(now_ms, self.settings.commit_timeout_ms)
+        return [] if late is None else [late]
+
+    def _drop_silent(self, now_ms: int) -> None:
+        timeout_ms = self.settings.borrower_timeout_ms
+        silent = [m for m in self._holdings.members.values() if now_ms - m.seen_ms >= timeout_ms]
+        for member in silent:
+            self._holdings.drop(member, "silent", now_ms)
+
+    def drop_silent(self, borrower: str, now_ms: int) -> list[LeaderEffect]:
+        """A borrower is known to be dead; what its timeout would find out."""
+        self._check_leading()
+        self._holdings.drop(self._member(borrower), "silent", now_ms)
+        return self._settle(now_ms)
+
+    def resend(self, unit: Unit, now_ms: int) -> list[LeaderEffect]:
+        """Say again what a unit's assignment has to say, if it is in transition."""
+        self._check_leading()
+        return self._holdings.resend(self._holdings.units[unit], now_ms)
+
+    def _evict_stuck(self, now_ms: int) -> list[LeaderEffect]:
+        effects: list[LeaderEffect] = []
+        for borrower, reason in self._holdings.stuck(now_ms).items():
+            effects += self.evict(borrower, reason, now_ms)
+        return effects
+
+    def evict(self, borrower: str, reason: str, now_ms: int) -> list[LeaderEffect]:
+        """Take everything from a borrower that answers but does not do its part."""
+        self._check_leading()
+        member = self._member(borrower)
+        self._holdings.bench(member.session, now_ms)
+        self._holdings.drop(member, f"evicted: {reason}", now_ms)
+        return [ToBorrower(Invalidate(self.group, borrower, self.token, reason))]
+
+    def configure(self, settings: LeaderSettings, now_ms: int) -> None:
+        """Go on with other timers; the lease keeps its time until it is renewed, which is due."""
+        self._check_leading()
+        self.settings = settings
+        self._configured_ms = now_ms
+        self._heartbeat_due_ms = now_ms
+        self._holdings.configure(settings)
+
+    def gather(self) -> None:
+        """Make no commit before ``gathered``: more reports are on their way."""
+        self._ledger.gathering = True
+
+    def gathered(self, now_ms: int) -> list[LeaderEffect]:
+        """Store what has come meanwhile."""
+        self._check_leading()
+        self._ledger.gathering = False
+        return self._settle(now_ms)
+
+    def balance(self, now_ms: int) -> list[LeaderEffect]:
+        """Make a new plan if membership or units have changed; linear in both."""
+        self._check_leading()
+        effects = self._holdings.plan(now_ms) if self._holdings.unbalanced else []
+        return effects + self._settle(now_ms)
+
+    def _settle(self, now_ms: int) -> list[LeaderEffect]:
+        """After every event: give away what is free, and store what is new."""
+        self._holdings.fill(now_ms)
+        if self._ledger.gathering:
+            return []
+        commit = self._ledger.next_commit(now_ms)
+        if commit is not None:
+            return [commit]
+        return self._confirm(self._ledger.settled_confirmations())
+
+    def _step_down(self, reason: str) -> list[LeaderEffect]:
+        self.deposed = True
+        effects: list[LeaderEffect] = [
+            ToBorrower(Invalidate(self.group, borrower, self.token, f"stepping down: {reason}"))
+            for borrower in self._holdings.members
+        ]
+        return [*effects, StepDown(reason)]
+
+    # --- refusing ---
+
+    def _member(self, borrower: str) -> Member:
+        member = self._holdings.members.get(borrower)
+        if member is None:
+            raise UnexpectedMessageError(
+                f"leader {self.name} of {self.group} knows no borrower {borrower}", state="leading"
+            )
+        return member
+
+    def _check_leading(self) -> None:
+        if self.deposed:
+            raise DeposedError(
+                f"leader {self.name} of {self.group} has stepped down (token {self.token})",
+                state="deposed",
+            )
+
+    def _unexpected(
+        self, message: Message, why: str, *, invalidate: str | None = None
+    ) -> UnexpectedMessageError:
+        return UnexpectedMessageError(
+            self._says(message, why), state="leading", replies=self._reply(message, invalidate)
+        )
+
+    def _stale(
+        self, message: Message, why: str, *, invalidate: str | None = None
+    ) -> StaleTokenError:
+        return StaleTokenError(
+            self._says(message, why), state="leading", replies=self._reply(message, invalidate)
+        )
+
+    def _says(self, message: Message, why: str) -> str:
+        return (
+            f"{type(message).__name__} of {message.borrower} to leader {self.name} of {self.group} "
+            f"(leading, token {self.token}) is refused: it {why}"
+        )
+
+    def _reply(self, message: Message, reason: str | None) -> tuple[Invalidate, ...]:
+        if reason is None:
+            return ()
+        return (Invalidate(self.group, message.borrower, self.token, reason),)

@@ -1,0 +1,130 @@
+"""What a leader still has to store, and what it may say once that is durable.
+
+*One commit at a time.*  Whatever is noted while a commit is under way goes into the next.  An idle
+leader therefore stores a report at once, and a busy one as fast as the store allows, with no
+timer in between.  A commit is kept as it was until it is answered: sending it again changes
+nothing that the first time did not.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.groups.shared.core.assignment import UnitState
+from headrace.groups.shared.core.messages import Unit
+from headrace.groups.shared.core.records import ClaimRecord, Commit, ProgressRecord
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A commit under way, and what may be said when it is durable."""
+
+    commit: Commit
+    sent_ms: int
+    confirmations: tuple[tuple[str, int], ...]
+    """(borrower, report) to be confirmed."""
+    finals: tuple[tuple[Unit, int], ...]
+    """(unit, token) whose final progress it holds."""
+
+
+class Ledger:
+    """Gathers what is to be stored; at most one commit is under way."""
+
+    def __init__(self, token: int) -> None:
+        self._token = token
+        self._progress: dict[Unit, UnitState] = {}
+        self._claims: dict[Unit, UnitState] = {}
+        self._forget: dict[Unit, None] = {}
+        self._confirmations: list[tuple[str, int]] = []
+        self._under_way: Entry | None = None
+        self._commits = 0
+        self.gathering = False
+        """Whether the next commit waits for more to come; the runtime says for how long."""
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Everything in it as comparable values; numbers of commits mean nothing."""
+        entry = self._under_way
+        return (
+            tuple(self._progress),
+            tuple(self._claims),
+            tuple(self._forget),
+            tuple(self._confirmations),
+            entry
+            and (entry.commit.progress, entry.commit.claims, entry.confirmations, entry.finals),
+        )
+
+    @property
+    def noted(self) -> bool:
+        """Whether there is something to store."""
+        return bool(self._progress or self._claims or self._forget)
+
+    # --- noting ---
+
+    def save(self, state: UnitState) -> None:
+        """The progress of a unit is to be stored, as it will be when the commit is made."""
+        self._progress[state.unit] = state
+
+    def claim(self, state: UnitState) -> None:
+        """The owner of a unit is to be stored."""
+        self._claims[state.unit] = state
+
+    def withdraw(self, state: UnitState) -> None:
+        """A claim that was not sent yet is not wanted any more."""
+        self._claims.pop(state.unit, None)
+
+    def forget(self, state: UnitState) -> None:
+        """A unit is to be deleted."""
+        self._progress.pop(state.unit, None)
+        self._forget[state.unit] = None
+
+    def confirm(self, borrower: str, report: int) -> None:
+        """A report is to be confirmed when everything noted so far is durable."""
+        self._confirmations.append((borrower, report))
+
+    # --- storing ---
+
+    def next_commit(self, now_ms: int) -> Commit | None:
+        """A commit of everything noted, if there is something and none is under way."""
+        if self._under_way or self.gathering or not self.noted:
+            return None
+        self._commits += 1
+        progress = [ProgressRecord(u, s.progress, s.consumed) for u, s in self._progress.items()]
+        claims = [ClaimRecord(u, s.borrower, s.token) for u, s in self._claims.items()]
+        finals = [(unit, s.token) for unit, s in self._progress.items() if s.final]
+        commit = Commit(
+            self._commits, self._token, tuple(progress), tuple(claims), tuple(self._forget)
+        )
+        self._under_way = Entry(commit, now_ms, tuple(self._confirmations), tuple(finals))
+        self._progress, self._claims, self._forget = {}, {}, {}
+        self._confirmations = []
+        return commit
+
+    def settled_confirmations(self) -> list[tuple[str, int]]:
+        """Reports that may be confirmed because nothing is left to be stored."""
+        if self._under_way or self._progress:
+            return []
+        settled, self._confirmations = self._confirmations, []
+        return settled
+
+    def done(self, number: int) -> Entry | None:
+        """A commit is durable; None if it is not the one under way."""
+        entry = self._under_way
+        if entry is None or entry.commit.number != number:
+            return None
+        self._under_way = None
+        return entry
+
+    def refused(self, number: int) -> bool:
+        """A commit was refused; False if it is not the one under way.  It is due again at once."""
+        entry = self._under_way
+        if entry is None or entry.commit.number != number:
+            return False
+        self._under_way = msgspec.structs.replace(entry, sent_ms=-(2**62))
+        return True
+
+    def retry(self, now_ms: int, timeout_ms: int) -> Commit | None:
+        """The commit under way, if it was refused or not answered in time."""
+        entry = self._under_way
+        if entry is None or now_ms - entry.sent_ms < timeout_ms:
+            return None
+        self._under_way = msgspec.structs.replace(entry, sent_ms=now_ms)
+        return entry.commit

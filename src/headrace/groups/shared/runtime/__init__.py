@@ -1,0 +1,1 @@
+"""Shared groups at work: the cores with catalog, network and clock."""

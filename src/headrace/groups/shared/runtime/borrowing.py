@@ -1,0 +1,351 @@
+"""The shared side of a session at work: handler, consumer, and acks by way of the leader.
+
+The handler's effects move units in and out of the session's consumer; what the consumer wants
+stored goes to the handler as progress, and counts once the leader has confirmed it.  So
+``ack()`` means the same here as in every other kind of group.
+
+A report holds what is new since the last one.  The confirmation names the same ranges again, which
+is how it finds the commit that waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from headrace.errors import Fenced, StaleTokenError
+from headrace.groups.consumer import OwnedUnit, UnitAck
+from headrace.groups.consumer.acks import told
+from headrace.groups.consumer.types import Done
+from headrace.groups.owner import Owner, UnitSink
+from headrace.groups.progress import Progress
+from headrace.groups.shared.core.agent import Agent
+from headrace.groups.shared.core.effects import (
+    Confirmed,
+    Effect,
+    Gone,
+    Install,
+    Release,
+    Remove,
+    ToLeader,
+    ToRegistry,
+)
+from headrace.groups.shared.core.handler import Handler, group_key, parse_subscription
+from headrace.groups.shared.core.messages import FromBorrower, FromLeader, Ranges, Unit
+from headrace.groups.shared.core.settings import BorrowerSettings
+from headrace.groups.shared.runtime.reports import Report, Waiting
+from headrace.groups.shared.runtime.settling import Doubt, Settler, Verdict, segment_ids
+from headrace.groups.shared.runtime.state import claim_unit
+from headrace.host.host import Host
+
+
+class Post(Protocol):
+    """What a session needs of its peer."""
+
+    host: Host
+
+    @property
+    def now_ms(self) -> int: ...
+
+    def ask(self, message: FromBorrower) -> None: ...
+
+    def tell(self, peer: str, message: FromBorrower) -> None: ...
+
+    def rearm(self) -> None: ...
+
+    def hand_over(self, work: Callable[[], None]) -> None: ...
+
+
+class Held:
+    """A unit in this session."""
+
+    def __init__(self, effect: Install, group: str, filter: str) -> None:
+        self.borrower = effect.borrower
+        self.unit: Unit = effect.unit
+        self.token = effect.unit_token
+        self.leader_token = effect.leader_token
+        self.group = group
+        self.filter = filter
+        self.name = claim_unit(group, effect.unit)
+        self.progress = effect.progress
+        self.reported = effect.progress
+        self.reports: deque[Report] = deque()
+        self.releasing = False
+        self.over = False
+
+    def owned(self, segment_id: int) -> OwnedUnit:
+        """The unit as the consumer knows it."""
+        stream, _, number = self.unit.rpartition("/")
+        return OwnedUnit(
+            group=self.group,
+            unit=self.name,
+            token=self.token,
+            stream=stream,
+            segment=int(number),
+            segment_id=segment_id,
+            progress=self.progress,
+            filter=self.filter,
+        )
+
+    def report(self, progress: Progress) -> tuple[Ranges, Ranges]:
+        """What is new since the last report: acked ranges, and attempts."""
+        last, self.reported = self.reported, progress
+        known = set(last.ranges)
+        acked = [pair for pair in progress.ranges if pair not in known]
+        if progress.floor > last.floor:
+            acked.insert(0, (last.floor, progress.floor))
+        if progress.attempts == last.attempts:
+            return tuple(acked), ()
+        counted = set(last.attempts)
+        return tuple(acked), tuple(pair for pair in progress.attempts if pair not in counted)
+
+    def confirm(self, ranges: Ranges) -> None:
+        """These are stored."""
+        for report in self.reports:
+            report.left.difference_update(ranges)
+            if not report.left:
+                report.tell(Verdict.COUNTS)
+        while self.reports and not self.reports[0].left:
+            self.reports.popleft()
+
+    def refuse_last(self) -> None:
+        """The last report was not made; of those before it nothing is known yet."""
+        self.reports.pop().tell(Verdict.DOES_NOT)
+
+    def settle(self, settler: Settler) -> None:
+        """No confirmation will come: what became of the reports is for the catalog to say."""
+        while self.reports:
+            report = self.reports.popleft()
+            ranges = tuple(sorted(report.left))
+            doubt = Doubt(self.group, self.unit, self.token, self.leader_token, ranges)
+            settler.settle(doubt, report.tell)
+
+
+class Borrowing(Owner):
+    """The shared subscriptions of one session; stores acks with their leaders."""
+
+    def __init__(
+        self, post: Post, sink: UnitSink, session: str, incarnation: int, settings: BorrowerSettings
+    ) -> None:
+        super().__init__(sink)
+        self._post = post
+        self._session = session
+        self._handler = Handler(Agent(session, incarnation, settings))
+        self._held: dict[tuple[str, Unit], Held] = {}
+        self._by_name: dict[str, Held] = {}
+        self._opening: list[Held] = []
+        self._settler = Settler(post.host, settings.settle_timeout_ms)
+        self._doing = False
+        self._told: deque[Callable[[], None]] = deque()
+        """Commits that were decided by the effects at hand."""
+        self.gone: deque[Gone] = deque(maxlen=64)
+        """The latest borrowers that ended, and why."""
+
+    def __str__(self) -> str:
+        return f"session {self._session}"
+
+    @property
+    def subscriptions(self) -> tuple[str, ...]:
+        """What the session is subscribed to."""
+        return self._handler.subscriptions
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """The units that are here, by claim."""
+        return tuple(self._by_name)
+
+    def owns(self, name: str) -> bool:
+        """Whether a unit is, or was last, one of a shared group."""
+        return not name.rpartition("@")[2].startswith("~")
+
+    # --- subscriptions ---
+
+    def subscribe(self, text: str) -> None:
+        """Begin to borrow."""
+        self._do(self._handler.on_subscribe(text, self._post.now_ms))
+
+    def unsubscribe(self, text: str) -> None:
+        """Stop borrowing; what is in flight is finished and reported."""
+        self._do(self._handler.on_unsubscribe(text, self._post.now_ms))
+
+    def disconnect(self) -> None:
+        """The session closes: everyone says good-bye, with the last progress."""
+        self._do(self._handler.on_disconnect(self._post.now_ms))
+
+    def fence(self) -> None:
+        """The session was taken over: nothing counts any more."""
+        for held in list(self._held.values()):
+            self._remove(held)
+
+    # --- messages and time ---
+
+    def receive(self, message: FromLeader) -> None:
+        """A message of a leader."""
+        self._do(self._handler.receive(message, self._post.now_ms))
+
+    def on_cut(self, peer: str) -> None:
+        """The connection to a leader's peer ended."""
+        self._handler.on_cut(peer, self._post.now_ms)
+
+    @property
+    def due_ms(self) -> int:
+        """When ``tick`` has something to do."""
+        return self._handler.due_ms
+
+    def tick(self) -> None:
+        """Do what is due."""
+        if self._post.now_ms >= self._handler.due_ms:
+            self._do(self._handler.tick(self._post.now_ms))
+
+    # --- effects ---
+
+    def _do(self, effects: list[Effect]) -> None:
+        outer, self._doing = self._doing, True
+        try:
+            self._carry_out(effects)
+        finally:
+            self._doing = outer
+        self._post.rearm()
+        while self._told and not self._doing:
+            self._told.popleft()()
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case ToRegistry(message=message):
+                    self._post.ask(message)
+                case ToLeader(leader=leader, message=message):
+                    self._post.tell(leader, message)
+                case Install() as install:
+                    self._install(install)
+                case Release(borrower=borrower, unit=unit):
+                    self._release(self._held[borrower, unit])
+                case Remove(borrower=borrower, unit=unit):
+                    if (held := self._held.get((borrower, unit))) is not None:
+                        self._remove(held)
+                case Confirmed(borrower=borrower, unit=unit, acked=acked):
+                    if (held := self._held.get((borrower, unit))) is not None:
+                        held.confirm(acked)
+                case Gone() as gone:
+                    self.gone.append(gone)
+
+    def _install(self, effect: Install) -> None:
+        text = self._handler.subscription_of(effect.borrower, effect.unit)
+        group, filter = parse_subscription(text)
+        held = Held(effect, group_key(group, filter), filter)
+        before = self._by_name.get(held.name)
+        if before is not None:
+            # Of a borrower that is finishing: its leader has given the unit on already.
+            self._close(before)
+        self._held[effect.borrower, effect.unit] = held
+        self._by_name[held.name] = held
+        self._opening.append(held)
+        self.follow()
+
+    async def look(self) -> list[OwnedUnit]:
+        """Find the rows of the log that granted units are, many at a time."""
+        batch = list(self._opening)
+        wanted = [held.unit for held in batch]
+        host = self._post.host
+        found = await host.in_thread(host.log.catalog.read, lambda tx: segment_ids(tx, wanted))
+        del self._opening[: len(batch)]
+        # A unit whose stream was deleted meanwhile is revoked before long.
+        return [
+            held.owned(found[held.unit])
+            for held in batch
+            if held.unit in found and not held.over and not held.releasing
+        ]
+
+    def _release(self, held: Held) -> None:
+        held.releasing = True
+        if (unit := self._open(held)) is not None:
+            self.drain([unit])
+        else:
+            self._final(held, held.reported)
+
+    def _open(self, held: Held) -> OwnedUnit | None:
+        """The unit, if it is open in the consumer."""
+        unit = self.units.get(held.name)
+        return unit if unit is not None and unit.token == held.token else None
+
+    def given_back(self, unit: OwnedUnit, progress: Progress) -> None:
+        held = self._by_name.get(unit.unit)
+        if held is not None and held.token == unit.token and held.releasing:
+            self._final(held, progress)
+
+    def _final(self, held: Held, progress: Progress) -> None:
+        """The last word on a unit."""
+        if self._held.get((held.borrower, held.unit)) is held:
+            self._tell(held, progress, final=True)
+
+    def _tell(self, held: Held, progress: Progress, *, final: bool) -> Verdict | Report:
+        """Report what is new; whether it counts, or the report whose fate tells."""
+        acked, attempts = held.report(progress)
+        if not (acked or attempts or final):
+            return held.reports[-1] if held.reports else Verdict.COUNTS
+        if acked:
+            held.reports.append(Report(acked))
+        try:
+            effects = self._handler.on_progress(
+                held.borrower,
+                held.unit,
+                held.token,
+                acked=acked,
+                attempts=attempts,
+                answered=bool(attempts) and not final,
+                final=final,
+                now_ms=self._post.now_ms,
+            )
+        except StaleTokenError:
+            if acked:
+                held.refuse_last()
+            return Verdict.DOES_NOT
+        found = held.reports[-1] if acked else Verdict.COUNTS
+        self._do(effects)
+        return found
+
+    def _remove(self, held: Held) -> None:
+        del self._held[held.borrower, held.unit]
+        self._close(held)
+        held.settle(self._settler)
+
+    def _close(self, held: Held) -> None:
+        """Take a unit out of the consumer, if it is still there."""
+        if held.over:
+            return
+        held.over = True
+        if self._by_name.get(held.name) is held:
+            del self._by_name[held.name]
+        if (unit := self._open(held)) is not None:
+            self.drop(unit)
+
+    # --- acks ---
+
+    async def commit(self, acks: Sequence[UnitAck]) -> list[Fenced | None]:
+        """Report progress, and wait until the leaders have stored it.
+
+        Raises ``AckUnsettledError`` if a leader was lost and it cannot be told what it has stored.
+        """
+        return await told(partial(self.begin, acks))
+
+    def begin(self, acks: Sequence[UnitAck], done: Done) -> None:
+        """The same as :meth:`commit`, under way at once; ``done(results, error)`` is told."""
+        found: list[Report | Verdict] = []
+        self._post.hand_over(lambda: found.extend([self._report(ack) for ack in acks]))
+        Waiting(acks, found, done, self._tell_after)
+
+    def _tell_after(self, tell: Callable[[], None]) -> None:
+        """Tell when the effects at hand are carried out: units may end by it, or report again."""
+        if self._doing:
+            self._told.append(tell)
+        else:
+            asyncio.get_running_loop().call_soon(tell)
+
+    def _report(self, ack: UnitAck) -> Verdict | Report:
+        held = self._by_name.get(ack.unit.unit)
+        if held is None or held.token != ack.unit.token:
+            return Verdict.DOES_NOT
+        return self._tell(held, ack.progress, final=False)

@@ -1,0 +1,173 @@
+"""Which segments a group has: what a leader is told of the log.
+
+A look sums up the segments of each matching stream, reads their places where the sums have changed,
+and compares those with the last look: a leader hears only what has changed.  All that is summed up
+only grows, so equal sums mean that nothing has happened.  Edges between segments are read when a
+segment is new, since they never change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from headrace.catalog import Tx
+from headrace.catalog.streams import decode_config
+from headrace.groups.shared.core.messages import Unit, unit_of
+from headrace.groups.shared.core.records import Listing, SegmentInfo
+from headrace.groups.shared.runtime.state import SegmentKey
+from headrace.subjects import overlaps
+
+
+class Place(NamedTuple):
+    """One segment as a look found it; a tuple, since ten thousand are compared each second."""
+
+    stream_id: int
+    number: int
+    segment_id: int
+    head: int
+    tail: int
+    sealed: bool
+
+
+Sums: TypeAlias = tuple[int, ...]
+"""Of a stream's segments: how many, their numbers, heads, tails, and how many are sealed."""
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What a look found, by unit."""
+
+    streams: dict[int, str]
+    sums: dict[int, Sums]
+    """Of the streams that were read; in the others nothing is new."""
+    places: dict[Unit, Place]
+    predecessors: dict[Unit, tuple[Unit, ...]]
+
+
+class Segments:
+    """The segments of one group, as they were last seen."""
+
+    def __init__(self, filter: str) -> None:
+        self._filter = filter
+        self._configs: dict[int, tuple[bytes, bool]] = {}
+        self._sums: dict[int, Sums] = {}
+        self._places: dict[Unit, Place] = {}
+        self._predecessors: dict[Unit, tuple[Unit, ...]] = {}
+        self._revision = 0
+        self.keys: dict[Unit, SegmentKey] = {}
+        """Which rows the units are; those that are gone stay until they are found again."""
+        self.streams: dict[int, str] = {}
+
+    def look(self, tx: Tx, *, everything: bool = False) -> Look:
+        """Read what is new, or `everything`; runs on a thread, changes nothing but a cache."""
+        found: dict[int, str] = {}
+        for stream_id, name, config in tx.rows(
+            "SELECT id, name, config FROM streams WHERE name NOT LIKE ? ORDER BY id", ("%.%",)
+        ):
+            if self._can_match(stream_id, bytes(config)):
+                found[stream_id] = name
+        places: dict[Unit, Place] = {}
+        predecessors: dict[Unit, tuple[Unit, ...]] = {}
+        sums: dict[int, Sums] = {}
+        for stream_id, name in found.items():
+            here = _sums(tx, stream_id)
+            if self._sums.get(stream_id) == here and not everything:
+                continue
+            sums[stream_id] = here
+            new = False
+            for number, segment_id, head, tail, sealed in tx.rows(
+                "SELECT number, id, head, tail, sealed_us IS NOT NULL FROM segments "
+                "WHERE stream_id = ? ORDER BY number",
+                (stream_id,),
+            ):
+                unit = unit_of(name, number)
+                places[unit] = Place(stream_id, number, segment_id, head, tail, bool(sealed))
+                new = new or unit not in self._predecessors
+            if new:
+                predecessors.update(_edges(tx, stream_id, name, places))
+        return Look(found, sums, places, predecessors)
+
+    def predecessors(self, unit: Unit) -> tuple[Unit, ...]:
+        """The segments that a unit follows from."""
+        return self._predecessors.get(unit, ())
+
+    def _can_match(self, stream_id: int, config: bytes) -> bool:
+        known = self._configs.get(stream_id)
+        if known is None or known[0] != config:
+            subjects = decode_config(config).subjects
+            matches = any(overlaps(self._filter, subject) for subject in subjects)
+            known = self._configs[stream_id] = (config, matches)
+        return known[1]
+
+    def changes(self, look: Look, still_known: Collection[Unit] = ()) -> Listing:
+        """What is new since the last look.
+
+        A stream that was deleted and made again has new segments under old names: the old ones
+        are told as gone first, and the new ones once the leader has let go of them
+        (`still_known`: what it has not).
+        """
+        self._revision += 1
+        over = set(self.streams) - set(look.streams)
+        self._sums.update(look.sums)
+        for stream_id in over:
+            self._sums.pop(stream_id, None)
+        self.streams = look.streams
+        self._predecessors.update(look.predecessors)
+        changed: list[SegmentInfo] = []
+        gone = []
+        if over or look.sums:
+            read = over | set(look.sums)
+            gone = [
+                unit
+                for unit, place in self._places.items()
+                if place.stream_id in read and unit not in look.places
+            ]
+        for unit, place in look.places.items():
+            before = self._places.get(unit)
+            if before == place:
+                continue
+            key = SegmentKey(place.stream_id, place.segment_id)
+            known = self.keys.get(unit)
+            if known is not None and known != key:
+                if before is not None:
+                    gone.append(unit)
+                    del self._places[unit]
+                if before is not None or unit in still_known:
+                    self._sums.pop(place.stream_id, None)  # looked at again
+                    continue
+            self.keys[unit] = key
+            self._places[unit] = place
+            end = place.head if place.sealed else None
+            predecessors = self._predecessors.get(unit, ())
+            changed.append(SegmentInfo(unit, place.head, end, place.tail, predecessors))
+        for unit in gone:
+            self._places.pop(unit, None)
+        return Listing(self._revision, tuple(changed), tuple(gone))
+
+
+def _sums(tx: Tx, stream_id: int) -> Sums:
+    row = tx.row(
+        "SELECT COUNT(*), SUM(number), SUM(head), SUM(tail), COUNT(sealed_us) FROM segments "
+        "WHERE stream_id = ?",
+        (stream_id,),
+    )
+    return () if row is None else tuple(int(value or 0) for value in row)
+
+
+def _edges(
+    tx: Tx, stream_id: int, name: str, places: dict[Unit, Place]
+) -> dict[Unit, tuple[Unit, ...]]:
+    before: dict[Unit, list[Unit]] = {}
+    for predecessor, successor in tx.rows(
+        "SELECT predecessor, successor FROM segment_edges WHERE stream_id = ? "
+        "ORDER BY predecessor, successor",
+        (stream_id,),
+    ):
+        before.setdefault(unit_of(name, successor), []).append(unit_of(name, predecessor))
+    return {
+        unit: tuple(before.get(unit, ()))
+        for unit, place in places.items()
+        if place.stream_id == stream_id
+    }

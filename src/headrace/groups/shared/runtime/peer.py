@@ -1,0 +1,528 @@
+"""The peer: everything of shared groups that a process has one of.
+
+It holds the registry, the leaders that this process has won, the listener and the connections to
+other peers, and it knows the local sessions.  Messages within the process wait in two queues, for
+leaders and for sessions, so that no core is called while it is being called; when both are empty,
+leaders plan.
+
+*Who empties them.*  The event loop at its next turn, so that what comes at once makes one plan.
+But who acks waits for every turn, and in each of them threads that read ahead may take the
+interpreter away.  So leaders hear of acks at once (``hand_over``): they never call a session, they
+only leave messages for it.  And what a stored commit has to say reaches sessions with it (``run``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import secrets
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import msgspec
+
+from headrace.catalog import Tx, leases
+from headrace.errors import CatalogClosedError, HeadraceError, LeaseLost
+from headrace.groups.shared import properties
+from headrace.groups.shared.core.messages import (
+    FromBorrower,
+    FromLeader,
+    Invalidate,
+    Message,
+    UpdateProgress,
+)
+from headrace.groups.shared.core.records import StoredUnit
+from headrace.groups.shared.core.registry import (
+    Forward,
+    LookUp,
+    Registry,
+    RegistryEffect,
+    Reply,
+    StartLeader,
+    ToLocalLeader,
+)
+from headrace.groups.shared.core.settings import BorrowerSettings, LeaderSettings
+from headrace.groups.shared.properties import GroupProperties
+from headrace.groups.shared.runtime import directory, state
+from headrace.groups.shared.runtime.directory import Address
+from headrace.groups.shared.runtime.leading import Leading
+from headrace.groups.shared.runtime.transport import Listener, Outbox, Peers, Statistics
+from headrace.host.host import Host
+
+ROUTES_MAX = 100_000
+LOAD_RETRY_S = 0.2
+CLOSE_MS = 2000
+ADDRESS_MS = 3_600_000
+FAR_MS = 2**62
+REARM_S = 0.01
+
+_log = logging.getLogger(__name__)
+
+
+class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How this process takes part in shared groups."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on; other machines need one that they can reach."""
+    port: int = 0
+    """0: any that is free."""
+    advertise: str | None = None
+    """What others dial, if it is not `host`."""
+    borrower: BorrowerSettings = BorrowerSettings()
+    leader: LeaderSettings = LeaderSettings()
+    """Of groups that appear with their first subscriber; others keep what they were made with."""
+
+
+class LocalSession(Protocol):
+    """What a peer needs of a session."""
+
+    def receive(self, message: FromLeader) -> None:
+        """A message of a leader."""
+        ...
+
+    def on_cut(self, peer: str) -> None:
+        """The connection to a leader's peer ended."""
+        ...
+
+    @property
+    def due_ms(self) -> int:
+        """When ``tick`` has something to do."""
+        ...
+
+    def tick(self) -> None:
+        """Do what is due."""
+        ...
+
+
+class LocalPeer:
+    """Shared groups in this process."""
+
+    def __init__(self, host: Host, options: SharedOptions) -> None:
+        self.host = host
+        self.options = options
+        self.name = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.registry = Registry(self.name, remember_ms=options.borrower.find_leader_ms)
+        self.leaders: dict[str, Leading] = {}
+        self.statistics = Statistics()
+        self.listener = Listener(self._from_peer, self.statistics, self._gathers)
+        self.peers = Peers(self._look_up_peer, self._to_local, self._on_cut, self.statistics)
+        self._loading: dict[str, StartLeader] = {}
+        self._sessions: dict[str, LocalSession] = {}
+        self._routes: dict[str, Outbox] = {}
+        self._queue: deque[Callable[[], None]] = deque()
+        """For leaders, and for the registry."""
+        self._mail: deque[FromLeader] = deque()
+        """For sessions."""
+        self._drain_due = False
+        self._draining = False
+        self._plan_due = False
+        """Whether a leader has something to plan."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = FAR_MS
+        self._rearming = False
+        self._address_due_ms = 0
+        self._address: Address | None = None
+        self._loop = asyncio.get_running_loop()
+        self._closing = False
+        self._closed = False
+
+    # --- beginning and end ---
+
+    async def open(self) -> None:
+        """Listen, and register where."""
+        bound_host, port = await self.listener.open(self.options.host, self.options.port)
+        host = self.options.advertise or (
+            self.options.host if self.options.host not in ("0.0.0.0", "::") else _own(bound_host)
+        )
+        self._address = Address(self.name, host, port)
+        self.listener.admit(await self._register(self._address))
+        self._address_due_ms = self.now_ms + ADDRESS_MS
+
+    async def _register(self, address: Address) -> str:
+        return await self.host.in_transaction(
+            lambda tx: directory.register(tx, address), directory.locks()
+        )
+
+    async def close(self) -> None:
+        """Give up what this peer leads, say so, and hang up."""
+        self._closing = True
+        for leading in list(self.leaders.values()):
+            # What borrowers have reported is stored before their leader goes.
+            await self._until(functools.partial(getattr, leading, "idle"))
+            await leading.retire("its process is closing")
+        await self._until(lambda: not self._queue and not self._mail and not self._unsent)
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.peers.close()
+        await self.listener.close()
+        try:
+            await self.host.in_transaction(
+                lambda tx: directory.unregister(tx, self.name), directory.locks(), sync=False
+            )
+        except HeadraceError as error:
+            _log.warning("the address of this peer stays registered: %s", error)
+
+    async def _until(self, done: Callable[[], bool]) -> None:
+        """Wait for something that takes milliseconds, and not for long."""
+        for _ in range(CLOSE_MS):
+            if done():
+                return
+            await asyncio.sleep(0.001)
+
+    @property
+    def _unsent(self) -> bool:
+        return self.peers.unsent or any(not outbox.sent for outbox in set(self._routes.values()))
+
+    @property
+    def now_ms(self) -> int:
+        """A clock that never goes back."""
+        return time.monotonic_ns() // 1_000_000  # as the loop's, and asked for at every step
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside; its failure is written down."""
+        if self._closed:
+            work.close()
+            return
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, CatalogClosedError):
+            _log.error("shared groups: %s", error, exc_info=error)
+
+    # --- sessions ---
+
+    def add_session(self, key: str, session: LocalSession) -> None:
+        """A session is opened here; `key` begins the names of its borrowers."""
+        self._sessions[key] = session
+
+    def drop_session(self, key: str) -> None:
+        """A session is closed."""
+        self._sessions.pop(key, None)
+
+    def ask(self, message: FromBorrower) -> None:
+        """A borrower here looks for its leader."""
+        self.post(lambda: self._do(self.registry.wanted(message, self.now_ms)))
+
+    def tell(self, peer: str, message: FromBorrower) -> None:
+        """A borrower here speaks to its leader."""
+        if peer == self.name:
+            self.post(lambda: self._to_leader(message))
+        else:
+            self.peers.send(peer, message)
+
+    # --- messages ---
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Do something when everything before it is done."""
+        self._queue.append(work)
+        self._drain_soon()
+
+    def _drain_soon(self) -> None:
+        if not self._draining and not self._drain_due:
+            self._drain_due = True
+            self._loop.call_soon(self._drain)
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Do something, and then all that waits; within another such call only the former.
+
+        Not for sessions, which would be told something while they speak.
+        """
+        if self._draining:
+            work()
+            return
+        self._draining = True
+        try:
+            work()
+        finally:
+            self._draining = False
+            self._drain()
+
+    def hand_over(self, work: Callable[[], None]) -> None:
+        """Do something that speaks to leaders; those who are here have heard it when it is done."""
+        if self._draining:
+            work()
+            return
+        self._draining = True
+        try:
+            work()
+            self._empty_queue()
+        finally:
+            self._draining = False
+            if self._mail or self._queue or self._plan_due:
+                self._drain_soon()
+
+    def _drain(self) -> None:
+        if self._draining:
+            return
+        self._draining = True
+        self._drain_due = False
+        try:
+            waiting = True
+            while waiting:
+                while self._queue or self._mail:
+                    self._empty_queue()
+                    while self._mail:
+                        self._deliver(self._mail.popleft())
+                self._plan_due = False
+                for leading in list(self.leaders.values()):
+                    leading.plan()
+                waiting = bool(self._queue or self._mail)
+        finally:
+            self._draining = False
+        self.rearm()
+
+    def _empty_queue(self) -> None:
+        while self._queue:
+            work = self._queue.popleft()
+            try:
+                work()
+            except Exception as error:  # not that of whoever is being served
+                context = {"message": "shared groups: a message was lost", "exception": error}
+                self._loop.call_exception_handler(context)
+
+    def _from_peer(self, messages: list[FromBorrower], outbox: Outbox) -> None:
+        """Borrowers elsewhere speak to leaders here; answers go back the same way."""
+        routes, leaders = self._routes, self.leaders
+        # Nothing is overtaken: behind what waits here, or was not kept, everything waits.
+        waiting = messages if self._queue else []
+        for number, message in enumerate(messages):
+            if routes.get(message.borrower) is not outbox:
+                routes.pop(message.borrower, None)
+                routes[message.borrower] = outbox
+                if len(routes) > ROUTES_MAX:
+                    routes.pop(next(iter(routes)))
+            if waiting:
+                continue
+            if isinstance(message, UpdateProgress):
+                leading = leaders.get(message.group)
+                if leading is not None and leading.keep(message):
+                    continue  # the leader looks at it when it stores it
+            waiting = messages[number:]
+        if waiting:
+            self.post(functools.partial(self._receive, waiting))
+
+    def hear(self) -> None:
+        """Take in what has come from other peers, in case the loop is not in a hurry.
+
+        All of it: reports behind something else would have to wait for the next commit.  Only for
+        who was called by the loop itself, since cores are called.
+        """
+        self.listener.look()
+        if self._queue:
+            self._drain()
+
+    def _gathers(self) -> bool:
+        """Whether all leaders here wait for more reports anyway."""
+        leaders = self.leaders.values()
+        return bool(leaders) and all(leading.gathering for leading in leaders)
+
+    def _receive(self, messages: list[FromBorrower]) -> None:
+        for message in messages:
+            self._to_leader(message)
+
+    def _to_leader(self, message: FromBorrower) -> None:
+        leading = self.leaders.get(message.group)
+        if leading is not None and isinstance(message, UpdateProgress):
+            leading.receive(message)  # as the registry would say, for most messages
+            self._plan_due = self._plan_due or leading.unplanned
+        else:
+            self._do(self.registry.received(message, self.now_ms))
+
+    def to_borrowers(self, messages: Sequence[FromLeader]) -> None:
+        """Send messages to borrowers, each here or where it last spoke from."""
+        routes = self._routes
+        for message in messages:
+            outbox = routes.get(message.borrower)
+            if outbox is not None and not outbox.closed:
+                outbox.put(message)
+            elif _session_key(message) in self._sessions:
+                self._to_local(message)
+            else:
+                self.statistics.dropped += 1
+
+    def sending(self) -> AbstractContextManager[None]:
+        """What is said to borrowers elsewhere meanwhile is sent at the end of it."""
+        return self.listener.sending()
+
+    def _to_local(self, message: FromLeader) -> None:
+        self._mail.append(message)
+        self._drain_soon()
+
+    def _on_cut(self, peer: str) -> None:
+        """Those who speak to leaders there do not wait to find out that they were not heard."""
+        for session in self._sessions.values():
+            session.on_cut(peer)
+        self.rearm()
+
+    def _deliver(self, message: FromLeader) -> None:
+        session = self._sessions.get(_session_key(message))
+        if session is not None:
+            if isinstance(message, Invalidate):
+                self.registry.forget(message.group)
+            session.receive(message)
+
+    async def _look_up_peer(self, peer: str) -> tuple[Address | None, str]:
+        def look(tx: Tx) -> tuple[Address | None, str]:
+            return directory.find(tx, peer), directory.secret(tx) or ""
+
+        return await self.host.in_thread(self.host.log.catalog.read, look)
+
+    # --- the registry's effects ---
+
+    def _do(self, effects: list[RegistryEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case LookUp(group=group):
+                    self.spawn(self._look_up(group))
+                case Forward(peer=peer, message=message):
+                    self.peers.send(peer, message)
+                case ToLocalLeader(message=message):
+                    if (leading := self.leaders.get(message.group)) is not None:
+                        leading.receive(message)
+                        self._plan_due = self._plan_due or leading.unplanned
+                case StartLeader() as start:
+                    self._loading[start.group] = start
+                    self.spawn(self._load(start))
+                case Reply(message=message):
+                    self.to_borrowers((message,))
+
+    async def _look_up(self, group: str) -> None:
+        """Find who leads a group, and claim it if nobody does."""
+        sent_ms = self.now_ms
+        name = state.lease_name(group)
+
+        def read(tx: Tx) -> tuple[GroupProperties | None, str | None]:
+            held = leases.get(tx, name)
+            return properties.get(tx, group), None if held is None else held.owner
+
+        def claim(tx: Tx) -> tuple[str | None, int]:
+            found, owner = read(tx)
+            if found is None or owner is not None:
+                return owner, 0
+            taken = leases.acquire(tx, name, self.name, found.settings.lease_ttl_ms)
+            return None, 0 if taken is None else taken.token
+
+        try:
+            found, owner = await self.host.in_thread(
+                self.host.log.catalog.read, read, snapshot=True
+            )
+            token = 0
+            if found is not None and owner is None and not self._closing:
+                owner, token = await self.host.in_transaction(claim, (leases.lock(name),))
+        except HeadraceError as error:
+            _log.warning("cannot find the leader of %s: %s", group, error)
+            self.registry.failed(group)
+            return
+        if token:
+            self.post(lambda: self._do(self.registry.won(group, token, sent_ms)))
+        elif owner is not None:
+            leader = owner
+            self.post(lambda: self._do(self.registry.found(group, leader, self.now_ms)))
+        else:
+            self.registry.failed(group)  # no such group, now; borrowers ask again
+
+    async def _load(self, start: StartLeader) -> None:
+        """Read the group's state and lead it; again, until it works or the lease is gone."""
+        group = start.group
+
+        def read(tx: Tx) -> tuple[GroupProperties, list[StoredUnit]]:
+            leases.check(tx, state.lease_name(group), start.token)
+            found = properties.require(tx, group)
+            return found, state.load(tx, group, found.filter)
+
+        while self._loading.get(group) == start and not self._closed:
+            try:
+                found, rows = await self.host.in_thread(
+                    self.host.log.catalog.read, read, snapshot=True
+                )
+            except (LeaseLost, LookupError):
+                break
+            except HeadraceError as error:
+                _log.warning("cannot load %s: %s", group, error)
+                await asyncio.sleep(LOAD_RETRY_S)
+                if self.now_ms - start.sent_ms > self.options.leader.lease_ttl_ms:
+                    break
+            else:
+                self.post(functools.partial(self._start, start, found, rows))
+                return
+        self._loading.pop(group, None)
+        self.registry.failed(group)
+
+    def _start(self, start: StartLeader, found: GroupProperties, rows: list[StoredUnit]) -> None:
+        self._loading.pop(start.group, None)
+        leading = Leading(self, found, start.token, rows, lease_sent_ms=start.sent_ms)
+        self.leaders[start.group] = leading
+        leading.start()
+        if self.leaders.get(start.group) is leading:
+            self._do(self.registry.started(start.group, start.token))
+        else:
+            # The lease ran out while the state was loaded: this one never led.
+            self.registry.failed(start.group)
+
+    def stopped(self, leading: Leading) -> None:
+        """A leader has stepped down."""
+        if self.leaders.get(leading.group) is leading:
+            del self.leaders[leading.group]
+        self.registry.stopped(leading.group, leading.token)
+
+    # --- time ---
+
+    def rearm(self) -> None:
+        """See before long when there is something to do next; many changes make one look."""
+        if not self._rearming and not self._closed:
+            self._rearming = True
+            self._loop.call_later(REARM_S, self._rearm)
+
+    def _rearm(self) -> None:
+        self._rearming = False
+        if self._closed:
+            return
+        due = [each.due_ms for each in self.leaders.values()]
+        due += [each.due_ms for each in self._sessions.values()]
+        due_ms = min(due, default=FAR_MS)
+        if self._timer is not None:
+            if due_ms == self._timer_ms:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if due_ms < FAR_MS:
+            self._timer_ms = due_ms
+            self._timer = self._loop.call_at((due_ms + 1) / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        for leading in list(self.leaders.values()):
+            leading.tick()
+        for session in list(self._sessions.values()):
+            session.tick()
+        if self._address is not None and self.now_ms >= self._address_due_ms:
+            self._address_due_ms = self.now_ms + ADDRESS_MS
+            self.spawn(self._confirm(self._address))
+        self._rearm()
+
+    async def _confirm(self, address: Address) -> None:
+        await self._register(address)
+
+
+def _session_key(message: Message) -> str:
+    """The part of a borrower's name that says which session it belongs to."""
+    return message.borrower.rpartition(":")[0]
+
+
+def _own(bound: str) -> str:
+    """An address that stands for all of them is none that others can dial."""
+    return "127.0.0.1" if bound == "0.0.0.0" else "::1"

@@ -1,0 +1,168 @@
+"""Private durable subscriptions of a session: its own progress in every segment that matches.
+
+The core (``private_core``) says which segments to claim and what to record.  The claims fence an
+earlier process of the same session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from headrace.catalog import Tx, claims, entries, streams
+from headrace.catalog.wake import calling_on
+from headrace.errors import Fenced, SessionTakenOverError
+from headrace.groups.consumer import OwnedUnit
+from headrace.groups.consumer.acks import load
+from headrace.groups.owner import Owner, UnitSink
+from headrace.groups.progress import Progress
+from headrace.groups.shared import sessions, starts
+from headrace.groups.shared.core.messages import Unit
+from headrace.groups.shared.private_core import PrivateSegments
+from headrace.groups.shared.runtime.leading import LOOK_COST_FACTOR
+from headrace.groups.shared.runtime.listing import Look, Segments
+from headrace.groups.shared.runtime.state import claim_unit, unit_of_claim
+from headrace.host.host import Host
+
+PAUSE_S = 0.05
+
+
+class Private(Owner):
+    """One private subscription at work."""
+
+    look_every_s = 1.0
+    """Nothing tells that a stream was made."""
+
+    def __init__(
+        self, host: Host, consumer: UnitSink, session: str, token: int, filter: str
+    ) -> None:
+        super().__init__(consumer)
+        self._host = host
+        self._session = session
+        self._token = token
+        self.filter = filter
+        self.group = sessions.private_group(session, filter)
+        self._core = PrivateSegments()
+        self._segments = Segments(filter)
+        self._listening: dict[int, Callable[[], None]] = {}
+
+    def __str__(self) -> str:
+        return f"session {self._session}"
+
+    def stop(self) -> None:
+        super().stop()
+        while self._listening:
+            self._listening.popitem()[1]()
+
+    def pause_s(self, cost_s: float) -> float:
+        """Every append is news, and few of them change which segments there are."""
+        return max(PAUSE_S, cost_s * LOOK_COST_FACTOR)
+
+    def finished(self, unit: OwnedUnit) -> None:
+        self._core.read_to_end(unit_of_claim(unit.unit))
+        self.follow()
+
+    def refused(self, unit: OwnedUnit) -> None:
+        self._core.refused(unit_of_claim(unit.unit))
+
+    def given_back(self, unit: OwnedUnit, progress: Progress) -> None:  # noqa: ARG002
+        self._core.given_back(unit_of_claim(unit.unit))
+
+    async def look(self) -> list[OwnedUnit]:
+        """Record what is finished, then claim every segment whose turn it is."""
+        try:
+            await self._record_ends()
+            return await self._claim_due()
+        except SessionTakenOverError:
+            self.stop()
+            raise
+
+    async def _record_ends(self) -> None:
+        ending = [self.units[claim_unit(self.group, unit)] for unit in self._core.ending]
+        if not ending:
+            return
+
+        def record(tx: Tx) -> list[OwnedUnit]:
+            lost = []
+            for unit in ending:
+                try:
+                    claims.check(tx, self.group, unit.unit, unit.token)
+                except Fenced:
+                    lost.append(unit)
+                else:
+                    place = unit_of_claim(unit.unit)
+                    starts.put_finished(tx, self.group, place, unit.segment_id)
+            return lost
+
+        locks = [claims.lock(self.group, unit.unit) for unit in ending]
+        bucket = entries.lock(starts.finished_bucket(self.group))
+        lost = await self._host.in_transaction(record, (*locks, bucket))
+        here = [unit for unit in ending if self.units.get(unit.unit) is unit]
+        for unit in lost:
+            if unit in here:
+                self.drop(unit)
+                self.refused(unit)
+        done = [unit for unit in here if unit not in lost]
+        self._core.recorded(unit_of_claim(unit.unit) for unit in done)
+        self.drain(done)
+
+    async def _claim_due(self) -> list[OwnedUnit]:
+        def look(tx: Tx) -> tuple[Look, dict[Unit, int]]:
+            return self._segments.look(tx, everything=True), starts.finished(tx, self.group)
+
+        catalog = self._host.log.catalog
+        found, finished = await self._host.in_thread(catalog.read, look, snapshot=True)
+        self._listen(found)
+        self._segments.changes(found)
+        rows = {unit: place.segment_id for unit, place in found.places.items()}
+        before = {unit: self._segments.predecessors(unit) for unit in rows}
+        todo = self._core.seen(rows, before, finished)
+        for unit in todo.drop:
+            self.drop(self.units[claim_unit(self.group, unit)])
+        if not todo.claim:
+            return []
+        try:
+            owned = await self._claim(todo.claim, found)
+        except BaseException:
+            self._core.claim_failed(todo.claim)
+            raise
+        self._core.claimed(todo.claim)
+        return owned
+
+    async def _claim(self, due: list[Unit], found: Look) -> list[OwnedUnit]:
+        owner = f"{self._session}:{self._token}"
+
+        def claim(tx: Tx) -> list[OwnedUnit]:
+            sessions.owned(tx, self._session, self._token)
+            owned = []
+            for unit in due:
+                place = found.places[unit]
+                name = claim_unit(self.group, unit)
+                token = claims.take(tx, self.group, name, owner).token
+                stored = load(tx, self.group, place.segment_id) or Progress(floor=place.tail)
+                owned.append(
+                    OwnedUnit(
+                        group=self.group,
+                        unit=name,
+                        token=token,
+                        stream=found.streams[place.stream_id],
+                        segment=place.number,
+                        segment_id=place.segment_id,
+                        progress=stored,
+                        filter=self.filter,
+                    )
+                )
+            return owned
+
+        locks = [claims.lock(self.group, claim_unit(self.group, unit)) for unit in due]
+        return await self._host.in_transaction(claim, (*sessions.locks(self._session), *locks))
+
+    def _listen(self, found: Look) -> None:
+        """Hear of appends, splits and merges of the streams there are."""
+        if self.over:
+            return
+        heard = calling_on(asyncio.get_running_loop(), self.follow)
+        catalog = self._host.log.catalog
+        for stream_id in found.streams.keys() - self._listening.keys():
+            channel = streams.channel(stream_id)
+            self._listening[stream_id] = catalog.subscribe(channel, heard)

@@ -1,0 +1,58 @@
+"""Shared groups of one open log: the peer, made when the first session needs it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from headrace.groups.consumer import ConsumerOptions
+from headrace.groups.shared.runtime.peer import LocalPeer, SharedOptions
+from headrace.groups.shared.runtime.session import Session
+from headrace.host.host import Host
+
+
+class SharedRuntime:
+    """Makes the peer once, and closes it."""
+
+    def __init__(self, host: Host, options: SharedOptions) -> None:
+        self._host = host
+        self._options = options
+        self._peer: LocalPeer | None = None
+        self._making = asyncio.Lock()
+
+    async def peer(self) -> LocalPeer:
+        """This process's part in shared groups; listens from the first call on."""
+        async with self._making:
+            if self._peer is None:
+                peer = LocalPeer(self._host, self._options)
+                await peer.open()
+                self._peer = peer
+            return self._peer
+
+    def session(
+        self,
+        name: str | None,
+        *,
+        persistent: bool | None,
+        expiry_ms: int,
+        options: ConsumerOptions | None,
+    ) -> Session:
+        """A session that is not open yet."""
+        session = Session(
+            self._host,
+            self.peer,
+            name,
+            persistent=persistent,
+            expiry_ms=expiry_ms,
+            options=options or ConsumerOptions(),
+        )
+        if not session.options.member:
+            session.options = msgspec.structs.replace(session.options, member=session.name)
+        return session
+
+    async def close(self) -> None:
+        """Give up what this process leads, and stop listening."""
+        if self._peer is not None:
+            peer, self._peer = self._peer, None
+            await peer.close()

@@ -1,0 +1,402 @@
+"""A session: private and shared subscriptions of one worker, consumed as one.
+
+A session has a name, and the one process that runs it.  Another process that opens the same name
+takes it over: here every answer is refused from then on, and the loop ends with
+:class:`~headrace.errors.SessionTakenOverError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+from headrace.catalog import Tx, leases
+from headrace.errors import (
+    Fenced,
+    HeadraceError,
+    InvalidInputError,
+    SessionClosedError,
+    SessionTakenOverError,
+    SubscriptionExistsError,
+    UnknownSubscriptionError,
+)
+from headrace.groups.consumer import (
+    Batch,
+    CatalogAcks,
+    Consumer,
+    ConsumerOptions,
+    Delivery,
+    Handler,
+    OwnedUnit,
+    UnitAck,
+)
+from headrace.groups.consumer.acks import tell_after
+from headrace.groups.consumer.types import Done
+from headrace.groups.owner import Owner
+from headrace.groups.shared import properties, sessions, starts
+from headrace.groups.shared.core.settings import BorrowerSettings
+from headrace.groups.shared.properties import GroupProperties
+from headrace.groups.shared.runtime.borrowing import Borrowing
+from headrace.groups.shared.runtime.peer import LocalPeer
+from headrace.groups.shared.runtime.private import Private
+from headrace.groups.shared.sessions import Subscription
+from headrace.host.host import Host
+from headrace.subjects import check_name, parse_filter, parse_share
+
+DRAIN_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class SessionAcks:
+    """Acks of a session: private ones in the catalog, shared ones by way of the leader."""
+
+    repeats_transactions = True
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._private = CatalogAcks(host)
+        self.borrowing: Borrowing
+        self.make_durable: Callable[[], Awaitable[None]]
+
+    def begin(self, acks: Sequence[UnitAck], done: Done, *, sync: bool) -> None:
+        """Store what was acked, each where it belongs."""
+        shared = [ack for ack in acks if self.borrowing.owns(ack.unit.unit)]
+        if not shared:
+            self._private.begin(acks, done, sync=sync)
+        elif sync or len(shared) < len(acks):
+            tell_after(self._commit(acks, shared, sync), done)
+        else:
+            self.borrowing.begin(shared, done)
+
+    async def _commit(
+        self, acks: Sequence[UnitAck], shared: list[UnitAck], sync: bool
+    ) -> list[Fenced | None]:
+        private = [ack for ack in acks if not self.borrowing.owns(ack.unit.unit)]
+        if not private:
+            return await self._commit_shared(shared, sync)
+        ours, theirs = await asyncio.gather(
+            self._private.commit(private, sync=sync), self._commit_shared(shared, sync)
+        )
+        found = {
+            ack.unit.unit: fenced
+            for ack, fenced in zip((*private, *shared), (*ours, *theirs), strict=True)
+        }
+        return [found[ack.unit.unit] for ack in acks]
+
+    async def _commit_shared(self, acks: list[UnitAck], sync: bool) -> list[Fenced | None]:
+        found = await self.borrowing.commit(acks)
+        if sync:
+            # What a leader stores survives a power failure with the next commit that is synced.
+            await self.make_durable()
+        return found
+
+    def stage(self, tx: Tx, ack: UnitAck) -> None:
+        """Ack within a transaction; the claim is checked."""
+        self._private.stage(tx, ack)
+
+    def locks(self, unit: OwnedUnit) -> list[str]:
+        """What such a transaction depends on."""
+        return self._private.locks(unit)
+
+
+class Session:
+    """Subscriptions of one worker; made by ``hr.session(…)``, used with ``async with``.
+
+    Example::
+
+        async with hr.session("worker-1") as session:
+            await session.subscribe("$share/audit/orders.>")
+            async for delivery in session:
+                await delivery.ack()
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        peer: Callable[[], Awaitable[LocalPeer]],
+        name: str | None,
+        *,
+        persistent: bool | None,
+        expiry_ms: int,
+        options: ConsumerOptions,
+        borrower: BorrowerSettings | None = None,
+    ) -> None:
+        if name is None and persistent:
+            raise InvalidInputError("a persistent session needs a name")
+        self.name = check_name(name, "session name") if name else f"memory-{secrets.token_hex(6)}"
+        self.persistent = name is not None if persistent is None else persistent
+        self._host = host
+        self._make_peer = peer
+        self._expiry_ms = sessions.check_expiry(expiry_ms)
+        self.options = options
+        self._borrower = borrower
+        self._peer: LocalPeer | None = None
+        self._token = 0
+        self._failure: HeadraceError | None = None
+        self._private: dict[str, Private] = {}
+        self._stop_listening: Callable[[], None] | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
+        self._acks = SessionAcks(host)
+        self._closed = False
+
+    # --- beginning and end ---
+
+    async def __aenter__(self) -> Self:
+        if self._peer is not None or self._closed:
+            raise SessionClosedError(f"session {self.name!r} was opened before; make a new one")
+        peer = self._peer = await self._make_peer()
+
+        def open_session(tx: Tx) -> tuple[sessions.SessionRecord, int]:
+            sessions.sweep(tx)
+            return sessions.open(
+                tx, self.name, peer.name, persistent=self.persistent, expiry_ms=self._expiry_ms
+            )
+
+        locks = sessions.locks(self.name)
+        record, self._token = await self._host.in_transaction(open_session, locks)
+        self._key = f"{self.name}:{self._token}"
+        self._consumer = Consumer(self._host, self.options, self._acks)
+        settings = self._borrower or peer.options.borrower
+        self._borrowing = Borrowing(peer, self._consumer, self.name, self._token, settings)
+        self._acks.borrowing = self._borrowing
+        self._acks.make_durable = self._touch
+        peer.add_session(self._key, self._borrowing)
+        self._listen()
+        self._heartbeat = asyncio.create_task(self._beat())
+        try:
+            for each in record.subscriptions:
+                await self._begin(each)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self, *, grace_s: float = 0.0) -> None:
+        """Store what was acked, say good-bye, and give everything back.
+
+        What is in flight is delivered again elsewhere; with `grace_s` its answers are waited for,
+        that long at most.
+        """
+        if self._closed or self._peer is None:
+            self._closed = True
+            return
+        self._closed = True
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        if self._stop_listening is not None:
+            self._stop_listening()
+        try:
+            if self._failure is None:
+                await asyncio.gather(*(each.leave(grace_s) for each in self._owners))
+                await self._store_quietly()
+                self._borrowing.disconnect()
+        finally:
+            for each in self._owners:
+                await each.close()
+            await self._consumer.close()
+            self._peer.drop_session(self._key)
+        if self._failure is None:
+            await self._host.in_transaction(
+                lambda tx: sessions.close(tx, self.name, self._token), sessions.locks(self.name)
+            )
+
+    @property
+    def _owners(self) -> tuple[Owner, ...]:
+        return (self._borrowing, *self._private.values())
+
+    async def _store_quietly(self) -> None:
+        try:
+            await self._consumer.settled()
+        except HeadraceError as error:
+            _log.warning("session %s: the last acks do not count: %s", self.name, error)
+
+    # --- who runs the session ---
+
+    def _listen(self) -> None:
+        """Hear when another process opens the session."""
+        loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
+        self._changed = changed
+
+        def heard() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(changed.set)
+
+        channel = leases.channel(sessions.lease_name(self.name))
+        self._stop_listening = self._host.log.catalog.subscribe(channel, heard)
+
+    async def _beat(self) -> None:
+        while True:
+            try:
+                await self._touch()
+            except SessionTakenOverError as error:
+                await self._lose(error)
+                return
+            except HeadraceError as error:
+                _log.warning("session %s cannot be renewed: %s", self.name, error)
+            try:
+                async with asyncio.timeout(sessions.HEARTBEAT_MS / 1000):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+            self._changed.clear()
+
+    async def _touch(self) -> None:
+        await self._host.in_transaction(
+            lambda tx: sessions.touch(tx, self.name, self._token),
+            sessions.locks(self.name),
+            sync=self.options.durable_acks,
+        )
+
+    async def _lose(self, error: SessionTakenOverError) -> None:
+        """Taken over: let go of everything; nothing counts any more."""
+        self._failure = error
+        self._consumer.fail(error)
+        self._borrowing.fence()
+        self._borrowing.disconnect()
+        for each in self._owners:
+            await each.close()
+        await self._consumer.close()
+
+    # --- subscriptions ---
+
+    @property
+    def subscriptions(self) -> tuple[str, ...]:
+        """What this session is subscribed to, as it was written."""
+        return (*self._borrowing.subscriptions, *self._private)
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The shared units that are here now."""
+        return self._borrowing.held
+
+    async def subscribe(self, text: str, *, start: starts.Start = "now") -> None:
+        """Subscribe to ``$share/GROUP/FILTER``, or to a filter of one's own.
+
+        A private subscription begins at `start` (``"earliest"``, ``"now"``, a time) and keeps its
+        own progress; one that is resumed goes on where it was.  A shared group that does not exist
+        yet is made, and begins at `start`; one that exists stays as it is.
+        """
+        self._check_open()
+        starts.check_start(start)
+        shared = parse_share(text)
+        filter = shared[1] if shared else parse_filter(text)
+        if text in self.subscriptions:
+            raise SubscriptionExistsError(
+                f"session {self.name!r} is subscribed to {text!r} already"
+            )
+        wanted = Subscription(text, filter, shared is not None)
+        places: starts.Places = {}
+        if isinstance(start, datetime):
+            places = await self._host.in_thread(starts.places_at, self._host.log, filter, start)
+        if shared is not None:
+            await self._declare(shared[0], filter, start, places)
+        else:
+            await self._begin_private(filter, start, places)
+        await self._host.in_transaction(
+            lambda tx: sessions.subscribe(tx, self.name, self._token, wanted),
+            sessions.locks(self.name),
+        )
+        await self._begin(wanted)
+
+    async def _declare(
+        self, group: str, filter: str, start: starts.Start, places: starts.Places
+    ) -> None:
+        assert self._peer is not None
+        wanted = GroupProperties(
+            group=group,
+            filter=filter,
+            start=starts.describe(start),
+            settings=self._peer.options.leader,
+        )
+        known = await self._host.in_thread(
+            self._host.log.catalog.read, lambda tx: properties.get(tx, wanted.key)
+        )
+        if known is None:
+            await self._host.in_transaction(
+                lambda tx: properties.declare(tx, wanted, start, places, exist_ok=True),
+                properties.declare_locks(wanted.key),
+            )
+
+    async def _begin_private(self, filter: str, start: starts.Start, places: starts.Places) -> None:
+        group = sessions.private_group(self.name, filter)
+
+        def begin(tx: Tx) -> None:
+            sessions.owned(tx, self.name, self._token)
+            starts.forget_group(tx, group)
+            starts.begin(tx, group, filter, start, places)
+
+        await self._host.in_transaction(begin, sessions.locks(self.name))
+
+    async def _begin(self, subscription: Subscription) -> None:
+        if subscription.shared:
+            self._borrowing.subscribe(subscription.text)
+            return
+        private = Private(self._host, self._consumer, self.name, self._token, subscription.filter)
+        self._private[subscription.text] = private
+        await private.start()
+
+    async def unsubscribe(self, text: str) -> None:
+        """Cancel a subscription; what is in flight is finished first.
+
+        The progress of a private one is forgotten; that of a shared group stays with the group.
+        """
+        self._check_open()
+        if text in self._private:
+            private = self._private[text]
+            await private.leave(DRAIN_S)
+            for unit in list(private.units.values()):
+                private.drop(unit)
+            await private.close()
+            del self._private[text]
+        elif text in self._borrowing.subscriptions:
+            self._borrowing.unsubscribe(text)
+        else:
+            raise UnknownSubscriptionError(f"session {self.name!r} is not subscribed to {text!r}")
+        await self._host.in_transaction(
+            lambda tx: sessions.unsubscribe(tx, self.name, self._token, text),
+            sessions.locks(self.name),
+        )
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closed or self._peer is None:
+            raise SessionClosedError(f"session {self.name!r} is not open; use `async with`")
+
+    # --- consuming ---
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        self._check_open()
+        return self._consumer
+
+    def batches(self) -> AsyncIterator[Batch]:
+        """Arrow record batches instead of single events."""
+        self._check_open()
+        return self._consumer.batches()
+
+    async def consume(self, handler: Handler, *, concurrency: int = 1) -> None:
+        """Call `handler(delivery)` for every event, up to `concurrency` at a time; acks for it."""
+        self._check_open()
+        await self._consumer.consume(handler, concurrency=concurrency)
+        if self._failure is not None:
+            raise self._failure
+
+    async def flush(self) -> None:
+        """Wait until everything that was acked is stored."""
+        self._check_open()
+        await self._consumer.flush()

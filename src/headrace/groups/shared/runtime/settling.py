@@ -1,0 +1,191 @@
+"""What became of reports whose confirmation did not come: the catalog knows, and is asked.
+
+A leader that dies, or that a borrower lost touch with, may have stored a report without saying so.
+Whoever acked must not be told that it does not count while it does, so nothing is said before the
+catalog tells.  A report was made under the token of a unit, to the leader of one token, and
+
+* *counts* if its ranges are stored while the unit still has that token: nobody else can have
+  acked them;
+* *does not count* if they are not, and the leader it was made to has been replaced: that one can
+  store nothing any more;
+* is judged by what was stored at the moment of the hand-over if the unit has a new token: leaders
+  write that down with the claims of a commit, in a few slots that are used in turn.
+
+Until one of these holds the question is open.  If the slot was used again in the meantime and the
+ranges are stored, it cannot be known who acked them; that takes two hand-overs and many others
+within the time of one look, and is told as what it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+import msgspec
+
+from headrace.catalog import Tx, claims, entries
+from headrace.catalog import progress as rows
+from headrace.errors import CatalogClosedError, HeadraceError
+from headrace.groups.consumer.acks import decode
+from headrace.groups.progress import Progress
+from headrace.groups.shared import properties, starts
+from headrace.groups.shared.core.messages import Ranges, Unit
+from headrace.groups.shared.runtime import state
+from headrace.host.host import Host
+
+LOOK_S_MIN = 0.01
+LOOK_S_MAX = 0.25
+LOOK_FACTOR = 1.5
+
+
+class Doubt(msgspec.Struct, frozen=True):
+    """A report, and to whom and under which claim it was made."""
+
+    group: str
+    unit: Unit
+    unit_token: int
+    leader_token: int
+    ranges: Ranges
+
+
+class Verdict(Enum):
+    """What is known of a report."""
+
+    COUNTS = "counts"
+    DOES_NOT = "does not count"
+    OPEN = "not decided yet"
+    UNKNOWN = "cannot be known"
+
+
+def judge(tx: Tx, doubts: Sequence[Doubt]) -> list[Verdict]:
+    """What became of reports, as the catalog stands."""
+    leaders = {
+        group: _lease_token(tx, group) if properties.get(tx, group) is not None else None
+        for group in {doubt.group for doubt in doubts}
+    }
+    segments = segment_ids(tx, sorted({doubt.unit for doubt in doubts}))
+    found = []
+    for doubt in doubts:
+        leader, segment_id = leaders[doubt.group], segments.get(doubt.unit)
+        if leader is None or segment_id is None:
+            found.append(Verdict.DOES_NOT)  # the group or the stream is deleted
+        else:
+            found.append(_judge(tx, doubt, leader, segment_id))
+    return found
+
+
+def _judge(tx: Tx, doubt: Doubt, leader_token: int, segment_id: int) -> Verdict:
+    claim = claims.get(tx, doubt.group, state.claim_unit(doubt.group, doubt.unit))
+    row = rows.get(tx, doubt.group, segment_id)
+    stored = row is not None and _holds(decode(row), doubt.ranges)
+    if claim is None or claim.token <= doubt.unit_token:
+        if stored:
+            return Verdict.COUNTS
+        return Verdict.DOES_NOT if leader_token > doubt.leader_token else Verdict.OPEN
+    at_hand_over = _handed(tx, doubt)
+    if at_hand_over is not None:
+        return Verdict.COUNTS if _holds(at_hand_over, doubt.ranges) else Verdict.DOES_NOT
+    return Verdict.UNKNOWN if stored else Verdict.DOES_NOT
+
+
+def _lease_token(tx: Tx, group: str) -> int:
+    row = tx.row("SELECT token FROM leases WHERE name = ?", (state.lease_name(group),))
+    return 0 if row is None else int(row[0])
+
+
+def _handed(tx: Tx, doubt: Doubt) -> Progress | None:
+    """The progress with which the next owner began."""
+    for entry in entries.changes(tx, starts.handed_bucket(doubt.group), 0).entries:
+        if entry.value is not None:
+            for handed in state.decode_handed(entry.value):
+                if handed.unit == doubt.unit and handed.unit_token == doubt.unit_token + 1:
+                    return handed.progress
+    return None
+
+
+def _holds(progress: Progress, ranges: Ranges) -> bool:
+    acked = progress.acked()
+    return all(acked.ack_range(low, high) == 0 for low, high in ranges)
+
+
+def segment_ids(tx: Tx, units: Sequence[Unit]) -> dict[Unit, int]:
+    """Which rows of the log some units are."""
+    by_stream: dict[str, list[int]] = {}
+    for unit in units:
+        stream, _, number = unit.rpartition("/")
+        by_stream.setdefault(stream, []).append(int(number))
+    found: dict[Unit, int] = {}
+    for stream, numbers in by_stream.items():
+        for begin in range(0, len(numbers), 200):
+            part = numbers[begin : begin + 200]
+            marks = ", ".join("?" * len(part))
+            for number, segment_id in tx.rows(
+                "SELECT number, id FROM segments WHERE stream_id = "
+                f"(SELECT id FROM streams WHERE name = ?) AND number IN ({marks})",
+                (stream, *part),
+            ):
+                found[f"{stream}/{number}"] = int(segment_id)
+    return found
+
+
+class _Question(msgspec.Struct, frozen=True, eq=False):
+    """A report that somebody waits for."""
+
+    doubt: Doubt
+    tell: Callable[[Verdict], None]
+    until_s: float
+
+
+class Settler:
+    """Asks until everything is decided, or for as long as somebody is willing to wait."""
+
+    def __init__(self, host: Host, patience_ms: int) -> None:
+        self._host = host
+        self._patience_s = patience_ms / 1000
+        self._open: list[_Question] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def settle(self, doubt: Doubt, tell: Callable[[Verdict], None]) -> None:
+        """Find out what became of a report; ``tell`` is called once, never with ``OPEN``."""
+        loop = asyncio.get_running_loop()
+        self._open.append(_Question(doubt, tell, loop.time() + self._patience_s))
+        if self._task is None:
+            self._task = loop.create_task(self._ask())
+
+    async def _ask(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause_s = LOOK_S_MIN
+        try:
+            while self._open:
+                asked, self._open = self._open, []
+                try:
+                    verdicts = await self._look([question.doubt for question in asked])
+                except BaseException:
+                    self._open += asked
+                    raise
+                for question, verdict in zip(asked, verdicts, strict=True):
+                    if verdict is not Verdict.OPEN:
+                        question.tell(verdict)
+                    elif loop.time() >= question.until_s:
+                        question.tell(Verdict.UNKNOWN)
+                    else:
+                        self._open.append(question)
+                if self._open:
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(pause_s * LOOK_FACTOR, LOOK_S_MAX)
+        finally:
+            self._task = None
+            left, self._open = self._open, []
+            for question in left:
+                question.tell(Verdict.UNKNOWN)
+
+    async def _look(self, doubts: list[Doubt]) -> list[Verdict]:
+        try:
+            return await self._host.in_thread(
+                self._host.log.catalog.read, lambda tx: judge(tx, doubts), snapshot=True
+            )
+        except CatalogClosedError:
+            return [Verdict.UNKNOWN] * len(doubts)
+        except HeadraceError:
+            return [Verdict.OPEN] * len(doubts)

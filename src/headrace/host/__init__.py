@@ -1,0 +1,1 @@
+"""What a running program gives its parts: the log, commits, timers."""

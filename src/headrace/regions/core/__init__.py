@@ -1,0 +1,1 @@
+"""Snapshots, origin cursors and the markers between regions: pure."""

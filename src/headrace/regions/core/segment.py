@@ -1,0 +1,267 @@
+"""One segment of a linked stream in one region: its cores, wired in the right order.
+
+The runtime appends to the log and tells this core what was appended and where; the core answers
+with effects.  ``Append`` asks for a marker to be appended to the local log, which is then told like
+any other (:meth:`LinkedSegment.marker_appended`).  A marker that comes from another region is
+appended here first, and told with its place here.  What a call changes and the markers that it asks
+for belong in one transaction: a group that remembers an update which was never written would not
+send it again.
+
+Groups are of one of two kinds: ``snapshot_groups`` follow updates by position, ``origin_groups``
+exchange progress by origin and need no markers.  Whoever saves a group saves its ``acked`` set,
+or its ``progress.whole()`` and revision; the map and the index are read from the log again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from headrace.errors import (
+    CursorDeletedError,
+    RegionError,
+    StaleUpdateError,
+    UnknownRegionError,
+)
+from headrace.regions.core.controller import SnapshotController
+from headrace.regions.core.cursor import CursorMessage, CursorReceipt, OriginCursor
+from headrace.regions.core.effects import Append, Effect, Forced, Refused, SnapshotSettings
+from headrace.regions.core.index import ReadSnapshots, SnapshotIndex
+from headrace.regions.core.markers import (
+    Command,
+    LaneEnd,
+    Marker,
+    Request,
+    Response,
+    Snapshot,
+    Update,
+)
+from headrace.regions.core.origins import Lane, OriginMap
+from headrace.regions.core.progress import Merged
+from headrace.regions.core.stamps import Life, Stamp
+from headrace.regions.core.updates import SnapshotCursor
+
+
+class LinkedSegment:
+    """The cores of one segment in one region.
+
+    Of a log that was trimmed, ``first`` is its first offset and ``lanes`` what
+    :meth:`~headrace.regions.core.origins.OriginMap.retained` said then.
+    """
+
+    def __init__(
+        self,
+        region: str,
+        members: Iterable[str],
+        read_snapshots: ReadSnapshots,
+        settings: SnapshotSettings | None = None,
+        *,
+        first: int = 0,
+        lanes: Iterable[LaneEnd] = (),
+    ) -> None:
+        self.region = region
+        self._linked = list(members)
+        """Every region ever linked: what one that left had sent before is still good."""
+        self.log = OriginMap(first)
+        for begin in lanes:
+            self.log.open_lane(begin.lane, begin.sequence)
+        self.controller = SnapshotController(region, self._linked, settings)
+        self.index = SnapshotIndex(read_snapshots)
+        self.snapshot_groups: dict[str, SnapshotCursor] = {}
+        self.lives: dict[str, Life] = {}
+        """The last command to each snapshot group that ever had one; to be saved with them."""
+        self._awaited: dict[str, Life] = {}
+        """Lives that were met in an update before their command."""
+        self.origin_groups: dict[str, OriginCursor] = {}
+
+    # --- the log -----------------------------------------------------------------------
+
+    def events_appended(self, offset: int, lane: Lane, sequence: int, count: int = 1) -> None:
+        """Events were appended here: published here, or replicated from their origin."""
+        self.log.events(offset, lane, sequence, count)
+        self.controller.traffic(count)
+        for cursor in self.origin_groups.values():
+            cursor.events_appended(offset, lane, sequence, count)
+
+    def marker_appended(self, offset: int, marker: Marker) -> list[Effect]:
+        """A marker was appended here.
+
+        It has its place in the log whether it makes sense or not, so one that a core refuses
+        (late, repeated, from an unknown region) is told as an effect and changes nothing else.
+        """
+        self.log.marker(offset)
+        effects: list[Effect] = []
+        for group in self.snapshot_groups.values():
+            group.walk_over(offset)
+            effects += self._updates(group)
+        for cursor in self.origin_groups.values():
+            cursor.marker_appended(offset)
+        try:
+            return effects + self._handle(offset, marker)
+        except RegionError as error:
+            return [*effects, Refused(error)]
+
+    def _handle(self, offset: int, marker: Marker) -> list[Effect]:
+        match marker:
+            case Request(source=source):
+                if source != self.region:
+                    self._require_known(f"request {marker.snapshot_id!r}", source)
+                return self.controller.requested(marker, offset)
+            case Response():
+                return self.controller.responded(marker, offset, self.log.seen())
+            case Snapshot():
+                self.index.add(marker, offset)
+                groups = self.snapshot_groups.values()
+                return [effect for group in groups for effect in self._updates(group)]
+            case Update(source=source) if source == self.region:
+                return []
+            case Update():
+                return self.apply(marker)
+            case Command(source=source) if source == self.region:
+                return []
+            case Command(group=name, source=source):
+                self._require_known(f"command to group {name!r}", source)
+                return self._obey(marker)
+
+    def _require_known(self, update: str, region: str) -> None:
+        if region not in self._linked:
+            linked = ", ".join(self._linked) or "no other region"
+            raise UnknownRegionError(
+                f"{update} of {region!r}", f"{self.region} is linked to {linked}", "it is unknown"
+            )
+
+    def trimmed(self, first: int) -> None:
+        """The log below ``first`` is gone; what nobody had consumed of it is gone with it."""
+        self.log.trim(first)
+        self.index.trim(self.log.first)
+        for group in self.snapshot_groups.values():
+            group.acked.ack_range(0, self.log.first)
+        for cursor in self.origin_groups.values():
+            cursor.trimmed()
+
+    def events_restored(self, offset: int, lane: Lane, sequence: int, count: int = 1) -> None:
+        """The log is read again from its first record, before any group is put in."""
+        self.log.events(offset, lane, sequence, count)
+        self.controller.traffic(count)
+
+    def marker_restored(self, offset: int, marker: Marker) -> None:
+        """As :meth:`events_restored`; of the markers only snapshots still matter."""
+        self.log.marker(offset)
+        if isinstance(marker, Snapshot):
+            self.index.add(marker, offset)
+
+    # --- groups under snapshots --------------------------------------------------------
+
+    def apply(self, update: Update) -> list[Effect]:
+        """Take another region's update over; a group that is not here is created by it."""
+        self._require_known(f"update of group {update.group!r}", update.source)
+        name = update.group
+        life = self.lives.get(name, Life())
+        if update.life < life:
+            raise StaleUpdateError(
+                f"update of group {name!r} from {update.source} under {update.life}",
+                f"{self.region} follows {life}",
+                "the group was deleted or set anew since",
+            )
+        group = self.snapshot_groups.get(name)
+        if group is None:
+            group = SnapshotCursor(self.region, name, self.log, life=update.life)
+        if group.check(update) is None:
+            return []
+        if update.life > life:
+            group = group.renewed(update.life)
+            self._awaited[name] = update.life
+            self.lives[name] = update.life
+        group.apply(update)
+        self.snapshot_groups[name] = group
+        return self._updates(group)
+
+    def delete(self, name: str) -> list[Effect]:
+        """Delete a group in every region; updates under way cannot bring it back."""
+        if name not in self.snapshot_groups:
+            raise CursorDeletedError(
+                f"delete of group {name!r}", f"{self.region} does not have it", "it is not here"
+            )
+        command = Command(name, self.region, Life(self._next_stamp(name), deleted=True))
+        return [Append(command), *self._obey(command)]
+
+    def seek_everywhere(self, name: str, mark_delete: int) -> list[Effect]:
+        """Set the cursor here and, by origin, to the same place in every region."""
+        life = Life(self._next_stamp(name))
+        command = self.snapshot_groups[name].command_to(mark_delete, life)
+        return [Append(command), *self._obey(command)]
+
+    def create(self, name: str) -> SnapshotCursor:
+        """A consumer's group that is not here begins with nothing acked."""
+        life = self.lives.get(name, Life())
+        if life.deleted:
+            life = self.lives[name] = Life(self._next_stamp(name))
+        group = SnapshotCursor(self.region, name, self.log, life=life)
+        return self.snapshot_groups.setdefault(name, group)
+
+    def _obey(self, command: Command) -> list[Effect]:
+        name, life = command.group, command.life
+        known = self.lives.get(name, Life())
+        overtaken = self._awaited.get(name) == life and name in self.snapshot_groups
+        if life < known or (life == known and not overtaken):
+            return []  # overruled before it came, or the same again
+        self._awaited.pop(name, None)
+        self.lives[name] = life
+        group = self.snapshot_groups.pop(name, None)
+        if life.deleted:
+            return []
+        group = group or SnapshotCursor(self.region, name, self.log)
+        if group.life != life:
+            group = group.renewed(life)
+        group.obey(command)
+        self.snapshot_groups[name] = group
+        return self._updates(group)
+
+    def _next_stamp(self, name: str) -> Stamp:
+        return Stamp(self.lives.get(name, Life()).stamp.counter + 1, self.region)
+
+    def ack(self, name: str, lo: int, hi: int | None = None) -> list[Effect]:
+        """A consumer of a group under snapshots has acked."""
+        group = self.snapshot_groups[name]
+        group.ack(lo, hi)
+        return self._updates(group)
+
+    def seek(self, name: str, mark_delete: int) -> list[Effect]:
+        """A user has set the cursor of a group under snapshots, in this region alone."""
+        group = self.snapshot_groups[name]
+        group.seek(mark_delete)
+        return self._updates(group)
+
+    def _updates(self, group: SnapshotCursor) -> list[Effect]:
+        update = group.next_update(self.index)
+        return [] if update is None else [Append(update)]
+
+    # --- snapshots ---------------------------------------------------------------------
+
+    def tick(self, snapshot_id: str, now_ms: int, connected: Collection[str]) -> list[Effect]:
+        """The periodic timer.  Without a group that needs snapshots, only what is overdue ends."""
+        if not self.snapshot_groups:
+            return self.controller.expire(now_ms)
+        return self.controller.tick(snapshot_id, now_ms, connected)
+
+    def members_changed(self, members: Iterable[str]) -> list[Effect]:
+        """The regions that the stream is replicated to are others now."""
+        effects = self.controller.members_changed(members)
+        self._linked += [m for m in self.controller.members if m not in self._linked]
+        return effects
+
+    def force(self, snapshot_id: str) -> Forced:
+        """An operator does not wait for the regions that have not answered."""
+        return self.controller.force(snapshot_id)
+
+    # --- groups by origin --------------------------------------------------------------
+
+    def receive(self, message: CursorMessage) -> tuple[Merged, CursorReceipt]:
+        """Another region's progress; a group that is not here is created at its place."""
+        name = message.delta.group
+        self._require_known(f"progress of group {name!r}", message.source)
+        cursor = self.origin_groups.get(name)
+        if cursor is None:
+            cursor = OriginCursor(self.region, name, self.log)
+        answer = cursor.receive(message)
+        self.origin_groups[name] = cursor
+        return answer

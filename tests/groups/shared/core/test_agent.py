@@ -1,0 +1,134 @@
+"""The agent: many borrowers, none of which knows of the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import StaleTokenError
+from headrace.groups.progress import Progress
+from headrace.groups.shared.core.agent import Agent
+from headrace.groups.shared.core.borrower import Status
+from headrace.groups.shared.core.effects import Effect, Gone, Install, ToLeader, ToRegistry
+from headrace.groups.shared.core.messages import (
+    Disconnect,
+    Grant,
+    Invalidate,
+    LeaderConnectResponse,
+    LeaderWanted,
+    PingResponse,
+    Revoked,
+)
+from headrace.groups.shared.core.settings import BorrowerSettings
+
+
+def agent() -> Agent:
+    return Agent("s", 4, BorrowerSettings())
+
+
+def connect(made: Agent, borrower: str) -> None:
+    made.receive(LeaderConnectResponse("g", borrower, 5, "n1"), 0)
+
+
+def wanted(effects: list[Effect]) -> list[str]:
+    return [
+        effect.message.borrower
+        for effect in effects
+        if isinstance(effect, ToRegistry) and isinstance(effect.message, LeaderWanted)
+    ]
+
+
+def test_every_borrower_gets_an_identifier_of_its_own() -> None:
+    made = agent()
+    assert wanted(made.subscribe("one", "g", 0)) == ["s:4:1"]
+    assert wanted(made.subscribe("two", "g", 0)) == ["s:4:2"]
+
+
+def test_invalidated_borrower_is_replaced_by_a_new_one() -> None:
+    made = agent()
+    made.subscribe("one", "g", 0)
+    connect(made, "s:4:1")
+    effects = made.receive(Invalidate("g", "s:4:1", 5, "unknown"), 10)
+    assert wanted(effects) == ["s:4:2"]
+    assert list(made.borrowers) == ["s:4:2"]
+
+
+def test_borrower_that_meets_the_unexpected_is_replaced() -> None:
+    made = agent()
+    made.subscribe("one", "g", 0)
+    connect(made, "s:4:1")
+    effects = made.receive(Revoked("g", "s:4:1", 5, "orders/0", 3), 10)
+    gone = next(effect for effect in effects if isinstance(effect, Gone))
+    assert "Revoked" in gone.reason
+    assert wanted(effects) == ["s:4:2"]
+
+
+def test_stale_message_changes_nothing() -> None:
+    made = agent()
+    made.subscribe("one", "g", 0)
+    connect(made, "s:4:1")
+    before = made.snapshot()
+    assert made.receive(Invalidate("g", "s:4:1", 4, "old"), 10) == []
+    assert made.snapshot() == before
+
+
+def test_quick_resubscribe_leaves_the_old_one_finishing_while_the_new_one_connects() -> None:
+    made = agent()
+    made.subscribe("one", "g", 0)
+    connect(made, "s:4:1")
+    made.receive(Grant("g", "s:4:1", 5, "orders/0", 1, Progress()), 0)
+    made.unsubscribe("one", 0)
+    assert wanted(made.subscribe("one", "g", 0)) == ["s:4:2"]
+    statuses = {name: borrower.status for name, borrower in made.borrowers.items()}
+    assert statuses == {"s:4:1": Status.UNSUBSCRIBING, "s:4:2": Status.CONNECTING}
+    connect(made, "s:4:2")
+    made.receive(Grant("g", "s:4:2", 5, "orders/1", 1, Progress()), 0)
+    made.tick(1000)
+    assert list(made.borrowers) == ["s:4:2"]
+
+
+def test_old_borrower_that_ends_badly_is_not_replaced_after_a_resubscribe() -> None:
+    made = agent()
+    made.subscribe("one", "g", 0)
+    connect(made, "s:4:1")
+    made.receive(Grant("g", "s:4:1", 5, "orders/0", 1, Progress()), 0)
+    made.unsubscribe("one", 0)
+    made.subscribe("one", "g", 0)
+    assert wanted(made.receive(Invalidate("g", "s:4:1", 5, "x"), 0)) == []
+
+
+def test_agent_answers_for_a_borrower_that_is_gone() -> None:
+    made = agent()
+    for message in (
+        Grant("g", "s:3:9", 5, "orders/0", 1, Progress()),
+        LeaderConnectResponse("g", "s:3:9", 5, "n1"),
+    ):
+        (answer,) = made.receive(message, 0)
+        assert answer == ToRegistry(Disconnect("g", "s:3:9", 5, 0, ()))
+    assert made.receive(PingResponse("g", "s:3:9", 5, 1), 0) == []
+
+
+def test_progress_through_a_borrower_that_is_gone_is_refused() -> None:
+    made = agent()
+    with pytest.raises(StaleTokenError, match="s:4:7"):
+        made.on_progress("s:4:7", "orders/0", 1, acked=((0, 1),), now_ms=0)
+
+
+def test_closing_says_goodbye_for_everyone() -> None:
+    made = agent()
+    made.subscribe("one", "g", 0)
+    made.subscribe("two", "h", 0)
+    connect(made, "s:4:1")
+    effects = made.disconnect(0)
+    goodbyes = [e for e in effects if isinstance(e, ToLeader | ToRegistry)]
+    assert len(goodbyes) == 2
+    assert made.borrowers == {}
+    assert made.due_ms > 10**15
+
+
+def test_install_names_the_borrower() -> None:
+    made = agent()
+    made.subscribe("one", "g", 0)
+    connect(made, "s:4:1")
+    effects = made.receive(Grant("g", "s:4:1", 5, "orders/0", 1, Progress()), 0)
+    assert isinstance(effects[0], Install)
+    assert made.subscription_of(effects[0].borrower) == "one"
