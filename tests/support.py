@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+SOURCES = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+"""What other processes import from: this tree, whatever is installed."""
 PATIENCE_S = 20.0
 
 
@@ -37,7 +39,7 @@ class Process:
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=os.environ | {"PYTHONPATH": SOURCES},
         )
 
     @property

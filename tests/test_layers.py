@@ -77,6 +77,12 @@ def test_imports_point_downwards() -> None:
     assert violations(PACKAGE) == []
 
 
+def test_the_order_of_segments_is_pure() -> None:
+    """The cores of groups use it, and they know neither catalog nor log."""
+    file = PACKAGE / "log" / "order.py"
+    assert imported_parts(file.read_text(), "headrace.log.order") == []
+
+
 def test_an_import_that_points_upwards_is_found(tmp_path: Path) -> None:
     """The check can fail: in functions, relative, under TYPE_CHECKING and by name."""
     (tmp_path / "log").mkdir()

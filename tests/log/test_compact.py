@@ -33,7 +33,7 @@ from headrace.log.read import Query
 from headrace.store import Store
 from tests.log.compactor import POINTS
 from tests.log.helpers import create, event, everything, files, heads, numbers, read, table
-from tests.support import ROOT
+from tests.support import ROOT, SOURCES
 
 EAGER = CompactionPolicy(min_batches=2, min_age_s=0)
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -368,7 +368,7 @@ def test_a_compactor_killed_at_any_point_leaves_the_log_whole(
     ended = subprocess.run(
         [sys.executable, "-m", "tests.log.compactor", catalog_url, log.store.url, point],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": SOURCES},
         timeout=60,
         check=False,
     )

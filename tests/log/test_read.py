@@ -30,6 +30,7 @@ from headrace.log.log import Log
 from headrace.log.read import Query
 from headrace.store import Store
 from tests.log.helpers import check_dense, create, event, numbers, per_key, read, table
+from tests.scaling import split_while_empty
 from tests.support import wait_until
 
 T0 = datetime(2024, 1, 1, tzinfo=UTC)
@@ -426,6 +427,18 @@ def test_a_follower_goes_through_splits_and_merges(log: Log) -> None:
         f"k{k}": [f"{step}.{n}" for step in range(4) for n in range(30) if n % 9 == k]
         for k in range(9)
     }
+
+
+def test_a_segment_that_was_split_while_it_was_empty_keeps_its_successors_waiting(log: Log) -> None:
+    create(log)
+    reader = log.reader("s", Query(follow=True))
+    expected = split_while_empty(log, "s", "s.x")
+    assert numbers(log) == expected
+    assert numbers(log, start={0: 100}) == expected[100:]
+    followed: list[int] = []
+    while (batch := reader.next()) is not None:
+        followed += map(int, batch.column("value").to_pylist())
+    assert followed == expected
 
 
 def test_following_a_stream_that_is_deleted_is_an_error(

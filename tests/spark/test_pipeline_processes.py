@@ -24,7 +24,7 @@ from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.spark.records import PipelineStatus, read_status
 from tests.log.helpers import create, event, numbers, read
-from tests.support import ROOT, wait_until
+from tests.support import ROOT, SOURCES, wait_until
 
 PATIENCE_S = 240
 pytestmark = pytest.mark.timeout(900)  # Two Sparks start at once; seconds, unless others work too.
@@ -44,7 +44,7 @@ class Running:
                     *("--spark-conf", "spark.driver.memory=512m"),
                 ],
                 cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                env=os.environ | {"PYTHONPATH": SOURCES},
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )

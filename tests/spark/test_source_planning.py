@@ -32,6 +32,7 @@ from headrace.spark import connection, planner
 from headrace.spark.columns import default_schema
 from headrace.spark.planner import Planner
 from tests.log.helpers import check_dense, create, event, heads, per_key, table
+from tests.scaling import split_while_empty
 from tests.spark.engine import Engine, batch_rows, source, stream_reader
 
 
@@ -514,6 +515,17 @@ def test_splits_and_merges_lose_nothing_and_keep_the_order_of_keys(
             found_segment = log.stream("s").segment(number)
             assert found_segment is not None
             assert not segments & set(found_segment.predecessors)
+
+
+def test_keys_stay_in_order_over_a_split_of_an_empty_segment(
+    log: Log, options: dict[str, Any]
+) -> None:
+    create(log)
+    expected = split_while_empty(log, "s", "s.x")
+    engine = Engine(options | {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 700})
+    engine.run()
+    assert values(engine.rows) == expected
+    assert len(engine.batches) > 3
 
 
 def test_a_batch_reads_predecessors_and_successors_together(

@@ -1,8 +1,8 @@
 """Read: a stream's events from any retained place, in order per key.
 
-A reader walks the segments as they follow from each other: it takes up a segment only when it
-has finished all of its predecessors, which is what keeps a key's events in order through splits
-and merges.  Segments that are ready take turns.
+A reader walks the segments as they follow from each other, all predecessors first
+(:mod:`headrace.log.order`), which is what keeps a key's events in order through splits and merges.
+Segments that are ready take turns.
 
 Without ``follow`` a read ends at the heads that it found at its start; with it, it never ends,
 and ``next`` returns None when there is nothing yet.
@@ -27,7 +27,7 @@ from headrace.errors import (
     UnknownSegmentError,
     UnknownStreamError,
 )
-from headrace.log import events
+from headrace.log import events, order
 from headrace.log.cursor import Cursor, Load, OnDamaged
 from headrace.store import Store
 from headrace.subjects import match_array, parse_filter
@@ -80,9 +80,12 @@ class Reader:
         self._ends_at = ends
         self._heads = {segment.number: segment.head for segment in self.stream.segments}
         self._sealed = {segment.number: segment.sealed for segment in self.stream.segments}
-        self._waiting: dict[int, tuple[Cursor, set[int]]] = {}
+        self._order: order.Order[int] = order.Order()
+        self._cursors: dict[int, Cursor] = {}
+        """Of the segments that are not finished."""
         self._ready: deque[Cursor] = deque()
-        self._finished: set[int] = set()
+        self._taken: set[int] = set()
+        """Every segment that took part."""
         self._ended: dict[int, int] = {}
         self._join([(s, starts[s.number]) for s in chosen if s.number in starts])
 
@@ -92,13 +95,12 @@ class Reader:
         if self._left is not None and self._left <= 0:
             return True
         endless = self._query.follow and self._query.segments is None
-        return not endless and not self._ready and not self._waiting
+        return not endless and not self._cursors
 
     @property
     def positions(self) -> dict[int, int]:
         """Where another read could go on: {segment: offset} of all that may hold more."""
-        cursors = [*self._ready, *(cursor for cursor, _ in self._waiting.values())]
-        return self._ended | {cursor.number: cursor.position for cursor in cursors}
+        return self._ended | {number: cursor.position for number, cursor in self._cursors.items()}
 
     @property
     def channel(self) -> str:
@@ -172,52 +174,38 @@ class Reader:
             return self._ends_at.get(cursor.number, 0)
         return self._heads[cursor.number]
 
-    def _is_finished(self, cursor: Cursor) -> bool:
+    def _is_through(self, cursor: Cursor) -> bool:
         if cursor.position < self._end(cursor):
             return False
         return self._ends_at is not None or self._sealed[cursor.number]
 
     def _retire(self, cursor: Cursor) -> None:
         """Drop a cursor that is through, and ready the successors it held back."""
-        due = [cursor] if self._is_finished(cursor) else []
+        due = [cursor]
         while due:
             through = due.pop()
+            if not self._is_through(through):
+                continue
+            number = through.number
             self._ready.remove(through)
-            self._finished.add(through.number)
-            if not self._sealed[through.number] or through.position < self._heads[through.number]:
-                self._ended[through.number] = through.position
-            due.extend(self._release(through.number))
-
-    def _release(self, finished: int) -> list[Cursor]:
-        """Ready what waited for this segment last; returns those that are through at once."""
-        through = []
-        for number, (waiting, pending) in list(self._waiting.items()):
-            pending.discard(finished)
-            if not pending:
-                del self._waiting[number]
-                self._ready.append(waiting)
-                if self._is_finished(waiting):
-                    through.append(waiting)
-        return through
+            del self._cursors[number]
+            if not self._sealed[number] or through.position < self._heads[number]:
+                self._ended[number] = through.position
+            released = [self._cursors[follower] for follower in self._order.finish(number)]
+            self._ready.extend(released)
+            due += released
 
     def _join(self, segments: Sequence[tuple[Segment, int]]) -> None:
         """Take segments in at their offsets; they wait for predecessors that are being read."""
-        taking_part = {segment.number for segment, _ in segments} | self._taking_part()
         for segment, offset in segments:
-            pending = (set(segment.predecessors) & taking_part) - self._finished
-            cursor = Cursor(
+            self._taken.add(segment.number)
+            self._cursors[segment.number] = Cursor(
                 self._catalog, self._store, self.stream.name, segment, offset, self._on_damaged
             )
-            if pending:
-                self._waiting[segment.number] = (cursor, pending)
-            else:
-                self._ready.append(cursor)
+        ready = self._order.join({segment.number: segment.predecessors for segment, _ in segments})
+        self._ready.extend(self._cursors[number] for number in ready)
         for cursor in list(self._ready):
-            if cursor in self._ready:
-                self._retire(cursor)
-
-    def _taking_part(self) -> set[int]:
-        return {cursor.number for cursor in self._ready} | set(self._waiting) | self._finished
+            self._retire(cursor)
 
     def _look(self) -> None:
         """See how far the segments have come, and which new ones there are."""
@@ -237,13 +225,10 @@ class Reader:
         for number, _, head, sealed in found:
             self._heads[number] = head
             self._sealed[number] = sealed
-        known = self._taking_part()
-        followers = []
-        for segment in fresh if self._query.segments is None else ():
-            if set(segment.predecessors) & known:
-                followers.append((segment, 0))
-                known.add(segment.number)
-        self._join(followers)
+        followers: set[int] = set()
+        if self._query.segments is None:
+            followers = order.following(self._taken, {s.number: s.predecessors for s in fresh})
+        self._join([(segment, 0) for segment in fresh if segment.number in followers])
 
     # -- what is shown ------------------------------------------------------------------
 
@@ -306,9 +291,8 @@ class Reader:
             if what == "start" and offset < segment.tail:
                 raise TrimmedError(self.stream.name, number, offset, segment.tail)
             found[number] = offset
-        for segment in chosen:
-            if segment.number not in found and set(segment.predecessors) & set(found):
-                found[segment.number] = segment.tail
+        for number in order.following(found, {s.number: s.predecessors for s in chosen}):
+            found.setdefault(number, by_number[number].tail)
         return found
 
     def _ends(self, until: Place | None, chosen: list[Segment]) -> dict[int, int]:

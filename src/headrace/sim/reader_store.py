@@ -14,7 +14,6 @@ import msgspec
 
 from headrace.errors import ReaderGroupError
 from headrace.groups.progress import Progress
-from headrace.groups.readers.core import cuts
 from headrace.groups.readers.core.records import decode_entry, encode_entry
 from headrace.groups.readers.core.rules import Outcome as Applied
 from headrace.groups.readers.core.segments import END, Cut, SegmentId
@@ -29,6 +28,7 @@ from headrace.groups.readers.core.updates import (
     Update,
     WasReset,
 )
+from headrace.log import order
 from headrace.sim.reader_oracle import ReaderOracle
 from headrace.sim.store import Snapshot
 
@@ -137,7 +137,7 @@ def _reset_progress(tx: Snapshot, oracle: ReaderOracle, checkpoint: str, cut: Cu
         saved = tx.get(AT_CHECKPOINT, (checkpoint, segment))
         floor = oracle.limit(segment) if offset == END else offset
         tx.put(PROGRESS, segment, saved.value if saved else Progress(floor=floor))
-    for segment in cuts.ahead_of(cut, oracle.graph()):
+    for segment in order.following(cut, oracle.graph()):
         tx.delete(PROGRESS, segment)
     for group, segment in list(oracle.world.store.claims):
         if group == GROUP:

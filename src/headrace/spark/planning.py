@@ -1,11 +1,11 @@
 """What a batch reads: which segments may be read, how far, and in how many parts.
 
-No I/O here.  A stream's segments form a graph: a sealed segment has successors.  A query's place
-in a stream is a map from segment to next offset that holds every segment it has still to finish.
-A segment outside the map lies either *after* it (it descends from a segment in the map, and is
-read from its first offset) or *before* it (it was finished, or lies before the start).  A segment
-is *ready* once all its predecessors are finished; only ready segments are planned.  So a key's
-events keep their order through splits and merges, because one batch ends before the next begins.
+No I/O here.  A query's place in a stream is a map from segment to next offset that holds every
+segment it has still to finish.  A segment outside the map lies either *after* it (it descends from
+a segment in the map, and is read from its first offset) or *before* it (it was finished, or lies
+before the start).  Only segments that are ready (:mod:`headrace.log.order`) are planned.  So a
+key's events keep their order through splits and merges, because one batch ends before the next
+begins.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from headrace.catalog.streams import Segment
+from headrace.log import order
 
 SPLIT_BYTES = 64 * 1024 * 1024
 """A batch read is cut into parts of about this size."""
@@ -35,30 +36,15 @@ class Standing(msgspec.Struct, frozen=True):
 def standing(
     segments: Sequence[Segment], at: Mapping[int, int], *, successors: bool = True
 ) -> Standing:
-    """Where a query stands in a stream; ``segments`` are in the order of their numbers.
-
-    Without ``successors`` only the segments in the map count.
-    """
-    following: set[int] = set()
-    finished: set[int] = set()
-    ready: dict[int, int] = {}
-    waiting: dict[int, int] = {}
-    for segment in segments:
-        before = following.intersection(segment.predecessors)
-        position = at.get(segment.number)
-        if position is None:
-            if not before or not successors:
-                continue
-            position = 0
-        following.add(segment.number)
-        through = before <= finished
-        if through and segment.sealed and position >= segment.head:
-            finished.add(segment.number)
-        elif through:
-            ready[segment.number] = position
-        else:
-            waiting[segment.number] = position
-    return Standing(ready, waiting)
+    """Where a query stands in a stream; without ``successors`` only what is in the map counts."""
+    graph = {segment.number: segment.predecessors for segment in segments}
+    after = order.following(at, graph) if successors else ()
+    floors = {**dict.fromkeys(after, 0), **at}
+    found = order.standing_at(segments, floors)
+    return Standing(
+        {number: floors[number] for number in found.ready},
+        {number: floors[number] for number in found.waiting},
+    )
 
 
 def earliest(segments: Sequence[Segment]) -> dict[int, int]:

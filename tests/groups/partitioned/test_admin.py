@@ -31,10 +31,17 @@ from headrace.errors import (
     UnknownMemberError,
     UnknownStreamError,
 )
+from headrace.groups.consumer import OwnedUnit
 from headrace.groups.partitioned import admin
 from headrace.groups.partitioned.core.pins import ClaimRefused, Owner, Refusal
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
-from headrace.groups.partitioned.runtime.ownership import Moment, acquire_pin, claim, release
+from headrace.groups.partitioned.runtime.ownership import (
+    Moment,
+    acquire_pin,
+    claim,
+    follow,
+    release,
+)
 from headrace.groups.partitioned.runtime.units import GroupKind
 from headrace.log.events import Event
 from headrace.log.log import Log
@@ -387,6 +394,26 @@ def test_a_share_is_read_from_every_segment_and_follows_a_split(orders: Log) -> 
     assert status.unconsumed == (2, 3)
 
 
+def test_trimming_does_not_end_a_segment_that_its_owner_has_in_hand(orders: Log) -> None:
+    name = GroupName("orders", "audit")
+    orders.append("orders", [Event(subject=f"orders.{n}", value=b"") for n in range(20)])
+    admin.create_static(orders, "orders", "audit", max_members=1, members=["a"])
+    owner = pinned(orders, name, "a", "i1")
+    (taken,) = claimed(orders, name, owner, 0)
+    orders.split("orders", 0)
+    orders.trim("orders", {0: orders.stream("orders").segments[0].head})
+    held = {unit.segment: unit.token for unit in taken.units}
+
+    def followed(held: dict[int, int]) -> list[int]:
+        def run(tx: Tx) -> list[OwnedUnit]:
+            return follow(tx, name, owner, 0, taken.token, held, range(10))
+
+        return [unit.segment for unit in orders.catalog.write(run)]
+
+    assert followed(held) == []
+    assert followed({1: held[1]}) == [2, 3]
+
+
 # --- filling the work queue -------------------------------------------------------------------
 
 
@@ -461,6 +488,23 @@ def test_keys_stay_in_order_over_a_split_of_the_source(orders: Log) -> None:
     for key in range(10):
         own = [int(v) for _, subject, v in queued(orders) if subject.endswith(f".{key}")]
         assert own == sorted(own)
+
+
+def test_a_round_of_what_was_trimmed_meanwhile_does_not_come_after_its_successors(
+    orders: Log,
+) -> None:
+    elastic(orders)
+    publish(orders, 100)
+    for segment in orders.stream("orders").open_segments:
+        orders.split("orders", segment.number)
+    late = plan(orders, BILLING)
+    rows = gather(orders, late)
+    orders.trim("orders", {s.number: s.head for s in orders.stream("orders").segments})
+    publish(orders, 200, first=100)
+    assert fill(orders, BILLING) == 100
+    with pytest.raises(HeadraceError, match="by another round"):
+        commit(orders, late, rows)
+    assert len(queued(orders)) == 100
 
 
 def test_deleted_groups_leave_room_for_another_kind(orders: Log, reopen: Callable[[], Any]) -> None:

@@ -17,7 +17,7 @@ from headrace.catalog.streams import Segment, Stream
 from headrace.errors import InvalidPositionError, StartBeforeHistoryError
 from headrace.groups import explain
 from headrace.groups.progress import Progress
-from headrace.log import events
+from headrace.log import events, order
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
 from headrace.log.read import Query, Reader
@@ -98,18 +98,19 @@ def begin(tx: Tx, group: str, filter: str, start: Start, places: Places) -> None
     """Write where a new group begins in everything that exists."""
     for stream in matching(tx, filter):
         progress.subscribe(tx, stream.id, group)
-        offsets = {s.number: _offset(s, start, places.get(stream.id)) for s in stream.segments}
-        over: set[int] = set()
+        offsets = {}
         for segment in stream.segments:
-            offset = offsets[segment.number]
+            offset = _offset(segment, start, places.get(stream.id))
+            if offset is not None:
+                offsets[segment.number] = offset
+        over = order.standing_at(stream.segments, offsets).finished
+        for segment in stream.segments:
+            offset = offsets.get(segment.number)
             if offset is None:
                 continue
             state = Progress(floor=offset).encode()
             progress.put(tx, progress.Progress(group, segment.id, offset, state))
-            through = segment.sealed and offset >= segment.head
-            # In the order of numbers, predecessors come first.
-            if through and set(segment.predecessors) <= over:
-                over.add(segment.number)
+            if segment.number in over:
                 put_finished(tx, group, f"{stream.name}/{segment.number}", segment.id)
 
 

@@ -26,6 +26,7 @@ from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime.member import Member
 from headrace.log.events import Event
 from tests.groups.partitioned.runtime.feeder import fill
+from tests.scaling import split_while_empty
 
 PATIENCE_S = 30
 NAME = GroupName("orders", "billing")
@@ -323,6 +324,43 @@ def test_a_static_group_on_subjects_that_carry_the_partition_follows_a_split(
             token = a.core.pin_token
             await hr.groups.step_down("orders", "audit", "a")
             await a.wait_until(lambda: a.core.pin_token != token)
+
+    run(catalog_url, work)
+
+
+def test_a_static_group_keeps_keys_in_order_over_a_split_of_an_empty_segment(
+    catalog_url: str,
+) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        await hr.create_stream("orders", [">"])
+        await hr.groups.create_static("orders", "audit", max_members=1, members=["a"])
+        expected = await hr.in_thread(split_while_empty, hr.log, "orders", "0.orders")
+        consumed = Consumed()
+        async with hr.join("orders", "audit", "a") as member:
+            consumed.start(member)
+            await until(lambda: len(consumed.got) >= len(expected))
+        assert consumed.numbers == expected
+
+    run(catalog_url, work)
+
+
+def test_an_elastic_group_keeps_keys_in_order_over_a_split_of_an_empty_segment(
+    catalog_url: str,
+) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        await hr.create_stream("orders", ["orders.>"])
+        await hr.groups.create_elastic(
+            "orders", "billing", max_members=2, filter="orders.*.*", wildcards=[2],
+            members=["m1"], max_buffered=50,
+        )  # fmt: skip
+        expected = await hr.in_thread(split_while_empty, hr.log, "orders", "orders.eu.1")
+        consumed = Consumed()
+        async with hr.join("orders", "billing", "m1") as member:
+            consumed.start(member)
+            while len(consumed.got) < len(expected):
+                await hr.in_thread(fill, hr.log, NAME)
+                await asyncio.sleep(0)
+        assert consumed.numbers == expected
 
     run(catalog_url, work)
 

@@ -11,6 +11,7 @@ from headrace.groups.readers import END, GroupConfig, SegmentId, Successor
 from headrace.groups.readers.core import cuts
 from headrace.groups.readers.core.retention import lower_bound
 from headrace.groups.readers.core.settings import Retain
+from headrace.log import order
 from tests.groups.readers.core.helpers import Group, cut, seg
 
 # a/0 and a/1 are scaled into a/2, a/3, a/4; a/3 straddles both.  a/5 joins a/3 and a/4.
@@ -24,8 +25,8 @@ def names(segments: set[SegmentId]) -> set[str]:
 
 
 def test_what_follows_is_ahead_and_the_rest_is_behind() -> None:
-    assert names(cuts.ahead_of(cut(a1=0), GRAPH)) == {"a/3", "a/4", "a/5"}
-    assert cuts.ahead_of(cut(a2=0, a5=0), GRAPH) == set()
+    assert names(order.following(cut(a1=0), GRAPH)) == {"a/3", "a/4", "a/5"}
+    assert order.following(cut(a2=0, a5=0), GRAPH) == set()
 
 
 def test_what_lies_behind_a_cut_is_not_waited_for() -> None:
@@ -91,17 +92,17 @@ def test_every_reset_to_a_valid_cut_can_be_read_to_the_end(
     group = Group()
     group.apply(update)
     group.join("r1")
-    following = cuts.successors(GRAPH)
     done: list[SegmentId] = []
     while group.state.unassigned:
         segment = data.draw(st.sampled_from(sorted(group.state.unassigned)))
         group.claim("r1", str(segment))
-        opens = {f"{s.stream}{s.number}": " ".join(map(str, GRAPH[s])) for s in following[segment]}
+        following = [each for each, before in GRAPH.items() if segment in before]
+        opens = {f"{s.stream}{s.number}": " ".join(map(str, GRAPH[s])) for s in following}
         group.complete("r1", str(segment), **opens)
         done.append(segment)
     assert group.state.end_of_data
     assert len(done) == len(set(done))
-    assert set(done) == set(wanted) | cuts.ahead_of(wanted, GRAPH)
+    assert set(done) == set(wanted) | order.following(wanted, GRAPH)
 
 
 # --- retention -----------------------------------------------------------------------------

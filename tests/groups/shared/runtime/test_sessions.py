@@ -29,6 +29,7 @@ from headrace.groups.shared.admin import Groups
 from headrace.groups.shared.runtime.borrowing import Borrowing
 from headrace.groups.shared.runtime.session import Session
 from tests.groups.shared.runtime.support import Worker, count, open_log, publish, run, total, until
+from tests.scaling import split_while_empty
 
 SHARED = "$share/g/orders.>"
 
@@ -167,6 +168,19 @@ def test_a_segment_opens_for_a_private_subscription_after_its_predecessors(tmp_p
                 await session.subscribe("*.x", start="earliest")
                 await hr.publish("orders-late.x", b"3")
                 assert await take(session, 1) == [b"3"]
+
+    run(test())
+
+
+@pytest.mark.parametrize("text", [SHARED, "orders.>"], ids=["shared", "private"])
+def test_keys_stay_in_order_over_a_split_of_an_empty_segment(tmp_path: Path, text: str) -> None:
+    async def test() -> None:
+        async with open_log(tmp_path / "d") as hr:
+            await hr.create_stream("orders", ["orders.>"])
+            expected = await hr.in_thread(split_while_empty, hr.log, "orders", "orders.n")
+            async with Worker(hr, "w", text, start="earliest") as worker:
+                await until(lambda: worker.count >= len(expected), "all events")
+            assert list(map(int, worker.order["orders.n"])) == expected
 
     run(test())
 

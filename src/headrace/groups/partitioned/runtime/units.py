@@ -12,8 +12,8 @@ place in the segment under its own name.
 their subject.  Every segment may hold events of every partition.  The members of a static group
 never change, so what a member reads is fixed as well: its *share* is all events of all of its
 partitions.  A share is claimed as a whole, each segment is read once for each share (not for
-each partition), and each share keeps a place of its own in every segment.  A segment that was
-split or merged is read before those that follow from it.
+each partition), and each share keeps a place of its own in every segment.  The segments are read
+in order (:mod:`headrace.log.order`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from headrace.groups.partitioned.core.config import (
 from headrace.groups.partitioned.core.pins import Owner
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import Progress
+from headrace.log import order
 
 
 class SegmentsMoved(HeadraceError):
@@ -140,14 +141,17 @@ def units_of_share(
     """
     share = name.share(owner.member)
     places = {segment.number: progress_in(tx, share, segment) for segment in stream.segments}
-    through = {s.number for s in stream.segments if s.sealed and places[s.number].floor >= s.head}
+    floors = {number: progress.floor for number, progress in places.items()}
+    for segment in stream.segments:
+        if segment.number in held:
+            # Trimming does not end what is in the owner's hands: it tells when it is through.
+            floors[segment.number] = stored_in(tx, share, segment).floor
+    ready = set(order.standing_at(stream.segments, floors).ready)
     rest = config.filter or ">"
     filters = tuple(f"{p}.{rest}" for p in config.assignment().get(owner.member, ()))
     found = []
     for segment in stream.segments:
-        if segment.number in through or segment.number in held:
-            continue
-        if not all(p in through or stream.segment(p) is None for p in segment.predecessors):
+        if segment.number not in ready or segment.number in held:
             continue
         if segment.number not in locked:
             raise SegmentsMoved(stream.name)
@@ -172,6 +176,11 @@ def units_of_share(
 
 def progress_in(tx: Tx, group: str, segment: streams.Segment) -> Progress:
     """Where a group is in a segment; what was trimmed before it came by is not waited for."""
-    row = stored.get(tx, group, segment.id)
-    found = Progress() if row is None else decode(row)
+    found = stored_in(tx, group, segment)
     return found if found.floor >= segment.tail else found.merge(Progress(segment.tail))
+
+
+def stored_in(tx: Tx, group: str, segment: streams.Segment) -> Progress:
+    """What is stored of a group's progress in a segment."""
+    row = stored.get(tx, group, segment.id)
+    return Progress() if row is None else decode(row)

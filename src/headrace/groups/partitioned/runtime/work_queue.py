@@ -14,12 +14,12 @@ that were planned from the same places, the second one raises ``RoundOvertakenEr
 appends nothing.
 
 Order per key holds because a key has one partition, a partition is one segment, rounds follow
-each other, and a segment of the source is read only when all of its predecessors are through.
+each other, and the segments of the source are read in order (:mod:`headrace.log.order`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -34,6 +34,7 @@ from headrace.groups.partitioned.core.changes import check_change
 from headrace.groups.partitioned.core.config import ElasticGroupConfig, decode_elastic
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
 from headrace.groups.progress import Progress
+from headrace.log import order
 from headrace.log.events import COLUMNS, REQUIRED
 from headrace.subjects import match_array, partition_array
 
@@ -59,6 +60,8 @@ class Round(msgspec.Struct, frozen=True):
     source_id: int
     queue_id: int
     reads: tuple[SegmentRead, ...]
+    trimmed: tuple[SegmentRead, ...]
+    """Ends of segments that are finished because they were trimmed before a round read them."""
     room: int | None
     """Events that the queue takes at most; None when it has no limit."""
     behind: int
@@ -77,32 +80,46 @@ def plan_round(tx: Tx, name: GroupName, *, events_max: int = ROUND_EVENTS_MAX) -
     queue = streams.require(tx, name.work_queue)
     room = _room(tx, name, config, queue)
     left = events_max if room is None else min(events_max, room)
-    floors = {s.number: _floor(tx, name, s) for s in source.segments}
-    through = {s.number for s in source.segments if s.sealed and floors[s.number] >= s.head}
-    ready = [
-        s
-        for s in source.segments
-        if floors[s.number] < s.head
-        and all(p in through or source.segment(p) is None for p in s.predecessors)
-    ]
-    reads = []
-    for at, segment in enumerate(ready):
-        # What is left is shared out anew over those that are left, so that none of it is wasted.
-        share = -(-left // (len(ready) - at))
-        start = floors[segment.number]
-        end = min(segment.head, start + share)
-        if end > start:
-            reads.append(SegmentRead(segment.number, segment.id, start, end))
-            left -= end - start
+    places = {s.number: _place(tx, name, s) for s in source.segments}
+    floors = {s.number: max(s.tail, places[s.number]) for s in source.segments}
+    ids = {s.number: s.id for s in source.segments}
     return Round(
         name=name,
         config=config,
         source_id=source.id,
         queue_id=queue.id,
-        reads=tuple(reads),
+        reads=tuple(
+            SegmentRead(number, ids[number], start, end)
+            for number, start, end in next_reads(source.segments, floors, left)
+        ),
+        trimmed=tuple(
+            SegmentRead(s.number, s.id, s.tail, s.tail)
+            for s in source.segments
+            if s.sealed and places[s.number] < s.tail == s.head
+        ),
         room=room,
         behind=sum(s.head - floors[s.number] for s in source.segments),
     )
+
+
+def next_reads(
+    segments: Collection[order.Part], floors: Mapping[int, int], events_max: int
+) -> list[tuple[int, int, int]]:
+    """(segment, start, end) of what may be read next, each segment that is ready with its share."""
+    heads = {segment.number: segment.head for segment in segments}
+    found = order.standing_at(segments, floors).ready
+    ready = [number for number in found if floors[number] < heads[number]]
+    left = events_max
+    reads = []
+    for at, number in enumerate(ready):
+        # What is left is shared out anew over those that are left, so that none of it is wasted.
+        share = -(-left // (len(ready) - at))
+        start = floors[number]
+        end = min(heads[number], start + share)
+        if end > start:
+            reads.append((number, start, end))
+            left -= end - start
+    return reads
 
 
 def round_locks(planned: Round) -> list[str]:
@@ -124,7 +141,10 @@ def commit_round(tx: Tx, planned: Round, append: Callable[[Tx], T]) -> T:
     queue = tx.row("SELECT name FROM streams WHERE id = ?", (planned.queue_id,))
     if queue is None or queue[0] != name.work_queue:
         raise RoundOvertakenError(name.key, "its work queue was made anew")
-    for read in planned.reads:
+    # What was finished by trimming is written down too: a round that was planned before has read
+    # it, and must not come after those that take it for finished.
+    places = (*planned.trimmed, *planned.reads)
+    for read in places:
         row = stored.get(tx, name.partition_job, read.segment_id)
         floor = 0 if row is None else row.floor
         # Trimming may move the start of a read past the place that was recorded, never back.
@@ -133,7 +153,7 @@ def commit_round(tx: Tx, planned: Round, append: Callable[[Tx], T]) -> T:
                 name.key, f"segment {read.segment} was read up to {floor} by another round"
             )
     appended = append(tx)
-    for read in planned.reads:
+    for read in places:
         stored.put(tx, stored.Progress(name.partition_job, read.segment_id, read.end))
     return appended
 
@@ -201,9 +221,9 @@ def _room(tx: Tx, name: GroupName, config: ElasticGroupConfig, queue: streams.St
     return max(0, config.buffered_events_max - unconsumed(tx, name, queue))
 
 
-def _floor(tx: Tx, name: GroupName, segment: streams.Segment) -> int:
+def _place(tx: Tx, name: GroupName, segment: streams.Segment) -> int:
     row = stored.get(tx, name.partition_job, segment.id)
-    return max(segment.tail, 0 if row is None else row.floor)
+    return 0 if row is None else row.floor
 
 
 def _config(tx: Tx, name: GroupName) -> ElasticGroupConfig:

@@ -8,48 +8,28 @@ for the others only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from headrace.errors import InvalidReaderUpdateError
 from headrace.groups.readers.core.segments import Cut, SegmentId, positions
 from headrace.groups.readers.core.settings import GroupConfig
 from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.groups.readers.core.updates import Reset, Successor
+from headrace.log import order
 
 Graph = Mapping[SegmentId, tuple[SegmentId, ...]]
 """Every segment that the log knows, with its predecessors."""
 
 
-def successors(graph: Graph) -> dict[SegmentId, list[SegmentId]]:
-    """The graph the other way round."""
-    found: dict[SegmentId, list[SegmentId]] = {segment: [] for segment in graph}
-    for segment, predecessors in graph.items():
-        for predecessor in predecessors:
-            found.setdefault(predecessor, []).append(segment)
-    return found
-
-
-def ahead_of(segments: Iterable[SegmentId], graph: Graph) -> set[SegmentId]:
-    """Everything that follows one of `segments`, however far."""
-    following = successors(graph)
-    found: set[SegmentId] = set()
-    left = list(segments)
-    while left:
-        for segment in following.get(left.pop(), ()):
-            if segment not in found:
-                found.add(segment)
-                left.append(segment)
-    return found
-
-
 def waits_of(cut: Cut, graph: Graph) -> tuple[Successor, ...]:
     """Segments ahead of a cut with predecessors behind it, and whom they still wait for."""
-    ahead = ahead_of(cut, graph)
+    ahead = order.following(cut, graph)
+    behind = graph.keys() - ahead - cut.keys()
     waits = []
     for segment in sorted(ahead):
-        open_ = tuple(p for p in graph[segment] if p in ahead or p in cut)
+        open_ = order.awaited(graph[segment], behind)
         if len(open_) < len(graph[segment]):
-            waits.append(Successor(segment, open_))
+            waits.append(Successor(segment, tuple(sorted(open_))))
     return tuple(waits)
 
 
@@ -62,16 +42,16 @@ def check_cut(cut: Cut, graph: Graph) -> None:
     for segment in cut:
         if segment not in graph:
             raise InvalidReaderUpdateError(f"cut: there is no segment {segment}")
-    ahead = ahead_of(cut, graph)
+    ahead = order.following(cut, graph)
     for segment in sorted(cut):
         if segment in ahead:
             raise InvalidReaderUpdateError(
                 f"cut: {segment} follows another segment of the cut; name one of them"
             )
     streams = {segment.stream for segment in cut}
-    following = successors(graph)
+    followed = {before for predecessors in graph.values() for before in predecessors}
     for segment in sorted(graph):
-        if segment.stream in streams and not following[segment]:
+        if segment.stream in streams and segment not in followed:
             if segment in cut or segment in ahead:
                 continue
             raise InvalidReaderUpdateError(f"cut: it says nothing of the keys of {segment}")

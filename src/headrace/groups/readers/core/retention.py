@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from headrace.groups.readers.core.cuts import Graph, ahead_of
+from headrace.groups.readers.core.cuts import Graph
 from headrace.groups.readers.core.segments import END, Cut, SegmentId
 from headrace.groups.readers.core.settings import Retain
 from headrace.groups.readers.core.state import ReaderGroupState
+from headrace.log import order
 
 
 def kept_cut(state: ReaderGroupState) -> tuple[Cut, frozenset[SegmentId]] | None:
@@ -41,7 +42,7 @@ def lower_bound(
         if asked is None:
             continue
         cut, waiting = asked
-        ahead = ahead_of(cut, graph) | waiting
+        ahead = order.following(cut, graph) | waiting
         for segment in graph:
             head = heads[segment]
             offset = 0 if segment in ahead else cut.get(segment, head)

@@ -75,6 +75,7 @@ from headrace.groups.readers.core.updates import (
     Update,
     WasReset,
 )
+from headrace.log import order
 from headrace.subjects import check_name
 
 LAG_MS_MAX = 2**53
@@ -293,8 +294,7 @@ def _struck(
     if status in (SegmentStatus.ASSIGNED, SegmentStatus.UNASSIGNED):
         return  # open already, by a cut that holds both: it is not opened again from 0
     known = state.future.get(segment)
-    waiting = frozenset(successor.predecessors) if known is None else known
-    waiting -= {completed}
+    waiting = order.awaited(successor.predecessors if known is None else known, {completed})
     yield Awaited(segment, waiting) if waiting else Opened(segment)
 
 

@@ -61,11 +61,9 @@ class UnitState:
         "finished",
         "gone",
         "head",
-        "missing",
-        "predecessors",
+        "ready",
         "resend_ms",
         "status",
-        "successors",
         "token",
         "unit",
     )
@@ -80,10 +78,8 @@ class UnitState:
         self.finished = False
         self.gone = False
         """Deleted from the log; forgotten as soon as nobody has it."""
-        self.predecessors: tuple[Unit, ...] = ()
-        self.successors: list[Unit] = []
-        self.missing = 0
-        """How many predecessors are not finished."""
+        self.ready = False
+        """Whether all its predecessors are finished."""
         # the assignment
         self.status = AssignmentStatus.FREE
         self.borrower = ""
@@ -103,16 +99,12 @@ class UnitState:
     @property
     def active(self) -> bool:
         """Whether somebody should own it."""
-        return not self.finished and not self.missing
+        return self.ready and not self.finished
 
     @property
     def consumed(self) -> bool:
-        """Whether it is sealed, everything in it is acked, and so are all its predecessors.
-
-        A segment may be sealed before anything was written to it.  It must not be over before
-        what came before it is, or its own successors would open too early.
-        """
-        return self.end is not None and self.acked.floor >= self.end and not self.missing
+        """Whether it is ready, sealed, and everything in it is acked."""
+        return self.end is not None and self.acked.floor >= self.end and self.ready
 
     @property
     def lagging(self) -> bool:
@@ -152,7 +144,7 @@ class UnitState:
             self.end,
             self.finished,
             self.gone,
-            self.missing,
+            self.ready,
             self.status,
             self.borrower,
             self.claimed,

@@ -1,7 +1,8 @@
 """Who holds what: the units and members of a group, and the assignments between them.
 
 This is the part of a leader that knows no messages from borrowers, only their consequences: a
-member comes or goes, a unit is found, finished or lost, an assignment moves on by its table.
+member comes or goes, a unit is found, finished or lost, an assignment moves on by its table.  Units
+become ready by :mod:`headrace.log.order`, one after the end of another is stored.
 
 *Cost.*  A full plan, linear in units and members, is made only when membership or the set of units
 has changed.  A unit that becomes free meanwhile goes to the next member that is short of its
@@ -29,6 +30,7 @@ from headrace.groups.shared.core.records import (
     ToBorrower,
 )
 from headrace.groups.shared.core.settings import Balance, LeaderSettings
+from headrace.log.order import Order
 
 LOADED = (AssignmentStatus.GRANTING, AssignmentStatus.GRANTED)
 
@@ -91,6 +93,7 @@ class Holdings:
         self._ledger = ledger
         self.decisions: deque[Decision] = deque(maxlen=settings.decisions_max)
         self.units: dict[Unit, UnitState] = {}
+        self._order: Order[Unit] = Order()
         self.members: dict[str, Member] = {}
         self.in_transition: dict[Unit, UnitState] = {}
         self.unbalanced = False
@@ -116,6 +119,7 @@ class Holdings:
             tuple(self._short),
             self._active,
             tuple(self._destined.items()),
+            tuple(self._order.waiting.items()),
         )
 
     def configure(self, settings: LeaderSettings) -> None:
@@ -141,46 +145,41 @@ class Holdings:
         """Take a unit over from storage; it waits until a listing tells its predecessors."""
         state = UnitState(row.unit, row.progress.acked(), row.token)
         state.attempts = dict(row.progress.attempts)
-        state.finished = row.finished
-        state.missing = 1
+        state.finished = state.ready = row.finished
         self.units[row.unit] = state
+        if not row.finished:
+            self._order.expect(row.unit)
 
     def learn(self, info: SegmentInfo) -> None:
         """Hear of a segment; one that is new to the group is stored before it is granted."""
         state = self.units.get(info.unit)
         if state is None:
             state = self.units[info.unit] = UnitState(info.unit, AckedRanges(info.start))
-            state.missing = 1
+            self._order.expect(info.unit)
             self._ledger.save(state)
         state.head = max(state.head, info.head, info.end or 0)
         state.end = info.end if state.end is None else state.end
 
     def place(self, state: UnitState, info: SegmentInfo, now_ms: int) -> None:
         """Connect a unit with its predecessors, and notice what is new about it."""
-        if state.missing and not state.predecessors:
-            state.predecessors = info.predecessors
-            pending = [
-                p for p in info.predecessors if p in self.units and not self.units[p].finished
-            ]
-            for predecessor in pending:
-                if state.unit not in self.units[predecessor].successors:
-                    self.units[predecessor].successors.append(state.unit)
-            state.missing = len(pending)
-            if state.active:
-                self._activate(state)
+        if not (state.ready or state.finished):
+            self._activate(self._order.join({state.unit: info.predecessors}))
         if state.consumed and not state.finished:
             self._ledger.save(state)
         member = self.members.get(state.borrower)
         if member is not None:
             self.watch(member, state, now_ms)
 
-    def _activate(self, state: UnitState) -> None:
-        self._active += 1
-        self.unbalanced = True
-        if state.consumed:
-            self._ledger.save(state)
-        else:
-            self._free[state.unit] = state
+    def _activate(self, ready: list[Unit]) -> None:
+        for unit in ready:
+            state = self.units[unit]
+            state.ready = True
+            self._active += 1
+            self.unbalanced = True
+            if state.consumed:
+                self._ledger.save(state)
+            else:
+                self._free[unit] = state
 
     def lose(self, unit: Unit, now_ms: int) -> list[LeaderEffect]:
         """The log has deleted a segment: it leaves the group, and holds up nobody."""
@@ -208,12 +207,8 @@ class Holdings:
             self._active -= 1
         self.unbalanced = True
         self.decide(now_ms, "finish", state.unit, state.borrower or None, reason)
-        for successor in state.successors:
-            waiting = self.units.get(successor)
-            if waiting is not None and waiting.missing:
-                waiting.missing -= 1
-                if waiting.active:
-                    self._activate(waiting)
+        unit = state.unit
+        self._activate(self._order.leave(unit) if state.gone else self._order.finish(unit))
         return self.revoke(state, now_ms) if state.status in LOADED else []
 
     # --- members come and go ---

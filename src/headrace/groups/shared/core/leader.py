@@ -350,7 +350,7 @@ class Leader:
         for record in done.commit.progress:
             if record.finished:
                 state = holdings.units.get(record.unit)
-                if state is not None and not state.finished:
+                if state is not None and state.consumed and not state.finished:
                     effects += holdings.finish(state, "consumed to its end", now_ms)
         for claim in done.commit.claims:
             state = holdings.units.get(claim.unit)

@@ -558,7 +558,7 @@ class Leading:
     def _scale(self) -> None:
         """More members than segments: split the one that takes most, one at a time."""
         units = self.core.units
-        waiting = [u for u in units.values() if not u.finished and u.missing]
+        waiting = [u for u in units.values() if not (u.finished or u.ready)]
         active = [u for u in units.values() if u.active and u.end is None]
         grown = {u.unit: u.head - self._heads.get(u.unit, u.head) for u in active}
         self._heads = {u.unit: u.head for u in active}

@@ -45,6 +45,11 @@ class Look(msgspec.Struct, frozen=True):
     places: dict[Unit, Place]
     predecessors: dict[Unit, tuple[Unit, ...]]
 
+    def segment_id(self, unit: Unit) -> int | None:
+        """The segment that a unit is now."""
+        place = self.places.get(unit)
+        return None if place is None else place.segment_id
+
 
 class Segments:
     """The segments of one group, as they were last seen."""

@@ -1,7 +1,7 @@
 """Private durable subscriptions of a session: its own progress in every segment that matches.
 
-The core (``private_core``) says which segments to claim and what to record.  The claims fence an
-earlier process of the same session.
+The core says which segments to claim and what to record.  The claims fence an earlier process of
+the same session.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.groups.owner import Owner, UnitSink
 from headrace.groups.progress import Progress
 from headrace.groups.shared import sessions, starts
 from headrace.groups.shared.core.messages import Unit
-from headrace.groups.shared.private_core import PrivateSegments
+from headrace.groups.shared.core.private import PrivateSegments
 from headrace.groups.shared.runtime.leading import LOOK_COST_FACTOR
 from headrace.groups.shared.runtime.listing import Look, Segments
 from headrace.groups.shared.runtime.state import claim_unit, unit_of_claim
@@ -69,7 +69,7 @@ class Private(Owner):
         self._core.given_back(unit_of_claim(unit.unit))
 
     async def look(self) -> list[OwnedUnit]:
-        """Record what is finished, then claim every segment whose turn it is."""
+        """Record what is finished, then claim every segment that is ready."""
         try:
             await self._record_ends()
             return await self._claim_due()

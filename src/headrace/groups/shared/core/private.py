@@ -3,10 +3,10 @@
 Theory of operation
 -------------------
 There is nobody to share with, so there is no leader and few rules.  A segment is claimed when it
-is its turn, which is when all its predecessors are finished.  When it is read to its end, that is
-recorded, and only then may what follows from it be claimed: whoever runs the session next begins
-where this one was.  A unit that is refused is claimed again; if the session itself belongs to
-somebody else by then, the claim finds that out.
+is ready (:mod:`headrace.log.order`).  When it is read to its end, that is recorded, and only then
+may what follows from it be claimed: whoever runs the session next begins where this one was.  A
+unit that is refused is claimed again; if the session itself belongs to somebody else by then, the
+claim finds that out.
 
 The core is told what the log and the catalog show, and what became of its requests.  It says what
 to claim, what to record and what to drop.
@@ -19,6 +19,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from headrace.groups.shared.core.messages import Unit
+from headrace.log import order
 
 
 class PrivateStatus(StrEnum):
@@ -32,7 +33,7 @@ class PrivateStatus(StrEnum):
 
 
 PRIVATE_TRANSITIONS: Final[dict[tuple[PrivateStatus, str], PrivateStatus]] = {
-    (PrivateStatus.ABSENT, "its turn"): PrivateStatus.CLAIMING,
+    (PrivateStatus.ABSENT, "ready"): PrivateStatus.CLAIMING,
     (PrivateStatus.CLAIMING, "claimed"): PrivateStatus.OPEN,
     (PrivateStatus.CLAIMING, "claim failed"): PrivateStatus.ABSENT,
     (PrivateStatus.OPEN, "read to its end"): PrivateStatus.ENDING,
@@ -88,16 +89,11 @@ class PrivateSegments:
         for unit in gone:
             self._move(unit, "stream gone")
         over = {unit for unit, row in finished.items() if rows.get(unit) == row}
-        claim = [
-            unit
-            for unit in rows
-            if unit not in over
-            and self.status(unit) is PrivateStatus.ABSENT
-            and all(before in over or before not in rows for before in predecessors[unit])
-        ]
+        ready = order.standing({unit: predecessors[unit] for unit in rows}, over).ready
+        claim = [unit for unit in ready if self.status(unit) is PrivateStatus.ABSENT]
         for unit in claim:
             self._rows[unit] = rows[unit]
-            self._move(unit, "its turn")
+            self._move(unit, "ready")
         return ToDo(claim, drop)
 
     def claimed(self, units: Iterable[Unit]) -> None:
