@@ -1,5 +1,7 @@
 """Units change hands at random, in peace and by force, while events are answered in every way.
 
+Now and then an owner brings all of its units to rest, and goes on.
+
 In half of the runs some answers come too late as well.  Whatever happens: an event whose ack was
 confirmed never comes again, every key is confirmed in order, and in the end every event is
 confirmed once or is a dead letter.
@@ -149,6 +151,22 @@ async def move(r: Rig, dice: random.Random, players: list[Player], segment: int)
         old.consumer.abandon(unit, token, Fenced(r.group, unit, token, owned.token))
 
 
+async def breathe(player: Player) -> None:
+    """All units of a player come to rest, and go on; they may be taken away meanwhile."""
+    player.heard.rested_units.clear()
+    paused = player.consumer.units
+    player.consumer.pause(paused)
+
+    def at_rest() -> bool:
+        resting = {one[0] for one in player.heard.rested_units}
+        return resting >= paused.keys() & player.consumer.units.keys()
+
+    await player.heard.until(at_rest)
+    kept = {u: t for u, t in player.consumer.units.items() if paused.get(u) == t}
+    assert all(one.at_rest for one in player.consumer.standings(kept).values())
+    player.consumer.resume(kept)
+
+
 async def through(r: Rig) -> bool:
     """Whether all that was published is acked, and stored so."""
     heads = [segment.head for segment in (await r.hr.stream("orders")).segments]
@@ -178,6 +196,8 @@ def test_nothing_is_lost_repeated_or_out_of_order(catalog_url: str, seed: int) -
                     for segment in range(SEGMENTS):
                         if not any(str(segment) in one.consumer.units for one in players):
                             await move(r, dice, players, segment)
+                if dice.random() < 0.4:
+                    await breathe(dice.choice(players))
                 for _ in range(dice.randrange(40)):
                     await asyncio.sleep(0)
                 for player in players:
