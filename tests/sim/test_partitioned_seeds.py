@@ -46,6 +46,8 @@ REACHED = {
         "instance.closing",
         "partition.abandoned",
         "partition.taken from a lost pin",
+        "round.committed",
+        "round.overtaken",
         "unit.taken over with acked ranges",
         "unit.taken over with attempts",
     ],

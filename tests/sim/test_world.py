@@ -275,6 +275,10 @@ def test_successors_of_a_split_and_a_merge_know_their_predecessors() -> None:
     assert [s.number for s in log.open_segments] == [2, 4]
     events = [log.append("k") for _ in range(3)]
     assert [event.key_sequence for event in events] == [0, 1, 2]
+    log.split_twice(2)
+    assert [(s.number, s.predecessors) for s in log.segments.values()][5:] == [
+        (5, (2,)), (6, (2,)), (7, (5,)), (8, (5,)), (9, (6,)), (10, (6,))
+    ]  # fmt: skip
 
 
 def test_fault_lists_are_read_and_refused() -> None:

@@ -96,6 +96,11 @@ class ModelLog:
         )
         return segment.successors
 
+    def split_twice(self, number: int) -> None:
+        """Split a segment, and what follows from it before anything is written there."""
+        for successor in self.split(number) or ():
+            self.split(successor)
+
     def merge(self, left: int, right: int) -> int | None:
         """Seal two neighbours and open one in their place; None if they are not open neighbours."""
         first, second = self.segments[left], self.segments[right]

@@ -46,9 +46,10 @@ class GroupOracle:
         return self._durable.setdefault(unit, AckedRanges())
 
     def finished(self, unit: UnitNumber) -> bool:
-        """Whether a segment is sealed and durably consumed."""
+        """Whether a segment and all that it follows from are sealed and durably consumed."""
         segment = self.world.log.segments[unit]
-        return segment.sealed and self.durable(unit).floor >= segment.head
+        consumed = segment.sealed and self.durable(unit).floor >= segment.head
+        return consumed and all(map(self.finished, segment.predecessors))
 
     def given(self, owner: str, unit: UnitNumber, token: int, progress: Progress) -> None:
         """An owner was told that a unit is its own."""

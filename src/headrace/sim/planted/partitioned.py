@@ -24,6 +24,7 @@ from headrace.groups.partitioned.core.membership import Instance
 from headrace.groups.partitioned.core.partitions import Partitions
 from headrace.groups.partitioned.core.pins import ClaimGranted
 from headrace.groups.partitioned.names import GroupName
+from headrace.log import order
 from headrace.sim.faults import Fault
 from headrace.sim.planted import PlantedBug, by_seeds, patched
 from headrace.sim.scenarios import partitioned_member as member_module
@@ -115,6 +116,17 @@ def _utf16_order(original: Original) -> Original:
 
 def _hyphen(original: Any) -> Any:  # noqa: ARG001
     return property(lambda self: f"{self.stream}-{self.group}")
+
+
+def _by_floors_alone(_: Original) -> Original:
+    def standing_at(segments: Any, floors: Any) -> Any:
+        through = {s.number for s in segments if s.sealed and floors[s.number] >= s.head}
+        left = [s for s in segments if s.number not in through]
+        ready = tuple(s.number for s in left if through.issuperset(s.predecessors))
+        waiting = tuple(s.number for s in left if s.number not in ready)
+        return order.Standing(ready, waiting, frozenset(through))
+
+    return standing_at
 
 
 # --- hunts ---------------------------------------------------------------------------------
@@ -256,6 +268,13 @@ PLANTED = (
         Instance,
         "_on_stalled",
         _always(None),
+    ),
+    _by_sim(
+        "partitioned/empty-ends-early",
+        "a segment that was split while it was empty ends before what came before it",
+        order,
+        "standing_at",
+        _by_floors_alone,
     ),
     PlantedBug(
         "partitioned/sticky-is-not-minimal",

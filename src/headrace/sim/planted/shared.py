@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from headrace.groups.shared.core.holdings import Holdings
 from headrace.groups.shared.core.leader import Leader
 from headrace.groups.shared.core.messages import Grant, Invalidate, ProgressConfirmed
 from headrace.groups.shared.core.records import Commit, ToBorrower
+from headrace.log.order import Order
 from headrace.sim.exhaustive import SETUPS, Explorer
 from headrace.sim.planted import PlantedBug, by_seeds, patched
 from headrace.sim.store import Lease, Snapshot
@@ -143,8 +145,15 @@ def _opens_after_the_first_predecessor(original: Any) -> Any:
     return place
 
 
-def _empty_segments_end_early(_: Any) -> Any:
-    return property(lambda self: self.end is not None and self.acked.floor >= self.end)
+@contextmanager
+def _empty_segments_end_early() -> Iterator[None]:
+    """A leader takes a segment that is sealed and acked for finished, and nothing holds it back."""
+    consumed = property(lambda self: self.end is not None and self.acked.floor >= self.end)
+    with (
+        patched(UnitState, "consumed", lambda _: consumed),
+        patched(Order, "finish", lambda _: Order.leave),
+    ):
+        yield
 
 
 def _forgets_tokens(original: Any) -> Any:
@@ -246,8 +255,8 @@ PLANTED: tuple[PlantedBug, ...] = (
          Holdings, "place", _opens_successors_early, by_search("successor", 9)),
     _bug("merge-early", "a merged segment opens after the first of its predecessors",
          Holdings, "place", _opens_after_the_first_predecessor, _SEEDS),
-    _bug("empty-ends-early", "an empty sealed segment ends before what came before it",
-         UnitState, "consumed", _empty_segments_end_early, _SEEDS),
+    PlantedBug("shared/empty-ends-early", "an empty sealed segment ends before what came before it",
+               _empty_segments_end_early, _SEEDS),
     _bug("tokens-forgotten", "a new leader starts counting tokens again",
          Holdings, "restore", _forgets_tokens, _SEEDS),
     _bug("transactions-ignored", "a grant does not know what was acked in transactions",

@@ -1,7 +1,8 @@
 """Partitioned groups: members with several instances each, an administrator, a work queue.
 
-Instances compete for their member's pin, claim what the config gives them, consume it through
-the real dispatcher and give it back when it moves.  Meanwhile the administrator adds and drops
+Jobs fill the work queue from a source that splits and merges.  Instances compete for their
+member's pin, claim what the config gives them, consume it through the real dispatcher and give it
+back when it moves.  Meanwhile the administrator adds and drops
 members, sets and deletes mappings, asks for step-downs, deletes the group and creates it again;
 instances crash, close, pause past their pins and return; consumers are slow, fail, forget or
 never ack.  In the end everything must be assigned as the config says, and consumed.
@@ -19,11 +20,14 @@ from headrace.groups.partitioned.core.pins import Owner
 from headrace.groups.partitioned.core.status import group_status
 from headrace.sim.consumption import DeliveryOracle, check_everything_done, watch_progress
 from headrace.sim.faults import Fault
+from headrace.sim.log import ModelLog
 from headrace.sim.scenario import Action, Scenario
 from headrace.sim.scenarios.partitioned_admin import Administrator
+from headrace.sim.scenarios.partitioned_filling import PartitionJob
 from headrace.sim.scenarios.partitioned_member import GROUP, MemberProcess, claim_of, pin_of
 
 BACKLOG_MAX = 100
+SOURCE_SEGMENTS_MAX = 24
 
 
 class PartitionedScenario(Scenario):
@@ -67,6 +71,13 @@ class PartitionedScenario(Scenario):
             for letter in "ab"[: rng.randint(1, 2)]
         ]
         self._seen_revision = 0
+        self.source = ModelLog()
+        self.source.create(rng.randint(1, 3))
+        round_events_max = rng.choice((2, 8, 30))
+        for number in range(1, rng.randint(1, 2) + 1):
+            job = PartitionJob(world, f"job{number}")
+            job.source, job.group, job.round_events_max = self.source, GROUP, round_events_max
+            world.spawn(job)
 
     def _spawn(self, name: str, member: str) -> MemberProcess:
         process = MemberProcess(self.world, name)
@@ -107,13 +118,30 @@ class PartitionedScenario(Scenario):
             Action("step down", 2, self._step_down),
             Action("delete and create", 1, self.admin.recreate),
             Action("close", 1, self._close),
+            Action("split", 1, self._split, Fault.SCALE),
+            Action("merge", 1, self._merge, Fault.SCALE),
+            Action("split twice", 1, self._split_twice, Fault.SCALE),
         ]
 
     def _publish(self) -> None:
-        if self.world.log.event_count - self.oracle.durable_events > BACKLOG_MAX:
+        if self.source.event_count - self.oracle.durable_events > BACKLOG_MAX:
             return
         for _ in range(self.world.rng.randint(1, 6)):
-            self.world.log.append(f"k{self.world.rng.randrange(self.keys)}")
+            self.source.append(f"k{self.world.rng.randrange(self.keys)}")
+
+    def _split(self) -> None:
+        if len(self.source.segments) < SOURCE_SEGMENTS_MAX:
+            self.source.split(self.world.rng.choice(self.source.open_segments).number)
+
+    def _split_twice(self) -> None:
+        if len(self.source.segments) < SOURCE_SEGMENTS_MAX:
+            self.source.split_twice(self.world.rng.choice(self.source.open_segments).number)
+
+    def _merge(self) -> None:
+        segments = self.source.open_segments
+        if len(segments) > 1:
+            left = self.world.rng.randrange(len(segments) - 1)
+            self.source.merge(segments[left].number, segments[left + 1].number)
 
     def _step_down(self) -> None:
         member = self.world.rng.choice(self.names)
@@ -177,7 +205,7 @@ class PartitionedScenario(Scenario):
             process.sluggish = False
 
     def quiescent(self) -> bool:
-        if self.oracle.durable_events != self.world.log.event_count:
+        if self.oracle.durable_events != self.source.event_count:
             return False
         return all(p.alive and p.core.settled for p in self.processes) and self._as_configured()
 
@@ -204,7 +232,7 @@ class PartitionedScenario(Scenario):
         )
 
     def unsettled(self) -> str:
-        left = self.world.log.event_count - self.oracle.durable_events
+        left = self.source.event_count - self.oracle.durable_events
         states = [line for p in self.processes if p.alive for line in p.core.explain()]
         stuck = {
             f"{p.name}/{n}": msgspec.to_builtins(u.dispatcher.statistics())

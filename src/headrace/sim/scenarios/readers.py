@@ -112,6 +112,7 @@ class ReadersScenario(Scenario):
             Action("offline", 1, self._offline, Fault.CRASH),
             Action("split", 1, self._split, Fault.SCALE),
             Action("merge", 1, self._merge, Fault.SCALE),
+            Action("split twice", 1, self._split_twice, Fault.SCALE),
         ]
 
     def _log(self) -> ModelLog:
@@ -125,6 +126,11 @@ class ReadersScenario(Scenario):
         log = self._log()
         if len(log.segments) < SEGMENTS_MAX:
             log.split(self.world.rng.choice(log.open_segments).number)
+
+    def _split_twice(self) -> None:
+        log = self._log()
+        if len(log.segments) < SEGMENTS_MAX:
+            log.split_twice(self.world.rng.choice(log.open_segments).number)
 
     def _merge(self) -> None:
         log = self._log()

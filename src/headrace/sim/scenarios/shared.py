@@ -118,6 +118,7 @@ class SharedScenario(Scenario):
             Action("close a session", 1, self._close),
             Action("split", 1, self._split, Fault.SCALE),
             Action("merge", 1, self._merge, Fault.SCALE),
+            Action("split twice", 1, self._split_twice, Fault.SCALE),
         ]
 
     def _publish(self) -> None:
@@ -163,6 +164,10 @@ class SharedScenario(Scenario):
     def _split(self) -> None:
         if len(self.world.log.segments) < 24:
             self.world.log.split(self.world.rng.choice(self.world.log.open_segments).number)
+
+    def _split_twice(self) -> None:
+        if len(self.world.log.segments) < 20:
+            self.world.log.split_twice(self.world.rng.choice(self.world.log.open_segments).number)
 
     def _merge(self) -> None:
         segments = self.world.log.open_segments
