@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 
 from headrace.errors import CatalogUnavailableError, HeadraceError, UnknownUnitError
 from headrace.groups.consumer import Batch, Consumer, Delivery, OwnedUnit
+from headrace.groups.consumer.fetch import Fetched, Skipped, UnitReader
 from headrace.groups.consumer.types import UnitStanding
 from headrace.groups.progress import Progress
+from headrace.log.cursor import FileAhead
 from headrace.log.events import Event
 from tests.groups.consumer.rig import Heard, Rig, RigConsumer, rig, run, take, values
 from tests.groups.consumer.test_acks import elsewhere
@@ -253,6 +256,37 @@ def test_rest_is_told_when_acks_are_stored_and_not_before(tmp_path: Path) -> Non
             await r.heard.until(rested(r.heard))
             assert store.commits == [([Progress(2)], False)]
             assert r.heard.rested_units == [("0", token, Progress(2))]
+
+    run(work())
+
+
+def test_what_is_read_while_a_unit_is_paused_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_read = threading.Event()
+    read = UnitReader.next
+
+    def slowly(self: UnitReader, end: int, *, brief: bool = False) -> Fetched | Skipped:
+        if brief:
+            raise FileAhead  # on a thread
+        may_read.wait()
+        return read(self, end)
+
+    monkeypatch.setattr(UnitReader, "next", slowly)
+
+    async def work() -> None:
+        async with rig(str(tmp_path)) as r:
+            consumer, unit = await opened(r, 4)
+            waiting = asyncio.ensure_future(anext(consumer))
+            while not any(one.fetching for one in consumer._runs.values()):
+                await asyncio.sleep(0)
+            consumer.pause({"0": unit.token})
+            may_read.set()
+            while any(one.fetching for one in consumer._runs.values()):
+                await asyncio.sleep(0)
+            assert not waiting.done()
+            consumer.resume({"0": unit.token})
+            assert values([await waiting, *await take(consumer, 3)]) == ["0", "1", "2", "3"]
 
     run(work())
 

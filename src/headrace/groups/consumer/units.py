@@ -130,8 +130,6 @@ class Units:
                 run.resume()
                 self.offer(run)
                 self.wake_at(run.wake_at_ms)
-                self._prefetch.want(run)
-        self._prefetch.pump()
 
     def drain(self, units: Mapping[str, int]) -> None:
         """Hand out nothing more of units; ``drained`` is told of each at rest, and it is gone."""
