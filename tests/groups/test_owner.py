@@ -20,8 +20,8 @@ class Noting(Owner):
 
     retry_s = 0.001
 
-    def __init__(self, consumer: UnitSink) -> None:
-        super().__init__(consumer)
+    def __init__(self, r: Rig, consumer: UnitSink) -> None:
+        super().__init__(r.hr.host, consumer)
         self.notes: list[tuple[str, str]] = []
         self.found: list[OwnedUnit | Exception] = []
         self.looks = 0
@@ -67,7 +67,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def owning(r: Rig, *segments: int) -> Noting:
     """A policy with these segments open, in a consumer of its own."""
-    owner = Noting(r.consumer())
+    owner = Noting(r, r.consumer())
     for segment in segments:
         owner.open(await r.claim(segment))
     return owner
@@ -77,7 +77,7 @@ def test_each_policy_hears_of_its_own_units_in_one_consumer(tmp_path: Path) -> N
     async def work() -> None:
         async with rig(str(tmp_path), segments=2) as r:
             consumer = r.consumer()
-            one, other = Noting(consumer), Noting(consumer)
+            one, other = Noting(r, consumer), Noting(r, consumer)
             one.open(await r.claim(0))
             other.open(await r.claim(1))
             one.drain(one.units.values())

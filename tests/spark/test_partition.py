@@ -11,13 +11,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from headrace.catalog import Tx, progress, streams
+from headrace.catalog import Tx, streams
 from headrace.catalog.streams import StreamConfig
 from headrace.errors import CatalogUnavailableError, NotSharedError
 from headrace.groups.partitioned.admin import create_elastic, delete
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import Progress
-from headrace.log.log import Log
+from headrace.groups.progress.store import join, load_all
+from headrace.log.events import ORIGIN, Event
+from headrace.log.log import Log, to_batch
 from headrace.log.open import open_log
 from headrace.spark import partition
 from headrace.spark.partition import PartitionJob
@@ -157,6 +159,18 @@ def test_keys_and_headers_are_kept(log: Log, catalog_url: str) -> None:
     )
 
 
+def test_origins_are_kept(log: Log, catalog_url: str) -> None:
+    make_group(log)
+    copied = to_batch([Event(subject=f"orders.eu.{n}", value=b"%d" % n) for n in range(4)])
+    origins = [{"region": "eu", "sequence": n} if n % 2 else None for n in range(4)]
+    write = log.write_of()
+    write.add("orders", copied.append_column("origin", pa.array(origins, ORIGIN)))
+    log.commit(write)
+    job(catalog_url).step()
+    found = {int(row["value"]): row["origin"] for row in queued(log)}
+    assert found == dict(enumerate(origins))
+
+
 def test_the_queue_holds_no_more_than_its_limit(log: Log, catalog_url: str) -> None:
     make_group(log, max_buffered=50)
     publish(log, 0, 300)
@@ -186,14 +200,9 @@ def is_done(log: Log, count: int) -> bool:
 
 
 def floors(log: Log) -> dict[int, int]:
-    def read(tx: Tx) -> dict[int, int]:
-        found = {}
-        for segment in streams.require(tx, NAME.work_queue).segments:
-            row = progress.get(tx, NAME.key, segment.id)
-            found[segment.id] = 0 if row is None else row.floor
-        return found
-
-    return log.catalog.read(read)
+    found = log.catalog.read(lambda tx: load_all(tx, NAME.key))
+    segments = log.stream(NAME.work_queue).segments
+    return {s.id: found.get(s.id, Progress()).floor for s in segments}
 
 
 def unconsumed(log: Log) -> int:
@@ -205,9 +214,8 @@ def acknowledge_all(log: Log) -> None:
     """What the members do."""
 
     def ack(tx: Tx) -> None:
-        for segment in streams.require(tx, NAME.work_queue).segments:
-            state = Progress(segment.head).encode()
-            progress.put(tx, progress.Progress(NAME.key, segment.id, segment.head, state))
+        queue = streams.require(tx, NAME.work_queue)
+        join(tx, NAME.key, {segment.id: Progress(segment.head) for segment in queue.segments})
 
     log.catalog.write(ack)
 

@@ -19,8 +19,9 @@ from typing import TypeVar
 from headrace.catalog.claims import Claims
 from headrace.catalog.committer import Committer, Done, Operation
 from headrace.catalog.entries import Entries
+from headrace.catalog.frequent import Frequent
 from headrace.catalog.leases import Leases
-from headrace.catalog.transaction import Tx
+from headrace.catalog.transaction import FREQUENT, CatalogClock, Tx
 from headrace.catalog.wake import Notifier
 
 T = TypeVar("T")
@@ -39,13 +40,16 @@ class Catalog(ABC):
     """Whether it looks at the names of locks; otherwise they need not be made up."""
 
     quick: bool
-    """Whether a small read takes no longer than a change of thread."""
+    """Whether it is on this machine, so that reads and commits may be as quick as a change of
+    thread."""
 
     def __init__(self) -> None:
         self.notifier = Notifier()
         self.entries = Entries(self)
         self.leases = Leases(self)
         self.claims = Claims(self)
+        self._frequent = Frequent(self._tell)
+        self._clock = CatalogClock()
         self._committer: Committer
 
     @abstractmethod
@@ -64,9 +68,10 @@ class Catalog(ABC):
         self._committer.submit(Operation(fn, tuple(locks), sync, done))
 
     def attempt(self, operations: list[Operation]) -> bool:
-        """Commit small writes now, on this thread, if that takes no longer than to queue them.
+        """Commit writes now, on this thread, if nobody has to be waited for.
 
-        False means that nothing was done and that they have to be queued.
+        False means that nothing was done and that they have to be queued.  Whether the disk is
+        quick enough for that is for the caller to judge.
         """
         return self._committer.attempt(operations)
 
@@ -84,7 +89,7 @@ class Catalog(ABC):
         It may be called without need, and runs on a thread of the catalog's: set a flag, do not
         work.  To lose nothing, subscribe first and look second.
         """
-        self._listen()
+        self._listen(frequent=channel.startswith(FREQUENT))
         return self.notifier.subscribe(channel, callback)
 
     @abstractmethod
@@ -115,9 +120,21 @@ class Catalog(ABC):
             for stop in unsubscribe:
                 stop()
 
+    def drive(self, now_us: Callable[[], int]) -> None:
+        """Take the time from here, and commit every write on the thread that hands it over.
+
+        For tests: what happens then depends on no clock and no thread.
+        """
+        self._clock.driven_us = now_us
+        self._committer.inline = True
+
     @abstractmethod
-    def _listen(self) -> None:
-        """Make sure that news of other processes arrives."""
+    def _listen(self, *, frequent: bool) -> None:
+        """Make sure that news of other processes arrives, or of ``frequent`` channels too."""
+
+    @abstractmethod
+    def _tell(self, channels: set[str]) -> None:
+        """Wake whoever waits on ``FREQUENT`` channels, in any process, without a commit."""
 
     @abstractmethod
     def close(self) -> None:

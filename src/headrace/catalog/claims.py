@@ -7,6 +7,7 @@ owner's token is stale from that commit on, and every operation that checks it i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -40,6 +41,22 @@ def lock(group: str, unit: str) -> str:
 def get(tx: Tx, group: str, unit: str) -> Claim | None:
     row = tx.row("SELECT owner, token FROM claims WHERE group_name = ? AND unit = ?", (group, unit))
     return None if row is None else Claim(group, unit, row[0], row[1])
+
+
+def of_group(tx: Tx, group: str) -> tuple[Claim, ...]:
+    """All claims of a group, by unit; also those without an owner."""
+    rows = tx.rows(
+        "SELECT unit, owner, token FROM claims WHERE group_name = ? ORDER BY unit", (group,)
+    )
+    return tuple(Claim(group, unit, owner, token) for unit, owner, token in rows)
+
+
+def owned_by(tx: Tx, group: str, owner: str) -> list[Claim]:
+    """The claims of a group that an owner has."""
+    rows = tx.rows(
+        "SELECT unit, token FROM claims WHERE group_name = ? AND owner = ?", (group, owner)
+    )
+    return [Claim(group, unit, owner, token) for unit, token in rows]
 
 
 def take(tx: Tx, group: str, unit: str, owner: str) -> Claim:
@@ -95,6 +112,31 @@ def release(tx: Tx, group: str, unit: str, token: int) -> None:
     tx.notify(channel(group))
 
 
+def fence(tx: Tx, group: str, units: Iterable[str] | None = None) -> None:
+    """Take units, or all of a group's, from whoever owns them; their tokens stay."""
+    if units is None:
+        tx.execute("UPDATE claims SET owner = NULL WHERE group_name = ?", (group,))
+    else:
+        tx.executemany(
+            "UPDATE claims SET owner = NULL WHERE group_name = ? AND unit = ?",
+            [(group, unit) for unit in units],
+        )
+    tx.notify(channel(group))
+
+
+def lost(tx: Tx, held: Iterable[tuple[str, str, int]]) -> list[Fenced]:
+    """Of the (group, unit, token) that an owner believes to hold, those that it does not."""
+    found: dict[str, dict[str, Claim]] = {}
+    gone = []
+    for group, unit, token in held:
+        if group not in found:
+            found[group] = {claim.unit: claim for claim in of_group(tx, group)}
+        claim = found[group].get(unit)
+        if claim is None or claim.token != token or claim.owner is None:
+            gone.append(Fenced(group, unit, token, 0 if claim is None else claim.token))
+    return gone
+
+
 class Claims:
     """Claim operations, each one transaction."""
 
@@ -105,12 +147,7 @@ class Claims:
         return self._catalog.read(lambda tx: get(tx, group, unit))
 
     def list(self, group: str) -> tuple[Claim, ...]:
-        rows = self._catalog.read(
-            lambda tx: tx.rows(
-                "SELECT unit, owner, token FROM claims WHERE group_name = ? ORDER BY unit", (group,)
-            )
-        )
-        return tuple(Claim(group, unit, owner, token) for unit, owner, token in rows)
+        return self._catalog.read(lambda tx: of_group(tx, group))
 
     def take(self, group: str, unit: str, owner: str) -> Claim:
         return self._catalog.write(

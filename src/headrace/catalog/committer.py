@@ -7,8 +7,8 @@ rolled back alone.  Nobody hears of success before the commit has returned.
 
 A caller that waits anyway (``run``) and finds nobody at work commits by itself, which spares it
 two changes of thread.  So does an event loop with something small (``attempt``), if nobody else
-wants to write and the disk is quick: a change of thread takes longer than such a commit.
-``_turn`` is held by whoever commits.
+wants to write: a change of thread takes longer than such a commit.  ``_turn`` is held by whoever
+commits.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
+from headrace.catalog.frequent import Frequent
 from headrace.catalog.transaction import Tx
 from headrace.errors import CatalogClosedError
 
@@ -58,9 +59,9 @@ class WriteDriver(ABC):
         """Wait for this process's turn to write (fair between processes)."""
 
     @abstractmethod
-    def swift(self, sync: bool) -> bool:
-        """Whether a small commit would be over sooner than a change of thread; asked right before
-        one.  Nobody else is writing, in any process."""
+    def try_gate(self) -> bool:
+        """Enter the gate, for the one commit that follows, if that takes no waiting and the commit
+        will leave nothing else to do; never where a server has to be waited for."""
 
     @abstractmethod
     def begin(self, locks: Iterable[str], sync: bool) -> Tx: ...
@@ -107,9 +108,10 @@ def _result_of(operation: Operation) -> object:
 class Committer:
     """The thread and its queue."""
 
-    def __init__(self, driver: Callable[[], WriteDriver], name: str) -> None:
+    def __init__(self, driver: Callable[[], WriteDriver], name: str, frequent: Frequent) -> None:
         self._queue: queue.SimpleQueue[Operation | None] = queue.SimpleQueue()
         self._open_driver = driver
+        self._frequent = frequent
         self._driver: WriteDriver
         self._turn = threading.Lock()
         self._closed = False
@@ -119,6 +121,8 @@ class Committer:
         self._ready: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self.commits = 0
         self.operations = 0
+        self.inline = False
+        """Whether every write is committed on the thread that hands it over."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         error = self._ready.get()
@@ -127,6 +131,8 @@ class Committer:
             raise error
 
     def submit(self, operation: Operation) -> None:
+        if self.inline and self.attempt([operation]):
+            return
         with self._lock:
             if self._closed:
                 raise CatalogClosedError("the catalog is closed; open it again to write")
@@ -156,13 +162,13 @@ class Committer:
         return future.result()
 
     def attempt(self, operations: list[Operation]) -> bool:
-        """Commit small writes on this thread if that is quick; false: nothing was done."""
+        """Commit on this thread if nobody has to be waited for; false: nothing was done."""
         if not self._turn.acquire(blocking=False):
             return False
         try:
             if self._closed or self._queued:
                 return False
-            if not self._driver.swift(any(operation.sync for operation in operations)):
+            if not self.inline and not self._driver.try_gate():
                 return False
             self._process(operations, gather=False)
             return True
@@ -251,13 +257,17 @@ class Committer:
             if not done:
                 driver.rollback()
                 return set()
-            channels = set().union(*(operation.channels for operation in done))
+            channels, late = self._frequent.due(
+                set().union(*(operation.channels for operation in done))
+            )
             driver.commit(channels)
         except BaseException:
             driver.rollback()
             raise
         self.commits += 1
         self.operations += len(done)
+        if late:
+            self._frequent.later(late)
         return channels
 
     def _run_one(self, driver: WriteDriver, tx: Tx, operation: Operation, alone: bool) -> None:

@@ -21,7 +21,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, LiteralString, TypeVar
 from urllib.parse import urlsplit
 
@@ -32,7 +32,7 @@ from headrace.catalog import schema
 from headrace.catalog.base import Catalog
 from headrace.catalog.committer import Committer, WriteDriver
 from headrace.catalog.pool import Pool
-from headrace.catalog.transaction import Row, Tx
+from headrace.catalog.transaction import FREQUENT, CatalogClock, Row, Tx
 from headrace.catalog.wake import Notifier
 from headrace.errors import (
     CatalogUnavailableError,
@@ -51,6 +51,8 @@ RECONNECT_S = 15.0
 LISTEN_S = 0.5
 WRITERS_KEPT_S = 7 * 24 * 3600
 CHANNEL = "headrace"
+CHANNEL_FREQUENT = "headrace_frequent"
+"""Heard by those who wait for a channel of that kind, so that it does not wake the others."""
 PAYLOAD_BYTES_MAX = 7000
 EVERYBODY = "*"
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
@@ -76,8 +78,8 @@ def _lock_number(name: str) -> int:
 class PostgresTx(Tx):
     """A transaction, or a single read, on one PostgreSQL connection."""
 
-    def __init__(self, connection: Connection) -> None:
-        super().__init__()
+    def __init__(self, connection: Connection, clock: CatalogClock | None = None) -> None:
+        super().__init__(clock)
         self._connection = connection
         self.clock_us: int | None = None
 
@@ -100,7 +102,7 @@ class PostgresTx(Tx):
             cursor.executemany(_sql(sql), params)
             return cursor.rowcount
 
-    def now_us(self) -> int:
+    def _database_us(self) -> int:
         if self.clock_us is not None:
             return self.clock_us
         row = self.row(f"SELECT {CLOCK}")
@@ -163,6 +165,20 @@ def _where(url: str) -> str:
     return f"catalog postgresql://{host}{port}{parts.path}"
 
 
+def _notices(channels: set[str]) -> Iterator[tuple[str, str]]:
+    """(name, payload) of what is to be sent."""
+    often = {channel for channel in channels if channel.startswith(FREQUENT)}
+    for where, what in ((CHANNEL, channels - often), (CHANNEL_FREQUENT, often)):
+        if what:
+            payload = "\n".join(what)
+            too_long = len(payload.encode()) > PAYLOAD_BYTES_MAX
+            yield where, EVERYBODY if too_long else payload
+
+
+def _notify(tx: Tx, notice: tuple[str, str]) -> None:
+    tx.rows("SELECT pg_notify(?, ?)", notice)
+
+
 def _first_line(error: BaseException) -> str:
     return str(error).strip().split("\n", 1)[0]
 
@@ -181,8 +197,16 @@ def translate(error: BaseException, where: str) -> BaseException:
 class _Writer(WriteDriver):
     """The committer's connection."""
 
-    def __init__(self, url: str, where: str, notifier: Notifier, own_pids: set[int]) -> None:
+    def __init__(
+        self,
+        url: str,
+        where: str,
+        notifier: Notifier,
+        own_pids: set[int],
+        clock: CatalogClock,
+    ) -> None:
         self._url = url
+        self._clock = clock
         self._where = where
         self._notifier = notifier
         self._own_pids = own_pids
@@ -193,7 +217,7 @@ class _Writer(WriteDriver):
 
     def _use(self, connection: Connection) -> None:
         self._connection = connection
-        self._tx = PostgresTx(connection)
+        self._tx = PostgresTx(connection, self._clock)
         # The number of a connection that is gone may soon be somebody else's.
         self._own_pids.clear()
         self._own_pids.add(connection.info.backend_pid)
@@ -202,8 +226,7 @@ class _Writer(WriteDriver):
     def gate(self) -> Iterator[None]:
         yield
 
-    def swift(self, sync: bool) -> bool:
-        del sync
+    def try_gate(self) -> bool:
         return False  # the server is waited for, which an event loop must not do
 
     def begin(self, locks: Iterable[str], sync: bool) -> Tx:
@@ -251,11 +274,8 @@ class _Writer(WriteDriver):
         connection = self._connection
         try:
             with connection.pipeline():
-                if channels:
-                    payload = "\n".join(channels)
-                    if len(payload.encode()) > PAYLOAD_BYTES_MAX:
-                        payload = EVERYBODY
-                    connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
+                for where, payload in _notices(channels):
+                    connection.execute("SELECT pg_notify(%s, %s)", (where, payload))
                 connection.execute("COMMIT")
         except psycopg.OperationalError as error:
             if not self._has_committed():
@@ -331,14 +351,18 @@ class PostgresCatalog(Catalog):
         super().__init__()
         self._url = url
         self.where = _where(url)
-        self._readers: Pool[_ReadTx] = Pool(lambda: _ReadTx(connect(url)), _ReadTx.close)
+        self._readers: Pool[_ReadTx] = Pool(
+            lambda: _ReadTx(connect(url), self._clock), _ReadTx.close
+        )
         self._lock = threading.Lock()
         self._closed = False
-        self._listener: threading.Thread | None = None
+        self._listeners: dict[str, threading.Thread] = {}
         self._own_pids: set[int] = set()
         self._migrate(create)
         self._committer = Committer(
-            lambda: _Writer(url, self.where, self.notifier, self._own_pids), "headrace-commit"
+            lambda: _Writer(url, self.where, self.notifier, self._own_pids, self._clock),
+            "headrace-commit",
+            self._frequent,
         )
 
     def _migrate(self, create: bool) -> None:
@@ -412,22 +436,29 @@ class PostgresCatalog(Catalog):
     def leave_loop(self) -> None:
         return
 
-    def _listen(self) -> None:
-        with self._lock:
-            if self._listener is not None or self._closed:
-                return
-            ready = threading.Event()
-            self._listener = threading.Thread(
-                target=self._receive, args=(ready,), name="headrace-listen", daemon=True
-            )
-            self._listener.start()
-        ready.wait(CONNECT_TIMEOUT_S)
+    def _tell(self, channels: set[str]) -> None:
+        # On a connection for reads, so that no commit waits for it; whoever listens here hears it.
+        with contextlib.suppress(CatalogUnavailableError):
+            for notice in _notices(channels):
+                self.read(partial(_notify, notice=notice))
 
-    def _receive(self, ready: threading.Event) -> None:
+    def _listen(self, *, frequent: bool) -> None:
+        for where in (CHANNEL, CHANNEL_FREQUENT) if frequent else (CHANNEL,):
+            with self._lock:
+                if where in self._listeners or self._closed:
+                    continue
+                ready = threading.Event()
+                self._listeners[where] = threading.Thread(
+                    target=self._receive, args=(where, ready), name="headrace-listen", daemon=True
+                )
+                self._listeners[where].start()
+            ready.wait(CONNECT_TIMEOUT_S)
+
+    def _receive(self, where: str, ready: threading.Event) -> None:
         while not self._closed:
             try:
                 with connect(self._url) as connection:
-                    connection.execute(f"LISTEN {CHANNEL}")
+                    connection.execute(f"LISTEN {where}")
                     ready.set()
                     # Whatever came while nobody listened is found by looking again.
                     self.notifier.everybody()
@@ -454,14 +485,17 @@ class PostgresCatalog(Catalog):
         if self._closed:
             return
         self._committer.close()
+        self._frequent.close()
         self._closed = True
-        if self._listener is not None:
+        if self._listeners:
             with (
                 contextlib.suppress(psycopg.Error, CatalogUnavailableError),
                 connect(self._url) as connection,
             ):
-                connection.execute(f"NOTIFY {CHANNEL}")
-            self._listener.join()
+                for where in self._listeners:
+                    connection.execute(f"NOTIFY {where}")
+            for listener in self._listeners.values():
+                listener.join()
         self._readers.close()
         # Those who wait look again, and learn that the catalog is closed.
         self.notifier.everybody()

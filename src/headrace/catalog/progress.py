@@ -2,13 +2,32 @@
 
 ``floor`` is plain, so that retention can compare it; ``state`` (acked ranges, attempts) is the
 group's own and opaque here.  A group counts for a stream's retention once it is subscribed.
+
+Rows are written by ``groups/progress/store.py`` alone.  :func:`put` and :func:`replace` let no
+floor fall, whatever they are given; :func:`reset` is the one that does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+
 import msgspec
 
-from headrace.catalog.transaction import Tx
+from headrace.catalog.transaction import FREQUENT, Tx
+
+IN_ONE_QUERY = 200
+
+_INSERT = (
+    "INSERT INTO progress (group_name, segment_id, floor, state) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (group_name, segment_id) DO UPDATE "
+    "SET floor = excluded.floor, state = excluded.state"
+)
+_PUT = f"{_INSERT} WHERE excluded.floor >= progress.floor"
+_REPLACE = (
+    "UPDATE progress SET floor = ?, state = ? "
+    "WHERE group_name = ? AND segment_id = ? AND state = ? AND floor <= ?"
+)
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -48,23 +67,59 @@ def subscribed(tx: Tx, stream_id: int) -> list[str]:
     return [str(row[0]) for row in rows]
 
 
-def get(tx: Tx, group: str, segment_id: int) -> Progress | None:
-    row = tx.row(
-        "SELECT floor, state FROM progress WHERE group_name = ? AND segment_id = ?",
-        (group, segment_id),
-    )
-    return None if row is None else Progress(group, segment_id, row[0], bytes(row[1]))
+@lru_cache(maxsize=256)
+def channel(group: str) -> str:
+    """The channel that is told, a few times a second at most, that the group's progress moved."""
+    return f"{FREQUENT}progress:{group}"
 
 
-def put(tx: Tx, progress: Progress) -> None:
-    """Record progress; the floor never falls (a reset deletes the row first)."""
-    tx.execute(
-        "INSERT INTO progress (group_name, segment_id, floor, state) VALUES (?, ?, ?, ?) "
-        "ON CONFLICT (group_name, segment_id) DO UPDATE "
-        "SET floor = excluded.floor, state = excluded.state "
-        "WHERE excluded.floor >= progress.floor",
-        (progress.group, progress.segment_id, progress.floor, progress.state),
-    )
+def seek_channel(group: str) -> str:
+    """The channel that tells the owners of a group's units that they may have lost them."""
+    return f"seek:{group}"
+
+
+def of_group(tx: Tx, group: str, ids: Sequence[int] | None = None) -> list[Progress]:
+    """The rows of a group, all or those of some segments."""
+    query = "SELECT segment_id, floor, state FROM progress WHERE group_name = ?"
+    if ids is None:
+        found = tx.rows(query, (group,))
+    else:
+        found = []
+        for begin in range(0, len(ids), IN_ONE_QUERY):
+            part = ids[begin : begin + IN_ONE_QUERY]
+            marks = ", ".join("?" * len(part))
+            found += tx.rows(f"{query} AND segment_id IN ({marks})", (group, *part))
+    return [Progress(group, segment_id, floor, bytes(state)) for segment_id, floor, state in found]
+
+
+def put(tx: Tx, *rows: Progress) -> None:
+    """Record progress, row by row; one whose floor would fall is left as it is."""
+    _each(tx, _PUT, [(row.group, row.segment_id, row.floor, row.state) for row in rows])
+
+
+def replace(tx: Tx, rows: Sequence[tuple[Progress, bytes]]) -> int:
+    """Record progress where a row's state is still the given one; returns how many were."""
+    params = [
+        (row.floor, row.state, row.group, row.segment_id, before, row.floor) for row, before in rows
+    ]
+    return _each(tx, _REPLACE, params)
+
+
+def reset(tx: Tx, *rows: Progress) -> None:
+    """Record progress in place of what is there, whatever that is."""
+    _each(tx, _INSERT, [(row.group, row.segment_id, row.floor, row.state) for row in rows])
+
+
+def _each(tx: Tx, sql: str, params: Sequence[Sequence[object]]) -> int:
+    if len(params) == 1:
+        return tx.execute(sql, params[0])
+    return tx.executemany(sql, params) if params else 0
+
+
+def forget(tx: Tx, group: str) -> None:
+    """Delete everything that is known of a group's progress and of what it reads."""
+    tx.execute("DELETE FROM progress WHERE group_name = ?", (group,))
+    tx.execute("DELETE FROM subscriptions WHERE group_name = ?", (group,))
 
 
 def floors(tx: Tx, segment_id: int) -> dict[str, int]:

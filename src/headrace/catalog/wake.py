@@ -3,8 +3,8 @@
 ``Notifier`` is the part within a process: callbacks by channel.  ``WakeSockets`` carries the
 news between processes that share one SQLite file: every waiting process binds a datagram
 socket in the catalog's ``wake`` folder, and a committer sends the channels it touched to
-each of them.  Nothing is polled for; once a second the waiting process compares SQLite's
-``data_version``, in case a committer died between its commit and its datagrams.
+each of them.  So that no news is lost when a committer dies between its commit and its datagrams,
+the waiting process also compares SQLite's ``data_version`` once a second.
 
 A full socket queue drops datagrams.  The receiver drains its socket until it is empty, and a
 full queue means that at least ``BURST`` datagrams are read in one go; it then wakes everybody,
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import logging
 import os
@@ -29,9 +30,12 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
+
+from headrace.catalog.scratch import Scratch, sweep
+from headrace.catalog.transaction import FREQUENT
 
 Callback = Callable[[], None]
 
@@ -42,6 +46,10 @@ POLL_S = 1.0
 SOCKET_PATH_MAX = 100
 DATAGRAM_BYTES_MAX = 4096
 EVERYBODY = b"*"
+SCRATCH = "headrace-wake-"
+"""How folders of sockets outside of their catalogs begin; they go with the last program."""
+WANTS_FREQUENT = ".often"
+"""What the name of a file ends in that says: the socket beside it wants such channels as well."""
 
 _log = logging.getLogger(__name__)
 
@@ -104,25 +112,25 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def calling_on(loop: asyncio.AbstractEventLoop, fn: Callback) -> Callback:
-    """A callback that has a loop call ``fn`` soon, from whatever thread the news comes."""
+_sweep_once = functools.cache(sweep)
 
-    def heard() -> None:
-        if loop.is_closed():
-            return
-        if _running_loop() is loop:
-            loop.call_soon(fn)
-        else:
-            loop.call_soon_threadsafe(fn)
 
-    return heard
+def _message(channels: Iterable[str]) -> bytes:
+    message = "\n".join(channels).encode()
+    return EVERYBODY if len(message) > DATAGRAM_BYTES_MAX else message
+
+
+def _remove(socket_path: str) -> None:
+    for path in (socket_path, socket_path + WANTS_FREQUENT):
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def wake_folder(catalog_folder: Path) -> Path:
     """Where the sockets live: in the catalog, unless its path is too long for a socket."""
     folder = catalog_folder.resolve() / "wake"
     digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-    name = f"headrace-{os.getuid()}-{digest}"
+    name = f"{SCRATCH}{os.getuid()}-{digest}"
     for place in (folder, Path(tempfile.gettempdir()) / name):
         if len(os.fsencode(place)) + 40 <= SOCKET_PATH_MAX:
             return place
@@ -149,29 +157,36 @@ class WakeSockets:
         self._on_loop = contextlib.ExitStack()
         """What to undo when the loop no longer serves."""
         self._closing = False
+        self._sending = threading.Lock()
         self._senders: dict[str, socket.socket] = {}
-        self._peers: list[str] = []
+        self._peers: dict[str, bool] = {}
+        """The sockets of other processes, and whether they want frequent channels."""
         self._peers_mtime_ns = -1
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = str(folder)
+        self._scratch: Scratch | None = None
 
     # -- sending ------------------------------------------------------------------------
 
-    def send(self, channels: Iterable[str]) -> None:
-        """Tell every waiting process; called by the committer after its commit."""
+    def send(self, channels: Collection[str]) -> None:
+        """Tell every waiting process; called after a commit, or for what waited since one."""
+        with self._sending:
+            self._send(channels)
+
+    def _send(self, channels: Collection[str]) -> None:
         peers = self._current_peers()
         if not peers:
             return
-        message = "\n".join(channels).encode()
-        if len(message) > DATAGRAM_BYTES_MAX:
-            message = EVERYBODY
-        for peer in peers:
+        everything = _message(channels)
+        most = _message(channel for channel in channels if not channel.startswith(FREQUENT))
+        for peer, wants_frequent in peers.items():
+            message = everything if wants_frequent else most
+            if not message:
+                continue
             try:
                 self._sender(peer).sendto(message, peer)
             except (ConnectionRefusedError, FileNotFoundError):
                 self._senders.pop(peer).close()
-                with contextlib.suppress(OSError):
-                    os.unlink(peer)
+                _remove(peer)
             except OSError:
                 # A full queue, most of all; its reader will notice how full it was.
                 continue
@@ -184,19 +199,24 @@ class WakeSockets:
             self._senders[peer] = sender
         return sender
 
-    def _current_peers(self) -> list[str]:
+    def _current_peers(self) -> dict[str, bool]:
         try:
             mtime_ns = os.stat(self._path).st_mtime_ns
             if mtime_ns == self._peers_mtime_ns:
                 return self._peers
-            peers = [
+            found = {
                 entry.path
                 for entry in os.scandir(self._folder)
-                if entry.name != self._name and entry.name[0] != "."
-            ]
+                if not entry.name.startswith((self._name, "."))
+            }
         except OSError:
-            return []
-        for gone in self._senders.keys() - set(peers):
+            return {}
+        peers = {
+            path: path + WANTS_FREQUENT in found
+            for path in found
+            if not path.endswith(WANTS_FREQUENT)
+        }
+        for gone in self._senders.keys() - peers.keys():
             self._senders.pop(gone).close()
         # A folder's time stamp is coarse: a listing is kept only once it cannot change unseen.
         if time.time_ns() - mtime_ns > 100_000_000:
@@ -210,6 +230,7 @@ class WakeSockets:
         with self._lock:
             if self._receiver is not None or self._closing:
                 return
+            self._make_folder()
             receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             receiver.setblocking(False)
             receiver.bind(str(self._folder / self._name))
@@ -218,6 +239,19 @@ class WakeSockets:
             self._start(receiver, watching)
         # Whoever looks after this misses no change, even of a committer that dies untold.
         watching.wait(POLL_S)
+
+    def _make_folder(self) -> None:
+        if self._folder.name.startswith(SCRATCH):
+            _sweep_once(SCRATCH, self._folder.parent)
+            self._scratch = Scratch(self._folder)
+        else:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def want_frequent(self) -> None:
+        """From now on receive frequent channels, too."""
+        with self._lock:
+            if self._receiver is not None:
+                (self._folder / f"{self._name}{WANTS_FREQUENT}").touch()
 
     def _start(self, receiver: socket.socket, watching: threading.Event) -> None:
         loop = self._loop
@@ -312,8 +346,9 @@ class WakeSockets:
                     waker.sendto(b"", path)
                 thread.join(timeout=2 * POLL_S)
             receiver.close()
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+            _remove(path)
         for sender in self._senders.values():
             sender.close()
         self._senders.clear()
+        if self._scratch is not None:
+            self._scratch.close()

@@ -28,15 +28,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Protocol
 
 from headrace.errors import CatalogClosedError, Fenced, HeadraceError
 from headrace.groups.consumer import OwnedUnit, UnitEvents
 from headrace.groups.delivery import Stalled
 from headrace.groups.progress import Progress
+from headrace.host import Host
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +61,8 @@ class Owner:
     retry_s = 0.2
     """A look that failed is made again after so long."""
 
-    def __init__(self, consumer: UnitSink) -> None:
+    def __init__(self, host: Host, consumer: UnitSink) -> None:
+        self._host = host
         self._consumer = consumer
         self.units: dict[str, OwnedUnit] = {}
         """Those that are open in the consumer, by name."""
@@ -72,7 +72,7 @@ class Owner:
         self._wanted = False
         self._looking = False
         self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = host.timer(self.follow)
 
     # -- what a policy does with units ----------------------------------------------------
 
@@ -96,11 +96,11 @@ class Owner:
         """Hand out nothing more of many units; each is ``given_back`` when it is at rest."""
         self._consumer.drain(_tokens(units))
 
-    def drop(self, unit: OwnedUnit) -> None:
+    def drop(self, unit: OwnedUnit, why: Fenced | None = None) -> None:
         """Somebody else owns a unit: if it is open here, every answer is refused from now on."""
         if self.units.get(unit.unit) is unit:
             self._closed(unit)
-            why = Fenced(unit.group, unit.unit, unit.token, unit.token + 1)
+            why = why or Fenced(unit.group, unit.unit, unit.token)
             self._consumer.abandon(unit.unit, unit.token, why)
 
     # -- what a policy hears of units -----------------------------------------------------
@@ -161,7 +161,7 @@ class Owner:
         self._wanted = True
         if not self._looking and not self.over:
             self._looking = True
-            self._task = asyncio.get_running_loop().create_task(self._follow())
+            self._task = self._host.spawn(self._follow())
 
     async def start(self) -> None:
         """Make the first look, and raise if it fails."""
@@ -175,7 +175,7 @@ class Owner:
     async def _follow(self) -> None:
         try:
             while self._wanted and not self.over:
-                began_s = time.perf_counter()
+                began_s = self._host.clock.spent_s()
                 try:
                     await self._look()
                 except CatalogClosedError:
@@ -183,9 +183,10 @@ class Owner:
                 except HeadraceError as error:
                     _log.warning("%s: %s", self, error)
                     self._wanted = True
-                    await asyncio.sleep(self.retry_s)
+                    await self._host.sleep(self.retry_s)
                 else:
-                    await asyncio.sleep(self.pause_s(time.perf_counter() - began_s))
+                    cost_s = self._host.clock.spent_s() - began_s
+                    await self._host.sleep(self.pause_s(cost_s))
         finally:
             self._looking = False
         self._rearm()
@@ -196,13 +197,10 @@ class Owner:
             self.open(unit)
 
     def _rearm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
         if self._wanted:
             self.follow()
         elif self.look_every_s is not None and not self.over:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self.look_every_s, self.follow)
+            self._timer.after(self.look_every_s)
 
     # -- the end --------------------------------------------------------------------------
 
@@ -213,15 +211,12 @@ class Owner:
         await asyncio.sleep(0)  # what is at rest is given back by then
         if self.units and grace_s > 0:
             self._empty.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(grace_s):
-                    await self._empty.wait()
+            await self._host.wait(self._empty, grace_s)
 
     def stop(self) -> None:
         """Open nothing more; a look that is under way is not waited for."""
         self.over = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.clear()
 
     async def close(self) -> None:
         """Open nothing more, and end a look that is under way."""

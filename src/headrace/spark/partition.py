@@ -8,8 +8,8 @@ first checks that no other round came before.  So there is no checkpoint to keep
 anywhere leaves at most files that nothing names, and two jobs on one group only waste work.
 
 A round of few events is done by the driver itself, since a Spark job takes longer to start than
-they take to partition.  Between rounds the job waits for news of the source; when the queue is full
-it looks whether members have acked.
+they take to partition.  Between rounds the job waits for news of the source, and of what members
+have acked when the queue is full.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import msgspec
 import pyarrow as pa
 from zlib_ng.zlib_ng import crc32
 
-from headrace.catalog import Tx, entries, streams
+from headrace.catalog import Tx, entries, progress, streams
 from headrace.catalog.batches import NewBatch
 from headrace.errors import (
     CatalogUnavailableError,
@@ -67,8 +67,6 @@ INLINE_BYTES = 8 * 1024 * 1024
 """What a task may return instead of writing files."""
 FILE_BYTES_MIN = 64 * 1024
 """Shares below this are returned in any case; so small a file costs more than it spares."""
-ROOM_LOOK_S = 0.05
-"""How often a full queue is looked at; acks are too many to tell of each."""
 STOP_LOOK_S = 0.2
 OVERTAKEN_MAX = 100
 
@@ -150,6 +148,7 @@ class PartitionJob:
         channels = (
             streams.channel(planned.source_id),
             streams.channel(planned.queue_id),
+            progress.channel(self.group.key),
             entries.channel(ELASTIC_BUCKET),
         )
         with log.catalog.waiting(*channels) as wait:
@@ -159,7 +158,7 @@ class PartitionJob:
                     continue
                 if done.waits_for_room:
                     self._note = "the queue is full; waiting for members to ack"
-                    wait(ROOM_LOOK_S)
+                    wait(STOP_LOOK_S)  # looked at again in any case: a member may die untold
                     continue
                 self._note = ""
                 while not stop.is_set() and not wait(STOP_LOOK_S):

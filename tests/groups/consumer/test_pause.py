@@ -7,6 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ def numbers(batch: Batch) -> list[int]:
     return [int(value) for value in batch.data.column("value").to_pylist()]
 
 
-async def opened(r: Rig, count: int, **options: int) -> tuple[RigConsumer, OwnedUnit]:
+async def opened(r: Rig, count: int, **options: Any) -> tuple[RigConsumer, OwnedUnit]:
     """A consumer of one unit that holds so many events of different keys."""
     consumer = r.consumer(**options)
     unit = await r.claim()

@@ -9,10 +9,10 @@ answers them.  In between stand
                       ▲                                                    │ ack, nack, …
                       └──────────── commits ─▶ ack store ◀─────────────────┘
 
-Nothing polls.  Each arrow is a call on the event loop: news of a segment makes its run *hungry*,
-what is fetched makes it *offered*, and an application that finds ``ready`` empty takes a block
-from the runs on offer.  So an idle consumer costs nothing, and a busy one does most of its work
-once per block of events and not once per event.
+It does not poll for events.  Each arrow is a call on the event loop: news of a segment makes its
+run *hungry*, what is fetched makes it *offered*, and an application that finds ``ready`` empty
+takes a block from the runs on offer.  So an idle consumer costs nothing, and a busy one does most
+of its work once per block of events and not once per event.
 
 *Bounds.*  Fetching stops when the bytes held, fetched ahead or in the application's hands, reach
 ``prefetch_bytes``; one fetch may go beyond.  Deliveries are bounded by the dispatcher.
@@ -30,7 +30,6 @@ from headrace.groups.consumer.batches import Batch, BatchRun
 from headrace.groups.consumer.consume import Handler, consume
 from headrace.groups.consumer.delivery import Delivery
 from headrace.groups.consumer.events import EventRun
-from headrace.groups.consumer.run import now_ms
 from headrace.groups.consumer.units import Units
 
 BLOCK_EVENTS = 512
@@ -123,7 +122,7 @@ class Consumer(Units):
     def _fill(self) -> None:
         """Take a block of events from the runs that are on offer."""
         self._settle()
-        now = now_ms()
+        now = self.host.now_ms()
         room = BLOCK_EVENTS
         turns = len(self._offered)
         share = max(SHARE_EVENTS, room // max(1, turns))
@@ -153,7 +152,7 @@ class Consumer(Units):
             if run.gone is not None or run.paused:
                 continue
             assert isinstance(run, BatchRun)
-            found = run.take(now_ms())
+            found = run.take(self.host.now_ms())
             self._prefetch.want(run)
             if found is not None:
                 self._ready.batches.append(found)

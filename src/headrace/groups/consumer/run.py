@@ -6,7 +6,6 @@ application still holds of the old one refers to the old one, which refuses ever
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -35,11 +34,6 @@ AHEAD_MAX = 2
 """Fetched parts that wait in a unit; more than this is read only for units that have none."""
 
 
-def now_ms() -> int:
-    """The clock of all waiting; it never runs backwards."""
-    return time.monotonic_ns() // 1_000_000
-
-
 class Dying(msgspec.Struct, frozen=True):
     """Events that are to become dead letters."""
 
@@ -65,6 +59,7 @@ class Run(ABC):
 
     def __init__(self, runtime: Units, owned: OwnedUnit, owner: UnitEvents) -> None:
         self.runtime = runtime
+        self.now_ms = runtime.host.now_ms
         self.owned = owned
         self.owner = owner
         self.gone: HeadraceError | None = None

@@ -36,7 +36,7 @@ from headrace.groups.consumer.news import Reach
 from headrace.groups.consumer.opening import connect
 from headrace.groups.consumer.prefetch import Prefetch
 from headrace.groups.consumer.ready import Ready
-from headrace.groups.consumer.run import Run, now_ms
+from headrace.groups.consumer.run import Run
 from headrace.groups.consumer.types import (
     AckStore,
     ConsumerOptions,
@@ -73,8 +73,9 @@ class Units:
         self.host = host
         self.options = options
         self.acks = acks
-        self._loop = asyncio.get_running_loop()
+        self._loop = host.loop
         self._commits = Commits(
+            host,
             acks,
             sync=options.durable_acks,
             settle=self._settle,
@@ -88,12 +89,11 @@ class Units:
         self._prefetch = Prefetch(host, options, self._fetched, self._trouble)
         self._soon: dict[Run, None] = {}
         self._burials = Burials(self, self._surface)
-        self._tasks: set[asyncio.Task[None]] = set()  # units that are being opened
+        self._openings = host.tasks("opening units")
         self._ready = Ready()
         self._at_hand = self._ready.events
         self._wake = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at_ms = 0
+        self._timer = host.timer(self._tick)
         limits = options.delivery
         self._look_ms = min(LOOK_MS, limits.ack_wait_ms, limits.stall_after_ms or LOOK_MS)
         self._closed: ConsumerClosedError | None = None
@@ -197,12 +197,9 @@ class Units:
                 self._let_go(run, self._closed)
             while self._waiting:
                 self._waiting.popitem()[1].give_back()
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+            self._timer.clear()
             await self._prefetch.close()
-            if self._tasks:
-                await asyncio.wait(self._tasks)
+            await self._openings.rest()
             self._wake.set()
 
     # -- units come and go --------------------------------------------------------------
@@ -232,9 +229,7 @@ class Units:
             partial(self._trouble, run),
             with_keys=isinstance(run, EventRun),
         )
-        task = self._loop.create_task(opening)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._openings.spawn(opening)
 
     def _reach(self, run: Run, reach: Reach | HeadraceError) -> None:
         if isinstance(reach, HeadraceError):
@@ -411,18 +406,12 @@ class Units:
 
     def wake_at(self, at_ms: int | None) -> None:
         """Time matters at this moment."""
-        if at_ms is None or self._closed is not None:
-            return
-        if self._timer is None or at_ms < self._timer_at_ms:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at_ms = at_ms
-            self._timer = self._loop.call_later(max(0, at_ms - now_ms()) / 1000, self._tick)
+        if at_ms is not None and self._closed is None:
+            self._timer.bring_forward_ms(at_ms)
 
     def _tick(self) -> None:
-        self._timer = None
         self._settle()
-        now = now_ms()
+        now = self.host.now_ms()
         unseen = self._ready.unseen()
         soonest: int | None = None
         for run in list(self._runs.values()):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from headrace.catalog import Tx, entries, leases, streams
+from headrace.catalog import Tx, claims, entries, leases, streams
 from headrace.catalog import progress as stored
 from headrace.catalog.streams import SEGMENTS_MAX, Consumed, Stream
 from headrace.errors import (
@@ -48,6 +48,8 @@ from headrace.groups.partitioned.runtime.ownership import (
 )
 from headrace.groups.partitioned.runtime.record import DECISIONS_BUCKET
 from headrace.groups.partitioned.runtime.units import GroupKind, kind_of, layout_of, progress_names
+from headrace.groups.progress import Progress
+from headrace.groups.progress.store import join
 from headrace.log import internal
 from headrace.log.log import Log
 from headrace.log.read import Place, Query
@@ -256,24 +258,14 @@ def _is_reader(name: GroupName, config: GroupConfig, reader: str) -> bool:
 def _forget_owners(tx: Tx, name: GroupName, config: GroupConfig) -> None:
     """Nobody owns anything any more; the tokens stay, so that nobody ever passes for an owner."""
     owned = [name.key, *(name.share(member) for member in config.assignment())]
-    tx.executemany(
-        "UPDATE claims SET owner = NULL WHERE group_name = ?", [(each,) for each in owned]
-    )
+    for each in owned:
+        claims.fence(tx, each)
     # Members that were dropped may still hold a pin; the names of leases end in the member's.
-    beginning = name.pin("x")[:-1]
-    rows = tx.rows(
-        "SELECT name, token FROM leases WHERE substr(name, 1, ?) = ? AND owner IS NOT NULL",
-        (len(beginning), beginning),
-    )
-    for pin, token in rows:
-        if name.owns(pin):
-            leases.release(tx, pin, token)
-    beginning = step_down_key(name, "")
-    for (entry_key,) in tx.rows(
-        "SELECT key FROM entries WHERE bucket = ? AND substr(key, 1, ?) = ? AND value IS NOT NULL",
-        (STEP_DOWN_BUCKET, len(beginning), beginning),
-    ):
-        entries.delete(tx, STEP_DOWN_BUCKET, entry_key)
+    for pin in leases.beginning_with(tx, name.pin("x")[:-1]):
+        if name.owns(pin.name):
+            leases.release(tx, pin.name, pin.token)
+    for key in entries.keys(tx, STEP_DOWN_BUCKET, step_down_key(name, "")):
+        entries.delete(tx, STEP_DOWN_BUCKET, key)
     entries.delete(tx, DECISIONS_BUCKET, name.key)
 
 
@@ -302,7 +294,5 @@ def _existing(tx: Tx, name: GroupName, wanted: GroupConfig) -> GroupInfo | None:
 def _start(tx: Tx, stream: Stream, reader: str, floors: Mapping[int, int]) -> None:
     """Let a reader begin at the floors; retention keeps what it still needs."""
     stored.subscribe(tx, stream.id, reader)
-    for segment in stream.segments:
-        floor = min(segment.head, floors.get(segment.number, 0))
-        if floor:
-            stored.put(tx, stored.Progress(reader, segment.id, floor))
+    places = {s.id: min(s.head, floors.get(s.number, 0)) for s in stream.segments}
+    join(tx, reader, {key: Progress(floor) for key, floor in places.items() if floor})

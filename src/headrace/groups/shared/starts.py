@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from headrace.catalog import Tx, entries, progress, streams
+from headrace.catalog import Tx, claims, entries, progress, streams
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import InvalidPositionError, StartBeforeHistoryError
 from headrace.groups import explain
 from headrace.groups.progress import Progress
+from headrace.groups.progress.store import join
 from headrace.log import events, order
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
@@ -103,15 +104,11 @@ def begin(tx: Tx, group: str, filter: str, start: Start, places: Places) -> None
             offset = _offset(segment, start, places.get(stream.id))
             if offset is not None:
                 offsets[segment.number] = offset
-        over = order.standing_at(stream.segments, offsets).finished
-        for segment in stream.segments:
-            offset = offsets.get(segment.number)
-            if offset is None:
-                continue
-            state = Progress(floor=offset).encode()
-            progress.put(tx, progress.Progress(group, segment.id, offset, state))
-            if segment.number in over:
-                put_finished(tx, group, f"{stream.name}/{segment.number}", segment.id)
+        ids = {segment.number: segment.id for segment in stream.segments}
+        join(tx, group, {ids[number]: Progress(offset) for number, offset in offsets.items()})
+        for number in sorted(order.standing_at(stream.segments, offsets).finished):
+            if number in offsets:
+                put_finished(tx, group, f"{stream.name}/{number}", ids[number])
 
 
 def _offset(segment: Segment, start: Start, places: Mapping[int, int] | None) -> int | None:
@@ -152,9 +149,5 @@ def forget_group(tx: Tx, group: str) -> None:
         if entry.value is not None:
             entries.delete(tx, handed_bucket(group), entry.key)
     forget(tx, group, finished(tx, group))
-    for (stream_id,) in tx.rows(
-        "SELECT stream_id FROM subscriptions WHERE group_name = ?", (group,)
-    ):
-        progress.unsubscribe(tx, stream_id, group)
-    tx.execute("DELETE FROM progress WHERE group_name = ?", (group,))
-    tx.execute("UPDATE claims SET owner = NULL WHERE group_name = ?", (group,))
+    progress.forget(tx, group)
+    claims.fence(tx, group)

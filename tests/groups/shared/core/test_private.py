@@ -72,13 +72,15 @@ def test_a_stream_that_was_made_anew_is_dropped_and_read_from_its_beginning() ->
     assert core.status("s/0") is PrivateStatus.ABSENT
 
 
-def test_a_finished_segment_whose_stream_goes_leaves_nothing_to_drop() -> None:
+def test_a_finished_segment_is_claimed_again_when_its_end_was_taken_back() -> None:
     core = PrivateSegments()
     core.seen(ROWS, BEFORE, {})
     consumed(core, "s/0")
-    assert core.status("s/0") is PrivateStatus.FINISHED
-    assert core.seen({}, {}, {}) == ([], [])
-    assert core.seen({"s/0": 20}, BEFORE, {"s/0": 10}).claim == ["s/0"]
+    assert core.seen(ROWS, BEFORE, {"s/0": 10}).claim == ["s/1", "s/2"]
+    core.claimed(["s/1", "s/2"])
+    core.refused("s/1")
+    core.refused("s/2")
+    assert core.seen(ROWS, BEFORE, {}) == (["s/0"], [])
 
 
 def test_what_the_table_does_not_know_raises_and_changes_nothing() -> None:
@@ -97,17 +99,14 @@ def test_every_segment_is_read_once_after_its_predecessors_whatever_fails(
 ) -> None:
     count = data.draw(st.integers(1, 8))
     rows = {f"s/{n}": n for n in range(count)}
-    before = {
-        f"s/{n}": tuple(
-            f"s/{p}"
-            for p in data.draw(st.sets(st.integers(0, n - 1), max_size=2) if n else st.just(set()))
-        )
-        for n in range(count)
-    }
+    before: dict[str, list[str]] = {"s/0": []}
+    for n in range(1, count):
+        earlier = st.sampled_from(list(rows)[:n])
+        before[f"s/{n}"] = data.draw(st.lists(earlier, max_size=2, unique=True))
     core, recorded, read = PrivateSegments(), dict[str, int](), list[str]()
     for _ in range(20 * count):
         claim = core.seen(rows, before, recorded).claim
-        if claim and data.draw(st.booleans()):
+        if data.draw(st.booleans()):
             core.claim_failed(claim)
             continue
         core.claimed(claim)
@@ -122,6 +121,8 @@ def test_every_segment_is_read_once_after_its_predecessors_whatever_fails(
         done = core.ending
         recorded |= {unit: rows[unit] for unit in done}
         core.recorded(done)
+        for unit in done:
+            core.given_back(unit)
         if len(recorded) == count:
             break
     assert len(read) == len(set(read))

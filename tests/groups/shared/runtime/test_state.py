@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headrace.catalog import Catalog, Tx, leases, progress
-from headrace.groups.consumer.acks import decode
 from headrace.groups.progress import Progress
+from headrace.groups.progress.store import Joining, load, write_of
 from headrace.groups.shared.core.records import Commit, ProgressRecord
 from headrace.groups.shared.runtime import state
 from headrace.groups.shared.runtime.state import SegmentKey
@@ -23,13 +25,13 @@ class Leader:
             lambda tx: leases.acquire(tx, name, "n", 60_000), locks=(leases.lock(name),)
         )
         assert taken is not None
-        self._token = taken.token
-        self.written: dict[int, bytes] = {}
+        self.token = taken.token
+        self.joining = Joining()
         self.read = 0
 
     def store(self, floors: dict[str, Progress]) -> None:
         records = tuple(ProgressRecord(unit, here, False) for unit, here in floors.items())
-        commit = Commit(1, self._token, records, (), ())
+        commit = Commit(1, self.token, records, (), ())
 
         def run(tx: Tx) -> None:
             rows = tx.rows
@@ -39,16 +41,16 @@ class Leader:
                 return rows(sql, params)  # type: ignore[arg-type,return-value]
 
             tx.rows = counting  # type: ignore[method-assign,assignment]
-            state.run_commit(tx, GROUP, commit, SEGMENTS, written=self.written, subscribed={1})
+            state.run_commit(tx, GROUP, commit, SEGMENTS, joining=self.joining)
             del tx.rows
 
         self._catalog.write(run, locks=state.locks(GROUP, commit))
 
 
 def stored(catalog: Catalog, segment_id: int) -> Progress:
-    found = catalog.read(lambda tx: progress.get(tx, GROUP, segment_id))
+    found = catalog.read(lambda tx: load(tx, GROUP, segment_id))
     assert found is not None
-    return decode(found)
+    return found
 
 
 def test_what_only_this_leader_writes_is_not_read_again(catalog: Catalog) -> None:
@@ -79,6 +81,12 @@ def test_what_somebody_else_has_written_is_kept(catalog: Catalog) -> None:
 def test_a_commit_that_failed_leaves_no_wrong_belief(catalog: Catalog) -> None:
     leader = Leader(catalog)
     leader.store({"orders/0": Progress(3)})
-    leader.written[10] = Progress(4).encode()  # as after a commit that was undone
+
+    def undone(tx: Tx) -> None:
+        leader.joining.put(tx, [write_of(GROUP, 10, leader.token, Progress(4))])
+        raise RuntimeError("undone")
+
+    with pytest.raises(RuntimeError):
+        catalog.write(undone)
     leader.store({"orders/0": Progress(5)})
     assert stored(catalog, 10) == Progress(5)

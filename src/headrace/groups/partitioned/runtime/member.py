@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -58,8 +56,7 @@ from headrace.groups.partitioned.runtime.ownership import Taken
 from headrace.groups.partitioned.runtime.requests import Asked, owner_of, segments_of
 from headrace.groups.partitioned.runtime.units import Layout, SegmentsMoved
 from headrace.groups.progress import Progress
-from headrace.host.host import Host
-from headrace.host.timers import now_ms
+from headrace.host import Host
 
 LOUD = frozenset({Verdict.WAITING, Verdict.EVICTED, Verdict.FENCED})
 """Decisions that a person should hear of without asking."""
@@ -82,7 +79,7 @@ class _Partition(Owner):
     """A partition (or share) that this instance consumes, and the units that it stands for."""
 
     def __init__(self, member: Member, partition: int, token: int) -> None:
-        super().__init__(member.consumer)
+        super().__init__(member.host, member.consumer)
         self._member = member
         self._partition = partition
         self.token = token
@@ -154,10 +151,9 @@ class Member:
         self.name = GroupName(stream, group)
         self.member = member
         self.pin = self.name.pin(member)
-        self._host = host
+        self.host = host
         self._options = join_options(self.name, member, **options)  # type: ignore[arg-type]
-        instance = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
-        self.core = Instance(member, instance, self._options.timings)
+        self.core = Instance(member, host.clock.local_name(), self._options.timings)
         self._consumer: Consumer | None = None
         self._hub: Hub | None = None
         self._taken: dict[int, Taken] = {}  # what each partition stands for, under its token
@@ -165,7 +161,7 @@ class Member:
         self._inbox: deque[Event] = deque()
         self._busy = False
         self._changed = asyncio.Event()
-        self._rechecks: asyncio.Task[None] | None = None
+        self._rechecking = False
 
     # -- for the application ------------------------------------------------------------
 
@@ -183,9 +179,9 @@ class Member:
 
     async def open(self) -> None:
         """Join the group; with ``async with`` this is done for you."""
-        await self._host.in_thread(warm_up)
-        self._consumer = Consumer(self._host, self._options.consumer, CatalogAcks(self._host))
-        self._hub = hub_of(self._host)
+        await self.host.in_thread(warm_up)
+        self._consumer = Consumer(self.host, self._options.consumer, CatalogAcks(self.host))
+        self._hub = hub_of(self.host)
         await self._hub.join(self)
 
     async def close(self) -> None:
@@ -199,7 +195,8 @@ class Member:
             ttl_s = self._options.timings.pin_ttl_ms / 1000
             try:
                 # Without an answer the pin runs out by itself.
-                await asyncio.wait_for(self.wait_for(Phase.CLOSED), ttl_s)
+                async with self.host.timeout(ttl_s):
+                    await self.wait_for(Phase.CLOSED)
                 with suppress(HeadraceError):
                     await self._hub.record.flush()
             except TimeoutError:
@@ -272,7 +269,7 @@ class Member:
         self._busy = True
         try:
             while self._inbox:
-                for effect in self.core.handle(self._inbox.popleft(), now_ms()):
+                for effect in self.core.handle(self._inbox.popleft(), self.host.now_ms()):
                     self._carry_out(effect)
         finally:
             self._busy = False
@@ -343,25 +340,39 @@ class Member:
     ) -> list[OwnedUnit]:
         """Claim the segments of a share that became readable, beside those that are held."""
         owner, stream = owner_of(self, self.core.pin_token or 0), self.name.stream
-        segments = await self._host.in_thread(
-            self._host.log.catalog.read, lambda tx: segments_of(tx, names=[stream])[stream]
+        segments = await self.host.in_thread(
+            self.host.log.catalog.read, lambda tx: segments_of(tx, names=[stream])[stream]
         )
 
         def run(tx: Tx) -> list[OwnedUnit]:
             return ownership.follow(tx, self.name, owner, partition, token, held, segments)
 
         locks = ownership.claim_locks(self.name, owner, [partition], segments)
-        found = await self._host.in_transaction(run, locks)
+        found = await self.host.in_transaction(run, locks)
         taken = self._taken.get(partition)
         if taken is not None and taken.token == token:
             units = (*taken.units, *found)
             self._taken[partition] = msgspec.structs.replace(taken, units=units)
         return found
 
+    @property
+    def held(self) -> list[tuple[str, str, int]]:
+        """(group, unit, token) of what is consumed here."""
+        open_units = (unit for each in self._holdings.values() for unit in each.units.values())
+        return [(unit.group, unit.unit, unit.token) for unit in open_units]
+
+    def lost(self, units: Sequence[Fenced]) -> None:
+        """Units were taken away (by a seek): claim them anew, and go on from where they are."""
+        gone = {(fenced.group, fenced.unit, fenced.token) for fenced in units}
+        for holding in list(self._holdings.values()):
+            if any((u.group, u.unit, u.token) in gone for u in holding.units.values()):
+                holding.lost()
+
     def recheck(self) -> None:
         """A stream is gone, or was made anew: see what became of the group."""
-        if self._rechecks is None and self.core.phase is not Phase.CLOSED:
-            self._rechecks = asyncio.get_running_loop().create_task(self._recheck())
+        if not self._rechecking and self.core.phase is not Phase.CLOSED:
+            self._rechecking = True
+            self.host.spawn(self._recheck())
 
     async def _recheck(self) -> None:
         """If the group is there, claim what is owned once more."""
@@ -373,4 +384,4 @@ class Member:
         except HeadraceError as error:
             _log.warning("%s: %s", self, error)
         finally:
-            self._rechecks = None
+            self._rechecking = False

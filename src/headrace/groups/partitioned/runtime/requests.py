@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from headrace.catalog import Tx, entries, leases, streams
-from headrace.errors import HeadraceError
+from headrace.errors import Fenced, HeadraceError
 from headrace.groups.partitioned.core.membership import Instance
 from headrace.groups.partitioned.core.messages import (
     AcquirePin,
@@ -56,8 +56,17 @@ class Joined(Protocol):
         """The lease of its member."""
         ...
 
+    @property
+    def held(self) -> list[tuple[str, str, int]]:
+        """(group, unit, token) of what it consumes."""
+        ...
+
     def feed(self, event: Event) -> None:
         """Let the instance hear of something, and carry out what it asks for."""
+        ...
+
+    def lost(self, units: Sequence[Fenced]) -> None:
+        """Some units are not its own any more, by what the catalog says."""
         ...
 
     def took(self, taken: Taken) -> None:

@@ -18,13 +18,12 @@ in order (:mod:`headrace.log.order`).
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from enum import Enum
 
 from headrace.catalog import Tx, claims, streams
 from headrace.catalog import progress as stored
 from headrace.errors import HeadraceError
-from headrace.groups.consumer.acks import decode
 from headrace.groups.consumer.types import OwnedUnit
 from headrace.groups.partitioned.core.config import (
     ElasticGroupConfig,
@@ -34,7 +33,8 @@ from headrace.groups.partitioned.core.config import (
 )
 from headrace.groups.partitioned.core.pins import Owner
 from headrace.groups.partitioned.names import GroupName
-from headrace.groups.progress import Progress
+from headrace.groups.progress import Progress, store
+from headrace.groups.progress.store import Place, load, load_all
 from headrace.log import order
 
 
@@ -140,16 +140,17 @@ def units_of_share(
     ``locked`` are the segments whose claims the caller has locked.
     """
     share = name.share(owner.member)
-    places = {segment.number: progress_in(tx, share, segment) for segment in stream.segments}
+    found = load_all(tx, share)
+    places = {s.number: retained(found.get(s.id), s) for s in stream.segments}
     floors = {number: progress.floor for number, progress in places.items()}
     for segment in stream.segments:
         if segment.number in held:
             # Trimming does not end what is in the owner's hands: it tells when it is through.
-            floors[segment.number] = stored_in(tx, share, segment).floor
+            floors[segment.number] = found.get(segment.id, Progress()).floor
     ready = set(order.standing_at(stream.segments, floors).ready)
     rest = config.filter or ">"
     filters = tuple(f"{p}.{rest}" for p in config.assignment().get(owner.member, ()))
-    found = []
+    units = []
     for segment in stream.segments:
         if segment.number not in ready or segment.number in held:
             continue
@@ -158,7 +159,7 @@ def units_of_share(
         claim = claims.get(tx, share, str(segment.number))
         if claim is None or claim.owner != owner.encode():
             claim = claims.take(tx, share, str(segment.number), owner.encode())
-        found.append(
+        units.append(
             OwnedUnit(
                 group=share,
                 unit=str(segment.number),
@@ -171,16 +172,30 @@ def units_of_share(
                 strip=1,
             )
         )
-    return found
+    return units
+
+
+def seek(tx: Tx, name: GroupName, reader: str, places: Mapping[int, tuple[int, Progress]]) -> None:
+    """Put a reader of the group where it is told to: {segment's number: (its id, place)}.
+
+    A reader is the group, the share of a member (``progress_names``), or the partition job.  Holds
+    :func:`seek_locks`.
+    """
+    store.seek(tx, reader, [Place(str(number), *place) for number, place in places.items()])
+    tx.notify(stored.seek_channel(name.key))
+
+
+def seek_locks(name: GroupName, reader: str, numbers: Iterable[int]) -> list[str]:
+    """What a seek depends on."""
+    return [name.lock, *store.seek_locks(reader, map(str, numbers))]
 
 
 def progress_in(tx: Tx, group: str, segment: streams.Segment) -> Progress:
     """Where a group is in a segment; what was trimmed before it came by is not waited for."""
-    found = stored_in(tx, group, segment)
+    return retained(load(tx, group, segment.id), segment)
+
+
+def retained(found: Progress | None, segment: streams.Segment) -> Progress:
+    """Progress in a segment from where it begins by now."""
+    found = found or Progress()
     return found if found.floor >= segment.tail else found.merge(Progress(segment.tail))
-
-
-def stored_in(tx: Tx, group: str, segment: streams.Segment) -> Progress:
-    """What is stored of a group's progress in a segment."""
-    row = stored.get(tx, group, segment.id)
-    return Progress() if row is None else decode(row)

@@ -27,13 +27,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.catalog import Tx, entries, streams
-from headrace.catalog import progress as stored
+from headrace.catalog import Tx, entries, markers, streams
 from headrace.errors import GroupUpdateError, RoundOvertakenError, UnknownGroupError
 from headrace.groups.partitioned.core.changes import check_change
 from headrace.groups.partitioned.core.config import ElasticGroupConfig, decode_elastic
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
 from headrace.groups.progress import Progress
+from headrace.groups.progress.store import join, load_all
 from headrace.log import order
 from headrace.log.events import COLUMNS, REQUIRED
 from headrace.subjects import match_array, partition_array
@@ -50,6 +50,8 @@ class SegmentRead(msgspec.Struct, frozen=True):
     segment_id: int
     start: int
     end: int
+    place: int
+    """Where earlier rounds had come; below ``start`` if the segment was trimmed since."""
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -80,7 +82,8 @@ def plan_round(tx: Tx, name: GroupName, *, events_max: int = ROUND_EVENTS_MAX) -
     queue = streams.require(tx, name.work_queue)
     room = _room(tx, name, config, queue)
     left = events_max if room is None else min(events_max, room)
-    places = {s.number: _place(tx, name, s) for s in source.segments}
+    stored = load_all(tx, name.partition_job)
+    places = {s.number: stored.get(s.id, Progress()).floor for s in source.segments}
     floors = {s.number: max(s.tail, places[s.number]) for s in source.segments}
     ids = {s.number: s.id for s in source.segments}
     return Round(
@@ -89,16 +92,16 @@ def plan_round(tx: Tx, name: GroupName, *, events_max: int = ROUND_EVENTS_MAX) -
         source_id=source.id,
         queue_id=queue.id,
         reads=tuple(
-            SegmentRead(number, ids[number], start, end)
+            SegmentRead(number, ids[number], start, end, places[number])
             for number, start, end in next_reads(source.segments, floors, left)
         ),
         trimmed=tuple(
-            SegmentRead(s.number, s.id, s.tail, s.tail)
+            SegmentRead(s.number, s.id, s.tail, s.tail, places[s.number])
             for s in source.segments
             if s.sealed and places[s.number] < s.tail == s.head
         ),
         room=room,
-        behind=sum(s.head - floors[s.number] for s in source.segments),
+        behind=sum(markers.events_in(tx, s, [(floors[s.number], s.head)]) for s in source.segments),
     )
 
 
@@ -138,23 +141,21 @@ def commit_round(tx: Tx, planned: Round, append: Callable[[Tx], T]) -> T:
         check_change(planned.config, _config(tx, name))
     except (UnknownGroupError, GroupUpdateError) as error:
         raise RoundOvertakenError(name.key, f"the group has changed: {error}") from error
-    queue = tx.row("SELECT name FROM streams WHERE id = ?", (planned.queue_id,))
-    if queue is None or queue[0] != name.work_queue:
+    if streams.name_of(tx, planned.queue_id) != name.work_queue:
         raise RoundOvertakenError(name.key, "its work queue was made anew")
     # What was finished by trimming is written down too: a round that was planned before has read
     # it, and must not come after those that take it for finished.
-    places = (*planned.trimmed, *planned.reads)
-    for read in places:
-        row = stored.get(tx, name.partition_job, read.segment_id)
-        floor = 0 if row is None else row.floor
-        # Trimming may move the start of a read past the place that was recorded, never back.
-        if floor > read.start:
-            raise RoundOvertakenError(
-                name.key, f"segment {read.segment} was read up to {floor} by another round"
-            )
+    reads = (*planned.trimmed, *planned.reads)
+    stored = load_all(tx, name.partition_job, [read.segment_id for read in reads])
+    for read in reads:
+        place = stored.get(read.segment_id, Progress()).floor
+        if place != read.place:
+            what = f"read up to {place} by another round"
+            if place < read.place:
+                what = f"put back to {place}"
+            raise RoundOvertakenError(name.key, f"segment {read.segment} was {what}")
     appended = append(tx)
-    for read in places:
-        stored.put(tx, stored.Progress(name.partition_job, read.segment_id, read.end))
+    join(tx, name.partition_job, {read.segment_id: Progress(read.end) for read in reads})
     return appended
 
 
@@ -205,25 +206,16 @@ def _without_null_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def unconsumed(tx: Tx, name: GroupName, queue: streams.Stream) -> int:
     """Events in the queue that the group has not acked."""
-    count = 0
-    for segment in queue.segments:
-        row = stored.get(tx, name.key, segment.id)
-        count += segment.head
-        if row is not None:
-            progress = Progress.decode(row.state) if row.state else Progress(row.floor)
-            count -= progress.floor + sum(hi - lo for lo, hi in progress.ranges)
-    return count
+    acked = load_all(tx, name.key, [segment.id for segment in queue.segments])
+    return sum(segment.head for segment in queue.segments) - sum(
+        progress.floor + sum(hi - lo for lo, hi in progress.ranges) for progress in acked.values()
+    )
 
 
 def _room(tx: Tx, name: GroupName, config: ElasticGroupConfig, queue: streams.Stream) -> int | None:
     if not config.buffered_events_max:
         return None
     return max(0, config.buffered_events_max - unconsumed(tx, name, queue))
-
-
-def _place(tx: Tx, name: GroupName, segment: streams.Segment) -> int:
-    row = stored.get(tx, name.partition_job, segment.id)
-    return 0 if row is None else row.floor
 
 
 def _config(tx: Tx, name: GroupName) -> ElasticGroupConfig:

@@ -4,9 +4,9 @@ Theory of operation
 -------------------
 There is nobody to share with, so there is no leader and few rules.  A segment is claimed when it
 is ready (:mod:`headrace.log.order`).  When it is read to its end, that is recorded, and only then
-may what follows from it be claimed: whoever runs the session next begins where this one was.  A
-unit that is refused is claimed again; if the session itself belongs to somebody else by then, the
-claim finds that out.
+may what follows from it be claimed: whoever runs the session next begins where this one was.  That
+it is finished is for the catalog to say, since a seek may take it back.  A unit that is refused is
+claimed again; if the session itself belongs to somebody else by then, the claim finds that out.
 
 The core is told what the log and the catalog show, and what became of its requests.  It says what
 to claim, what to record and what to drop.
@@ -29,7 +29,7 @@ class PrivateStatus(StrEnum):
     CLAIMING = "claiming"
     OPEN = "open"
     ENDING = "ending"
-    FINISHED = "finished"
+    LEAVING = "leaving"
 
 
 PRIVATE_TRANSITIONS: Final[dict[tuple[PrivateStatus, str], PrivateStatus]] = {
@@ -40,12 +40,13 @@ PRIVATE_TRANSITIONS: Final[dict[tuple[PrivateStatus, str], PrivateStatus]] = {
     (PrivateStatus.OPEN, "refused"): PrivateStatus.ABSENT,
     (PrivateStatus.OPEN, "given back"): PrivateStatus.ABSENT,
     (PrivateStatus.OPEN, "stream gone"): PrivateStatus.ABSENT,
-    (PrivateStatus.ENDING, "end recorded"): PrivateStatus.FINISHED,
+    (PrivateStatus.ENDING, "end recorded"): PrivateStatus.LEAVING,
     (PrivateStatus.ENDING, "refused"): PrivateStatus.ABSENT,
     (PrivateStatus.ENDING, "given back"): PrivateStatus.ABSENT,
     (PrivateStatus.ENDING, "stream gone"): PrivateStatus.ABSENT,
-    (PrivateStatus.FINISHED, "given back"): PrivateStatus.FINISHED,
-    (PrivateStatus.FINISHED, "stream gone"): PrivateStatus.ABSENT,
+    (PrivateStatus.LEAVING, "refused"): PrivateStatus.ABSENT,
+    (PrivateStatus.LEAVING, "given back"): PrivateStatus.ABSENT,
+    (PrivateStatus.LEAVING, "stream gone"): PrivateStatus.ABSENT,
 }
 """Every change of a segment's status, by what causes it."""
 
@@ -84,9 +85,8 @@ class PrivateSegments:
 
         A stream that was deleted and made anew has other rows under the same names.
         """
-        gone = [u for u, row in self._rows.items() if rows.get(u) != row]
-        drop = [u for u in gone if self.status(u) is not PrivateStatus.FINISHED]
-        for unit in gone:
+        drop = [unit for unit, row in self._rows.items() if rows.get(unit) != row]
+        for unit in drop:
             self._move(unit, "stream gone")
         over = {unit for unit, row in finished.items() if rows.get(unit) == row}
         ready = order.standing({unit: predecessors[unit] for unit in rows}, over).ready
@@ -120,7 +120,7 @@ class PrivateSegments:
         self._move(unit, "refused")
 
     def given_back(self, unit: Unit) -> None:
-        """The consumer has let go of a unit: it was finished, or the subscription ends."""
+        """The consumer has let go of a unit: it is finished, or the subscription ends."""
         self._move(unit, "given back")
 
     def _move(self, unit: Unit, cause: str) -> None:

@@ -39,7 +39,7 @@ from headrace.groups.shared.core.settings import BorrowerSettings
 from headrace.groups.shared.runtime.reports import Report, Waiting
 from headrace.groups.shared.runtime.settling import Doubt, Settler, Verdict, segment_ids
 from headrace.groups.shared.runtime.state import claim_unit
-from headrace.host.host import Host
+from headrace.host import Host
 
 
 class Post(Protocol):
@@ -130,7 +130,7 @@ class Borrowing(Owner):
     def __init__(
         self, post: Post, sink: UnitSink, session: str, incarnation: int, settings: BorrowerSettings
     ) -> None:
-        super().__init__(sink)
+        super().__init__(post.host, sink)
         self._post = post
         self._session = session
         self._handler = Handler(Agent(session, incarnation, settings))

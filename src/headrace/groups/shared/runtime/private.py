@@ -6,23 +6,21 @@ the same session.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
-from headrace.catalog import Tx, claims, entries, streams
-from headrace.catalog.wake import calling_on
+from headrace.catalog import Tx, claims, entries, progress, streams
 from headrace.errors import Fenced, SessionTakenOverError
 from headrace.groups.consumer import OwnedUnit
-from headrace.groups.consumer.acks import load
 from headrace.groups.owner import Owner, UnitSink
 from headrace.groups.progress import Progress
+from headrace.groups.progress.store import load
 from headrace.groups.shared import sessions, starts
 from headrace.groups.shared.core.messages import Unit
 from headrace.groups.shared.core.private import PrivateSegments
 from headrace.groups.shared.runtime.leading import LOOK_COST_FACTOR
 from headrace.groups.shared.runtime.listing import Look, Segments
 from headrace.groups.shared.runtime.state import claim_unit, unit_of_claim
-from headrace.host.host import Host
+from headrace.host import Host
 
 PAUSE_S = 0.05
 
@@ -36,15 +34,14 @@ class Private(Owner):
     def __init__(
         self, host: Host, consumer: UnitSink, session: str, token: int, filter: str
     ) -> None:
-        super().__init__(consumer)
-        self._host = host
+        super().__init__(host, consumer)
         self._session = session
         self._token = token
         self.filter = filter
         self.group = sessions.private_group(session, filter)
         self._core = PrivateSegments()
         self._segments = Segments(filter)
-        self._listening: dict[int, Callable[[], None]] = {}
+        self._listening: dict[str, Callable[[], None]] = {}
 
     def __str__(self) -> str:
         return f"session {self._session}"
@@ -82,14 +79,11 @@ class Private(Owner):
         if not ending:
             return
 
-        def record(tx: Tx) -> list[OwnedUnit]:
-            lost = []
+        def record(tx: Tx) -> list[Fenced]:
+            lost = claims.lost(tx, [(unit.group, unit.unit, unit.token) for unit in ending])
+            gone = {fenced.unit for fenced in lost}
             for unit in ending:
-                try:
-                    claims.check(tx, self.group, unit.unit, unit.token)
-                except Fenced:
-                    lost.append(unit)
-                else:
+                if unit.unit not in gone:
                     place = unit_of_claim(unit.unit)
                     starts.put_finished(tx, self.group, place, unit.segment_id)
             return lost
@@ -97,22 +91,24 @@ class Private(Owner):
         locks = [claims.lock(self.group, unit.unit) for unit in ending]
         bucket = entries.lock(starts.finished_bucket(self.group))
         lost = await self._host.in_transaction(record, (*locks, bucket))
-        here = [unit for unit in ending if self.units.get(unit.unit) is unit]
-        for unit in lost:
-            if unit in here:
-                self.drop(unit)
-                self.refused(unit)
-        done = [unit for unit in here if unit not in lost]
+        for fenced in lost:
+            self._lose(fenced)
+        done = [unit for unit in ending if self.units.get(unit.unit) is unit]
         self._core.recorded(unit_of_claim(unit.unit) for unit in done)
         self.drain(done)
 
     async def _claim_due(self) -> list[OwnedUnit]:
-        def look(tx: Tx) -> tuple[Look, dict[Unit, int]]:
-            return self._segments.look(tx, everything=True), starts.finished(tx, self.group)
+        held = [(unit.group, unit.unit, unit.token) for unit in self.units.values()]
+
+        def look(tx: Tx) -> tuple[Look, dict[Unit, int], list[Fenced]]:
+            found = self._segments.look(tx, everything=True)
+            return found, starts.finished(tx, self.group), claims.lost(tx, held)
 
         catalog = self._host.log.catalog
-        found, finished = await self._host.in_thread(catalog.read, look, snapshot=True)
+        found, finished, lost = await self._host.in_thread(catalog.read, look, snapshot=True)
         self._listen(found)
+        for fenced in lost:
+            self._lose(fenced)
         self._segments.changes(found)
         rows = {unit: place.segment_id for unit, place in found.places.items()}
         before = {unit: self._segments.predecessors(unit) for unit in rows}
@@ -128,6 +124,13 @@ class Private(Owner):
             raise
         self._core.claimed(todo.claim)
         return owned
+
+    def _lose(self, fenced: Fenced) -> None:
+        """Somebody has taken a unit away (a seek, too); it is claimed anew if it is still ours."""
+        unit = self.units.get(fenced.unit)
+        if unit is not None and unit.token == fenced.token:
+            self.drop(unit, fenced)
+            self.refused(unit)
 
     async def _claim(self, due: list[Unit], found: Look) -> list[OwnedUnit]:
         owner = f"{self._session}:{self._token}"
@@ -158,11 +161,7 @@ class Private(Owner):
         return await self._host.in_transaction(claim, (*sessions.locks(self._session), *locks))
 
     def _listen(self, found: Look) -> None:
-        """Hear of appends, splits and merges of the streams there are."""
-        if self.over:
-            return
-        heard = calling_on(asyncio.get_running_loop(), self.follow)
-        catalog = self._host.log.catalog
-        for stream_id in found.streams.keys() - self._listening.keys():
-            channel = streams.channel(stream_id)
-            self._listening[stream_id] = catalog.subscribe(channel, heard)
+        """Hear of appends, splits, merges and seeks."""
+        channels = {progress.seek_channel(self.group), *map(streams.channel, found.streams)}
+        for channel in sorted(channels - self._listening.keys()) if not self.over else ():
+            self._listening[channel] = self._host.on_news(channel, self.follow)

@@ -6,14 +6,14 @@ checks the token of the group's lease first, so a leader that was replaced canno
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 import msgspec
 
 from headrace.catalog import Tx, claims, entries, leases, progress
-from headrace.groups.consumer.acks import decode
-from headrace.groups.progress import Progress
+from headrace.groups.progress import Progress, store
+from headrace.groups.progress.store import Joining, Place, load_all, write_of
 from headrace.groups.shared import starts
 from headrace.groups.shared.core.messages import Unit, unit_of
 from headrace.groups.shared.core.records import ClaimRecord, Commit, ProgressRecord, StoredUnit
@@ -63,16 +63,8 @@ def decode_handed(data: bytes) -> list[Handed]:
 
 def load(tx: Tx, group: str, filter: str) -> list[StoredUnit]:
     """Everything that is stored about the units of a group that exist."""
-    tokens = {
-        unit_of_claim(name): int(token)
-        for name, token in tx.rows("SELECT unit, token FROM claims WHERE group_name = ?", (group,))
-    }
-    rows = {
-        int(segment_id): (int(floor), bytes(state))
-        for segment_id, floor, state in tx.rows(
-            "SELECT segment_id, floor, state FROM progress WHERE group_name = ?", (group,)
-        )
-    }
+    tokens = {unit_of_claim(claim.unit): claim.token for claim in claims.of_group(tx, group)}
+    rows = load_all(tx, group)
     over = starts.finished(tx, group)
     stored = []
     for stream in starts.matching(tx, filter):
@@ -82,9 +74,8 @@ def load(tx: Tx, group: str, filter: str) -> list[StoredUnit]:
             found = rows.get(segment.id)
             if found is None and not token:
                 continue
-            place = progress.Progress(group, segment.id, *(found or (segment.tail, b"")))
             finished = over.get(unit) == segment.id
-            stored.append(StoredUnit(unit, token, decode(place), finished))
+            stored.append(StoredUnit(unit, token, found or Progress(segment.tail), finished))
     return stored
 
 
@@ -127,84 +118,63 @@ def run_commit(
     commit: Commit,
     segments: Mapping[Unit, SegmentKey],
     part: int = 0,
-    written: dict[int, bytes] | None = None,
-    subscribed: Collection[int] = (),
+    joining: Joining | None = None,
 ) -> list[tuple[Unit, Progress]]:
     """Store a commit; returns the merged progress of each unit that it claims.
 
-    `written` is what this leader wrote last, per segment: a row that is still that needs no
-    merging.  `subscribed` are streams that are known to be subscribed.
+    ``joining`` is what stores the progress of one leader from its beginning to its end.
 
     Raises ``LeaseLost`` if somebody else leads, and ``Fenced`` if a claim's token is not new.
     """
     leases.check(tx, lease_name(group), commit.token)
-    written = {} if written is None else written
     known = [record for record in commit.progress if record.unit in segments]
-    if not commit.claims and _put_again(tx, group, known, segments, written):
-        starts.forget(tx, group, commit.forget)
-        return []
-    for stream_id in {segments[record.unit].stream_id for record in known}:
-        if stream_id not in subscribed:
-            progress.subscribe(tx, stream_id, group)
-    wanted = {r.unit for r in known} | {r.unit for r in commit.claims if r.unit in segments}
-    stored = _read(tx, group, [segments[unit].segment_id for unit in wanted])
-    fresh: list[tuple[str, int, int, bytes]] = []
+    streams_of = {}
+    writes = []
     for record in known:
-        key = segments[record.unit].segment_id
-        before = stored.get(key)
-        if before is None or before.state == written.get(key):
-            merged = record.progress
-        else:
-            merged = decode(before).merge(record.progress)
-        state = merged.encode()
-        if merged is record.progress or merged == record.progress:
-            written[key] = state
-        else:
-            # What was acked without the leader's knowing is not in what it will write next.
-            written.pop(key, None)
-        if before is None or before.state != state:
-            fresh.append((group, key, merged.floor, state))
-            stored[key] = progress.Progress(group, key, merged.floor, state)
-    if fresh:
-        tx.executemany(_PUT, fresh)
+        key = segments[record.unit]
+        streams_of[key.segment_id] = key.stream_id
+        writes.append(write_of(group, key.segment_id, commit.token, record.progress))
+    new = (joining or Joining()).put(tx, writes)
+    for stream_id in {streams_of[segment_id] for segment_id in new}:
+        # A group has rows from the beginning in the streams that there were then.
+        progress.subscribe(tx, stream_id, group)
     for record in known:
         if record.finished:
             starts.put_finished(tx, group, record.unit, segments[record.unit].segment_id)
-    claimed = []
-    for claim in commit.claims:
-        claims.grant(tx, group, claim_unit(group, claim.unit), claim.borrower, claim.unit_token)
-        found = segments.get(claim.unit)
-        here = stored.get(found.segment_id) if found else None
-        claimed.append((claim.unit, decode(here) if here else Progress()))
+    claimed = _claim(tx, group, commit, segments) if commit.claims else []
     _put_handed(tx, group, commit, claimed, part)
     starts.forget(tx, group, commit.forget)
     return claimed
 
 
-def _put_again(
-    tx: Tx,
-    group: str,
-    records: Sequence[ProgressRecord],
-    segments: Mapping[Unit, SegmentKey],
-    written: dict[int, bytes],
-) -> bool:
-    """Store progress where nobody else has stored any since this leader last did, unread.
+def _claim(
+    tx: Tx, group: str, commit: Commit, segments: Mapping[Unit, SegmentKey]
+) -> list[tuple[Unit, Progress]]:
+    """Store who owns units now; returns how far the group has come in each."""
+    for claim in commit.claims:
+        claims.grant(tx, group, claim_unit(group, claim.unit), claim.borrower, claim.unit_token)
+    ids = {c.unit: segments[c.unit].segment_id for c in commit.claims if c.unit in segments}
+    here = load_all(tx, group, list(ids.values()))
+    return [(c.unit, here.get(ids.get(c.unit, -1), Progress())) for c in commit.claims]
 
-    False if that is not so everywhere: the rest is to be merged, what is stored here stays.
+
+def seek(tx: Tx, group: str, places: Mapping[Unit, tuple[int, Progress]]) -> None:
+    """Put a group, or a private subscription, where it is told to: {unit: (segment, place)}.
+
+    The leader loses its lease: what it knows is from before.  Units that were finished are not
+    any more; those that follow from them wait for them again.  Holds :func:`seek_locks`.
     """
-    fresh: list[tuple[int, bytes, str, int, bytes]] = []
-    for record in records:
-        key = segments[record.unit].segment_id
-        before = written.get(key)
-        if before is None or record.finished:
-            return False
-        place = record.progress
-        fresh.append((place.floor, place.encode(), group, key, before))
-    if tx.executemany(_PUT_AGAIN, fresh) != len(fresh):
-        return False
-    for _, state, _, key, _ in fresh:
-        written[key] = state
-    return True
+    leases.fence(tx, lease_name(group))
+    starts.forget(tx, group, places.keys() & starts.finished(tx, group).keys())
+    named = [Place(claim_unit(group, unit), *place) for unit, place in places.items()]
+    store.seek(tx, group, named)
+
+
+def seek_locks(group: str, units: Iterable[Unit]) -> tuple[str, ...]:
+    """What a seek depends on."""
+    names = store.seek_locks(group, [claim_unit(group, unit) for unit in units])
+    finished = entries.lock(starts.finished_bucket(group))
+    return (leases.lock(lease_name(group)), finished, *names)
 
 
 def _put_handed(
@@ -221,27 +191,5 @@ def _put_handed(
         entries.put(tx, starts.handed_bucket(group), slot, _encoder.encode(handed))
 
 
-def _read(tx: Tx, group: str, ids: Sequence[int]) -> dict[int, progress.Progress]:
-    found: dict[int, progress.Progress] = {}
-    for begin in range(0, len(ids), 200):
-        part = ids[begin : begin + 200]
-        marks = ", ".join("?" * len(part))
-        for segment_id, floor, state in tx.rows(
-            "SELECT segment_id, floor, state FROM progress "
-            f"WHERE group_name = ? AND segment_id IN ({marks})",
-            (group, *part),
-        ):
-            found[segment_id] = progress.Progress(group, segment_id, floor, bytes(state))
-    return found
-
-
-_PUT = (
-    "INSERT INTO progress (group_name, segment_id, floor, state) VALUES (?, ?, ?, ?) "
-    "ON CONFLICT (group_name, segment_id) DO UPDATE "
-    "SET floor = excluded.floor, state = excluded.state WHERE excluded.floor >= progress.floor"
-)
-_PUT_AGAIN = (
-    "UPDATE progress SET floor = ?, state = ? WHERE group_name = ? AND segment_id = ? AND state = ?"
-)
 _encoder = msgspec.msgpack.Encoder()
 _handed: msgspec.msgpack.Decoder[list[Handed]] = msgspec.msgpack.Decoder(list[Handed])

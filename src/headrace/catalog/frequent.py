@@ -1,0 +1,78 @@
+"""News of what changes many times a second, told at intervals.
+
+Every ack moves the progress of its group, and there may be thousands a second; whoever follows it
+wants to know that it moved and looks for itself how far.  So a commit tells of such channels only
+if this process has told of none within the last ``EVERY_S``.  Otherwise they wait, and a thread
+tells of all of them together when that time is over: the last change is always told, unless the
+process dies first.
+
+It costs a commit two looks at a clock and a set, and a process twenty messages a second at most,
+to those who wait for such a channel only: the others are not woken.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from headrace.catalog.transaction import FREQUENT
+
+EVERY_S = 0.05
+
+
+class Frequent:
+    """Decides what is told with a commit, and tells of the rest in time."""
+
+    def __init__(self, tell: Callable[[set[str]], None]) -> None:
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._late: set[str] = set()
+        self._next_s = 0.0
+        self._wanted = threading.Event()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def due(self, channels: set[str]) -> tuple[set[str], set[str]]:
+        """Before a commit: the channels to tell of with it, and those for :meth:`later`."""
+        often = {channel for channel in channels if channel.startswith(FREQUENT)}
+        if not often:
+            return channels, often
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return channels - often, often
+        self._next_s = now_s + EVERY_S
+        return channels, set()
+
+    def later(self, channels: set[str]) -> None:
+        """After the commit: tell of these within ``EVERY_S``."""
+        if channels <= self._late:
+            return  # nobody is told of what stands in there before it is taken out
+        with self._lock:
+            self._late |= channels
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="headrace-frequent", daemon=True
+                )
+                self._thread.start()
+        self._wanted.set()
+
+    def close(self) -> None:
+        """Tell of what is left, and stop; there are no more commits."""
+        self._closing.set()
+        self._wanted.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._closing.wait(max(0.0, self._next_s - time.monotonic()))
+            with self._lock:
+                self._wanted.clear()
+                late, self._late = self._late, set()
+                self._next_s = time.monotonic() + EVERY_S
+            if late:
+                self._tell(late)
+            if self._closing.is_set():
+                return

@@ -1,0 +1,196 @@
+"""The one store of progress: every row of it is read and written here.
+
+Theory of operation
+-------------------
+A row says how far a group has come in a segment.  Several may write the same one: the owner of the
+unit, in the commits of its acks; the same owner, in transactions that join an ack with a publish;
+the leader of a shared group, for the owner; the round of a partition job.  They overlap, so nobody
+replaces what is there: what is written is *joined* to it.
+
+*Floors never fall*, and nothing that is acked is forgotten, whatever is written in whatever order.
+There is one exception, :func:`seek`, which puts a group where it is told to.  It takes the units
+from their owners in the same transaction.  An ack that was given before it is refused after it
+(``Fenced``), so none is carried across; whoever owns the unit next begins at the new place.  Each
+kind of writer is stopped by what it checks before it writes: a member, a private subscription and
+a transaction by the claim of the unit, a leader by its lease (``shared.state.seek`` takes it
+away), the round of a job by the place that it was planned from.
+
+*A row that is still what was written last* need not be read.  :class:`Joining` remembers, per row
+and token, what one owner tried to write last.  What an owner knows only grows while its token is
+the same.  So if the row is that, it holds nothing that the next write lacks, and is replaced
+unread; it does not matter whether the commit that is remembered was the one that wrote it.  A new
+token begins with no memory, since a seek may have come in between.
+
+Whoever writes tells of it on the group's channel (:func:`headrace.catalog.progress.channel`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from headrace.catalog import Tx, claims
+from headrace.catalog import progress as stored
+from headrace.errors import AlreadyAckedError, Fenced
+from headrace.groups.progress.record import Progress
+
+
+class Write(NamedTuple):
+    """What an owner knows of a segment, to be joined to its row."""
+
+    row: stored.Progress
+    """As it is stored if nobody else has written anything."""
+    token: int
+    progress: Progress
+
+
+class Place(NamedTuple):
+    """Where a group is to go on in a segment, and the unit whose owner has it."""
+
+    unit: str
+    segment_id: int
+    progress: Progress
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def decode(row: stored.Progress) -> Progress:
+    """A row as the record that it holds; older ones of a floor alone have no state."""
+    return Progress.decode(row.state) if row.state else Progress(row.floor)
+
+
+def load(tx: Tx, group: str, segment_id: int) -> Progress | None:
+    """A group's progress in a segment; None where it has none."""
+    return load_all(tx, group, (segment_id,)).get(segment_id)
+
+
+def load_all(tx: Tx, group: str, ids: Sequence[int] | None = None) -> dict[int, Progress]:
+    """A group's progress by segment, everywhere or in some; those without a row are left out."""
+    return {row.segment_id: decode(row) for row in stored.of_group(tx, group, ids)}
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+class Joining:
+    """The writes of one owner; see the module's text for what it remembers."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, int], Write] = {}
+
+    def put(self, tx: Tx, writes: Sequence[Write]) -> list[int]:
+        """Join progress to what is stored; returns the segments that had no row before."""
+        quick, rest = [], []
+        for write in writes:
+            row = write.row
+            place = row.group, row.segment_id
+            last = self._last.get(place)
+            if last is not None and last.token == write.token:
+                quick.append((row, last.row.state))
+            else:
+                rest.append(write)
+            self._last[place] = write
+            tx.notify(stored.channel(row.group))
+        if quick and stored.replace(tx, quick) != len(quick):
+            rest = list(writes)  # of some of them, somebody else has written the row
+        return self._join(tx, rest) if rest else []
+
+    def put_if_mine(
+        self, tx: Tx, writes: Sequence[Write], units: Sequence[str]
+    ) -> list[Fenced | None]:
+        """The same under the claims of units; says of each why it does not count, if so."""
+        results = [_check(tx, write, unit) for write, unit in zip(writes, units, strict=True)]
+        mine = [w for w, fenced in zip(writes, results, strict=True) if fenced is None]
+        if mine:
+            self.put(tx, mine)
+        return results
+
+    def _join(self, tx: Tx, writes: list[Write]) -> list[int]:
+        by_group: dict[str, list[Write]] = {}
+        for write in writes:
+            by_group.setdefault(write.row.group, []).append(write)
+        rows: list[stored.Progress] = []
+        new: list[int] = []
+        for group, of_group in by_group.items():
+            ids = [write.row.segment_id for write in of_group]
+            before = {row.segment_id: row for row in stored.of_group(tx, group, ids)}
+            for write in of_group:
+                at = write.row.segment_id
+                found = before.get(at)
+                if found is None:
+                    new.append(at)
+                    rows.append(write.row)
+                elif found.state != write.row.state:
+                    joined = decode(found).merge(write.progress)
+                    if joined != write.progress:
+                        # It holds what this owner does not know: its next write must join as well.
+                        self._last.pop((group, at), None)
+                    row = _row(group, at, joined)
+                    if row.state != found.state:
+                        rows.append(row)
+        stored.put(tx, *rows)
+        return new
+
+    def forget(self, writes: Iterable[Write]) -> None:
+        """These were not stored after all: an owner that begins anew may not know of them."""
+        for write in writes:
+            self._last.pop((write.row.group, write.row.segment_id), None)
+
+
+def write_of(group: str, segment_id: int, token: int, progress: Progress) -> Write:
+    """A write, ready to be made."""
+    return Write(_row(group, segment_id, progress), token, progress)
+
+
+def join(tx: Tx, group: str, places: Mapping[int, Progress]) -> None:
+    """Join progress to what is stored, by segment; for those who write now and then."""
+    Joining().put(tx, [write_of(group, at, 0, progress) for at, progress in places.items()])
+
+
+def ack_once(tx: Tx, unit: str, write: Write, begun: Progress) -> None:
+    """Join acks that are only given once, under the claim of their unit.
+
+    ``begun`` is where the owner began, in case nothing is stored yet.  Raises ``Fenced`` when the
+    token is stale, and ``AlreadyAckedError`` when any of it is acked already.
+    """
+    group, segment_id = write.row.group, write.row.segment_id
+    claims.check(tx, group, unit, write.token)
+    before = load(tx, group, segment_id) or begun
+    known, acked = before.acked(), write.progress
+    below = ((0, acked.floor),) if acked.floor else ()
+    for lo, hi in below + acked.ranges:
+        if known.ack_range(lo, hi) != hi - lo:
+            raise AlreadyAckedError(group, unit, lo, hi)
+    stored.put(tx, _row(group, segment_id, Progress.of(known, dict(before.attempts))))
+    tx.notify(stored.channel(group))
+
+
+def seek(tx: Tx, group: str, places: Sequence[Place]) -> None:
+    """Put a group where it is told to, back or forward: only here do floors fall.
+
+    Whoever owns one of the units loses it, and hears of it; holds :func:`seek_locks`.  Call it by
+    way of the group's kind, which has more to do: ``seek`` of ``partitioned.units`` and of
+    ``shared.state``.  Where a segment goes back, so must those that follow from it.
+    """
+    claims.fence(tx, group, [place.unit for place in places])
+    stored.reset(tx, *(_row(group, place.segment_id, place.progress) for place in places))
+    tx.notify(stored.seek_channel(group))
+    tx.notify(stored.channel(group))
+
+
+def seek_locks(group: str, units: Iterable[str]) -> list[str]:
+    """What a seek depends on: no ack may be committed between its two halves."""
+    return [claims.lock(group, unit) for unit in units]
+
+
+def _row(group: str, segment_id: int, progress: Progress) -> stored.Progress:
+    return stored.Progress(group, segment_id, progress.floor, progress.encode())
+
+
+def _check(tx: Tx, write: Write, unit: str) -> Fenced | None:
+    try:
+        claims.check(tx, write.row.group, unit, write.token)
+    except Fenced as fenced:
+        return fenced
+    return None
