@@ -25,7 +25,7 @@ SNAPSHOTS = 60_000
 RUN_EVENTS = 100
 
 
-def _log(events: int) -> OriginMap:
+def two_lanes(events: int) -> OriginMap:
     """Two origins in runs, as two regions' batches alternate."""
     log = OriginMap()
     offset = 0
@@ -36,11 +36,11 @@ def _log(events: int) -> OriginMap:
     return log
 
 
-def _every_other(first: int, count: int) -> tuple[tuple[int, int], ...]:
+def every_other(first: int, count: int) -> tuple[tuple[int, int], ...]:
     return tuple((2 * k + 1, 2 * k + 2) for k in range(first, first + count))
 
 
-def _delta(lane: str, ranges: tuple[tuple[int, int], ...]) -> CursorDelta:
+def delta(lane: str, ranges: tuple[tuple[int, int], ...]) -> CursorDelta:
     return CursorDelta("g", Life(), (LaneDelta(lane, Stamp(), 0, ranges),))
 
 
@@ -57,14 +57,12 @@ def _best(work: Callable[[int], object], repeats: int = 5) -> float:
 
 def _merging(cursor: OriginCursor, first: int) -> float:
     """Seconds to join and translate `CHANGES` new ranges."""
-    return _best(
-        lambda n: cursor.merge(_delta("b", _every_other(first + n * CHANGES, CHANGES)), "b")
-    )
+    return _best(lambda n: cursor.merge(delta("b", every_other(first + n * CHANGES, CHANGES)), "b"))
 
 
 def run(ranges: int = RANGES) -> list[Result]:
     """Measure every operation in CPU time of one core; a target is the most it may be."""
-    log = _log(2 * ranges + 20 * CHANGES)
+    log = two_lanes(2 * ranges + 20 * CHANGES)
     results: list[Result] = []
 
     def add(name: str, value: float, unit: str, target: float | None = None) -> None:
@@ -75,13 +73,13 @@ def run(ranges: int = RANGES) -> list[Result]:
     add("runs in the map", len(log), "runs")
     small = _merging(OriginCursor("a", "g", log), ranges)
     full = OriginCursor("a", "g", log)
-    whole = _delta("b", _every_other(0, ranges))
+    whole = delta("b", every_other(0, ranges))
     add(f"join {ranges:,} ranges at once", _seconds(lambda: full.merge(whole, "b")), "s")
     big = _merging(full, ranges)
     add("join and translate a range, empty cursor", small / CHANGES * 1e6, "us")
     add(f"join and translate a range beside {ranges:,}", big / CHANGES * 1e6, "us")
     add("ratio of the two (linear in what changed)", big / small, "x", 5.0)
-    again = _delta("b", _every_other(ranges, CHANGES))
+    again = delta("b", every_other(ranges, CHANGES))
     repeated = _best(lambda _: full.merge(again, "b"))
     add("join a range that is known", repeated / CHANGES * 1e6, "us")
 
@@ -92,7 +90,7 @@ def run(ranges: int = RANGES) -> list[Result]:
 
     add(f"ack an event beside {ranges:,}", _best(acks) / RUN_EVENTS * 1e6, "us", 100.0)
     full.receipt(CursorReceipt("c", "g", full.revision))
-    full.merge(_delta("b", _every_other(ranges + 6 * CHANGES, CHANGES)), "b")
+    full.merge(delta("b", every_other(ranges + 6 * CHANGES, CHANGES)), "b")
     add(f"message of {CHANGES:,} changes", _seconds(lambda: full.message_for("c")) * 1e3, "ms")
     add(f"seek beside {ranges:,}", _seconds(lambda: full.seek(0)) * 1e3, "ms")
 

@@ -43,21 +43,41 @@ def run(sizes: tuple[tuple[int, int], ...] = SIZES) -> list[Result]:
     return [result for segments, members in sizes for result in _measure(segments, members)]
 
 
-def _measure(segments: int, members: int) -> list[Result]:
+def led(members: int) -> Leader:
+    """A leader; the last of its members is still to come."""
     leader = Leader(
         GROUP, name="n1", token=1, stored=(), settings=LeaderSettings(), now_ms=0
     )  # fmt: skip
-    listing = Listing(
+    join(leader, 0, members - 1)
+    return leader
+
+
+def listing(segments: int) -> Listing:
+    """So many segments, all with much to do."""
+    return Listing(
         1, tuple(SegmentInfo(unit_of("orders", n), head=1_000_000) for n in range(segments))
     )
-    _join(leader, 0, members - 1)
-    listed_ms = _timed(lambda: _finish(leader, leader.segments_listed(listing, 0)))
-    full_ms = _timed(lambda: _finish(leader, leader.balance(0)))
+
+
+def rebalance(leader: Leader) -> None:
+    """Plan for all members, claim every unit and send every grant."""
+    finish(leader, leader.balance(0))
+
+
+def install(leader: Leader) -> None:
+    """Every member says that it has what it was granted."""
     for state in leader.units.values():
         report = UnitReport(state.unit, state.token)
-        _finish(leader, leader.receive(_update(state.borrower, report), 0))
+        finish(leader, leader.receive(_update(state.borrower, report), 0))
+
+
+def _measure(segments: int, members: int) -> list[Result]:
+    leader, all_segments = led(members), listing(segments)
+    listed_ms = _timed(lambda: finish(leader, leader.segments_listed(all_segments, 0)))
+    full_ms = _timed(lambda: rebalance(leader))
+    install(leader)
     # Nobody leaves, one more joins: every member's share has to be looked at again.
-    _join(leader, members - 1, members)
+    join(leader, members - 1, members)
     one_more_ms = _timed(lambda: leader.balance(0))
     owned = _owned(leader)
     by_lag_ms = _timed(lambda: plan_by_lag(owned, (), slack_percent=20))
@@ -78,14 +98,14 @@ def _measure(segments: int, members: int) -> list[Result]:
     ]
 
 
-def _join(leader: Leader, first: int, last: int) -> None:
+def join(leader: Leader, first: int, last: int) -> None:
     for n in range(first, last):
         name = f"s{n}:1:1"
         leader.receive(LeaderWanted(GROUP, name, 0, f"s{n}"), 0)
         leader.receive(Ping(GROUP, name, 1, 1), 0)
 
 
-def _finish(leader: Leader, effects: list[LeaderEffect]) -> None:
+def finish(leader: Leader, effects: list[LeaderEffect]) -> None:
     """Let every commit succeed at once."""
     while commits := [effect for effect in effects if isinstance(effect, Commit)]:
         effects = []
@@ -106,17 +126,22 @@ def _update(borrower: str, report: UnitReport, number: int = 1) -> UpdateProgres
     return UpdateProgress(GROUP, borrower, 1, number, (report,))
 
 
-def _report_us(leader: Leader) -> float:
-    """One report of one acked event, stored at once and confirmed."""
+def reports(leader: Leader, count: int) -> list[UpdateProgress]:
+    """Reports of one acked event each, of one unit after the other."""
     states = [s for s in leader.units.values() if s.status == "granted"]
     messages = []
-    for n in range(REPORTS):
+    for n in range(count):
         state = states[n % len(states)]
         offset = n // len(states)
         report = UnitReport(state.unit, state.token, ((offset, offset + 1),))
         messages.append(_update(state.borrower, report, n + 2))
+    return messages
+
+
+def _report_us(leader: Leader) -> float:
+    """One report of one acked event, stored at once and confirmed."""
     spent = 0.0
-    for message in messages:
+    for message in reports(leader, REPORTS):
         began = time.process_time()
         effects = leader.receive(message, 0)
         spent += time.process_time() - began

@@ -17,7 +17,7 @@ from headrace.groups.shared.runtime.peer import LocalPeer, SharedOptions
 async def main(url: str) -> None:
     loop = asyncio.get_running_loop()
     async with headrace.open(url, housekeeping=False) as hr:
-        peer = LocalPeer(hr, SharedOptions())
+        peer = LocalPeer(hr.host, SharedOptions())
         await peer.open()
         member = member_of(peer, "first")
         await until(lambda: bool(member.units))

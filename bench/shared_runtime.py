@@ -87,7 +87,7 @@ async def _joining(segments: int, members: int) -> list[Result]:
     with tempfile.TemporaryDirectory() as folder:
         async with headrace.open(folder, housekeeping=False) as hr:
             await _prepare(hr, segments)
-            here, there = LocalPeer(hr, SharedOptions()), LocalPeer(hr, SharedOptions())
+            here, there = LocalPeer(hr.host, SharedOptions()), LocalPeer(hr.host, SharedOptions())
             await here.open()
             await there.open()
             sinks = [member_of((here, there)[n % 2], f"m{n}") for n in range(members)]
@@ -150,7 +150,7 @@ class Led:
         """Let members in, over a number of connections, and wait until all have their share."""
         await self._line()
         for _ in range(connections):
-            peer = LocalPeer(self._hr, SharedOptions())
+            peer = LocalPeer(self._hr.host, SharedOptions())
             await peer.open()
             self._peers.append(peer)
         self.sinks = [member_of(self._peers[n % connections], f"m{n}") for n in range(members)]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
@@ -27,6 +29,40 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = PATIE
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {timeout_s} s in vain for {what}")
         time.sleep(0.002)
+
+
+@contextmanager
+def hearing_ctrl_c() -> Iterator[None]:
+    """Programs that are started here hear Ctrl-C, as those do that a person starts.
+
+    A background job and ``nohup`` ignore it, and a program that is started by one that does keeps
+    ignoring it.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def steps(work: Callable[[], object]) -> int:
+    """How many steps of Python (bytecodes) something takes, whatever else the machine does."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> Callable[..., Any]:
+        nonlocal count
+        del event, arg
+        frame.f_trace_opcodes = True
+        count += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
 
 
 class Process:

@@ -13,14 +13,14 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "compiled", "subjects"}),
     frozenset({"catalog", "store"}),
     frozenset({"log"}),
-    frozenset({"host", "net"}),
+    frozenset({"host"}),
     frozenset({"groups", "regions", "epochs"}),
     frozenset({"api"}),
-    frozenset({"cli", "node", "spark", "sim", "testing", "__main__"}),
+    frozenset({"cli", "node", "spark", "sim", "__main__"}),
 )
 """From the bottom up; modules of one layer may use each other.
 
-To ``api`` belongs also what stands in no folder: the package itself, and ``headrace.sync``.
+``api`` is what stands in no folder: the package itself, and the modules it is made of.
 """
 
 RANKS = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}

@@ -47,10 +47,12 @@ if TYPE_CHECKING:
     from headrace.log.compact import CompactionPolicy
     from headrace.log.events import Event
     from headrace.log.position import Position
+    from headrace.net.tls import TLS
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "TLS",
     "Appender",
     "Batch",
     "ByBytes",
@@ -97,6 +99,7 @@ _HOMES = {
     "headrace.log.compact": ("CompactionPolicy",),
     "headrace.log.events": ("Event",),
     "headrace.log.position": ("Position",),
+    "headrace.net.tls": ("TLS",),
     "headrace.api.reading": ("Reading",),
 }  # fmt: skip
 

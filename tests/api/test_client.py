@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import headrace
+import headrace.sync
 from headrace.errors import (
     CatalogClosedError,
     EventTooLargeError,
@@ -285,6 +286,47 @@ def test_a_table_is_appended_whole_or_not_at_all(catalog_url: str) -> None:
             with pytest.raises(InvalidEventError, match="cannot append"):
                 await hr.append("orders", cast(Any, 7))
             assert len(await values_of(hr, "orders")) == 1000
+
+    run(work())
+
+
+def test_no_caller_can_set_an_origin(tmp_path: Path) -> None:
+    origins = pa.array([{"region": "eu", "sequence": 7}])
+    given = table_of(["orders.n"], [b"v"]).append_column("origin", origins)
+    refused = pytest.raises(InvalidEventError, match="row 0: origin cannot be given")
+
+    async def in_a_transaction(hr: headrace.Headrace) -> None:
+        async with hr.transaction() as tx:
+            tx.publish("orders.n", b"before")
+            tx.append("orders", given)
+
+    async def with_an_ack(hr: headrace.Headrace) -> None:
+        async with hr.session("w") as session:
+            await session.subscribe("orders.>", start="earliest")
+            async with (await anext(aiter(session))).transaction() as tx:
+                tx.append("orders", given)
+
+    async def work() -> None:
+        async with headrace.open(tmp_path / "d") as hr:
+            await hr.create_stream("orders", subjects=["orders.>"])
+            await hr.publish("orders.n", b"first")
+            with refused:
+                await hr.append("orders", given)
+            async with hr.appender("orders") as appender:
+                with refused:
+                    await appender.append(given)
+            with refused:
+                await in_a_transaction(hr)
+            with refused:
+                await with_an_ack(hr)
+            with pytest.raises(TypeError):
+                await hr.publish("orders.n", b"v", origin=("eu", 7))  # type: ignore[call-arg]
+            assert await values_of(hr, "orders") == [b"first"]
+        with headrace.sync.open(tmp_path / "d") as here:
+            with refused:
+                here.append("orders", given)
+            with here.appender("orders") as blocking, refused:
+                blocking.append(given)
 
     run(work())
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
-import pytest
-
 import headrace
+from headrace import testing
 from headrace.api import housekeeping
 from headrace.catalog.streams import Limits, StreamConfig
 from headrace.log.events import Event
@@ -37,19 +34,15 @@ def test_while_one_keeps_house_another_does_not(log: Log) -> None:
     assert log.stream("a").segments[0].tail == 3
 
 
-def test_an_open_log_keeps_house_by_itself(
-    catalog_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(housekeeping.Housekeeper.__init__, "__defaults__", (0.05,))
-
-    async def main() -> int:
+def test_an_open_log_keeps_house_by_itself(catalog_url: str) -> None:
+    async def main() -> None:
         async with headrace.open(catalog_url) as hr:
             await hr.create_stream("a", ["a.>"], retention=Limits(events=1))
             for number in range(3):
                 await hr.publish("a.b", str(number).encode())
-            async with asyncio.timeout(20):
-                while (tail := (await hr.stream("a")).segments[0].tail) < 2:
-                    await asyncio.sleep(0.01)
-            return tail
+            await testing.driven_clock().advance(housekeeping.EVERY_S - 1)
+            assert (await hr.stream("a")).segments[0].tail == 0
+            await testing.driven_clock().advance(1)
+            assert (await hr.stream("a")).segments[0].tail == 2
 
-    assert asyncio.run(main()) == 2
+    testing.run(main())

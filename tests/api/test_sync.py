@@ -11,7 +11,11 @@ import pytest
 
 import headrace
 import headrace.sync
+from headrace.api.blocking import BlockingGroups
 from headrace.errors import NoStreamError
+from headrace.groups.partitioned.groups import Groups as PartitionedGroups
+from headrace.groups.shared.admin import Groups as SharedGroupsHere
+from headrace.groups.shared.admin import SharedGroups
 from tests.api.test_client import table_of
 from tests.support import wait_until
 
@@ -83,7 +87,7 @@ def test_a_failed_opening_leaves_no_thread_behind(tmp_path: Path) -> None:
 
 
 def test_every_asynchronous_call_has_its_mirror() -> None:
-    inner = {"attempt", "commit", "close", "in_thread", "in_transaction", "submit"}
+    inner = {"commit", "close", "in_thread", "in_transaction"}
     for name, method in inspect.getmembers(headrace.Headrace, inspect.isfunction):
         if not name.startswith("_") and name not in inner:
             mirror = getattr(headrace.sync.Headrace, name, None)
@@ -91,3 +95,20 @@ def test_every_asynchronous_call_has_its_mirror() -> None:
             assert mirror.__doc__
             if name not in ("append", "appender", "publish", "transaction"):
                 assert mirror.__doc__ == method.__doc__
+
+
+@pytest.mark.parametrize(
+    ("asynchronous", "blocking"),
+    [(SharedGroups, SharedGroupsHere), (PartitionedGroups, BlockingGroups)],
+)
+def test_what_looks_after_groups_has_the_same_calls_in_both_forms(
+    asynchronous: type, blocking: type
+) -> None:
+    def calls(kind: type) -> dict[str, tuple[str | None, list[str]]]:
+        return {
+            name: (method.__doc__, list(inspect.signature(method).parameters))
+            for name, method in inspect.getmembers(kind, inspect.isfunction)
+            if not name.startswith("_")
+        }
+
+    assert calls(asynchronous) == calls(blocking)

@@ -42,6 +42,21 @@ def test_a_claim_that_was_never_made_is_stale(catalog: Catalog) -> None:
     assert catalog.claims.get("g", "s/0") is None
 
 
+def test_a_refusal_names_the_current_token_only_where_it_is_known(catalog: Catalog) -> None:
+    unknown = Fenced("g", "s/0", 1)
+    assert unknown.current is None
+    assert str(unknown) == "group 'g', unit 's/0': token 1 is stale; stop working on this unit"
+    first = catalog.claims.take("g", "s/0", "a")
+    second = catalog.claims.take("g", "s/0", "b")
+    with pytest.raises(Fenced, match="token 1 is stale, the current one is 2;"):
+        catalog.claims.check(first)
+    catalog.claims.release(second)
+    with pytest.raises(Fenced, match="token 2 is stale, the unit was given back;"):
+        catalog.claims.check(second)
+    with pytest.raises(Fenced, match="token 1 is stale, the unit has no owner;"):
+        catalog.claims.check(Claim("g", "s/1", "a", 1))
+
+
 def test_units_and_groups_are_apart(catalog: Catalog) -> None:
     catalog.claims.take("g", "s/1", "a")
     catalog.claims.take("g", "s/0", "b")

@@ -73,7 +73,7 @@ def test_a_catalog_of_version_1_is_migrated_in_place(catalog_url: str) -> None:
         )
         assert catalog.read(lambda tx: schema.get_setting(tx, "catalog_id")) == "kept"
         assert catalog.read(lambda tx: tx.rows("SELECT name FROM streams")) == [("orders",)]
-        assert catalog.read(lambda tx: tx.rows("SELECT number FROM segments")) == [(0,)]
+        assert catalog.read(lambda tx: tx.rows("SELECT number, markers FROM segments")) == [(0, 0)]
         assert catalog.entries.put("b", "k", b"v") == 1
         assert catalog.leases.acquire("l", "o", 1000) is not None
     with closing(open_catalog(catalog_url)) as again:

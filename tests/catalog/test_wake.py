@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import statistics
@@ -53,6 +54,11 @@ def latencies_ms(catalog: Catalog, waiter: Process, count: int) -> list[float]:
         done_ns = time.monotonic_ns()
         found.append((hear(waiter, f"c{number % 2}") - done_ns) / 1e6)
     return found
+
+
+def sockets_in(folder: Path) -> list[str]:
+    """The folder is there only while somebody listens."""
+    return os.listdir(folder) if folder.exists() else []
 
 
 def settle(catalog: Catalog, waiter: Process) -> None:
@@ -155,6 +161,7 @@ def test_many_full_queues_do_not_keep_news_from_others(tmp_path: Path) -> None:
     """SQLite: sockets that nobody reads fill up, each for itself."""
     url = str(tmp_path / "catalog")
     catalog = open_catalog(url)
+    catalog.subscribe("c", lambda: None)
     folder = wake_folder(tmp_path / "catalog")
     deaf = []
     for number in range(40):
@@ -180,12 +187,12 @@ def test_the_socket_of_a_dead_process_is_cleared_away(tmp_path: Path) -> None:
     folder = wake_folder(tmp_path / "catalog")
     with process("tests.catalog.waiter", url, "c") as waiter:
         ready(waiter)
-        assert len(list(folder.iterdir())) == 1
+        assert len(sockets_in(folder)) == 1
         os.kill(waiter.pid, signal.SIGKILL)
         # Its socket refuses once the process is gone for good.
         waiter.kill()
     catalog.write(notify("c"))
-    wait_until(lambda: catalog.write(notify("c")) or not list(folder.iterdir()), "a clean folder")
+    wait_until(lambda: catalog.write(notify("c")) or not sockets_in(folder), "a clean folder")
     catalog.close()
 
 
@@ -195,7 +202,7 @@ def test_a_closed_catalog_leaves_no_socket(tmp_path: Path) -> None:
     folder = wake_folder(tmp_path / "catalog")
     assert len(list(folder.iterdir())) == 1
     catalog.close()
-    assert list(folder.iterdir()) == []
+    assert sockets_in(folder) == []
 
 
 def test_news_of_a_committer_that_died_before_it_told_is_found(tmp_path: Path) -> None:
@@ -226,7 +233,8 @@ def test_news_of_a_committer_that_died_before_it_told_is_found(tmp_path: Path) -
 
 def test_a_catalog_whose_wake_folder_vanished_goes_on(tmp_path: Path) -> None:
     catalog = open_catalog(tmp_path / "catalog")
-    wake_folder(tmp_path / "catalog").rmdir()
+    catalog.subscribe("c", lambda: None)
+    shutil.rmtree(wake_folder(tmp_path / "catalog"))
     catalog.write(notify("c"))
     catalog.close()
 
@@ -312,6 +320,6 @@ def test_an_event_loop_brings_the_news_itself(tmp_path: Path, silent: bool) -> N
             listening.leave_loop()
             listening.close()
             writing.close()
-        assert os.listdir(wake_folder(tmp_path)) == []
+        assert sockets_in(wake_folder(tmp_path)) == []
 
     asyncio.run(work())

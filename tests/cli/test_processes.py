@@ -23,7 +23,7 @@ import headrace.sync
 from headrace.cli import demo
 from headrace.cli import run as in_process
 from headrace.errors import JavaMissingError, SparkSetupError
-from tests.support import PATIENCE_S, wait_until
+from tests.support import PATIENCE_S, hearing_ctrl_c, wait_until
 
 COMMAND = [sys.executable, "-m", "headrace"]
 
@@ -31,15 +31,16 @@ COMMAND = [sys.executable, "-m", "headrace"]
 @contextmanager
 def started(folder: Path, *argv: str, stdin: int | None = None) -> Iterator[subprocess.Popen[str]]:
     """A command that runs on while the block does; it is gone afterwards."""
-    process = subprocess.Popen(
-        [*COMMAND, *argv],
-        cwd=folder,
-        stdin=stdin if stdin is not None else subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "", "COLUMNS": "80"},
-    )
+    with hearing_ctrl_c():
+        process = subprocess.Popen(
+            [*COMMAND, *argv],
+            cwd=folder,
+            stdin=stdin if stdin is not None else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": "", "COLUMNS": "80"},
+        )
     try:
         yield process
     finally:
@@ -130,6 +131,29 @@ def test_watching_for_hot_streams_goes_on_until_ctrl_c(fresh: Path) -> None:
         watching.send_signal(signal.SIGINT)
         told = watching.communicate(timeout=PATIENCE_S)
         assert (*told, watching.returncode) == ("", "", 130)
+
+
+UNLUCKY = """
+import sys
+import threading
+
+from headrace.cli import main
+
+def interrupt(frame, event, arg):
+    if event == "return" and frame.f_code is threading.Condition._release_save.__code__:
+        sys.setprofile(None)
+        raise KeyboardInterrupt
+
+sys.setprofile(interrupt)
+main(sys.argv[1:])
+"""
+
+
+def test_ctrl_c_in_the_middle_of_the_start_of_a_thread_is_ctrl_c_too(fresh: Path) -> None:
+    """There Python raises something else than KeyboardInterrupt."""
+    words = [sys.executable, "-c", UNLUCKY, "stream", "autoscale", "--all", "--watch", "0.1"]
+    done = subprocess.run(words, cwd=fresh, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 130)
 
 
 def _has_opened(pid: int, folder: Path) -> bool:

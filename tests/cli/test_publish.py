@@ -117,6 +117,7 @@ def test_what_read_prints_can_be_published_elsewhere(orders: Cli, source: str) -
         (b'{"subject": "orders.n", "value": 1, "timestamp": 7}', "timestamp"),
         (b'{"subject": "orders.n", "value": 1, "timestamp": "noon"}', "timestamp"),
         (b'{"subject": "orders.n", "value": 1, "epoch": [true]}', "epoch"),
+        (b'{"subject": "orders.n", "value": 1, "origin": {"region": "eu"}}', "origin cannot be"),
         (b'{"subject": "orders..n", "value": 1}', "empty"),
         (b'{"subject": "elsewhere", "value": 1}', "no stream"),
     ],
@@ -259,6 +260,18 @@ def test_a_file_whose_columns_are_an_event_s_own_needs_no_words(orders: Cli) -> 
     )
     assert orders("publish", "--file", "events.parquet").status == 0
     assert published(orders) == [{"subject": "orders.a", "value": "v", "key": "k"}]
+
+
+def test_a_file_that_gives_events_an_origin_is_refused(orders: Cli) -> None:
+    origins = [None, {"region": "eu", "sequence": 7}]
+    pq.write_table(
+        pa.table({"subject": ["orders.a"] * 2, "value": [b"v"] * 2, "origin": origins}),
+        "events.parquet",
+    )
+    refused = orders("publish", "--file", "events.parquet")
+    assert refused.status == 2
+    assert "row 1 of events.parquet: origin cannot be given" in refused.err
+    assert published(orders) == []
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,7 @@ TABLES = (
     "segments",
     "segment_edges",
     "batches",
+    "markers",
     "producers",
     "graveyard",
     "subscriptions",

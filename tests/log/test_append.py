@@ -16,6 +16,7 @@ from headrace.catalog.producers import Placed
 from headrace.catalog.streams import KEY_SPACE, StreamConfig
 from headrace.errors import (
     HeadMoved,
+    InvalidEventError,
     InvalidInputError,
     NoStreamError,
     SequenceError,
@@ -23,8 +24,10 @@ from headrace.errors import (
     UnknownSegmentError,
     UnknownStreamError,
 )
-from headrace.log import limits
+from headrace.log import events, limits
+from headrace.log.compact import CompactionPolicy
 from headrace.log.events import Event
+from headrace.log.joined import Joined
 from headrace.log.log import Log, to_batch
 from headrace.log.read import Query
 from headrace.store import Store
@@ -173,12 +176,10 @@ def test_without_a_key_the_chosen_tokens_of_the_subject_decide(log: Log) -> None
 
 def test_positions_follow_the_input(log: Log) -> None:
     create(log, segments=4)
-    write = log.write_of()
-    write.add("s", to_batch([event(n, key=f"k{n}") for n in range(50)]))
-    outcome = log.commit(write)
-    places = write.positions(outcome.placed)
+    joined = Joined(log.write_of(), [("s", event(n, key=f"k{n}")) for n in range(50)])
+    places = [place for own in joined.outcomes(log.commit(joined.write)) for place in own.placed]
     by_place = {(row["segment"], row["offset"]): row["value"] for row in read(log)}
-    assert [by_place[segment, offset] for _, segment, offset in places] == [
+    assert [by_place[place.segment, place.start] for place in places] == [
         str(n).encode() for n in range(50)
     ]
 
@@ -296,7 +297,7 @@ def test_arrow_times_are_cut_to_microseconds_and_converted_from_their_zone(log: 
     assert row["timestamp"] == datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=UTC)
 
 
-def test_arrow_headers_epochs_and_origins_are_taken(log: Log) -> None:
+def test_arrow_headers_and_epochs_are_taken(log: Log) -> None:
     create(log)
     log.append(
         "s",
@@ -306,14 +307,31 @@ def test_arrow_headers_epochs_and_origins_are_taken(log: Log) -> None:
                 "value": [b"0", b"1", b"2"],
                 "headers": [[{"key": "h", "value": b"v"}], None, []],
                 "epoch": [[1, 2], None, [3]],
-                "origin": [None, {"region": "eu", "sequence": 7}, None],
+                "origin": pa.nulls(3),
             }
         ).slice(0, 3),
     )
     rows = read(log)
     assert [row["headers"] for row in rows] == [[{"key": "h", "value": b"v"}], None, []]
     assert [row["epoch"] for row in rows] == [[1, 2], None, [3]]
-    assert [row["origin"] for row in rows] == [None, {"region": "eu", "sequence": 7}, None]
+    assert [row["origin"] for row in rows] == [None] * 3
+
+
+def test_an_origin_that_headrace_sets_is_read_and_cannot_be_appended_again(log: Log) -> None:
+    create(log)
+    copied = to_batch([event(n) for n in range(3)])
+    origins = pa.array([None, {"region": "eu", "sequence": 7}, None], events.ORIGIN)
+    write = log.write_of()
+    write.add("s", copied.append_column("origin", origins))
+    log.commit(write)
+    assert [row["origin"] for row in read(log)] == [None, {"region": "eu", "sequence": 7}, None]
+    (batch,) = log.read("s")
+    again = batch.drop_columns(["segment", "offset"])
+    with pytest.raises(InvalidEventError, match="row 1: origin cannot be given") as caught:
+        log.append("s", again)
+    assert caught.value.row == 1
+    assert heads(log) == {0: 3}
+    log.append("s", again.slice(2))
 
 
 def test_what_was_read_can_be_appended_again(log: Log) -> None:
@@ -584,7 +602,7 @@ def test_appends_to_several_streams_commit_together(log: Log) -> None:
     assert {spot.stream for spot in outcome.placed} == {"s", "t"}
     assert sorted(numbers(log)) == list(range(7))
     assert sorted(numbers(log, "t")) == list(range(6))
-    assert len(write.positions(outcome.placed)) == 13
+    assert sum(spot.count for spot in outcome.placed) == 13
 
 
 def test_if_one_of_several_streams_refuses_none_is_written(
@@ -667,6 +685,27 @@ def test_markers_stand_in_line_and_are_kept_from_readers(log: Log) -> None:
     shown = [row for batch in log.read("s", Query(markers=True)) for row in batch.to_pylist()]
     assert [row["marker"] for row in shown] == [None, b"internal", None]
     assert [row["offset"] for row in shown] == [0, 1, 2]
+
+
+def test_markers_are_no_events(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In line with events in one batch, in blobs and in files, before and after compaction."""
+    create(log)
+    for inline_bytes in (limits.INLINE_BYTES, limits.INLINE_BYTES, 0, 0):
+        monkeypatch.setattr(limits, "INLINE_BYTES", inline_bytes)
+        batch = to_batch([event(n) for n in range(6)])
+        marks = pa.array([None, b"m", None, None, b"m", b"m"], pa.binary())
+        write = log.write_of()
+        write.add("s", batch.append_column("marker", marks), segment=0)
+        log.commit(write)
+    (segment,) = log.stream("s").segments
+    assert (segment.head, segment.events, segment.markers) == (24, 12, 12)
+    assert len(files(log)) == 2
+    assert numbers(log) == [0, 2, 3] * 4
+    assert log.compact("s", CompactionPolicy(min_batches=2, min_age_s=0)).events == 12
+    assert log.stream("s").segments == (segment,)
+    assert numbers(log) == [0, 2, 3] * 4
+    log.trim("s", {0: 24})
+    assert log.stream("s").segments[0].events == log.stream("s").segments[0].markers == 0
 
 
 def test_a_marker_needs_an_open_segment(log: Log) -> None:

@@ -279,6 +279,15 @@ def test_rates_are_read_off_the_log(log: Log) -> None:
     assert 895 < found.age_s < 1000
 
 
+def test_markers_are_no_load(log: Log) -> None:
+    create(log, scaling=ByEvents(target_per_s=10))
+    for _ in range(3):
+        log.append_marker("s", 0, b"m")
+        log.append("s", table(40))
+    (found,) = measured(log)
+    assert found.rates == tuple(120 / w for w in WINDOWS_S)
+
+
 def test_rates_in_bytes_are_read_off_the_log(log: Log) -> None:
     create(log, scaling=ByBytes(target_per_s=10))
     log.append("s", table(100))

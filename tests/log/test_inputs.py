@@ -204,6 +204,12 @@ BAD_TABLES: dict[str, tuple[Callable[[], Any], int | None, type[Exception]]] = {
     "times that are text": (lambda: column("timestamp", ["yesterday"]), None, InvalidEventError),
     "an unknown column": (lambda: column("colour", ["red"]), None, InvalidEventError),
     "a marker": (lambda: column("marker", [b"m"]), None, InvalidEventError),
+    "an origin": (
+        lambda: column("origin", [None, {"region": "eu", "sequence": 7}]),
+        1,
+        InvalidEventError,
+    ),
+    "an origin that is text": (lambda: column("origin", ["JFK"]), 0, InvalidEventError),
     "offsets": (lambda: column("offset", [1]), None, InvalidEventError),
     "no subject": (lambda: pa.table({"value": [b""]}), None, InvalidEventError),
     "no value": (lambda: pa.table({"subject": ["s.x"]}), None, InvalidEventError),

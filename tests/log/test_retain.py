@@ -243,6 +243,18 @@ def test_a_limit_of_events_is_applied_to_whole_batches(log: Log) -> None:
     assert log.trim("s") == {0: 30}
 
 
+def test_markers_do_not_count_against_a_limit_of_events(log: Log) -> None:
+    create(log, retention=Limits(events=25))
+    for first in range(0, 50, 10):
+        log.append("s", [event(n) for n in range(first, first + 10)])
+        for _ in range(10):
+            log.append_marker("s", 0, b"m")
+    assert log.trim("s") == {0: 40}
+    assert numbers(log) == list(range(20, 50))
+    segment = log.stream("s").segments[0]
+    assert (segment.events, segment.markers) == (30, 30)
+
+
 def test_a_limit_of_bytes_follows_what_is_retained(log: Log) -> None:
     fill(log)
     found = log.catalog.read(lambda tx: tx.rows("SELECT bytes FROM batches ORDER BY start_offset"))

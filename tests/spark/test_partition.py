@@ -18,7 +18,8 @@ from headrace.groups.partitioned.admin import create_elastic, delete
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join, load_all
-from headrace.log.log import Log
+from headrace.log.events import ORIGIN, Event
+from headrace.log.log import Log, to_batch
 from headrace.log.open import open_log
 from headrace.spark import partition
 from headrace.spark.partition import PartitionJob
@@ -156,6 +157,18 @@ def test_keys_and_headers_are_kept(log: Log, catalog_url: str) -> None:
         [("k", headers[0], b"1"), (None, None, b"2"), ("k", None, b"1"), (None, None, b"2")],
         key=str,
     )
+
+
+def test_origins_are_kept(log: Log, catalog_url: str) -> None:
+    make_group(log)
+    copied = to_batch([Event(subject=f"orders.eu.{n}", value=b"%d" % n) for n in range(4)])
+    origins = [{"region": "eu", "sequence": n} if n % 2 else None for n in range(4)]
+    write = log.write_of()
+    write.add("orders", copied.append_column("origin", pa.array(origins, ORIGIN)))
+    log.commit(write)
+    job(catalog_url).step()
+    found = {int(row["value"]): row["origin"] for row in queued(log)}
+    assert found == dict(enumerate(origins))
 
 
 def test_the_queue_holds_no_more_than_its_limit(log: Log, catalog_url: str) -> None:

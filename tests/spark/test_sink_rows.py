@@ -165,6 +165,26 @@ def test_a_bad_row_has_a_reason_of_its_own() -> None:
     ]
 
 
+def test_a_row_with_an_origin_is_refused_and_the_others_pass() -> None:
+    columns = plan_columns(schema("value binary, subject string, origin string"))
+    assert columns.origin == "origin"
+    given_rows = pa.record_batch(
+        {
+            "value": [b"0", b"1", b"2"],
+            "subject": ["clean.a"] * 3,
+            "origin": [None, "JFK", None],
+        }
+    )
+    batch = sink_rows.convert(given_rows, columns, NOW_US)
+    bad = list(sink_rows.judge(batch, ROUTE))
+    assert [(each.row, each.reason) for each in bad] == [(1, events.ORIGIN_REFUSED)]
+    plain = sink_rows.convert(given_rows.slice(2), columns, NOW_US)
+    assert list(sink_rows.judge(plain, ROUTE)) == []
+    left = sink_rows.without(batch, bad)
+    assert left.schema == plain.schema
+    assert left.column("value").to_pylist() == [b"0", b"2"]
+
+
 def test_dead_letters_are_events_whatever_was_wrong_with_the_row() -> None:
     batch = stored([None, b"x" * (limits.EVENT_BYTES_MAX + 1), b"x"], ["clean.a", None, "o" * 5000])
     keys = pa.array([b"k", b"\xff", b"k" * 5000], pa.binary()).view(pa.string())

@@ -12,10 +12,8 @@ Start here::
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -23,15 +21,11 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from headrace.api.appender import Appender
-from headrace.api.appends import Apart, Appends, checked
 from headrace.api.housekeeping import Housekeeper
-from headrace.api.publisher import Publisher
 from headrace.api.reading import Reading
 from headrace.catalog import Tx
-from headrace.catalog.committer import Done, Operation, nobody
 from headrace.catalog.producers import Placed
 from headrace.catalog.streams import Fixed, Limits, Retention, Scaling, Stream, StreamConfig
-from headrace.errors import CatalogClosedError, HeadraceError
 from headrace.groups.consumer import ConsumerOptions
 from headrace.groups.deletion import delete_stream
 from headrace.groups.partitioned.groups import Groups
@@ -41,25 +35,23 @@ from headrace.groups.shared.runtime.peer import SharedOptions
 from headrace.groups.shared.runtime.program import SharedRuntime
 from headrace.groups.shared.runtime.session import Session
 from headrace.groups.shared.sessions import EXPIRY_MS as SESSION_EXPIRY_MS
-from headrace.host.commit import SMALL_BYTES, commit
+from headrace.groups.shared.sessions import SessionInfo
+from headrace.host import Host, Stage
 from headrace.log import limits
-from headrace.log.append import Outcome, Stale, Write
+from headrace.log.append import Outcome, Write
 from headrace.log.compact import Compacted, CompactionPolicy
 from headrace.log.cursor import OnDamaged
-from headrace.log.events import Event, Events, Headers, check_event
+from headrace.log.events import Event, Events, Headers, check_event, now_us
 from headrace.log.log import Log, Scaled
 from headrace.log.open import open_log
 from headrace.log.output import Output
 from headrace.log.position import Position
 from headrace.log.read import Place, Query
 from headrace.log.sweep import Swept
+from headrace.net import TLS, Secured
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-THREADS = 8
-
-_log = logging.getLogger(__name__)
 
 
 def open(
@@ -70,16 +62,21 @@ def open(
     create: bool = True,
     housekeeping: bool = True,
     shared: SharedOptions | None = None,
+    tls: TLS | None = None,
+    loop_io: bool = True,
 ) -> Headrace:
     """A log on a folder (``"./data"``) or on PostgreSQL (``"postgresql://…"``).
 
     Large batches go to ``store``: a folder, ``s3://bucket/prefix`` and the like; by default a
     folder beside the catalog.  Use the result with ``async with``.  While it is open, one of the
     programs on a catalog applies the retention of its streams; ``housekeeping=False`` leaves that
-    to others.  ``shared`` says how this program takes part in shared groups.
+    to others.  ``shared`` says how this program takes part in shared groups, and with ``tls`` it
+    does so over verified and encrypted connections only.  With ``loop_io=False`` the event loop
+    never commits or reads by itself, however quick the disk is; ``HEADRACE_LOOP_IO=0`` in the
+    environment does the same.
     """
     opener = partial(open_log, url, store, store_options=store_options, create=create)
-    return Headrace(opener, housekeeping=housekeeping, shared=shared)
+    return Headrace(opener, housekeeping=housekeeping, shared=shared, tls=tls, loop_io=loop_io)
 
 
 class Headrace:
@@ -91,36 +88,27 @@ class Headrace:
         *,
         housekeeping: bool = True,
         shared: SharedOptions | None = None,
+        tls: TLS | None = None,
+        loop_io: bool = True,
     ) -> None:
         self._opener = opener
+        self._tls = tls
         self._housekeeping = housekeeping
-        self._housekeeper: Housekeeper | None = None
-        self._log: Log | None = None
-        self._pool: ThreadPoolExecutor | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._publisher: Publisher | None = None
         self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
-        self._gathered: list[tuple[Operation, bool]] = []
-        self._appends = Appends()
-        self._appenders: weakref.WeakSet[Appender] = weakref.WeakSet()
-        self._members: weakref.WeakSet[Member] = weakref.WeakSet()
-        self.groups = Groups(self)
+        self.host = Host(loop_io=loop_io)
+        """What this program gives its parts: clock, timers, tasks, threads, writes, news."""
+        self.groups = Groups(self.host)
         """Static and elastic groups: create, change, look at and delete them."""
-        self._shared = SharedRuntime(self, shared or SharedOptions())
+        self._shared = SharedRuntime(self.host, shared or SharedOptions())
 
     async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="headrace")
-        try:
-            self._log = await self.in_thread(self._opener)
-        except BaseException:
-            self._pool.shutdown(wait=False)
-            self._pool = None
-            raise
-        self._log.catalog.serve_on(self._loop)
-        self._publisher = Publisher(self)
+        if self._tls is not None:
+            dialled = self._shared.options.dialled
+            self._shared.secured = await asyncio.to_thread(Secured, self._tls, dialled)
+        await self.host.open(self._opener)
+        self.host.serve(Stage.LEADERS, self._shared)
         if self._housekeeping:
-            self._housekeeper = Housekeeper(self)
+            self._housekeeper = Housekeeper(self.host)
         return self
 
     async def __aexit__(
@@ -133,37 +121,16 @@ class Headrace:
 
     async def close(self) -> None:
         """Finish what was published, leave groups, and release everything."""
-        for appender in list(self._appenders):
-            try:
-                await appender.close()
-            except HeadraceError as error:
-                # Whoever waited for its end has heard of it; others may look here.
-                _log.warning("appends were not stored: %s", error)
-        for member in list(self._members):
-            await member.close()
-        await self._shared.close()
-        if self._housekeeper is not None:
-            await self._housekeeper.close()
-            self._housekeeper = None
-        if self._publisher is not None:
-            await self._publisher.drain()
-            self._publisher = None
-        if self._log is not None and self._pool is not None:
-            self._hand_over()
-            log, self._log = self._log, None
-            log.catalog.leave_loop()
-            await self.in_thread(log.catalog.close)
+        try:
+            await self.host.close()
+        finally:
             for reading in list(self._readings):
                 reading.wake()
-            self._pool.shutdown(wait=True)
-            self._pool = None
 
     @property
     def log(self) -> Log:
         """The synchronous log underneath, for threads and Spark tasks."""
-        if self._log is None:
-            raise CatalogClosedError("this log is not open; use `async with headrace.open(…)`")
-        return self._log
+        return self.host.log
 
     # -- streams ------------------------------------------------------------------------
 
@@ -249,14 +216,16 @@ class Headrace:
             )
         )
         if producer is None and sequence is None:
-            return Position(*await self._require_publisher().publish(event))
-        placed = await self.in_thread(self.log.publish, event, producer=producer, sequence=sequence)
+            placed = await self.host.writes.publish(event)
+        else:
+            write = self.log.write_of(producer=producer, sequence=sequence)
+            routes = self.log.routes
+            stream = routes.find(subject)
+            if stream is None:
+                stream = await self.in_thread(routes.stream_for, subject)
+            write.add_events(stream, [event], now_us())
+            placed = (await self.commit(write)).placed[0]
         return Position(placed.stream, placed.segment, placed.start)
-
-    def _require_publisher(self) -> Publisher:
-        if self._publisher is None:
-            raise CatalogClosedError("this log is not open; use `async with headrace.open(…)`")
-        return self._publisher
 
     async def append(
         self,
@@ -273,14 +242,7 @@ class Headrace:
         :class:`~headrace.errors.HeadMoved` if somebody else appended there first.
         """
         write = self.log.write_of(producer=producer, sequence=sequence)
-        write.add(stream, await checked(self, data), expected=expected_heads)
-        if write.is_plain and expected_heads is None and write.is_small(SMALL_BYTES):
-            try:
-                return await self._appended(write)
-            except Apart:
-                pass
-            except Stale as stale:
-                await self.in_thread(write.again, stale)
+        write.add(stream, await self.host.writes.checked(data), expected=expected_heads)
         return (await self.commit(write)).placed
 
     def appender(self, stream: str) -> Appender:
@@ -296,7 +258,7 @@ class Headrace:
         not copied: memory of your own under a table has to stay as it is until then.
         """
         appender = Appender(self, stream)
-        self._appenders.add(appender)
+        self.host.serve(Stage.APPENDERS, appender)
         return appender
 
     def transaction(
@@ -311,8 +273,8 @@ class Headrace:
         return Transaction(self, self.log.write_of(producer=producer, sequence=sequence))
 
     async def commit(self, write: Write) -> Outcome:
-        """Prepare and commit a write, again if its segments were sealed meanwhile."""
-        return await commit(self, write)
+        """Commit a write, in line with all other events of this program."""
+        return await self.host.writes.commit(write)
 
     # -- reading ------------------------------------------------------------------------
 
@@ -374,10 +336,22 @@ class Headrace:
             name, persistent=persistent, expiry_ms=expiry_ms, options=options
         )
 
+    async def sessions(self) -> tuple[SessionInfo, ...]:
+        """Every session: its subscriptions, who runs it, and until when it is kept."""
+        return await self.shared_groups.sessions()
+
+    async def remove_session(self, name: str, *, force: bool = False) -> int:
+        """Delete a session and the progress of its private subscriptions.
+
+        Their dead letters go with it; returns how many there were.  One that somebody runs is
+        deleted only with ``force``.
+        """
+        return await self.shared_groups.remove_session(name, force=force)
+
     @property
     def shared_groups(self) -> SharedGroups:
         """Declare, list, look at, explain and delete shared groups."""
-        return SharedGroups(self)
+        return SharedGroups(self.host)
 
     # -- consuming ----------------------------------------------------------------------
 
@@ -398,8 +372,8 @@ class Headrace:
         ``backoff_min_ms``, ``backoff_max_ms``, ``stall_after_ms``, ``buffer_events_max``,
         ``prefetch_bytes``, ``durable_acks``, ``ack_delay_ms``, ``batch_events_max``.
         """
-        joined = Member(self, stream, group, member, **options)
-        self._members.add(joined)
+        joined = Member(self.host, stream, group, member, **options)
+        self.host.serve(Stage.MEMBERS, joined)
         return joined
 
     # -- scaling and keeping ------------------------------------------------------------
@@ -451,9 +425,7 @@ class Headrace:
 
     async def in_thread(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run something that blocks on one of this log's threads."""
-        if self._pool is None or self._loop is None:
-            raise CatalogClosedError("this log is not open; use `async with headrace.open(…)`")
-        return await self._loop.run_in_executor(self._pool, partial(fn, *args, **kwargs))
+        return await self.host.in_thread(fn, *args, **kwargs)
 
     def in_transaction(
         self,
@@ -469,91 +441,7 @@ class Headrace:
         commit and none is being prepared while another one is committed.  What is ``small`` may
         be committed by the event loop itself, where that is quick.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def finish(result: T, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
-        self._hand_over_soon()
-        self._close_appends()
-        self._gathered.append((Operation(fn, tuple(locks), sync, finish), small))
-        return future
-
-    async def _appended(self, write: Write) -> tuple[Placed, ...]:
-        """Where a small append is, which shares a commit with all that come in this turn.
-
-        The first of them hands over for all, and goes on with its answer in the same turn.
-        """
-        first = not self._gathered and not self._appends
-        answer = self._appends.add(write)
-        if first:
-            try:
-                await asyncio.sleep(0)
-            finally:
-                self._hand_over()
-        return await answer
-
-    def _hand_over_soon(self) -> None:
-        if not self._gathered and not self._appends:
-            asyncio.get_running_loop().call_soon(self._hand_over)
-
-    def _close_appends(self) -> None:
-        """What comes next is not to overtake the appends that wait here."""
-        self._gathered += [(operation, True) for operation in self._appends.take()]
-
-    def _hand_over(self) -> None:
-        self._close_appends()
-        gathered, self._gathered = self._gathered, []
-        if not gathered:
-            return
-        operations = [operation for operation, _ in gathered]
-        small = self._log is not None and all(small for _, small in gathered)
-        if small and self.log.catalog.attempt(operations):
-            return
-        for operation in operations:
-            try:
-                self.submit(operation.fn, operation.locks, operation.done, sync=operation.sync)
-            except HeadraceError as error:
-                operation.done(None, error)
-
-    def attempt(
-        self, fn: Callable[[Tx], object], locks: Iterable[str], *, sync: bool = True
-    ) -> Operation | None:
-        """Commit something small at once, if that is quick; None: nothing was done."""
-        operation = Operation(fn, tuple(locks), sync, nobody)
-        return operation if self.log.catalog.attempt([operation]) else None
-
-    def submit(
-        self,
-        fn: Callable[[Tx], object],
-        locks: Iterable[str],
-        done: Done,
-        *,
-        sync: bool = True,
-        small: bool = False,
-    ) -> None:
-        """Queue a write; ``done(result, error)`` is called on the event loop, never at once."""
-        loop = asyncio.get_running_loop()
-        if small:
-
-            def tell_soon(result: object, error: BaseException | None) -> None:
-                loop.call_soon(done, result, error)
-
-            operation = Operation(fn, tuple(locks), sync, tell_soon)
-            if self.log.catalog.attempt([operation]):
-                return
-
-        def tell(result: object, error: BaseException | None) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(done, result, error)
-
-        self.log.catalog.submit(fn, tell, locks=locks, sync=sync)
+        return self.host.in_transaction(fn, locks, sync=sync, small=small)
 
 
 class Transaction(Output):
@@ -564,6 +452,7 @@ class Transaction(Output):
         self._client = client
 
     async def __aenter__(self) -> Self:
+        await self._begin(self._client.in_thread)
         return self
 
     async def __aexit__(

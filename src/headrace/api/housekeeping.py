@@ -7,17 +7,14 @@ in the graveyard is over are removed.  A failure is logged and tried again at th
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
-import uuid
 from typing import TYPE_CHECKING
 
 from headrace.catalog.streams import Limits
 from headrace.errors import HeadraceError
+from headrace.host import Host, Stage
 
 if TYPE_CHECKING:
-    from headrace.api.client import Headrace
     from headrace.log.log import Log
 
 LEASE = "housekeeping"
@@ -29,22 +26,24 @@ _log = logging.getLogger(__name__)
 class Housekeeper:
     """The task of one open log."""
 
-    def __init__(self, client: Headrace, every_s: float = EVERY_S) -> None:
-        self._client = client
+    def __init__(self, host: Host, every_s: float = EVERY_S) -> None:
+        self._host = host
         self._every_s = every_s
-        self._owner = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self._task = asyncio.create_task(self._run())
+        self._owner = host.clock.local_name()
+        self._tasks = host.tasks("housekeeping")
+        self._tasks.spawn(self._run())
+        host.serve(Stage.CHORES, self)
 
     async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        """Begin no other round."""
+        await self._tasks.close()
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._every_s)
+            await self._host.sleep(self._every_s)
             try:
-                await self._client.in_thread(
-                    tidy, self._client.log, self._owner, int(self._every_s * 2000)
+                await self._host.in_thread(
+                    tidy, self._host.log, self._owner, int(self._every_s * 2000)
                 )
             except HeadraceError as error:
                 _log.warning("housekeeping: %s", error)

@@ -21,7 +21,7 @@ from headrace.catalog.committer import Committer, Done, Operation
 from headrace.catalog.entries import Entries
 from headrace.catalog.frequent import Frequent
 from headrace.catalog.leases import Leases
-from headrace.catalog.transaction import FREQUENT, Tx
+from headrace.catalog.transaction import FREQUENT, CatalogClock, Tx
 from headrace.catalog.wake import Notifier
 
 T = TypeVar("T")
@@ -40,7 +40,8 @@ class Catalog(ABC):
     """Whether it looks at the names of locks; otherwise they need not be made up."""
 
     quick: bool
-    """Whether a small read takes no longer than a change of thread."""
+    """Whether it is on this machine, so that reads and commits may be as quick as a change of
+    thread."""
 
     def __init__(self) -> None:
         self.notifier = Notifier()
@@ -48,6 +49,7 @@ class Catalog(ABC):
         self.leases = Leases(self)
         self.claims = Claims(self)
         self._frequent = Frequent(self._tell)
+        self._clock = CatalogClock()
         self._committer: Committer
 
     @abstractmethod
@@ -66,9 +68,10 @@ class Catalog(ABC):
         self._committer.submit(Operation(fn, tuple(locks), sync, done))
 
     def attempt(self, operations: list[Operation]) -> bool:
-        """Commit small writes now, on this thread, if that takes no longer than to queue them.
+        """Commit writes now, on this thread, if nobody has to be waited for.
 
-        False means that nothing was done and that they have to be queued.
+        False means that nothing was done and that they have to be queued.  Whether the disk is
+        quick enough for that is for the caller to judge.
         """
         return self._committer.attempt(operations)
 
@@ -116,6 +119,14 @@ class Catalog(ABC):
         finally:
             for stop in unsubscribe:
                 stop()
+
+    def drive(self, now_us: Callable[[], int]) -> None:
+        """Take the time from here, and commit every write on the thread that hands it over.
+
+        For tests: what happens then depends on no clock and no thread.
+        """
+        self._clock.driven_us = now_us
+        self._committer.inline = True
 
     @abstractmethod
     def _listen(self, *, frequent: bool) -> None:

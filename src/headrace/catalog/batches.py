@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import msgspec
 
-from headrace.catalog import streams
+from headrace.catalog import markers, streams
 from headrace.catalog.transaction import Tx
 
 
@@ -22,6 +22,8 @@ class NewBatch(msgspec.Struct, frozen=True):
     checksum: int
     data: bytes | memoryview | None = None
     path: str | None = None
+    markers: tuple[int, ...] = ()
+    """The rows that are markers and no events."""
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
@@ -73,6 +75,9 @@ def append(tx: Tx, new: Sequence[NewBatch]) -> list[int] | None:
             batch.data,
         )
     tx.execute(_insert_batches(len(new)), values)
+    for batch, start in zip(new, starts, strict=True):
+        if batch.markers:
+            markers.record(tx, batch.segment_id, [start + row for row in batch.markers])
     return starts
 
 
@@ -170,6 +175,12 @@ class Place(msgspec.Struct, frozen=True):
     size_bytes: int
     total_bytes: int
     created_us: int
+    markers: int = 0
+    """Of its rows; known only where it was asked for."""
+
+    @property
+    def events(self) -> int:
+        return self.end - self.start - self.markers
 
 
 _PLACE = "start_offset, end_offset, bytes, total_bytes, created_us"
@@ -219,6 +230,16 @@ def places(tx: Tx, segment_id: int, after: int, limit: int) -> list[Place]:
         (segment_id, after, limit),
     )
     return [Place(*row) for row in rows]
+
+
+def first_ending_after(tx: Tx, segment_id: int, offset: int) -> Place | None:
+    """The first batch with an event at or after an offset."""
+    row = tx.row(
+        f"SELECT {_PLACE} FROM batches WHERE segment_id = ? AND end_offset > ? "
+        "ORDER BY start_offset LIMIT 1",
+        (segment_id, offset),
+    )
+    return None if row is None else Place(*row)
 
 
 class FilePlace(msgspec.Struct, frozen=True):
@@ -284,8 +305,8 @@ def trim(tx: Tx, stream_id: int, segment_id: int, before: int) -> bool:
         "DELETE FROM batches WHERE segment_id = ? AND start_offset <= ?", (segment_id, last.start)
     )
     tx.execute(
-        "UPDATE segments SET tail = ?, trimmed_bytes = ? WHERE id = ?",
-        (last.end, last.total_bytes, segment_id),
+        "UPDATE segments SET tail = ?, trimmed_bytes = ?, markers = markers - ? WHERE id = ?",
+        (last.end, last.total_bytes, markers.trim(tx, segment_id, last.end), segment_id),
     )
     tx.notify(streams.channel(stream_id))
     return len(due) == TRIM_BATCHES_MAX

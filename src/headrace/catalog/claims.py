@@ -51,6 +51,14 @@ def of_group(tx: Tx, group: str) -> tuple[Claim, ...]:
     return tuple(Claim(group, unit, owner, token) for unit, owner, token in rows)
 
 
+def owned_by(tx: Tx, group: str, owner: str) -> list[Claim]:
+    """The claims of a group that an owner has."""
+    rows = tx.rows(
+        "SELECT unit, token FROM claims WHERE group_name = ? AND owner = ?", (group, owner)
+    )
+    return [Claim(group, unit, owner, token) for unit, token in rows]
+
+
 def take(tx: Tx, group: str, unit: str, owner: str) -> Claim:
     """Make ``owner`` the owner under a new token, fencing whoever was before."""
     check_key(group, "a group's name")

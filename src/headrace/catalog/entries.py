@@ -61,6 +61,16 @@ def get(tx: Tx, bucket: str, key: str) -> Entry | None:
     return None if row is None else Entry(bucket, key, bytes(row[0]), row[1])
 
 
+def keys(tx: Tx, bucket: str, beginning: str) -> list[str]:
+    """The keys of a bucket's entries that begin so, sorted."""
+    rows = tx.rows(
+        "SELECT key FROM entries WHERE bucket = ? AND substr(key, 1, ?) = ? AND value IS NOT NULL "
+        "ORDER BY key",
+        (bucket, len(beginning), beginning),
+    )
+    return [str(key) for (key,) in rows]
+
+
 def put(tx: Tx, bucket: str, key: str, value: bytes, *, if_revision: int | None = None) -> int:
     """Set the entry and return its new revision; the caller holds the bucket's lock."""
     _check(bucket, key, value)

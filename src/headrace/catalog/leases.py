@@ -6,12 +6,13 @@ never used twice.  Whoever shows an old token is refused.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.catalog.keys import check_key
-from headrace.catalog.transaction import Tx
+from headrace.catalog.transaction import Row, Tx, in_parts
 from headrace.errors import InvalidInputError, LeaseLost
 
 if TYPE_CHECKING:
@@ -40,10 +41,46 @@ def lock(name: str) -> str:
 
 def get(tx: Tx, name: str) -> Lease | None:
     """The lease, if somebody holds it now."""
-    row = tx.row("SELECT owner, token, expires_us FROM leases WHERE name = ?", (name,))
-    if row is None or row[0] is None or row[2] <= tx.now_us():
+    owner, token, expires_us = last(tx, name)
+    if owner is None or expires_us <= tx.now_us():
         return None
-    return Lease(name, row[0], row[1], row[2])
+    return Lease(name, owner, token, expires_us)
+
+
+def last(tx: Tx, name: str) -> tuple[str | None, int, int]:
+    """(owner, token, expires_us) as they were left, also of a lease that has run out.
+
+    The owner is None when it was given back, and the token is 0 when nobody ever took it.
+    """
+    row = tx.row("SELECT owner, token, expires_us FROM leases WHERE name = ?", (name,))
+    return (None, 0, 0) if row is None else (row[0], int(row[1]), int(row[2]))
+
+
+def not_released(tx: Tx, names: Sequence[str]) -> list[Lease]:
+    """Those of the leases that have an owner, even if they have run out."""
+    found: list[Row] = []
+    for part, marks in in_parts(names):
+        found += tx.rows(
+            f"SELECT name, owner, token, expires_us FROM leases WHERE name IN ({marks}) "
+            "AND owner IS NOT NULL",
+            part,
+        )
+    return [Lease(*row) for row in found]
+
+
+def beginning_with(tx: Tx, text: str) -> list[Lease]:
+    """Leases whose names begin so and that have an owner, even if they have run out."""
+    rows = tx.rows(
+        "SELECT name, owner, token, expires_us FROM leases WHERE substr(name, 1, ?) = ? "
+        "AND owner IS NOT NULL",
+        (len(text), text),
+    )
+    return [Lease(*row) for row in rows]
+
+
+def set_expiry(tx: Tx, due: Sequence[tuple[int, str]]) -> None:
+    """Set when leases run out, each (expires_us, name); who holds them was checked before."""
+    tx.executemany("UPDATE leases SET expires_us = ? WHERE name = ?", due)
 
 
 def acquire(tx: Tx, name: str, owner: str, ttl_ms: int) -> Lease | None:

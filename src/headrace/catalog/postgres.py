@@ -32,7 +32,7 @@ from headrace.catalog import schema
 from headrace.catalog.base import Catalog
 from headrace.catalog.committer import Committer, WriteDriver
 from headrace.catalog.pool import Pool
-from headrace.catalog.transaction import FREQUENT, Row, Tx
+from headrace.catalog.transaction import FREQUENT, CatalogClock, Row, Tx
 from headrace.catalog.wake import Notifier
 from headrace.errors import (
     CatalogUnavailableError,
@@ -78,8 +78,8 @@ def _lock_number(name: str) -> int:
 class PostgresTx(Tx):
     """A transaction, or a single read, on one PostgreSQL connection."""
 
-    def __init__(self, connection: Connection) -> None:
-        super().__init__()
+    def __init__(self, connection: Connection, clock: CatalogClock | None = None) -> None:
+        super().__init__(clock)
         self._connection = connection
         self.clock_us: int | None = None
 
@@ -102,7 +102,7 @@ class PostgresTx(Tx):
             cursor.executemany(_sql(sql), params)
             return cursor.rowcount
 
-    def now_us(self) -> int:
+    def _database_us(self) -> int:
         if self.clock_us is not None:
             return self.clock_us
         row = self.row(f"SELECT {CLOCK}")
@@ -197,8 +197,16 @@ def translate(error: BaseException, where: str) -> BaseException:
 class _Writer(WriteDriver):
     """The committer's connection."""
 
-    def __init__(self, url: str, where: str, notifier: Notifier, own_pids: set[int]) -> None:
+    def __init__(
+        self,
+        url: str,
+        where: str,
+        notifier: Notifier,
+        own_pids: set[int],
+        clock: CatalogClock,
+    ) -> None:
         self._url = url
+        self._clock = clock
         self._where = where
         self._notifier = notifier
         self._own_pids = own_pids
@@ -209,7 +217,7 @@ class _Writer(WriteDriver):
 
     def _use(self, connection: Connection) -> None:
         self._connection = connection
-        self._tx = PostgresTx(connection)
+        self._tx = PostgresTx(connection, self._clock)
         # The number of a connection that is gone may soon be somebody else's.
         self._own_pids.clear()
         self._own_pids.add(connection.info.backend_pid)
@@ -218,8 +226,7 @@ class _Writer(WriteDriver):
     def gate(self) -> Iterator[None]:
         yield
 
-    def swift(self, sync: bool) -> bool:
-        del sync
+    def try_gate(self) -> bool:
         return False  # the server is waited for, which an event loop must not do
 
     def begin(self, locks: Iterable[str], sync: bool) -> Tx:
@@ -344,14 +351,16 @@ class PostgresCatalog(Catalog):
         super().__init__()
         self._url = url
         self.where = _where(url)
-        self._readers: Pool[_ReadTx] = Pool(lambda: _ReadTx(connect(url)), _ReadTx.close)
+        self._readers: Pool[_ReadTx] = Pool(
+            lambda: _ReadTx(connect(url), self._clock), _ReadTx.close
+        )
         self._lock = threading.Lock()
         self._closed = False
         self._listeners: dict[str, threading.Thread] = {}
         self._own_pids: set[int] = set()
         self._migrate(create)
         self._committer = Committer(
-            lambda: _Writer(url, self.where, self.notifier, self._own_pids),
+            lambda: _Writer(url, self.where, self.notifier, self._own_pids, self._clock),
             "headrace-commit",
             self._frequent,
         )

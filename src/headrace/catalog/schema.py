@@ -12,7 +12,11 @@ from importlib import resources
 from headrace.catalog.transaction import Tx
 from headrace.errors import CatalogTooNewError
 
-MIGRATIONS: tuple[str, ...] = ("001_log.sql", "002_coordination.sql")
+MIGRATIONS: tuple[str, ...] = (
+    "001_log.sql",
+    "002_coordination.sql",
+    "003_markers.sql",
+)
 VERSION = len(MIGRATIONS)
 
 

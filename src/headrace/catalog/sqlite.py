@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import math
 import os
 import sqlite3
 import threading
@@ -26,7 +25,7 @@ from headrace.catalog import schema
 from headrace.catalog.base import Catalog
 from headrace.catalog.committer import Committer, WriteDriver
 from headrace.catalog.pool import Pool
-from headrace.catalog.transaction import Row, Tx
+from headrace.catalog.transaction import CatalogClock, Row, Tx
 from headrace.catalog.wake import WakeSockets, wake_folder
 from headrace.errors import (
     CatalogError,
@@ -57,10 +56,6 @@ CHECKPOINT_REST = 150
 """So few frames are left to the committer, unless it writes faster than they are copied."""
 CHECKPOINT_ROUNDS = 3
 WAL_BYTES_MAX = 64 * 1024 * 1024
-SWIFT_S = 0.001
-"""A commit that takes less may be made by an event loop itself: so long it may be held up."""
-SWIFT_OVER = 8
-"""Over about so many commits that is judged."""
 
 _opened: Counter[str] = Counter()
 """How often this process has each file open."""
@@ -86,8 +81,8 @@ class SqliteTx(Tx):
 
     lazy = True
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        super().__init__()
+    def __init__(self, connection: sqlite3.Connection, clock: CatalogClock | None = None) -> None:
+        super().__init__(clock)
         self._execute = connection.execute
         self._connection = connection
 
@@ -110,7 +105,7 @@ class SqliteTx(Tx):
     def executemany(self, sql: str, params: Sequence[Sequence[Any]]) -> int:
         return self._connection.executemany(sql, params).rowcount
 
-    def now_us(self) -> int:
+    def _database_us(self) -> int:
         return time.time_ns() // 1000
 
     def close(self) -> None:
@@ -150,26 +145,29 @@ def translate(error: BaseException, where: str) -> BaseException:
 class _Writer(WriteDriver):
     """The committer's connection."""
 
-    def __init__(self, folder: Path, where: str, announce: Callable[[set[str]], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        where: str,
+        announce: Callable[[set[str]], None],
+        clock: CatalogClock,
+    ) -> None:
         self._folder = folder
         self._where = where
         self._announce = announce
         self._connection = connect(folder / FILE)
         self._connection.execute("PRAGMA wal_autocheckpoint = 0")
         self._connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX // 2}")
-        self._tx = SqliteTx(self._connection)
+        self._tx = SqliteTx(self._connection, clock)
         self._gate = _Gate(folder / LOCK_FILE)
         self._sync: bool | None = None
-        self._sync_s = math.inf
-        """How long a commit that waits for the disk took lately."""
         self._checkpointer = _Checkpointer(folder / FILE)
 
     def gate(self) -> _Gate:
         return self._gate
 
-    def swift(self, sync: bool) -> bool:
-        quick = not sync or self._sync_s < SWIFT_S
-        return quick and self._checkpointer.at_rest and self._gate.try_enter()
+    def try_gate(self) -> bool:
+        return self._checkpointer.at_rest and self._gate.try_enter()
 
     def begin(self, locks: Iterable[str], sync: bool) -> Tx:
         del locks
@@ -191,15 +189,7 @@ class _Writer(WriteDriver):
 
     def commit(self, channels: set[str]) -> None:
         del channels
-        if not self._sync:
-            self._connection.execute("COMMIT")
-            return
-        began = time.perf_counter()
         self._connection.execute("COMMIT")
-        took_s = time.perf_counter() - began
-        if self._sync_s is math.inf:
-            self._sync_s = took_s
-        self._sync_s += (took_s - self._sync_s) / SWIFT_OVER
 
     def rollback(self) -> None:
         if self._connection.in_transaction:
@@ -358,7 +348,9 @@ class SqliteCatalog(Catalog):
         self._prepare(create)
         self._sockets = WakeSockets(wake_folder(folder), self.notifier, self._change_detector)
         self._committer = Committer(
-            lambda: _Writer(folder, self.where, self._tell), "headrace-commit", self._frequent
+            lambda: _Writer(folder, self.where, self._tell, self._clock),
+            "headrace-commit",
+            self._frequent,
         )
 
     # -- opening ------------------------------------------------------------------------
@@ -468,7 +460,7 @@ class SqliteCatalog(Catalog):
             connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KIB}")
         except sqlite3.Error as error:
             raise translate(error, self.where) from error
-        return SqliteTx(connection)
+        return SqliteTx(connection, self._clock)
 
     # -- waiting ------------------------------------------------------------------------
 

@@ -6,13 +6,13 @@ more events; its successors cover what it covered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from headrace.catalog.transaction import Row, Tx
+from headrace.catalog.transaction import Row, Tx, in_parts
 from headrace.errors import UnknownStreamError
 
 KEY_SPACE = 1 << 32
@@ -82,11 +82,6 @@ class StreamConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     internal: bool = False
     """Belongs to a group: captures no subject, and is written to by naming the segment."""
 
-    @property
-    def fixed_segments(self) -> bool:
-        """Whether its segments have a meaning of their own, and so are never split or merged."""
-        return self.internal or self.partitions > 0
-
 
 # Made here, since the first use of a type by msgspec is not safe in several threads at once.
 decode_config = msgspec.json.Decoder(StreamConfig).decode
@@ -108,6 +103,8 @@ class Segment(msgspec.Struct, frozen=True):
     sealed_us: int | None
     predecessors: tuple[int, ...] = ()
     successors: tuple[int, ...] = ()
+    markers: int = 0
+    """Internal records among what is retained; they have offsets and are no events."""
 
     @property
     def sealed(self) -> bool:
@@ -116,7 +113,7 @@ class Segment(msgspec.Struct, frozen=True):
     @property
     def events(self) -> int:
         """How many events are retained."""
-        return self.head - self.tail
+        return self.head - self.tail - self.markers
 
     @property
     def retained_bytes(self) -> int:
@@ -157,7 +154,7 @@ def lock(stream_id: int) -> str:
 
 _SEGMENT = (
     "id, number, range_lo, range_hi, head, tail, bytes, trimmed_bytes, max_ts_us, created_us, "
-    "sealed_us"
+    "sealed_us, markers"
 )
 
 
@@ -190,6 +187,67 @@ def configs(tx: Tx) -> list[tuple[str, StreamConfig]]:
     """Names and configurations only: enough to tell which stream captures a subject."""
     rows = tx.rows("SELECT name, config FROM streams WHERE name NOT LIKE ? ORDER BY name", ("%.%",))
     return [(name, decode_config(bytes(data))) for name, data in rows]
+
+
+def stored_configs(tx: Tx) -> list[tuple[int, str, bytes]]:
+    """(id, name, configuration as it is stored) of every stream that is not internal."""
+    rows = tx.rows(
+        "SELECT id, name, config FROM streams WHERE name NOT LIKE ? ORDER BY id", ("%.%",)
+    )
+    return [(stream_id, name, bytes(data)) for stream_id, name, data in rows]
+
+
+def name_of(tx: Tx, stream_id: int) -> str | None:
+    row = tx.row("SELECT name FROM streams WHERE id = ?", (stream_id,))
+    return None if row is None else str(row[0])
+
+
+def segment_ids(tx: Tx, name: str, numbers: Sequence[int]) -> dict[int, int]:
+    """{number: id} of those segments of a stream that are there."""
+    found: list[Row] = []
+    for part, marks in in_parts(numbers):
+        found += tx.rows(
+            "SELECT number, id FROM segments WHERE stream_id = "
+            f"(SELECT id FROM streams WHERE name = ?) AND number IN ({marks})",
+            (name, *part),
+        )
+    return {int(number): int(segment_id) for number, segment_id in found}
+
+
+def tail_of(tx: Tx, segment_id: int) -> int | None:
+    """The first offset of a segment that is retained; None if the segment is gone."""
+    row = tx.row("SELECT tail FROM segments WHERE id = ?", (segment_id,))
+    return None if row is None else int(row[0])
+
+
+def extents(tx: Tx, stream_id: int) -> list[tuple[int, int, int, int, bool]]:
+    """(number, id, head, tail, sealed) of every segment."""
+    rows = tx.rows(
+        "SELECT number, id, head, tail, sealed_us IS NOT NULL FROM segments "
+        "WHERE stream_id = ? ORDER BY number",
+        (stream_id,),
+    )
+    return [(number, key, head, tail, bool(sealed)) for number, key, head, tail, sealed in rows]
+
+
+def fingerprint(tx: Tx, stream_id: int) -> tuple[int, ...]:
+    """Sums over a stream's segments that change whenever one of them does."""
+    row = tx.row(
+        "SELECT COUNT(*), SUM(number), SUM(head), SUM(tail), COUNT(sealed_us) FROM segments "
+        "WHERE stream_id = ?",
+        (stream_id,),
+    )
+    return () if row is None else tuple(int(value or 0) for value in row)
+
+
+def edges(tx: Tx, stream_id: int) -> list[tuple[int, int]]:
+    """(predecessor, successor), sorted, of all segments that follow from others."""
+    rows = tx.rows(
+        "SELECT predecessor, successor FROM segment_edges WHERE stream_id = ? "
+        "ORDER BY predecessor, successor",
+        (stream_id,),
+    )
+    return [(before, after) for before, after in rows]
 
 
 def heads(tx: Tx, stream_id: int) -> list[tuple[int, int, int, bool]]:
@@ -274,8 +332,8 @@ def delete(tx: Tx, stream: Stream) -> None:
             "SELECT path, ? FROM batches WHERE segment_id = ? AND path IS NOT NULL",
             (tx.now_us(), segment_id),
         )
-        tx.execute("DELETE FROM batches WHERE segment_id = ?", (segment_id,))
-        tx.execute("DELETE FROM progress WHERE segment_id = ?", (segment_id,))
+        for table in ("batches", "markers", "progress"):
+            tx.execute(f"DELETE FROM {table} WHERE segment_id = ?", (segment_id,))
     for table in ("segments", "segment_edges", "subscriptions"):
         tx.execute(f"DELETE FROM {table} WHERE stream_id = ?", (stream.id,))
     tx.execute("DELETE FROM producers WHERE scope = ?", (stream.id,))
@@ -287,16 +345,13 @@ def _with_segments(tx: Tx, row: Row) -> Stream:
     stream_id, name, config, created_us = row
     predecessors: dict[int, list[int]] = {}
     successors: dict[int, list[int]] = {}
-    for before, after in tx.rows(
-        "SELECT predecessor, successor FROM segment_edges WHERE stream_id = ? "
-        "ORDER BY predecessor, successor",
-        (stream_id,),
-    ):
+    for before, after in edges(tx, stream_id):
         predecessors.setdefault(after, []).append(before)
         successors.setdefault(before, []).append(after)
     segments = tuple(
         msgspec.structs.replace(
-            Segment(*found),
+            Segment(*found[:-1]),
+            markers=found[-1],
             predecessors=tuple(predecessors.get(found[1], ())),
             successors=tuple(successors.get(found[1], ())),
         )

@@ -8,14 +8,34 @@ for its ``Tx``: it may run again when a commit has to be repeated.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 Row = tuple[Any, ...]
+T = TypeVar("T")
+
+IN_ONE_QUERY = 400
+
+
+def in_parts(values: Sequence[T]) -> Iterator[tuple[Sequence[T], str]]:
+    """Values for ``IN (…)`` of several queries, so that none is too long; with their marks."""
+    for at in range(0, len(values), IN_ONE_QUERY):
+        part = values[at : at + IN_ONE_QUERY]
+        yield part, ", ".join("?" * len(part))
+
 
 FREQUENT = "often:"
 """Channels whose names begin so are told of at intervals, however often there is news of them, and
 only to processes that wait for one of them (:mod:`headrace.catalog.frequent`)."""
+
+
+class CatalogClock:
+    """The time of one catalog: the database's, unless somebody drives it."""
+
+    __slots__ = ("driven_us",)
+
+    def __init__(self) -> None:
+        self.driven_us: Callable[[], int] | None = None
 
 
 class Tx(ABC):
@@ -24,8 +44,9 @@ class Tx(ABC):
     lazy = False
     """Whether ``iterate`` fetches a row when it is asked for it, and not all of them before."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: CatalogClock | None = None) -> None:
         self.channels: set[str] = set()
+        self._clock = clock or CatalogClock()
 
     @abstractmethod
     def execute(self, sql: str, params: Sequence[Any] = ()) -> int:
@@ -47,9 +68,14 @@ class Tx(ABC):
     def executemany(self, sql: str, params: Sequence[Sequence[Any]]) -> int:
         """Run a statement once for each parameter row; returns how many rows were changed."""
 
-    @abstractmethod
     def now_us(self) -> int:
         """The catalog's clock in microseconds since 1970 (never the client's own)."""
+        driven_us = self._clock.driven_us
+        return self._database_us() if driven_us is None else driven_us()
+
+    @abstractmethod
+    def _database_us(self) -> int:
+        """The time as the database tells it."""
 
     def notify(self, channel: str) -> None:
         """Wake whoever waits on ``channel``, in any process, once this has committed."""

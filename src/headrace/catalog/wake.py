@@ -3,8 +3,8 @@
 ``Notifier`` is the part within a process: callbacks by channel.  ``WakeSockets`` carries the
 news between processes that share one SQLite file: every waiting process binds a datagram
 socket in the catalog's ``wake`` folder, and a committer sends the channels it touched to
-each of them.  Nothing is polled for; once a second the waiting process compares SQLite's
-``data_version``, in case a committer died between its commit and its datagrams.
+each of them.  So that no news is lost when a committer dies between its commit and its datagrams,
+the waiting process also compares SQLite's ``data_version`` once a second.
 
 A full socket queue drops datagrams.  The receiver drains its socket until it is empty, and a
 full queue means that at least ``BURST`` datagrams are read in one go; it then wakes everybody,
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import logging
 import os
@@ -33,6 +34,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from headrace.catalog.scratch import Scratch, sweep
 from headrace.catalog.transaction import FREQUENT
 
 Callback = Callable[[], None]
@@ -44,6 +46,8 @@ POLL_S = 1.0
 SOCKET_PATH_MAX = 100
 DATAGRAM_BYTES_MAX = 4096
 EVERYBODY = b"*"
+SCRATCH = "headrace-wake-"
+"""How folders of sockets outside of their catalogs begin; they go with the last program."""
 WANTS_FREQUENT = ".often"
 """What the name of a file ends in that says: the socket beside it wants such channels as well."""
 
@@ -108,18 +112,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def calling_on(loop: asyncio.AbstractEventLoop, fn: Callback) -> Callback:
-    """A callback that has a loop call ``fn`` soon, from whatever thread the news comes."""
-
-    def heard() -> None:
-        if loop.is_closed():
-            return
-        if _running_loop() is loop:
-            loop.call_soon(fn)
-        else:
-            loop.call_soon_threadsafe(fn)
-
-    return heard
+_sweep_once = functools.cache(sweep)
 
 
 def _message(channels: Iterable[str]) -> bytes:
@@ -137,7 +130,7 @@ def wake_folder(catalog_folder: Path) -> Path:
     """Where the sockets live: in the catalog, unless its path is too long for a socket."""
     folder = catalog_folder.resolve() / "wake"
     digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-    name = f"headrace-{os.getuid()}-{digest}"
+    name = f"{SCRATCH}{os.getuid()}-{digest}"
     for place in (folder, Path(tempfile.gettempdir()) / name):
         if len(os.fsencode(place)) + 40 <= SOCKET_PATH_MAX:
             return place
@@ -169,8 +162,8 @@ class WakeSockets:
         self._peers: dict[str, bool] = {}
         """The sockets of other processes, and whether they want frequent channels."""
         self._peers_mtime_ns = -1
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = str(folder)
+        self._scratch: Scratch | None = None
 
     # -- sending ------------------------------------------------------------------------
 
@@ -237,6 +230,7 @@ class WakeSockets:
         with self._lock:
             if self._receiver is not None or self._closing:
                 return
+            self._make_folder()
             receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             receiver.setblocking(False)
             receiver.bind(str(self._folder / self._name))
@@ -245,6 +239,13 @@ class WakeSockets:
             self._start(receiver, watching)
         # Whoever looks after this misses no change, even of a committer that dies untold.
         watching.wait(POLL_S)
+
+    def _make_folder(self) -> None:
+        if self._folder.name.startswith(SCRATCH):
+            _sweep_once(SCRATCH, self._folder.parent)
+            self._scratch = Scratch(self._folder)
+        else:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def want_frequent(self) -> None:
         """From now on receive frequent channels, too."""
@@ -349,3 +350,5 @@ class WakeSockets:
         for sender in self._senders.values():
             sender.close()
         self._senders.clear()
+        if self._scratch is not None:
+            self._scratch.close()

@@ -95,6 +95,32 @@ def _ready_streams(as_json: bool) -> None:
 
 def run(argv: Sequence[str]) -> int:
     """Run one command; returns its exit status."""
+    try:
+        return _run(argv)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        if _by_ctrl_c(error):
+            return EXIT_INTERRUPTED
+        if not isinstance(error, HeadraceError):
+            raise
+        report(error, "--json" in argv)
+        return status_of(error)
+
+
+def _by_ctrl_c(error: BaseException) -> bool:
+    """Whether an error came of Ctrl-C.
+
+    In the middle of ``threading.Condition.wait``, and so of the start of a thread, Python makes a
+    RuntimeError of it ("release unlocked lock").
+    """
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, KeyboardInterrupt):
+        found = found.__cause__ or found.__context__
+    return found is not None
+
+
+def _run(argv: Sequence[str]) -> int:
     as_json = "--json" in argv
     try:
         code = app(_with_own_help(arranged(list(argv))), exit_on_error=False, print_error=False)
@@ -104,8 +130,6 @@ def run(argv: Sequence[str]) -> int:
         # complain about it once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
     except UnusedCliTokensError as error:
         words = " ".join(error.unused_tokens or ())
         report(UsageError(f"there is no place for {words!r} here"), as_json, hint=_help_of(argv))
@@ -113,9 +137,6 @@ def run(argv: Sequence[str]) -> int:
     except CycloptsError as error:
         report(error, as_json, hint=_help_of(argv))
         return EXIT_USAGE
-    except HeadraceError as error:
-        report(error, as_json)
-        return status_of(error)
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     return code if isinstance(code, int) else 0

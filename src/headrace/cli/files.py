@@ -19,7 +19,7 @@ from headrace.errors import InvalidEventError, InvalidInputError
 
 PART_ROWS = 65_536
 CSV_BLOCK_BYTES = 8 * 1024 * 1024
-OWN_COLUMNS = ("subject", "key", "value", "headers", "timestamp", "epoch")
+OWN_COLUMNS = ("subject", "key", "value", "headers", "timestamp", "epoch", "origin")
 
 
 @dataclass(frozen=True)

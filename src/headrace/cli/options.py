@@ -14,11 +14,13 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.progress import Progress
 
+from headrace.cli.failures import UsageError
 from headrace.cli.values import pair
 
 if TYPE_CHECKING:
     from headrace.api.client import Headrace
     from headrace.log.log import Log
+    from headrace.net import TLS
 
 CATALOG_VARIABLE = "HEADRACE_CATALOG"
 CATALOG_DEFAULT = "./headrace-data"
@@ -71,7 +73,7 @@ class Options:
         finally:
             log.catalog.close()
 
-    def open_async(self) -> Headrace:
+    def open_async(self, tls: TLS | None = None) -> Headrace:
         """The same with an event loop; housekeeping is left to programs that stay."""
         import headrace
 
@@ -81,10 +83,46 @@ class Options:
             store_options=self.store_options,
             create=False,
             housekeeping=False,
+            tls=tls,
         )
 
 
 NONE = Options()
+
+
+@Parameter(name="*", group=Group("TLS", sort_key=50))
+@dataclass(frozen=True)
+class TLSOptions:
+    """The files of a command that talks to other processes; all as PEM."""
+
+    tls_cert: Annotated[
+        str | None,
+        Parameter(env_var="HEADRACE_TLS_CERT", help="This process's certificate; talk with TLS."),
+    ] = None
+    tls_key: Annotated[
+        str | None, Parameter(env_var="HEADRACE_TLS_KEY", help="The key that belongs to it.")
+    ] = None
+    tls_ca: Annotated[
+        str | None,
+        Parameter(
+            env_var="HEADRACE_TLS_CA",
+            help="The authority that certifies all who take part, else those of the machine.",
+        ),
+    ] = None
+
+    @property
+    def tls(self) -> TLS | None:
+        """What the library takes."""
+        if self.tls_cert is None and self.tls_key is None and self.tls_ca is None:
+            return None
+        if self.tls_cert is None or self.tls_key is None:
+            raise UsageError("--tls-cert and --tls-key (or their variables) go together")
+        from headrace import TLS
+
+        return TLS(certificate=self.tls_cert, key=self.tls_key, authority=self.tls_ca)
+
+
+NO_TLS = TLSOptions()
 
 
 def console() -> Console:

@@ -15,11 +15,12 @@ import msgspec
 
 from headrace.cli.screens import time_text
 from headrace.errors import InvalidEventError
-from headrace.log.events import Event
+from headrace.log.events import ORIGIN_REFUSED, Event
 
 FIELDS = {"subject", "key", "value", "value_base64", "headers", "timestamp", "epoch"}
 IGNORED = {"stream", "segment", "offset", "origin"}
-"""Where an event was, as ``read`` prints it; it gets a new place."""
+"""Where an event was, as ``read`` prints it; it gets a new place.  Of these, an origin that is not
+null is refused: to leave it out is for whoever publishes to decide."""
 
 
 def shown(row: dict[str, Any]) -> dict[str, Any]:
@@ -71,6 +72,8 @@ def parsed(line: bytes, number: int) -> Event:
             f"{at} has unknown fields {', '.join(unknown)}; an event has "
             f"{', '.join(sorted(FIELDS))}"
         )
+    if data.get("origin") is not None:
+        raise InvalidEventError(f"{at}: {ORIGIN_REFUSED}")
     subject = data.get("subject")
     if not isinstance(subject, str):
         raise InvalidEventError(f"{at} has no subject")

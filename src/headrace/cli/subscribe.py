@@ -13,7 +13,7 @@ from headrace.cli.deliveries import shown
 from headrace.cli.failures import UsageError
 from headrace.cli.group_join import stop_on_terminate, tell_warnings
 from headrace.cli.group_shared import matches, start_of
-from headrace.cli.options import NONE, Options
+from headrace.cli.options import NO_TLS, NONE, Options, TLSOptions
 from headrace.errors import Fenced
 from headrace.subjects import parse_filter, parse_share
 
@@ -32,6 +32,7 @@ def subscribe(
     start: str = "now",
     limit: int | None = None,
     idle: Annotated[float | None, Parameter(alias="--idle-s")] = None,
+    tls: TLSOptions = NO_TLS,
     options: Options = NONE,
 ) -> None:
     """Consume events until Ctrl-C; each is acked once it is printed.
@@ -64,7 +65,7 @@ def subscribe(
     async def run() -> None:
         stop_on_terminate()
         async with (
-            options.open_async() as hr,
+            options.open_async(tls.tls) as hr,
             hr.session(session) as worker,
         ):
             if subscription not in worker.subscriptions:

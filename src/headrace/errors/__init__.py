@@ -9,11 +9,13 @@ from headrace.errors.delivery import *
 from headrace.errors.epochs import *
 from headrace.errors.inputs import *
 from headrace.errors.log import *
+from headrace.errors.network import *
 from headrace.errors.partitioned import *
 from headrace.errors.readers import *
 from headrace.errors.regions import *
 from headrace.errors.shared import *
 from headrace.errors.spark import *
+from headrace.errors.testing import *
 
 # Programs know them by this name, wherever they stand: in a traceback, or pickled.
 for _each in list(globals().values()):

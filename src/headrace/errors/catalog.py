@@ -69,12 +69,24 @@ class LeaseLost(HeadraceError):
 
 
 class Fenced(HeadraceError):
-    """The caller's token is stale: somebody else owns the unit now, and the work does not count."""
+    """The caller's token is stale: the unit is no longer the caller's, and the work does not count.
 
-    def __init__(self, group: str, unit: str, token: int, current: int) -> None:
+    ``current`` is the token that the catalog holds, 0 if it holds none, and None where the refusal
+    came without looking there.
+    """
+
+    def __init__(self, group: str, unit: str, token: int, current: int | None = None) -> None:
+        if current is None:
+            now = ""
+        elif current == 0:
+            now = ", the unit has no owner"
+        elif current == token:
+            now = ", the unit was given back"
+        else:
+            now = f", the current one is {current}"
         super().__init__(
-            f"group {group!r}, unit {unit!r}: token {token} is stale, the current one is "
-            f"{current}; stop working on this unit"
+            f"group {group!r}, unit {unit!r}: token {token} is stale{now}; stop working on this "
+            "unit"
         )
         self.group = group
         self.unit = unit

@@ -95,13 +95,5 @@ class SessionClosedError(HeadraceError):
     """The session is closed, or was never opened; use it with ``async with``."""
 
 
-class ListenError(HeadraceError):
-    """This process cannot listen where shared groups need it to."""
-
-
-class FrameError(HeadraceError, ValueError):
-    """A frame of another process cannot be read; its connection is dropped."""
-
-
 class SubscriptionExistsError(InvalidInputError):
     """A session has that shared subscription already."""

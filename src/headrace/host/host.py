@@ -1,33 +1,198 @@
-"""What the runtimes of groups need of the program that they run in.
+"""The host: what a running program gives its parts, in one place.
 
-``headrace.open()`` gives an object that offers all of it; groups know only this much of it.
+``headrace.open()`` makes one, opens it, and closes it at the end.  The runtimes of groups, the
+publisher, reads and housekeeping get everything from it that has to do with time, tasks, threads,
+transactions and news, and nothing of it from elsewhere.  So a host whose clock is driven
+(``headrace.testing``) drives all of them.
+
+Everything but :meth:`Host.on_news` is called on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Any, ParamSpec, Protocol, TypeVar
+import itertools
+import weakref
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 from headrace.catalog import Tx
-from headrace.catalog.committer import Operation
+from headrace.errors import CatalogClosedError
+from headrace.host.clock import Clock, clock_of
+from headrace.host.loads import Loads
+from headrace.host.news import News
+from headrace.host.packages import Told
+from headrace.host.services import Service, Services, Stage
+from headrace.host.tasks import Tasks
+from headrace.host.timers import Timer, Timers
+from headrace.host.writes import Writes
+from headrace.log.append import Outcome, Write
 from headrace.log.log import Log
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+THREADS = 8
 
-class Host(Protocol):
-    """A log, threads for what blocks, and transactions in a group with others."""
+
+class Host:
+    """A log, a clock, timers, tasks, threads, transactions and news; open from ``open`` on."""
+
+    loop: asyncio.AbstractEventLoop
+    clock: Clock
+    now_ms: Callable[[], int]
+    """Milliseconds that never run backwards; what cores are told."""
+    now_s: Callable[[], float]
+    """The same clock in seconds; timers are set by it."""
+
+    def __init__(self, *, loop_io: bool = True) -> None:
+        self._loop_io = loop_io
+        self.clock = Clock()
+        self._numbers = itertools.count()
+        self._groups: weakref.WeakValueDictionary[int, Tasks] = weakref.WeakValueDictionary()
+        self._log: Log | None = None
+        self._loads: Loads | None = None
+        self._writes: Writes | None = None
+        self._pool: Executor | None = None
+        self.services = Services()
+        self.parts: dict[object, Any] = {}
+        """What there is one of in a program and is made when it is first needed."""
+
+    # -- beginning and end --------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin on the event loop that this runs on, without a log: clock, timers and tasks."""
+        self.loop = asyncio.get_running_loop()
+        self.clock = clock_of(self.loop)
+        self.now_ms, self.now_s = self.clock.now_ms, self.clock.now_s
+        self._timers = Timers(self.loop, exact=self.clock.driven)
+        self._tasks = self.tasks("headrace")
+        self._news = News(self.loop)
+
+    async def open(self, opener: Callable[[], Log]) -> None:
+        """Begin, and open the log."""
+        self.start()
+        self._pool = self.clock.executor(THREADS, "headrace")
+        try:
+            log = await self.in_thread(opener)
+        except BaseException:
+            self._pool.shutdown(wait=False)
+            self._pool = None
+            raise
+        if self.clock.driven:
+            log.catalog.drive(self.clock.wall_us)
+        log.catalog.serve_on(self.loop)
+        self._log = log
+        self._loads = Loads(log.catalog, loop_io=self._loop_io, driven=self.clock.driven)
+        self._writes = Writes(log, self._loads, self.in_thread)
+        self.serve(Stage.WRITES, self._writes)
+
+    async def close(self) -> None:
+        """Close the services in their order, and then what they ran on."""
+        try:
+            await self.services.close()
+        finally:
+            if self._log is not None and self._pool is not None:
+                log, self._log = self._log, None
+                for tasks in list(self._groups.values()):
+                    await tasks.close()
+                self._timers.close()
+                self.parts.clear()
+                log.catalog.leave_loop()
+                await self.in_thread(log.catalog.close)
+                self._pool.shutdown(wait=True)
+                self._pool = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a log."""
+        return self._log is not None
 
     @property
     def log(self) -> Log:
-        """The synchronous log underneath."""
-        ...
+        """The synchronous log underneath, for threads and Spark tasks."""
+        if self._log is None:
+            raise _not_open()
+        return self._log
+
+    @property
+    def loads(self) -> Loads:
+        """What the event loop may do by itself."""
+        if self._loads is None:
+            raise _not_open()
+        return self._loads
+
+    @property
+    def writes(self) -> Writes:
+        """The queue in front of the committer."""
+        if self._writes is None:
+            raise _not_open()
+        return self._writes
+
+    def serve(self, stage: Stage, service: Service) -> None:
+        """Close a service at this stage of the end."""
+        self.services.add(stage, service)
+
+    # -- time ---------------------------------------------------------------------------
+
+    def timer(self, call: Callable[[], None]) -> Timer:
+        """A timer that is not set yet, to be set as often as one likes."""
+        return self._timers.timer(call)
+
+    def after(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        """Call something once, so many seconds from now; cleared, it is not called."""
+        timer = self._timers.timer(call)
+        timer.after(delay_s)
+        return timer
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait by this program's clock."""
+        await asyncio.sleep(seconds)
+
+    def timeout(self, seconds: float) -> asyncio.Timeout:
+        """End what is within it with ``TimeoutError`` after so long."""
+        return asyncio.timeout(seconds)
+
+    async def wait(self, event: asyncio.Event, timeout_s: float) -> bool:
+        """Wait for an event, for so long at most; whether it came."""
+        try:
+            async with self.timeout(timeout_s):
+                return await event.wait()
+        except TimeoutError:
+            return event.is_set()
+
+    # -- tasks and threads --------------------------------------------------------------
+
+    def tasks(self, part: str) -> Tasks:
+        """The tasks of one part, which ends them when it ends."""
+        made = self._groups[next(self._numbers)] = Tasks(self.loop, part)
+        return made
+
+    def spawn(self, work: Coroutine[Any, Any, T], *, awaited: bool = False) -> asyncio.Task[T]:
+        """Run something beside, until the program ends; see :meth:`Tasks.spawn`."""
+        return self._tasks.spawn(work, awaited=awaited)
 
     async def in_thread(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run something that blocks on a thread."""
-        ...
+        """Run something that blocks on one of this program's threads."""
+        if self._pool is None:
+            raise _not_open()
+        return await self.loop.run_in_executor(self._pool, partial(fn, *args, **kwargs))
+
+    # -- news ---------------------------------------------------------------------------
+
+    def on_news(self, channel: str, call: Callable[[], None]) -> Callable[[], None]:
+        """Have the event loop call something after commits that notified a channel, in any
+        process; what is returned ends it.
+
+        News that comes before the call was made is told by one call.  To lose nothing, subscribe
+        first and look second.  The first subscription of a program may take a while, so where
+        there may be none before it, this is called on a thread.
+        """
+        return self._news.subscribe(self.log.catalog, channel, call)
+
+    # -- transactions -------------------------------------------------------------------
 
     def in_transaction(
         self,
@@ -37,24 +202,28 @@ class Host(Protocol):
         sync: bool = True,
         small: bool = False,
     ) -> asyncio.Future[T]:
-        """Run ``fn`` in a write transaction; ``small`` ones take a quicker way if there is one."""
-        ...
+        """Run ``fn`` in a write transaction, in a group with others.
 
-    def attempt(
-        self, fn: Callable[[Tx], object], locks: Iterable[str], *, sync: bool = True
-    ) -> Operation | None:
-        """Commit something small at once, if that is quick: its result or error is in what is
-        returned.  None means that nothing was done."""
-        ...
+        What is ``small`` may be committed by the event loop itself, where that is quick.
+        """
+        return self.writes.transact(fn, locks, sync=sync, small=small)
 
     def submit(
         self,
         fn: Callable[[Tx], object],
         locks: Iterable[str],
-        done: Callable[[Any, BaseException | None], None],
+        told: Told,
         *,
         sync: bool = True,
         small: bool = False,
     ) -> None:
-        """The same at once and without a future; ``done`` is called on the event loop."""
-        ...
+        """As ``in_transaction``; calls back on the event loop, never at once."""
+        self.writes.submit(fn, locks, told, sync=sync, small=small)
+
+    async def commit(self, write: Write) -> Outcome:
+        """Append what a write holds, in line with all other events of this program."""
+        return await self.writes.commit(write)
+
+
+def _not_open() -> CatalogClosedError:
+    return CatalogClosedError("this log is not open; use `async with headrace.open(…)`")

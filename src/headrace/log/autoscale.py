@@ -19,7 +19,7 @@ from itertools import pairwise
 
 import msgspec
 
-from headrace.catalog import Tx, batches
+from headrace.catalog import Tx, batches, markers
 from headrace.catalog.streams import (
     SEGMENTS_MAX,
     ByBytes,
@@ -145,7 +145,7 @@ def _measure(tx: Tx, segment: Segment, now_us: int, by_bytes: bool) -> Load:
         elif by_bytes:
             amount = segment.bytes - (first.total_bytes - first.size_bytes)
         else:
-            amount = segment.head - first.start
+            amount = markers.events_in(tx, segment, [(first.start, segment.head)])
         rates.append(amount / window_s)
     return Load(
         number=segment.number,

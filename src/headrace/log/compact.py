@@ -28,7 +28,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Meta
 
-from headrace.catalog import Catalog, Tx, batches, entries, streams
+from headrace.catalog import Catalog, Tx, batches, entries, markers, streams
 from headrace.catalog.batches import CompactedFile, Piece
 from headrace.catalog.streams import Consumed, Fixed, Groups, Limits, Segment, Stream
 from headrace.errors import (
@@ -88,6 +88,7 @@ class Run(msgspec.Struct, frozen=True):
     segment: int
     segment_id: int
     pieces: tuple[Piece, ...]
+    events: int
 
     @property
     def start(self) -> int:
@@ -143,7 +144,7 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
             self,
             files=self.files + 1,
             batches=self.batches + len(run.pieces),
-            events=self.events + run.end - run.start,
+            events=self.events + run.events,
             bytes_before=self.bytes_before + run.size_bytes,
             bytes_after=self.bytes_after + (0 if file is None else file.size_bytes),
         )
@@ -379,9 +380,13 @@ class Compactor:
                 avoid=self._damaged.get(segment.number, ()),
             ):
                 first = found[0].start if first is None else first
-                yield Run(stream.name, stream.id, segment.number, segment.id, found)
+                count = self._events(segment, found[0].start, found[-1].end)
+                yield Run(stream.name, stream.id, segment.number, segment.id, found, count)
             settled = stretch.start if first is None else min(first, stretch.start)
             self._settled[segment.number, segment.sealed] = settled
+
+    def _events(self, segment: Segment, start: int, end: int) -> int:
+        return self._catalog.read(lambda tx: markers.events_in(tx, segment, [(start, end)]))
 
     def _settled_at(self, segment: Segment) -> int:
         return self._settled.get((segment.number, segment.sealed), 0)

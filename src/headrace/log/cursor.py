@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from headrace.catalog import Catalog, Tx, batches
+from headrace.catalog import Catalog, Tx, batches, streams
 from headrace.catalog.batches import Batch
 from headrace.catalog.streams import Segment
 from headrace.errors import DamagedBatchError, StoreError, TrimmedError, UnknownStreamError
@@ -34,11 +34,6 @@ OnDamaged = Callable[[DamagedBatchError], None]
 
 class FileAhead(Exception):
     """What comes next is in a file, and whoever asked has no time to open one."""
-
-
-# A C library that gives the memory of every load back to the system, to ask for it again with the
-# next one, spends a fifth of a read on that.  glibc stops it once a block so large was freed.
-bytes(4 * limits.READ_BYTES)
 
 
 class Load(msgspec.Struct, frozen=True, eq=False):
@@ -191,12 +186,9 @@ class Cursor:
         )
         if found is not None and found.start <= self.position < found.end:
             return
-        row = self._catalog.read(
-            lambda tx: tx.row("SELECT tail FROM segments WHERE id = ?", (self._segment_id,))
-        )
-        if row is None:
+        tail = self._catalog.read(lambda tx: streams.tail_of(tx, self._segment_id))
+        if tail is None:
             raise UnknownStreamError(f"stream {self._stream!r} was deleted while it was read")
-        tail = int(row[0])
         if self.position < tail:
             raise TrimmedError(self._stream, self.number, self.position, tail)
         self._damaged(self.position, upto, "its record is missing")

@@ -46,8 +46,15 @@ TYPES = dict(COLUMNS)
 BITS = {name: 1 << i for i, (name, _) in enumerate(COLUMNS)}
 PLAIN = BITS["timestamp"] | BITS["subject"] | BITS["value"]
 KEY_BIT, HEADERS_BIT, EPOCH_BIT = BITS["key"], BITS["headers"], BITS["epoch"]
+MARKER_BIT = BITS["marker"]
 REQUIRED = ("timestamp", "subject", "value")
 MARKER_SUBJECT = "headrace.marker"
+OWN = frozenset({"origin", "marker"})
+"""Columns that only Headrace fills."""
+ORIGIN_REFUSED = (
+    "origin cannot be given: Headrace sets it on events that it copies from another region; "
+    "leave it out"
+)
 
 READ_SCHEMA = pa.schema(
     [("segment", pa.int32()), ("offset", pa.int64())]
@@ -261,6 +268,12 @@ def marker_batch(payload: bytes, now: int) -> pa.RecordBatch:
     )
 
 
+def marker_rows(batch: pa.RecordBatch) -> tuple[int, ...]:
+    """The rows of a batch with markers that are such."""
+    valid = batch.column("marker").is_valid().to_numpy(zero_copy_only=False)
+    return tuple(np.flatnonzero(valid).tolist())
+
+
 # --- events from Arrow ---------------------------------------------------------------------
 
 
@@ -311,6 +324,9 @@ def _stored(data: pa.Table | pa.RecordBatch, now: int) -> pa.RecordBatch:
     for name, at in _stored_columns(tuple(data.schema.names)):
         if at is None:
             column = _stamps(rows, now)
+        elif name == "origin":
+            _refuse_origins(_one_chunk(data.column(at)))
+            continue
         else:
             column = _cast(_one_chunk(data.column(at)), name, TYPES[name])
             if column.null_count == rows and name not in REQUIRED:
@@ -329,7 +345,7 @@ def _stored_columns(names: tuple[str, ...]) -> tuple[tuple[str, int | None], ...
     """Name and place in the input of each column to store; the time may have to be made up."""
     unknown = [name for name in names if name not in TYPES or name == "marker"]
     if unknown:
-        allowed = ", ".join(name for name in TYPES if name != "marker")
+        allowed = ", ".join(name for name in TYPES if name not in OWN)
         raise InvalidEventError(f"unknown columns {', '.join(unknown)}; events have {allowed}")
     if len(set(names)) != len(names):
         raise InvalidEventError("a column appears twice")
@@ -409,6 +425,15 @@ def _check_columns(batch: pa.RecordBatch) -> None:
         _check_header_column(batch.column("headers"))
     if "epoch" in names:
         _check_epoch_column(batch.column("epoch"))
+    if "origin" in names:
+        _refuse_origins(batch.column("origin"))
+
+
+def _refuse_origins(column: pa.Array) -> None:
+    """Nulls may stand there, so that what was read can be appended elsewhere."""
+    if column.null_count < len(column):
+        row = _first(column.is_valid())
+        raise InvalidEventError(f"row {row}: {ORIGIN_REFUSED}", row=row)
 
 
 def _check_lengths(column: pa.Array, name: str, most: int) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping
 
-from headrace.catalog import Tx, batches, progress
+import msgspec
+
+from headrace.catalog import Tx, batches, markers, progress
 from headrace.catalog.batches import Place
 from headrace.catalog.streams import Consumed, Groups, Limits, Segment, Stream
 
@@ -98,7 +100,7 @@ def _walk(stream: Stream, places: Places, may_go: Callable[[int, int, Place], bo
         offer(segment.number, places(segment))
     while heap:
         _, number, _, place, rest = heapq.heappop(heap)
-        left_events = events - (place.end - place.start)
+        left_events = events - place.events
         left_size = size - (place.total_bytes - totals[number])
         if not may_go(left_events, left_size, place):
             continue
@@ -115,10 +117,17 @@ def read_places(tx: Tx) -> Places:
     def places(segment: Segment) -> Iterator[Place]:
         after = -1
         while page := batches.places(tx, segment.id, after, PAGE):
-            yield from page
             after = page[-1].start
+            if segment.markers:
+                page = [_counted(tx, segment, place) for place in page]
+            yield from page
 
     return places
+
+
+def _counted(tx: Tx, segment: Segment, place: Place) -> Place:
+    found = markers.between(tx, segment.id, place.start, place.end)
+    return msgspec.structs.replace(place, markers=found)
 
 
 def read_floors(tx: Tx, stream: Stream) -> dict[int, int | None]:

@@ -181,7 +181,7 @@ class ConsumingProcess(Process):
 
     def let_go(self, unit: OwnedUnit) -> None:
         """Whatever the application still says of this unit does not count."""
-        lost = Fenced(self.oracle.group, str(unit.number), unit.token, unit.token + 1)
+        lost = Fenced(self.oracle.group, str(unit.number), unit.token)
         unit.dispatcher.fence(lost)
 
     def owns(self, unit: OwnedUnit) -> bool:

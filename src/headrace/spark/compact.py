@@ -145,7 +145,7 @@ class CompactionJob:
             rounds=self._rounds,
             events=self.done.events,
             rate_per_s=self._meter.rate_per_s(time.monotonic()),
-            lag_events=sum(run.end - run.start for run in self._due),
+            lag_events=sum(run.events for run in self._due),
             note=note,
         )
 
@@ -164,7 +164,7 @@ class CompactionJob:
                 case Written(file=file):
                     if compactor.commit(run, file, began_s):
                         self.done = self.done.with_run(run, file)
-                        self._meter.add(run.end - run.start, time.monotonic())
+                        self._meter.add(run.events, time.monotonic())
                     else:
                         self.done = self.done.with_lost()
                 case Gone():

@@ -14,11 +14,12 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
+from headrace.catalog.scratch import Scratch, fresh, sweep
 from headrace.errors import JavaMissingError, JavaTooOldError
 
 JAVA_MIN = 17
@@ -28,6 +29,7 @@ MEND = f"install Java {JAVA_MIN} or newer, or the bundled one: pip install 'head
 
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _PROBE_S = 20.0
+SCRATCH = "headrace-java-"
 
 
 class Java(msgspec.Struct, frozen=True):
@@ -140,6 +142,13 @@ def _shim(home: Path, environment: Mapping[str, str]) -> Path:
     raise JavaMissingError(f"no folder to start the bundled Java from can be written: {MEND}")
 
 
-def _places(environment: Mapping[str, str]) -> list[Path]:
+def _places(environment: Mapping[str, str]) -> Iterator[Path]:
     cache = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return [Path(cache) / "headrace" / "java", Path(tempfile.mkdtemp(prefix="headrace-java-"))]
+    yield Path(cache) / "headrace" / "java"
+    sweep(SCRATCH)
+    _scratch.append(fresh(SCRATCH))
+    yield _scratch[-1].path
+
+
+_scratch: list[Scratch] = []
+"""Kept until the program ends."""

@@ -77,7 +77,10 @@ def parse(data: Mapping[str, Any]) -> Offset:
 
 
 def lag_events(latest: Offset, behind: Offset) -> dict[tuple[str, int], int]:
-    """How many events lie between two places, for every segment of the later one."""
+    """How many events lie between two places, for every segment of the later one.
+
+    Places are all that a listener has, so markers among the events count here too.
+    """
     return {
         (stream, segment): max(0, head - behind.at(stream).get(segment, 0))
         for stream, at in latest.streams.items()

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 PLACES = frozenset({"topic", "stream", "partition", "segment", "offset", "origin"})
-"""Columns of the source that say where an event was; they are passed over."""
+"""Columns of the source that say where an event was; they are passed over, but a row that has an
+origin is refused."""
 TAKEN = ("value", "subject", "key", "headers", "timestamp", "epoch")
 
 DEAD_REASON = "headrace-reason"
@@ -42,6 +43,7 @@ class Columns(msgspec.Struct, frozen=True):
     headers: str | None = None
     timestamp: str | None = None
     epoch: str | None = None
+    origin: str | None = None
     subject_text: str | None = None
     subject_prefix: str = ""
     key_text: str | None = None
@@ -86,6 +88,7 @@ def plan_columns(
         headers="headers" if "headers" in types else None,
         timestamp="timestamp" if "timestamp" in types else None,
         epoch="epoch" if "epoch" in types else None,
+        origin="origin" if "origin" in set(types) - {subject_column, key_column} else None,
         subject_text=subject,
         subject_prefix=subject_prefix,
         key_text=key,
@@ -134,7 +137,7 @@ def _refuse(types: dict[str, DataType], name: str, fits: bool, wanted: str) -> N
 
 
 def convert(batch: pa.RecordBatch, columns: Columns, now_us: int) -> pa.RecordBatch:
-    """The stored columns of Spark's rows, not judged yet."""
+    """The stored columns of Spark's rows, not judged yet; with origins if some row has one."""
     count = batch.num_rows
     found: dict[str, pa.Array] = {}
     if columns.timestamp is None:
@@ -165,6 +168,8 @@ def convert(batch: pa.RecordBatch, columns: Columns, now_us: int) -> pa.RecordBa
         found["headers"] = _cast(batch, columns.headers, events.HEADERS)
     if columns.epoch is not None:
         found["epoch"] = _cast(batch, columns.epoch, events.EPOCH)
+    if columns.origin is not None and batch.column(columns.origin).null_count < count:
+        found["origin"] = batch.column(columns.origin)
     return pa.RecordBatch.from_arrays(list(found.values()), list(found))
 
 
@@ -203,8 +208,10 @@ def _judge(batch: pa.RecordBatch, route: Route, base: int) -> Iterator[Bad]:
 
 
 def without(batch: pa.RecordBatch, bad: list[Bad]) -> pa.RecordBatch:
+    """The good rows; none of them has an origin, so that column goes."""
     rows = {each.row for each in bad}
-    return batch.filter(pa.array([row not in rows for row in range(batch.num_rows)]))
+    good = batch.filter(pa.array([row not in rows for row in range(batch.num_rows)]))
+    return good.select([name for name in good.schema.names if name != "origin"])
 
 
 # --- dead letters ----------------------------------------------------------------------------

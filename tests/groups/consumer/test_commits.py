@@ -10,6 +10,7 @@ from headrace.errors import CatalogUnavailableError, Fenced
 from headrace.groups.consumer.acks import tell_after
 from headrace.groups.consumer.commits import Commits
 from headrace.groups.consumer.types import AckStore, Done, UnitAck
+from headrace.host import Host
 from tests.groups.consumer.rig import run
 
 
@@ -31,11 +32,13 @@ class Store:
     """Stores when it is told to."""
 
     def __init__(self) -> None:
+        self.host = Host()  # of which commits need the clock alone
+        self.host.start()
         self.stored: list[Any] = []
         self.waiting: list[asyncio.Future[None]] = []
 
     def begin(self, acks: Sequence[UnitAck], done: Done, *, sync: bool) -> None:
-        tell_after(self.commit(acks), done)
+        tell_after(self.host, self.commit(acks), done)
 
     async def commit(self, acks: Sequence[UnitAck]) -> list[Fenced | None]:
         self.waiting.append(asyncio.get_running_loop().create_future())
@@ -50,6 +53,7 @@ class Store:
 
 def commits_of(store: Store) -> Commits:
     return Commits(
+        store.host,
         cast(AckStore, store),
         sync=False,
         settle=lambda: None,

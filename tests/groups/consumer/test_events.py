@@ -51,7 +51,7 @@ def test_a_key_waits_for_its_event_while_others_go_on(tmp_path: Path) -> None:
             await r.fill("aabac")
             first, b, c = await take(consumer, 3)
             assert values([first, b, c]) == ["0", "2", "4"]
-            assert await nothing_comes(consumer)
+            assert await nothing_comes(r, consumer)
             await first.ack()
             (second,) = await take(consumer, 1)
             assert second.value == b"1"
@@ -179,7 +179,7 @@ def test_an_abandoned_unit_refuses_answers_and_hands_out_nothing(tmp_path: Path)
             consumer.abandon("0", unit.token, Fenced(r.group, "0", unit.token, unit.token + 1))
             with pytest.raises(Fenced):
                 await first.ack()
-            assert await nothing_comes(consumer)
+            assert await nothing_comes(r, consumer)
             assert consumer.held_bytes == 0
 
     run(work())
@@ -198,7 +198,7 @@ def test_a_drained_unit_is_given_back_with_its_exact_ranges(catalog_url: str) ->
             for n in (0, 2, 3):
                 await held[n].ack()
             old.drain("0", unit.token)
-            assert await nothing_comes(old)
+            assert await nothing_comes(r, old)
             assert r.heard.drained_units == []  # 1, 4 and 5 are in the application's hands
             await held[1].ack()
             await held[5].nack()
@@ -462,7 +462,7 @@ def test_several_filters_and_order_by_tokens(tmp_path: Path) -> None:
             await r.hr.append("orders", [Event(subject=s, value=b"", key=s) for s in subjects])
             one, two = await take(consumer, 2)
             assert [one.subject, two.subject] == ["orders.eu.1", "orders.us.2"]
-            assert await nothing_comes(consumer)  # the other 1 waits for the first
+            assert await nothing_comes(r, consumer)  # the other 1 waits for the first
             await one.ack()
             (last,) = await take(consumer, 1)
             assert last.subject == "orders.us.1"

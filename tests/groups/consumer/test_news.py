@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.groups.consumer.news import Reach, StreamNews
+from headrace.host import Host
 from tests.groups.consumer.rig import Rig, rig, run, soon
 
 
@@ -29,7 +30,7 @@ def test_news_from_before_anyone_listened_is_not_lost(catalog_url: str) -> None:
 
     async def work() -> None:
         async with rig(catalog_url) as r:
-            news = StreamNews(r.hr, "orders", lambda: None)
+            news = StreamNews(r.hr.host, "orders")
             await news.open()
             await r.fill("abc")
             news.look()  # as the catalog's callback does
@@ -48,7 +49,7 @@ def test_news_from_while_it_was_opened_is_not_lost(catalog_url: str) -> None:
     async def work() -> None:
         async with rig(catalog_url) as r:
             slow = SlowHost(r)
-            news = slow.news = StreamNews(slow, "orders", lambda: None)  # type: ignore[arg-type]
+            news = slow.news = StreamNews(slow, "orders")
             await news.open()
             assert slow.reads == 2
             listening = Listening()
@@ -60,18 +61,21 @@ def test_news_from_while_it_was_opened_is_not_lost(catalog_url: str) -> None:
     run(work())
 
 
-class SlowHost:
+class SlowHost(Host):
     """The first events are appended while the second answer is on its way."""
 
     news: StreamNews
 
     def __init__(self, r: Rig) -> None:
+        super().__init__()
+        self.start()
         self._rig = r
-        self.log = r.hr.log
+        self._log = r.hr.log
+        self._loads = r.hr.host.loads
         self.reads = 0
 
-    async def in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
-        answer = await self._rig.hr.in_thread(fn, *args)
+    async def in_thread(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        answer = await self._rig.hr.in_thread(fn, *args, **kwargs)
         if fn == self.log.stream:
             self.reads += 1
             if self.reads == 2:

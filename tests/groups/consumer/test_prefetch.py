@@ -17,7 +17,7 @@ from headrace.groups.consumer import CatalogAcks, Consumer, ConsumerOptions, Own
 from headrace.groups.consumer.prefetch import Prefetch
 from headrace.groups.progress import Progress
 from headrace.log import limits
-from tests.groups.consumer.rig import Heard, Rig, rig, run, soon, take
+from tests.groups.consumer.rig import Heard, Rig, rig, run, run_with_threads, soon, take
 from tests.loads import openers, watched
 
 KB = 1024
@@ -183,7 +183,7 @@ def test_a_backlog_in_files_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             await consumer.flush()
             assert await r.stored() == Progress(count)
 
-    run(work())
+    run_with_threads(work())
     assert opened_by
     assert threading.get_ident() not in opened_by
 
@@ -215,7 +215,8 @@ def test_many_idle_consumers_cost_next_to_nothing(tmp_path: Path) -> None:
             unit = await r.claim()
             consumers = []
             for n in range(500):
-                consumer = Consumer(r.hr, ConsumerOptions(), CatalogAcks(r.hr), Heard())
+                acks = CatalogAcks(r.hr.host)
+                consumer = Consumer(r.hr.host, ConsumerOptions(), acks, Heard())
                 consumer.open(
                     OwnedUnit(
                         group=f"orders.g{n}",
@@ -239,7 +240,7 @@ def test_many_idle_consumers_cost_next_to_nothing(tmp_path: Path) -> None:
             await r.fill("a")
             assert len(await asyncio.gather(*waiting)) == 500
 
-    run(work())
+    run_with_threads(work())
 
 
 async def _cpu_s(window_s: float) -> float:

@@ -11,10 +11,8 @@ from headrace.catalog import Tx, claims
 from headrace.errors import Fenced
 from headrace.groups.consumer.types import Done, OwnedUnit, UnitAck
 from headrace.groups.progress.store import Joining, Write, ack_once, write_of
-from headrace.host.host import Host
-
-FEW = 8
-"""Acks of so many units at most are a small write."""
+from headrace.host import Host
+from headrace.host.loads import FEW
 
 
 class CatalogAcks:
@@ -73,11 +71,11 @@ async def told(begin: Callable[[Done], None]) -> list[Fenced | None]:
     return await found
 
 
-def tell_after(work: Coroutine[Any, Any, list[Fenced | None]], done: Done) -> None:
+def tell_after(host: Host, work: Coroutine[Any, Any, list[Fenced | None]], done: Done) -> None:
     """Run a commit as a task, and tell how it went."""
 
     def tell(task: asyncio.Future[list[Fenced | None]]) -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         done([] if error is not None else task.result(), error)
 
-    asyncio.ensure_future(work).add_done_callback(tell)
+    host.spawn(work, awaited=True).add_done_callback(tell)

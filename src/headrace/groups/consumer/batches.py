@@ -18,7 +18,7 @@ from headrace.groups.consumer import rows
 from headrace.groups.consumer.dead_letters import dead_letter
 from headrace.groups.consumer.delivery import deliveries
 from headrace.groups.consumer.fetch import Fetched, Skipped
-from headrace.groups.consumer.run import Dying, Run, Runtime, now_ms
+from headrace.groups.consumer.run import Dying, Run, Runtime
 from headrace.groups.consumer.transaction import AckTransaction
 from headrace.groups.consumer.types import OwnedUnit
 from headrace.groups.delivery import (
@@ -89,7 +89,7 @@ class Batch:
     async def extend(self) -> None:
         """Still at it: the whole waiting time for the answer begins anew."""
         self._check("extend")
-        self._run.dispatcher.extend(self._handout.ticket, now_ms())
+        self._run.dispatcher.extend(self._handout.ticket, self._run.now_ms())
 
     def transaction(self) -> AckTransaction:
         """Output that commits together with the ack of this batch, or not at all."""
@@ -209,7 +209,7 @@ class BatchRun(Run):
 
     def ack(self, handout: BatchHandout, *, stored: bool = False) -> None:
         """A batch is done with."""
-        self.dispatcher.ack(handout.ticket, now_ms())
+        self.dispatcher.ack(handout.ticket, self.now_ms())
         if self.dispatcher.empty:
             while self._fed:
                 self.hold(-self._fed.popleft().size_bytes)
@@ -220,12 +220,12 @@ class BatchRun(Run):
 
     def nack(self, handout: BatchHandout, delay_ms: int | None, reason: str) -> Awaitable[None]:
         """A batch is refused; waits until that is stored."""
-        outcome = self.dispatcher.nack(handout.ticket, now_ms(), delay_ms, reason)
+        outcome = self.dispatcher.nack(handout.ticket, self.now_ms(), delay_ms, reason)
         return self._refused_and_stored(outcome)
 
     def reject(self, handout: BatchHandout, reason: str) -> Awaitable[None]:
         """A batch dies; waits until its events are stored as dead letters."""
-        self.dispatcher.reject(handout.ticket, now_ms(), reason)
+        self.dispatcher.reject(handout.ticket, self.now_ms(), reason)
         return self.runtime.buried(self)
 
     def settle(self) -> None:
@@ -243,7 +243,7 @@ class BatchRun(Run):
         ]
 
         def confirm() -> None:
-            self.dispatcher.dead_lettered(found.piece.start, now_ms())
+            self.dispatcher.dead_lettered(found.piece.start, self.now_ms())
             if self.may_take():
                 self.runtime.offer(self)
 
@@ -276,7 +276,7 @@ class _Answer:
 
     def begin(self) -> None:
         self._batch._check("ack")
-        self._run.dispatcher.extend(self._batch._handout.ticket, now_ms())
+        self._run.dispatcher.extend(self._batch._handout.ticket, self._run.now_ms())
         self._batch._answer = "acked"
         self._run.committing = True
 

@@ -17,6 +17,7 @@ from functools import partial
 from headrace.errors import CatalogUnavailableError, Fenced, HeadraceError
 from headrace.groups.consumer.run import Run
 from headrace.groups.consumer.types import AckStore, Done, UnitAck
+from headrace.host import Host
 
 RETRY_MS = 500
 
@@ -29,6 +30,7 @@ class Commits:
 
     def __init__(
         self,
+        host: Host,
         store: AckStore,
         *,
         sync: bool,
@@ -41,23 +43,19 @@ class Commits:
         self._settle = settle
         self._stored = stored
         self._failed = failed
-        self._loop = asyncio.get_running_loop()
+        self._loop = host.loop
+        self._now_s = host.now_s
         self._due: Waiters = {}
         self._urgent = False
         self._under_way: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._timer = host.timer(self._time)
         self.commits = 0
 
     def later(self, run: Run, delay_ms: int) -> None:
         """Store what the run knows within ``delay_ms``."""
         run.dirty = True
         self._due.setdefault(run, [])
-        at = self._loop.time() + delay_ms / 1000
-        if self._timer is None or at < self._timer_at:
-            self.stop()
-            self._timer = self._loop.call_at(at, self._time)
-            self._timer_at = at
+        self._timer.bring_forward(self._now_s() + delay_ms / 1000)
 
     def now(self, run: Run) -> asyncio.Future[None]:
         """Store what the run knows; done once that has happened."""
@@ -93,12 +91,9 @@ class Commits:
 
     def stop(self) -> None:
         """No commit starts by itself any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.clear()
 
     def _time(self) -> None:
-        self._timer = None
         self._urgent = True
         if self._under_way is None:
             self._commit()

@@ -9,10 +9,10 @@ an application takes events and answers them.  In between stand
                       ▲                                                    │ ack, nack, …
                       └──────────── commits ─▶ ack store ◀─────────────────┘
 
-Nothing polls.  Each arrow is a call on the event loop: news of a segment makes its run *hungry*,
-what is fetched makes it *offered*, and an application that finds ``ready`` empty takes a block
-from the runs on offer.  So an idle consumer costs nothing, and a busy one does most of its work
-once per block of events and not once per event.
+It does not poll for events.  Each arrow is a call on the event loop: news of a segment makes its
+run *hungry*, what is fetched makes it *offered*, and an application that finds ``ready`` empty
+takes a block from the runs on offer.  So an idle consumer costs nothing, and a busy one does most
+of its work once per block of events and not once per event.
 
 *Bounds.*  Fetching stops when the bytes held, fetched ahead or in the application's hands, reach
 ``prefetch_bytes``; one fetch may go beyond.  Deliveries are bounded by the dispatcher.
@@ -49,9 +49,9 @@ from headrace.groups.consumer.news import Reach
 from headrace.groups.consumer.opening import connect
 from headrace.groups.consumer.prefetch import Prefetch
 from headrace.groups.consumer.ready import Ready
-from headrace.groups.consumer.run import Run, now_ms
+from headrace.groups.consumer.run import Run
 from headrace.groups.consumer.types import AckStore, ConsumerOptions, OwnedUnit, UnitEvents
-from headrace.host.host import Host
+from headrace.host import Host
 
 BLOCK_EVENTS = 512
 SHARE_EVENTS = 64
@@ -71,8 +71,9 @@ class Consumer:
         self.options = options
         self.acks = acks
         self._events = events
-        self._loop = asyncio.get_running_loop()
+        self._loop = host.loop
         self._commits = Commits(
+            host,
             acks,
             sync=options.durable_acks,
             settle=self._settle,
@@ -86,13 +87,12 @@ class Consumer:
         self._prefetch = Prefetch(host, options, self._fetched, self._surface)
         self._soon: dict[Run, None] = {}
         self._burials = Burials(self, self._surface)
-        self._tasks: set[asyncio.Task[None]] = set()  # units that are being opened
+        self._openings = host.tasks("opening units")
         self._ready = Ready()
         self._at_hand = self._ready.events
         self._at_a_stretch = 0
         self._wake = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at_ms = 0
+        self._timer = host.timer(self._tick)
         limits = options.delivery
         self._look_ms = min(LOOK_MS, limits.ack_wait_ms, limits.stall_after_ms or LOOK_MS)
         self._closed: ConsumerClosedError | None = None
@@ -171,12 +171,9 @@ class Consumer:
             for run in list(self._runs.values()):
                 self._drop(run, self._closed)
             self._waiting.clear()
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+            self._timer.clear()
             await self._prefetch.close()
-            if self._tasks:
-                await asyncio.wait(self._tasks)
+            await self._openings.rest()
             self._wake.set()
 
     # -- for the application ------------------------------------------------------------
@@ -273,7 +270,7 @@ class Consumer:
     def _fill(self) -> None:
         """Take a block of events from the runs that are on offer."""
         self._settle()
-        now = now_ms()
+        now = self.host.now_ms()
         room = BLOCK_EVENTS
         turns = len(self._offered)
         share = max(SHARE_EVENTS, room // max(1, turns))
@@ -303,7 +300,7 @@ class Consumer:
             if run.gone is not None or run.draining:
                 continue
             assert isinstance(run, BatchRun)
-            found = run.take(now_ms())
+            found = run.take(self.host.now_ms())
             self._prefetch.want(run)
             if found is not None:
                 self._ready.batches.append(found)
@@ -322,9 +319,7 @@ class Consumer:
             self._surface,
             with_keys=isinstance(run, EventRun),
         )
-        task = self._loop.create_task(opening)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._openings.spawn(opening)
 
     def _reach(self, run: Run, reach: Reach | HeadraceError) -> None:
         if isinstance(reach, HeadraceError):
@@ -449,18 +444,12 @@ class Consumer:
     # -- time ---------------------------------------------------------------------------
 
     def wake_at(self, at_ms: int | None) -> None:
-        if at_ms is None or self._closed is not None:
-            return
-        if self._timer is None or at_ms < self._timer_at_ms:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at_ms = at_ms
-            self._timer = self._loop.call_later(max(0, at_ms - now_ms()) / 1000, self._tick)
+        if at_ms is not None and self._closed is None:
+            self._timer.bring_forward_ms(at_ms)
 
     def _tick(self) -> None:
-        self._timer = None
         self._settle()
-        now = now_ms()
+        now = self.host.now_ms()
         unseen = self._ready.unseen()
         soonest: int | None = None
         for run in list(self._runs.values()):

@@ -16,7 +16,6 @@ from headrace.groups import explain
 from headrace.groups.consumer.transaction import acked
 from headrace.groups.consumer.types import UnitAck
 from headrace.groups.delivery import DeadLetter
-from headrace.host.commit import commit
 from headrace.log.events import Event, batch_of, now_us
 
 if TYPE_CHECKING:
@@ -99,8 +98,9 @@ async def bury(runtime: Runtime, run: Run, dying: Dying) -> None:
     for made in (False, True):
         write = log.write_of()
         write.add(stream, batch, segment=0, captured=True)
+        write.stage, write.stage_locks = stage, locks
         try:
-            await commit(runtime.host, write, stage, locks)
+            await runtime.host.commit(write)
         except UnknownStreamError:
             if made:
                 raise
@@ -124,9 +124,9 @@ class Burials:
     def begin(self, run: Run) -> None:
         """Store what is dying."""
         if run not in self._tasks:
-            task = asyncio.get_running_loop().create_task(self._bury_all(run))
+            task = self._runtime.host.spawn(self._bury_all(run), awaited=True)
             self._tasks[run] = task
-            task.add_done_callback(lambda _: self._ended(run, task))
+            task.add_done_callback(lambda _: self._ended(run))
 
     def wait(self, run: Run) -> Awaitable[None]:
         """The same, and wait for it; raises when it does not count."""
@@ -143,10 +143,8 @@ class Burials:
             task.cancel()
         await asyncio.wait(tasks)
 
-    def _ended(self, run: Run, task: asyncio.Task[None]) -> None:
+    def _ended(self, run: Run) -> None:
         del self._tasks[run]
-        if not task.cancelled():
-            task.exception()  # whoever waits for it raises it
 
     async def _bury_all(self, run: Run) -> None:
         while (dying := run.dying()) is not None:
@@ -157,7 +155,7 @@ class Burials:
                 raise
             except HeadraceError as error:
                 self._surface(error)
-                await asyncio.sleep(RETRY_S)
+                await self._runtime.host.sleep(RETRY_S)
                 continue
             if run.gone is not None:
                 break

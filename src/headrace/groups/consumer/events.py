@@ -18,7 +18,7 @@ from headrace.groups.consumer import rows
 from headrace.groups.consumer.dead_letters import dead_letter
 from headrace.groups.consumer.delivery import Delivery, deliveries
 from headrace.groups.consumer.fetch import Fetched, Skipped
-from headrace.groups.consumer.run import Dying, Run, Runtime, now_ms
+from headrace.groups.consumer.run import Dying, Run, Runtime
 from headrace.groups.consumer.transaction import AckTransaction
 from headrace.groups.consumer.types import OwnedUnit
 from headrace.groups.delivery import Dispatcher, Stalled
@@ -141,7 +141,7 @@ class EventRun(Run):
         if self.gone is not None:
             return
         try:
-            self.dispatcher.ack_many(offsets, now_ms())
+            self.dispatcher.ack_many(offsets, self.now_ms())
         except DeliveryError:
             self._settle_slowly(offsets)
         else:
@@ -152,7 +152,7 @@ class EventRun(Run):
         first: DeliveryError | None = None
         for offset in offsets:
             try:
-                self.dispatcher.ack(offset, 1, now_ms())
+                self.dispatcher.ack(offset, 1, self.now_ms())
             except DeliveryError as error:
                 first = first or error
             else:
@@ -162,12 +162,12 @@ class EventRun(Run):
 
     def ack_one(self, delivery: Delivery) -> None:
         """Ack one now; it is stored with the next commit."""
-        self.dispatcher.ack(delivery.offset, delivery.attempt, now_ms())
+        self.dispatcher.ack(delivery.offset, delivery.attempt, self.now_ms())
         self._release([delivery.offset])
 
     def acked_elsewhere(self, offset: int, attempt: int) -> None:
         """A transaction has stored the ack."""
-        self.dispatcher.ack(offset, attempt, now_ms())
+        self.dispatcher.ack(offset, attempt, self.now_ms())
         self._release([offset], stored=True)
 
     def _release(self, offsets: list[int], *, stored: bool = False) -> None:
@@ -186,18 +186,18 @@ class EventRun(Run):
     def nack(self, delivery: Delivery, delay_ms: int | None, reason: str) -> Awaitable[None]:
         """Refuse one; it comes again, or dies.  Waits until that is stored."""
         outcome = self.dispatcher.nack(
-            delivery.offset, delivery.attempt, now_ms(), delay_ms, reason
+            delivery.offset, delivery.attempt, self.now_ms(), delay_ms, reason
         )
         return self._refused_and_stored(outcome)
 
     def reject(self, delivery: Delivery, reason: str) -> Awaitable[None]:
         """Let one die; waits until it is stored as a dead letter."""
-        self.dispatcher.reject(delivery.offset, delivery.attempt, now_ms(), reason)
+        self.dispatcher.reject(delivery.offset, delivery.attempt, self.now_ms(), reason)
         return self.runtime.buried(self)
 
     def extend(self, delivery: Delivery) -> None:
         """Its time begins anew."""
-        self.dispatcher.extend(delivery.offset, delivery.attempt, now_ms())
+        self.dispatcher.extend(delivery.offset, delivery.attempt, self.now_ms())
 
     # -- transactions and dead letters --------------------------------------------------
 
@@ -212,7 +212,7 @@ class EventRun(Run):
 
         def confirm() -> None:
             for letter in letters:
-                self.dispatcher.dead_lettered(letter.offset, now_ms())
+                self.dispatcher.dead_lettered(letter.offset, self.now_ms())
             self._release([letter.offset for letter in letters], stored=True)
 
         return Dying(
@@ -256,7 +256,9 @@ class _Answer:
 
     def begin(self) -> None:
         self._delivery._check("ack")
-        self._run.dispatcher.extend(self._delivery.offset, self._delivery.attempt, now_ms())
+        self._run.dispatcher.extend(
+            self._delivery.offset, self._delivery.attempt, self._run.now_ms()
+        )
         self._delivery._answer = "acked"
         self._run.committing.add(self._delivery.offset)
 

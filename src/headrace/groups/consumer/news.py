@@ -8,17 +8,14 @@ moved.  While nothing is appended nothing runs.
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Callable
 
 import msgspec
 
 from headrace.catalog import streams
 from headrace.catalog.streams import Segment, Stream
-from headrace.catalog.wake import calling_on
 from headrace.errors import HeadraceError, UnknownSegmentError, UnknownStreamError
-from headrace.host.host import Host
-from headrace.log.log import Log
+from headrace.host import Host
 
 RETRY_S = 1.0
 
@@ -36,11 +33,9 @@ Listener = Callable[[Reach | HeadraceError], None]
 class StreamNews:
     """The heads of one stream's segments, kept up to date; made by :func:`follow`."""
 
-    def __init__(self, host: Host, name: str, let_go: Callable[[], None]) -> None:
+    def __init__(self, host: Host, name: str) -> None:
         self._host = host
         self._name = name
-        self._let_go = let_go
-        self._loop = asyncio.get_running_loop()
         self._listeners: dict[int, dict[object, Listener]] = {}
         self._known: dict[int, Reach] = {}
         self._users = 0
@@ -57,7 +52,7 @@ class StreamNews:
         self._users += 1
         opening = self._opening
         if opening is None:
-            opening = self._opening = asyncio.create_task(self._open())
+            opening = self._opening = self._host.spawn(self._open(), awaited=True)
         try:
             await asyncio.shield(opening)
         except BaseException:
@@ -72,9 +67,7 @@ class StreamNews:
         log = self._host.log
         stream = await self._host.in_thread(log.stream, self._name)
         channel = streams.channel(stream.id)
-        heard = calling_on(self._loop, self.look)
-        stop = await self._host.in_thread(log.catalog.subscribe, channel, heard)
-        self._unsubscribe = stop
+        self._unsubscribe = await self._host.in_thread(self._host.on_news, channel, self.look)
         # Subscribed first, looked second: nothing falls in between.
         self._stream = await self._host.in_thread(log.stream, self._name)
         self._known = {s.number: Reach(s.head, s.sealed) for s in self._stream.segments}
@@ -88,7 +81,8 @@ class StreamNews:
             self._stop()
 
     def _stop(self) -> None:
-        self._let_go()
+        if self._host.parts.get((StreamNews, self._name)) is self:
+            del self._host.parts[StreamNews, self._name]
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
@@ -132,16 +126,17 @@ class StreamNews:
             return
         self._looking = True
         self._missed = False
-        catalog = self._host.log.catalog
-        if catalog.quick:
+        loads = self._host.loads
+        if loads.may_read:
             try:
-                self._found(self._read())
+                self._found(loads.read(self._read))
             except HeadraceError:
                 self._later()
             finally:
                 self._looking = False
         else:
-            task = asyncio.ensure_future(self._host.in_thread(self._read))
+            looking = self._host.in_thread(loads.read, self._read)
+            task = self._host.spawn(looking, awaited=True)
             task.add_done_callback(self._read_done)
 
     def _read(self) -> list[tuple[int, int, int, bool]]:
@@ -178,8 +173,8 @@ class StreamNews:
 
     def _later(self) -> None:
         """The catalog could not be read; ask again in a while."""
-        if self._users and not self._loop.is_closed():
-            self._loop.call_later(RETRY_S, self.look)
+        if self._users:
+            self._host.after(RETRY_S, self.look)
 
     def _tell_all(self, error: HeadraceError) -> None:
         for listeners in list(self._listeners.values()):
@@ -187,21 +182,10 @@ class StreamNews:
                 listener(error)
 
 
-_followed: weakref.WeakKeyDictionary[Log, dict[tuple[int, str], StreamNews]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
 def follow(host: Host, stream: str) -> StreamNews:
-    """The news of a stream, shared by all that follow it on this event loop; then ``open`` it."""
-    mine = _followed.setdefault(host.log, {})
-    key = (id(asyncio.get_running_loop()), stream)
-    found = mine.get(key)
+    """The news of a stream, shared by all that follow it in a program; then ``open`` it."""
+    key = (StreamNews, stream)
+    found: StreamNews | None = host.parts.get(key)
     if found is None:
-
-        def let_go() -> None:
-            if mine.get(key) is found:
-                del mine[key]
-
-        found = mine[key] = StreamNews(host, stream, let_go)
+        found = host.parts[key] = StreamNews(host, stream)
     return found

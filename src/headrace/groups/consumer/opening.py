@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from headrace.errors import HeadraceError, UnknownSegmentError
 from headrace.groups.consumer.fetch import UnitReader
 from headrace.groups.consumer.news import Listener, follow
 from headrace.groups.consumer.run import Run
-from headrace.host.host import Host
+from headrace.host import Host
 
 RETRY_S = 0.5
 
@@ -28,7 +27,7 @@ async def connect(
             await _connect(host, run, with_keys)
         except HeadraceError as error:
             surface(error)
-            await asyncio.sleep(RETRY_S)
+            await host.sleep(RETRY_S)
         else:
             if run.news is not None:
                 run.news.listen(run.owned.segment, run, reach)

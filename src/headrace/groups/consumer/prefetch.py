@@ -6,8 +6,8 @@ whatever the backlog and however many units there are.  A fetch asks for as many
 fit, by the size of those before, and at least for one; what it asks for counts while it is under
 way.
 
-Where that is swift, blobs are read by the event loop itself, a few events where we stand and one
-load at a turn, after whoever has something at hand.  All else is for threads.
+Where ``host/loads.py`` allows it, blobs are read by the event loop itself, a few events where we
+stand and one load at a turn, after whoever has something at hand.  All else is for threads.
 """
 
 from __future__ import annotations
@@ -21,18 +21,16 @@ from headrace.errors import HeadraceError
 from headrace.groups.consumer.fetch import Fetched, Skipped, UnitReader
 from headrace.groups.consumer.run import Run
 from headrace.groups.consumer.types import ConsumerOptions
-from headrace.host.host import Host
+from headrace.host import Host
+from headrace.host.loads import FEW
 from headrace.log import limits
 from headrace.log.cursor import FileAhead
-from headrace.log.swift import Swift
 
 FETCHES_MAX = 4
 """Reads under way at a time."""
 SCRAPS = 8
 """A unit with a backlog is read when this part of the bytes is free, and not whenever a few are:
 an application that is slower than the log would be handed scraps between its batches."""
-FEW_EVENTS = 32
-"""So few are read where we stand, without waiting for a turn."""
 FIRST_ROW_BYTES = 8192
 """What an event is taken to have as long as none was seen, so that the first fetch is no surprise.
 
@@ -57,12 +55,11 @@ class Prefetch:
         self._options = options
         self._fetched = fetched
         self._surface = surface
-        self._loop = asyncio.get_running_loop()
+        self._loop = host.loop
         self._hungry: dict[Run, None] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = host.tasks("prefetch")
         self._stopped = False
         self._pumping = False
-        self._swift = Swift(host.log.catalog)
         self._asked_bytes = 0.0
         self.held_bytes = 0.0
 
@@ -106,8 +103,8 @@ class Prefetch:
             if self._scraps(room) and rows < min(left, run.fetch_events_max):
                 return
             end = reader.position + min(left, rows)
-            here = self._swift.on and not reader.in_file
-            if here and end - reader.position > FEW_EVENTS:
+            here = self._host.loads.may_read and not reader.in_file
+            if here and end - reader.position > FEW:
                 if not loads:
                     self._pump_soon()
                     return
@@ -118,8 +115,7 @@ class Prefetch:
             run.fetching = True
             asked = min((end - reader.position) * _row_bytes(run), limits.READ_BYTES)
             self._asked_bytes += asked
-            task = self._loop.create_task(self._read(run, reader, end))
-            self._tasks.add(task)
+            task = self._tasks.spawn(self._read(run, reader, end))
             task.add_done_callback(partial(self._done, asked))
 
     def _scraps(self, room: float) -> bool:
@@ -135,7 +131,7 @@ class Prefetch:
     def _read_here(self, run: Run, reader: UnitReader, end: int) -> bool:
         """Read what is in blobs; false if there is a file to open, for which there is no time."""
         try:
-            found = self._swift.load(partial(reader.next, end, brief=True))
+            found = self._host.loads.read(partial(reader.next, end, brief=True))
         except FileAhead:
             return False
         except HeadraceError as error:
@@ -146,18 +142,16 @@ class Prefetch:
 
     async def _read(self, run: Run, reader: UnitReader, end: int) -> None:
         try:
-            found = await self._host.in_thread(reader.next, end)
+            load = partial(reader.next, end)
+            found = await self._host.in_thread(self._host.loads.read_all, load)
         except HeadraceError as error:
             self._failed(run, error)
         else:
             run.fetching = False
             self._keep(run, found)
 
-    def _done(self, asked_bytes: float, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    def _done(self, asked_bytes: float, _: asyncio.Task[None]) -> None:
         self._asked_bytes -= asked_bytes
-        if not task.cancelled():
-            task.result()
         self.pump()
 
     def _keep(self, run: Run, found: Fetched | Skipped) -> None:
@@ -178,7 +172,7 @@ class Prefetch:
         if self._stopped or run.gone is not None:
             return
         self._surface(error)
-        self._loop.call_later(RETRY_S, self._again, run)
+        self._host.after(RETRY_S, partial(self._again, run))
 
     def _again(self, run: Run) -> None:
         run.fetching = False
@@ -193,8 +187,7 @@ class Prefetch:
     async def close(self) -> None:
         """Stop, and wait for what is under way."""
         self.stop()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.rest()
 
 
 def _row_bytes(run: Run) -> float:

@@ -6,7 +6,6 @@ application still holds of the old one refers to the old one, which refuses ever
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -26,16 +25,11 @@ from headrace.groups.delivery import (
     Stalled,
 )
 from headrace.groups.progress import Progress
-from headrace.host.host import Host
+from headrace.host import Host
 from headrace.log.events import Event
 
 AHEAD_MAX = 2
 """Fetched parts that wait in a unit; more than this is read only for units that have none."""
-
-
-def now_ms() -> int:
-    """The clock of all waiting; it never runs backwards."""
-    return time.monotonic_ns() // 1_000_000
 
 
 class Runtime(Protocol):
@@ -111,6 +105,7 @@ class Run(ABC):
 
     def __init__(self, runtime: Runtime, owned: OwnedUnit) -> None:
         self.runtime = runtime
+        self.now_ms = runtime.host.now_ms
         self.owned = owned
         self.gone: HeadraceError | None = None
         """Why answers no longer count."""

@@ -119,5 +119,5 @@ class AckStore(Protocol):
 
     @property
     def repeats_transactions(self) -> bool:
-        """Whether what a transaction staged has to go through :meth:`commit` as well."""
+        """Whether what a transaction staged has to go through :meth:`begin` as well."""
         ...

@@ -44,13 +44,8 @@ def require(tx: Tx, name: GroupName, kind: GroupKind | None) -> GroupInfo:
         entry = entries.get(tx, BUCKETS[each], name.key)
         if entry is not None and entry.value is not None:
             return GroupInfo(name, decode(each, entry.value), entry.revision)
-    beginning = f"{name.stream}."
-    rows = tx.rows(
-        "SELECT key FROM entries WHERE bucket IN (?, ?) AND substr(key, 1, ?) = ? "
-        "AND value IS NOT NULL ORDER BY key LIMIT 10",
-        (*BUCKETS.values(), len(beginning), beginning),
-    )
-    groups = ", ".join(GroupName.of_key(key).group for (key,) in rows)
+    found = [key for each in BUCKETS.values() for key in entries.keys(tx, each, f"{name.stream}.")]
+    groups = ", ".join(GroupName.of_key(key).group for key in sorted(found)[:10])
     hint = f"its groups are: {groups}" if groups else "it has no groups yet"
     raise UnknownGroupError(name.stream, name.group, "" if kind is None else kind.value, hint)
 

@@ -21,7 +21,7 @@ from headrace.groups.partitioned.core.status import GroupStatus
 from headrace.groups.partitioned.explain import Explanation
 from headrace.groups.partitioned.lag import GroupLag
 from headrace.groups.partitioned.runtime.units import GroupKind
-from headrace.host.host import Host
+from headrace.host import Host
 from headrace.log.read import Place
 
 

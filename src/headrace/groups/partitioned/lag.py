@@ -1,14 +1,15 @@
 """Lag: how far a group is behind, in events, bytes and seconds.
 
-Events are counted exactly.  Bytes and seconds are those of the batches that hold them: a batch
-counts from the first event of it that is not acked, and the oldest one tells the time.
+Events are counted exactly, without markers.  Bytes and seconds are those of the batches that hold
+them: a batch counts from the first event of it that is not acked, and the oldest one tells the
+time.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from headrace.catalog import Tx, streams
+from headrace.catalog import Tx, batches, markers, streams
 from headrace.groups.partitioned import admin
 from headrace.groups.partitioned.core.config import ElasticGroupConfig
 from headrace.groups.partitioned.names import GroupName
@@ -52,22 +53,18 @@ class GroupLag(msgspec.Struct, frozen=True):
 def unit_lag(tx: Tx, group: str, segment: streams.Segment) -> UnitLag:
     """What a group has not acked in a segment."""
     progress = progress_in(tx, group, segment)
-    events = segment.head - progress.floor - sum(hi - lo for lo, hi in progress.ranges)
+    events = markers.events_in(tx, segment, progress.acked().missing(segment.head))
     if events <= 0:
         return UnitLag(0, 0, 0.0)
-    row = tx.row(
-        "SELECT start_offset, end_offset, bytes, total_bytes, created_us FROM batches "
-        "WHERE segment_id = ? AND end_offset > ? ORDER BY start_offset LIMIT 1",
-        (segment.id, progress.floor),
-    )
-    if row is None:
+    first = batches.first_ending_after(tx, segment.id, progress.floor)
+    if first is None:
         return UnitLag(events, 0, 0.0)
-    start, end, size, total, created_us = (int(cell) for cell in row)
-    part = size * (end - max(start, progress.floor)) // (end - start)
+    left = first.end - max(first.start, progress.floor)
+    part = first.size_bytes * left // (first.end - first.start)
     return UnitLag(
         events=events,
-        bytes=segment.bytes - total + part,
-        seconds=max(0.0, (tx.now_us() - created_us) / 1e6),
+        bytes=segment.bytes - first.total_bytes + part,
+        seconds=max(0.0, (tx.now_us() - first.created_us) / 1e6),
     )
 
 

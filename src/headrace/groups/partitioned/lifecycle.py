@@ -261,20 +261,11 @@ def _forget_owners(tx: Tx, name: GroupName, config: GroupConfig) -> None:
     for each in owned:
         claims.fence(tx, each)
     # Members that were dropped may still hold a pin; the names of leases end in the member's.
-    beginning = name.pin("x")[:-1]
-    rows = tx.rows(
-        "SELECT name, token FROM leases WHERE substr(name, 1, ?) = ? AND owner IS NOT NULL",
-        (len(beginning), beginning),
-    )
-    for pin, token in rows:
-        if name.owns(pin):
-            leases.release(tx, pin, token)
-    beginning = step_down_key(name, "")
-    for (entry_key,) in tx.rows(
-        "SELECT key FROM entries WHERE bucket = ? AND substr(key, 1, ?) = ? AND value IS NOT NULL",
-        (STEP_DOWN_BUCKET, len(beginning), beginning),
-    ):
-        entries.delete(tx, STEP_DOWN_BUCKET, entry_key)
+    for pin in leases.beginning_with(tx, name.pin("x")[:-1]):
+        if name.owns(pin.name):
+            leases.release(tx, pin.name, pin.token)
+    for key in entries.keys(tx, STEP_DOWN_BUCKET, step_down_key(name, "")):
+        entries.delete(tx, STEP_DOWN_BUCKET, key)
     entries.delete(tx, DECISIONS_BUCKET, name.key)
 
 

@@ -1,24 +1,30 @@
-"""Shared groups from outside: declare, list, look at, explain, delete."""
+"""Shared groups and sessions from outside: declare, list, look at, explain, delete."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from headrace.catalog import Tx, leases, streams
+from headrace.catalog import Tx, claims, leases, markers, streams
 from headrace.groups import explain as events
 from headrace.groups.consumer.dead_letters import stream_of
+from headrace.groups.progress import Progress
 from headrace.groups.shared import properties, sessions, starts
 from headrace.groups.shared.core.records import Decision
 from headrace.groups.shared.core.settings import Balance, LeaderSettings
 from headrace.groups.shared.properties import GroupProperties, LeaderStatus, MemberStatus
 from headrace.groups.shared.runtime import state
 from headrace.groups.shared.sessions import SessionInfo
-from headrace.host.host import Host
+from headrace.host import Host
 from headrace.log import internal
 from headrace.log.log import Log
 from headrace.subjects import check_name, parse_filter
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class UnitInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,10 +74,8 @@ def look(tx: Tx, group: GroupProperties) -> GroupInfo:
         decisions = status.decisions if status else ()
         status = LeaderStatus(leader="", token=0, at_us=0, decisions=decisions)
     owners = {
-        state.unit_of_claim(name): (owner, int(token))
-        for name, owner, token in tx.rows(
-            "SELECT unit, owner, token FROM claims WHERE group_name = ?", (group.key,)
-        )
+        state.unit_of_claim(claim.unit): (claim.owner, claim.token)
+        for claim in claims.of_group(tx, group.key)
     }
     over = starts.finished(tx, group.key)
     rows = {row.unit: row for row in state.load(tx, group.key, group.filter)}
@@ -81,9 +85,7 @@ def look(tx: Tx, group: GroupProperties) -> GroupInfo:
         for segment in stream.segments:
             unit = f"{stream.name}/{segment.number}"
             stored = rows.get(unit)
-            acked = stored.progress.acked() if stored else None
-            floor = acked.floor if acked else segment.tail
-            above = acked.acked_above_floor if acked else 0
+            acked = (stored.progress if stored else Progress(segment.tail)).acked()
             owner, token = owners.get(unit, (None, 0))
             finished = over.get(unit) == segment.id
             units.append(
@@ -91,9 +93,9 @@ def look(tx: Tx, group: GroupProperties) -> GroupInfo:
                     unit=unit,
                     owner=owner if owner in present and not finished else None,
                     token=token,
-                    floor=floor,
+                    floor=acked.floor,
                     head=segment.head,
-                    lag_events=max(0, segment.head - max(floor, segment.tail) - above),
+                    lag_events=markers.events_in(tx, segment, acked.missing(segment.head)),
                     finished=finished,
                 )
             )
@@ -163,6 +165,7 @@ class Groups:
 
     def configure(
         self,
+        /,
         group: str,
         filter: str | None = None,
         *,
@@ -228,7 +231,8 @@ class Groups:
     def remove_session(self, name: str, *, force: bool = False) -> int:
         """Delete a session and the progress of its private subscriptions.
 
-        Their dead letters go with it; returns how many there were.
+        Their dead letters go with it; returns how many there were.  One that somebody runs is
+        deleted only with `force`.
         """
         record = self.session(name).record
         groups = [
@@ -265,75 +269,30 @@ class Groups:
         return letters
 
 
+def _in_thread(
+    method: Callable[Concatenate[Groups, P], T],
+) -> Callable[Concatenate[SharedGroups, P], Coroutine[Any, Any, T]]:
+    """The form of a method for an event loop, which it does not hold up."""
+
+    async def call(self: SharedGroups, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._host.in_thread(method, Groups(self._host.log), *args, **kwargs)
+
+    functools.update_wrapper(call, method)
+    return call
+
+
 class SharedGroups:
     """``hr.shared_groups``: see :class:`Groups`."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
 
-    async def declare(
-        self,
-        group: str,
-        filter: str,
-        *,
-        start: starts.Start = "now",
-        balance: Balance | str | None = None,
-        scale_for_members: bool = False,
-        settings: LeaderSettings | None = None,
-    ) -> GroupProperties:
-        """Make a group ahead of its subscribers; it collects from `start` on.
-
-        Declaring it again in the same way changes nothing.
-        """
-        return await self._host.in_thread(
-            Groups(self._host.log).declare,
-            group,
-            filter,
-            start=start,
-            balance=balance,
-            scale_for_members=scale_for_members,
-            settings=settings,
-        )
-
-    async def configure(
-        self,
-        group: str,
-        filter: str | None = None,
-        *,
-        settings: LeaderSettings | None = None,
-        balance: Balance | str | None = None,
-        scale_for_members: bool | None = None,
-        **changes: int,
-    ) -> GroupProperties:
-        """Change how a group is led while it runs; what is not given stays.
-
-        Single settings go by their names (``stall_timeout_ms=120_000``), or all of them at once.
-        """
-        return await self._host.in_thread(
-            Groups(self._host.log).configure,
-            group,
-            filter,
-            settings=settings,
-            balance=balance,
-            scale_for_members=scale_for_members,
-            **changes,
-        )
-
-    async def list(self) -> tuple[GroupInfo, ...]:
-        """Every group."""
-        return await self._host.in_thread(Groups(self._host.log).list)
-
-    async def get(self, group: str, filter: str | None = None) -> GroupInfo:
-        """One group; its filter says which, if there are several of that name."""
-        return await self._host.in_thread(Groups(self._host.log).get, group, filter)
-
-    async def explain(self, group: str, filter: str | None = None) -> Explanation:
-        """Why members are idle, and what was decided."""
-        return await self._host.in_thread(Groups(self._host.log).explain, group, filter)
-
-    async def delete(self, group: str, filter: str | None = None, *, force: bool = False) -> int:
-        """Delete a group with its progress; one with live members only with `force`.
-
-        Its dead letters go with it; returns how many there were.
-        """
-        return await self._host.in_thread(Groups(self._host.log).delete, group, filter, force=force)
+    declare = _in_thread(Groups.declare)
+    configure = _in_thread(Groups.configure)
+    list = _in_thread(Groups.list)
+    get = _in_thread(Groups.get)
+    explain = _in_thread(Groups.explain)
+    delete = _in_thread(Groups.delete)
+    sessions = _in_thread(Groups.sessions)
+    session = _in_thread(Groups.session)
+    remove_session = _in_thread(Groups.remove_session)

@@ -191,10 +191,7 @@ def is_over(tx: Tx, record: SessionRecord) -> bool:
 
 def info(tx: Tx, record: SessionRecord) -> SessionInfo:
     """A session, and whether somebody runs it."""
-    row = tx.row(
-        "SELECT owner, token, expires_us FROM leases WHERE name = ?", (lease_name(record.name),)
-    )
-    owner, token, until_us = row if row else (None, 0, 0)
+    owner, token, until_us = leases.last(tx, lease_name(record.name))
     if owner is not None and until_us > tx.now_us():
         return SessionInfo(record=record, node=owner, token=token, expires_us=None)
     # A process that died was seen last when it renewed its lease.

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 import headrace
+from headrace import testing
 from headrace.catalog import Tx
 from headrace.catalog.streams import StreamConfig
 from headrace.groups.partitioned import admin
@@ -71,6 +72,19 @@ def test_a_group_tells_that_no_pipeline_fills_its_queue(catalog_url: str) -> Non
         assert group_lag(log, "orders", "billing").finding == ""
 
 
+def test_markers_are_not_waited_for(catalog_url: str) -> None:
+    with opened(catalog_url) as log:
+        nobody = explain(log, "orders", "billing").findings
+        log.append_marker("orders", 0, b"m")
+        assert group_lag(log, "orders", "billing").source_events == 0
+        assert explain(log, "orders", "billing").findings == nobody
+        publish(log, 2)
+        log.append_marker("orders", 0, b"m")
+        assert group_lag(log, "orders", "billing").finding == UNFILLED
+        assert fill(log, NAME) == 2
+        assert group_lag(log, "orders", "billing").events == 2
+
+
 def test_a_pipeline_that_works_is_trusted_and_one_that_fails_is_quoted(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         publish(log, 1)
@@ -88,8 +102,6 @@ def test_a_pipeline_that_works_is_trusted_and_one_that_fails_is_quoted(tmp_path:
 def test_a_member_warns_once_and_only_while_nothing_moves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(filling, "LOOK_S", 0.02)
-    monkeypatch.setattr(filling, "LOOK_S_MAX", 0.02)
     looks = 0
     look = filling.look
 
@@ -114,12 +126,12 @@ def test_a_member_warns_once_and_only_while_nothing_moves(
             hr.join("orders", "billing", "m1"),
         ):
             while not warnings():
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(1)
             assert looks > 10
             seen = looks
             await hr.groups.active("orders", "billing")
             assert looks == seen, "it has said it, and looks no more"
 
     with caplog.at_level(logging.WARNING, "headrace"):
-        asyncio.run(asyncio.wait_for(main(), 30))
+        testing.run(asyncio.wait_for(main(), 3600), autojump=True)
     assert warnings() == [UNFILLED]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace import testing
 from headrace.errors import (
     AnsweredError,
     ConsumerClosedError,
@@ -37,7 +37,7 @@ def run(catalog_url: str, work: Callable[[headrace.Headrace], Awaitable[None]]) 
         async with headrace.open(catalog_url, housekeeping=False) as hr:
             await work(hr)
 
-    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+    testing.run(asyncio.wait_for(main(), PATIENCE_S), autojump=True)
 
 
 async def until(condition: Callable[[], Any]) -> None:
@@ -120,11 +120,11 @@ def test_a_membership_change_disturbs_only_the_partitions_that_move(catalog_url:
         for member in members[:3]:
             await member.settled()
         tokens = {p: m.core.owned[p] for m in members[:3] for p in m.core.owned}
-        asked = time.monotonic()
+        asked = testing.driven_clock().now_s()
         after = (await hr.groups.add_members("orders", "billing", ["m4"])).config.assignment()
         for member in members:
             await member.settled()
-        took_ms = (time.monotonic() - asked) * 1000
+        took_ms = (testing.driven_clock().now_s() - asked) * 1000
         moving = moved(before, after)
         assert len(moving) == 4
         for member in members:
@@ -163,10 +163,10 @@ def test_a_partition_moves_only_after_its_owner_has_finished(catalog_url: str) -
             assert partition not in m2.core.owned
             consumed = Consumed()
             consumed.start(m2)
-            acked = time.monotonic()
+            acked = testing.driven_clock().now_s()
             await held.ack()
             await m2.settled()
-            assert time.monotonic() - acked < 1.0
+            assert testing.driven_clock().now_s() - acked < 1.0
             await until(lambda: len(consumed.got) == 3)
             assert consumed.numbers == [1, 2, 3]
             assert m1.core.phase is Phase.WAITING
@@ -202,10 +202,10 @@ def test_an_instance_stands_by_until_the_active_one_closes(catalog_url: str) -> 
         await first.settled()
         async with hr.join("orders", "billing", "m1", pin_ttl_ms=60_000) as second:
             await second.wait_until(lambda: "holds the pin" in second.core.decisions[-1].reason)
-            closed = time.monotonic()
+            closed = testing.driven_clock().now_s()
             await first.close()
             await second.settled()
-            assert time.monotonic() - closed < 1.0
+            assert testing.driven_clock().now_s() - closed < 1.0
             assert first.core.phase is Phase.CLOSED
             await first.close()  # once more does no harm
 

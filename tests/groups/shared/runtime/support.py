@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import headrace
+from headrace import testing
 from headrace.errors import Fenced, HeadraceError
 from headrace.groups.shared.core.settings import BorrowerSettings, LeaderSettings
 
@@ -36,20 +36,21 @@ QUICK = headrace.SharedOptions(borrower=QUICK_BORROWER, leader=QUICK_LEADER)
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a test; one that hangs fails."""
+    """Run a test by a clock that jumps to whatever is next; one that hangs fails."""
 
     async def limited() -> Any:
         async with asyncio.timeout(60):
             return await work
 
-    return asyncio.run(limited())
+    return testing.run(limited(), autojump=True)
 
 
 async def until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
     """Wait for a condition on the loop; fail loudly when it never comes true."""
-    deadline_s = time.monotonic() + timeout_s
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + timeout_s
     while not (found := condition()):
-        if time.monotonic() > deadline_s:
+        if loop.time() > deadline_s:
             raise AssertionError(f"waited {timeout_s} s in vain for {what}")
         await asyncio.sleep(0.002)
     return found
@@ -64,12 +65,20 @@ class Worker:
     """A session that consumes, acks, and writes down what counted."""
 
     def __init__(
-        self, hr: headrace.Headrace, name: str, *texts: str, start: Any = "now", soon: bool = True
+        self,
+        hr: headrace.Headrace,
+        name: str,
+        *texts: str,
+        start: Any = "now",
+        soon: bool = True,
+        takes_s: float = 0.0,
     ) -> None:
+        """`takes_s` is how long it works on an event; otherwise that takes no time at all."""
         self.session = hr.session(name)
         self.texts = texts
         self.start = start
         self.soon = soon
+        self.takes_s = takes_s
         self.delivered: Counter[bytes] = Counter()
         self.acked: Counter[bytes] = Counter()
         self.order: dict[str, list[bytes]] = {}
@@ -108,6 +117,8 @@ class Worker:
                 delivery = await anext(deliveries)
                 self.delivered[delivery.value] += 1
                 self.order.setdefault(delivery.subject, []).append(delivery.value)
+                if self.takes_s:
+                    await asyncio.sleep(self.takes_s)
                 if self.soon:
                     delivery.ack_soon()
                 else:

@@ -21,6 +21,7 @@ from headrace.errors import (
     SharedGroupExistsError,
     UnknownSharedGroupError,
 )
+from headrace.groups.shared import properties
 from headrace.groups.shared.admin import Groups
 from headrace.groups.shared.core.records import Commit
 from headrace.groups.shared.core.settings import Balance, InvalidSharedSettingsError
@@ -72,7 +73,10 @@ def test_nothing_missing_and_nothing_twice_under_constant_reassignment(tmp_path:
                 turn = 0
                 while not done.is_set():
                     turn += 1
-                    async with Worker(hr, f"{name}-{turn}", text, soon=turn % 4 != 0) as worker:
+                    soon = turn % 4 != 0
+                    async with Worker(
+                        hr, f"{name}-{turn}", text, soon=soon, takes_s=0.0002
+                    ) as worker:
                         workers.append(worker)
                         goal = count(*workers) + 1500
                         await until(functools.partial(through, goal), "more events")
@@ -205,6 +209,8 @@ def test_a_group_collects_with_no_member_present(catalog_url: str) -> None:
             await hr.create_stream("new", ["new.>"])
             await hr.publish("new.n", b"new")
             assert (await hr.shared_groups.get("g")).lag_events == 10
+            assert (await hr.shared_groups.get("old")).lag_events == 15
+            await hr.in_thread(hr.log.append_marker, "orders", 1, b"m")
             assert (await hr.shared_groups.get("old")).lag_events == 15
             async with Worker(hr, "a", SHARED, "$share/all/>") as a:
                 await until(lambda: a.count == 11, "what was collected")
@@ -481,6 +487,23 @@ def test_a_group_is_declared_once_and_found_by_name(catalog_url: str) -> None:
                 await hr.shared_groups.declare("x", "orders.>", balance="luck")
             await hr.shared_groups.delete("g", "orders.*")
             assert [info.properties.key for info in await hr.shared_groups.list()] == ["g:orders.>"]
+
+    run(test())
+
+
+def test_a_group_with_a_setting_that_is_no_more_is_still_found(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with open_log(tmp_path / "d") as hr:
+            declared = await hr.shared_groups.declare("g", "orders.>")
+
+            def as_before(value: bytes | None) -> bytes:
+                assert value is not None
+                found = msgspec.json.decode(value)
+                found["settings"]["commit_records_max"] = 2000
+                return msgspec.json.encode(found)
+
+            hr.log.catalog.entries.update(properties.BUCKET, declared.key, as_before)
+            assert (await hr.shared_groups.get("g")).properties == declared
 
     run(test())
 

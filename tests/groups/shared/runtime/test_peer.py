@@ -35,7 +35,7 @@ def test_a_leader_here_has_an_ack_at_once_and_the_session_hears_of_it_later(
         async with open_log(tmp_path / "d") as hr:
             await hr.create_stream("orders", ["orders.>"], segments=2)
             await hr.shared_groups.declare("g", ">")
-            peer = LocalPeer(hr, SharedOptions())
+            peer = LocalPeer(hr.host, SharedOptions())
             await peer.open()
             sink = Sink()
             borrowing = Borrowing(peer, sink, "s", 1, peer.options.borrower)
@@ -62,7 +62,7 @@ def test_what_is_posted_is_done_in_its_order_and_never_within_something_else(
 ) -> None:
     async def test() -> None:
         async with open_log(tmp_path / "d") as hr:
-            peer = LocalPeer(hr, SharedOptions())
+            peer = LocalPeer(hr.host, SharedOptions())
             steps: list[str] = []
 
             def first() -> None:
@@ -94,7 +94,7 @@ def test_what_is_posted_is_done_in_its_order_and_never_within_something_else(
 def test_a_failure_costs_nobody_else_their_turn(tmp_path: Path) -> None:
     async def test() -> None:
         async with open_log(tmp_path / "d") as hr:
-            peer = LocalPeer(hr, SharedOptions())
+            peer = LocalPeer(hr.host, SharedOptions())
             failures: list[Any] = []
             loop = asyncio.get_running_loop()
             loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import headrace
+import headrace.sync
 from headrace.errors import (
     Fenced,
     InvalidFilterError,
@@ -114,6 +115,34 @@ def test_a_private_subscription_goes_on_where_it_was(catalog_url: str) -> None:
             assert sorted(first + rest) == sorted(values)
 
     run(test())
+
+
+@pytest.mark.parametrize("held", [0, 1], ids=["all answered", "one in hand"])
+def test_a_clean_close_stores_acks_that_nobody_waited_for_and_complains_of_nothing(
+    catalog_url: str, caplog: pytest.LogCaptureFixture, held: int
+) -> None:
+    async def test() -> None:
+        async with open_log(catalog_url) as hr:
+            await hr.create_stream("orders", ["orders.>"])
+            await hr.append("orders", [headrace.Event(subject="orders.n", value=b"old", key="a")])
+            async with hr.session("w") as session:
+                await session.subscribe("orders.>", start="earliest")
+                first = await anext(aiter(session))
+                in_hand = []
+                if held:
+                    await hr.publish("orders.n", b"held", key="b")
+                    in_hand.append(await anext(aiter(session)))
+                first.ack_soon()
+            for delivery in in_hand:
+                with pytest.raises(Fenced):
+                    await delivery.ack()
+            await hr.publish("orders.n", b"new", key="c")
+            async with hr.session("w") as session:
+                expected = [b"held", b"new"] if held else [b"new"]
+                assert await take(session, len(expected)) == expected
+
+    run(test())
+    assert [record.message for record in caplog.records] == []
 
 
 def test_a_private_subscription_replays_from_a_time(tmp_path: Path) -> None:
@@ -232,14 +261,13 @@ def test_a_session_in_memory_leaves_nothing_behind(tmp_path: Path) -> None:
     async def test() -> None:
         async with open_log(tmp_path / "d") as hr:
             await hr.create_stream("orders", ["orders.>"])
-            groups = Groups(hr.log)
             async with hr.session() as session:
                 await session.subscribe("orders.>")
-                assert [each.record.name for each in groups.sessions()] == [session.name]
-            assert groups.sessions() == ()
+                assert [each.record.name for each in await hr.sessions()] == [session.name]
+            assert await hr.sessions() == ()
             async with hr.session("named", persistent=False) as session:
                 await session.subscribe("orders.>")
-            assert groups.sessions() == ()
+            assert await hr.sessions() == ()
 
     run(test())
 
@@ -248,17 +276,28 @@ def test_a_session_is_removed_with_force_while_it_runs(tmp_path: Path) -> None:
     async def test() -> None:
         async with open_log(tmp_path / "d") as hr:
             await hr.create_stream("orders", ["orders.>"])
-            groups = Groups(hr.log)
             async with hr.session("w") as session:
                 await session.subscribe("orders.>")
                 with pytest.raises(SessionBusyError, match="force"):
-                    groups.remove_session("w")
-                groups.remove_session("w", force=True)
+                    await hr.remove_session("w")
+                await hr.remove_session("w", force=True)
                 with pytest.raises(SessionTakenOverError):
                     await anext(aiter(session))
-            assert groups.sessions() == ()
+            assert await hr.sessions() == ()
+            with pytest.raises(UnknownSessionError):
+                await hr.remove_session("w")
 
     run(test())
+
+
+def test_a_script_lists_sessions_and_removes_one(tmp_path: Path) -> None:
+    with headrace.sync.open(tmp_path / "d", housekeeping=False) as hr:
+        hr.create_stream("orders", subjects=["orders.>"])
+        with hr.session("w") as session:
+            session.subscribe("orders.>")
+        assert [each.record.name for each in hr.sessions()] == ["w"]
+        assert hr.remove_session("w") == 0
+        assert hr.sessions() == ()
 
 
 def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path) -> None:

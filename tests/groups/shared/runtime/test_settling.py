@@ -159,7 +159,7 @@ def test_who_waits_too_long_is_told_that_it_is_not_known(catalog_url: str) -> No
             await hr.create_stream("orders", ["orders.>"], segments=1)
             await hr.shared_groups.declare("g", "orders.>", start="earliest")
             told: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-            settler = Settler(hr, patience_ms=50)
+            settler = Settler(hr.host, patience_ms=50)
             settler.settle(Doubt(GROUP, UNIT, 1, 1, ((0, 1),)), told.set_result)
             assert await told is Verdict.UNKNOWN
             assert "orders/0" in str(AckUnsettledError(("orders/0",)))

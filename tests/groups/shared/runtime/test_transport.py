@@ -23,6 +23,8 @@ from headrace.groups.progress import Progress
 from headrace.groups.shared.core.assignment import UnitState
 from headrace.groups.shared.core.messages import (
     Disconnect,
+    FromBorrower,
+    FromLeader,
     Grant,
     LeaderConnectResponse,
     LeaderWanted,
@@ -31,9 +33,11 @@ from headrace.groups.shared.core.messages import (
     UpdateProgress,
 )
 from headrace.groups.shared.core.pace import Pace
-from headrace.groups.shared.runtime import directory, frames, transport
+from headrace.groups.shared.runtime import directory, frames
 from headrace.groups.shared.runtime.leading import Leading
 from headrace.groups.shared.runtime.peer import LocalPeer
+from headrace.net import Outbox, Post, Target, links
+from headrace.net.wire import Traffic
 from tests.groups.shared.runtime.support import (
     PATIENCE_S,
     QUICK_BORROWER,
@@ -51,18 +55,17 @@ SHARED = "$share/g/orders.>"
 WANTED = LeaderWanted("g:orders.>", "x:1:1", 0, "x")
 
 
-async def address_of(hr: headrace.Headrace) -> tuple[LocalPeer, directory.Address, str]:
+async def target_of(hr: headrace.Headrace) -> tuple[LocalPeer, Target]:
     """Where this process listens, and the secret."""
     peer = await hr._shared.peer()
-    address, secret = await peer._look_up_peer(peer.name)
-    assert address is not None
-    return peer, address, secret
+    target = await peer._look_up_peer(peer.name)
+    assert target is not None
+    return peer, target
 
 
-def dial(address: directory.Address, secret: str) -> connect:
-    return connect(
-        address.url, additional_headers={"Authorization": f"Bearer {secret}"}, proxy=None
-    )
+def dial(target: Target) -> connect:
+    headers = {"Authorization": f"Bearer {target.secret}"}
+    return connect(target.url(frames.PATH), additional_headers=headers, proxy=None)
 
 
 async def closed(connection: ClientConnection) -> int:
@@ -73,22 +76,18 @@ async def closed(connection: ClientConnection) -> int:
     return connection.close_code
 
 
-def test_only_who_knows_the_secret_is_let_in(tmp_path: Path) -> None:
+def test_a_peer_lets_in_who_knows_the_secret_of_its_catalog(tmp_path: Path) -> None:
     async def test() -> None:
         async with open_log(tmp_path / "d") as hr:
-            peer, address, secret = await address_of(hr)
-            assert address.host == "127.0.0.1"
-            assert len(secret) > 40
-            for wrong in ("", "wrong", secret[:-1], secret + "x"):
-                with pytest.raises(InvalidStatus) as refused:
-                    await dial(address, wrong)
-                assert refused.value.response.status_code == 401
-            with pytest.raises(InvalidStatus):
-                await connect(address.url, proxy=None)
-            assert peer.statistics.refused == 5
-            async with dial(address, secret) as connection:
+            peer, target = await target_of(hr)
+            assert target.host == "127.0.0.1"
+            assert len(target.secret) > 40
+            with pytest.raises(InvalidStatus) as refused:
+                await dial(msgspec.structs.replace(target, secret="wrong"))
+            assert refused.value.response.status_code == 401
+            async with dial(target) as connection:
                 await connection.send(frames.encode([WANTED]))
-                await until(lambda: peer.statistics.received == 1, "the message")
+                await until(lambda: peer.listener.statistics().received == 1, "the message")
 
     run(test())
 
@@ -96,13 +95,13 @@ def test_only_who_knows_the_secret_is_let_in(tmp_path: Path) -> None:
 def test_every_peer_of_a_catalog_has_the_same_secret(catalog_url: str) -> None:
     async def test() -> None:
         async with open_log(catalog_url) as one, open_log(catalog_url) as other:
-            first, second = await address_of(one), await address_of(other)
-            assert first[2] == second[2]
-            assert first[1] != second[1]
+            (_, first), (_, second) = await target_of(one), await target_of(other)
+            assert first.secret == second.secret
+            assert first.port != second.port
         async with open_log(catalog_url) as again:
             entries = again.log.catalog.entries.list(directory.BUCKET)
             assert entries == (), "addresses go with their peers"
-            assert (await address_of(again))[2] == first[2]
+            assert (await target_of(again))[1].secret == first.secret
 
     run(test())
 
@@ -117,7 +116,7 @@ def test_a_frame_that_makes_no_sense_ends_its_connection_and_the_leader_lives(
             await hr.create_stream("orders", ["orders.>"], segments=2)
             async with Worker(hr, "a", SHARED) as a:
                 await until(lambda: len(a.session.units) == 2, "its units")
-                peer, address, secret = await address_of(hr)
+                peer, target = await target_of(hr)
                 leader = peer.leaders["g:orders.>"]
                 answer = LeaderConnectResponse("g:orders.>", "x:1:1", 1, "n")
                 for bad in (
@@ -130,10 +129,10 @@ def test_a_frame_that_makes_no_sense_ends_its_connection_and_the_leader_lives(
                     frames.encode([answer]),
                     b"\x91" * 5000,
                 ):
-                    async with dial(address, secret) as connection:
+                    async with dial(target) as connection:
                         await connection.send(bad)
                         assert await closed(connection) == 1008
-                async with dial(address, secret) as connection:
+                async with dial(target) as connection:
                     await connection.send(b"x" * 30_000)
                     assert await closed(connection) == 1009
                 # Well-formed frames that lie are refused by the cores, one message at a time.
@@ -144,7 +143,7 @@ def test_a_frame_that_makes_no_sense_ends_its_connection_and_the_leader_lives(
                     UpdateProgress("g:orders.>", "a:1:1", leader.token, 1, (report,)),
                     UpdateProgress("other", "a:1:1", 1, 1, ()),
                 ]
-                async with dial(address, secret) as connection:
+                async with dial(target) as connection:
                     await connection.send(frames.encode(lies))
                     await connection.recv()
                 await publish(hr, "orders", 10)
@@ -171,7 +170,7 @@ def test_connections_that_are_cut_are_dialled_again(tmp_path: Path) -> None:
                 values = await publishing
                 await until(lambda: len(a.acked + b.acked) == 1000, "all events")
                 assert a.delivered + b.delivered == dict.fromkeys(values, 1)
-                assert there.statistics.sent > 0
+                assert there.peers.statistics().sent > 0
 
     run(test())
 
@@ -179,18 +178,20 @@ def test_connections_that_are_cut_are_dialled_again(tmp_path: Path) -> None:
 def test_what_was_on_a_connection_that_is_cut_is_said_again_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "REDIAL_S", 0.0)
-    take = transport.Listener._take
-    lost: list[bytes] = []
+    monkeypatch.setattr(links, "REDIAL_S", 0.0)
+    take = LocalPeer._from_peer
+    lost: list[FromBorrower] = []
     losing = False
 
-    def losing_take(self: transport.Listener, data: bytes, outbox: transport.Outbox) -> None:
+    def losing_take(
+        self: LocalPeer, messages: list[FromBorrower], outbox: Outbox[FromLeader]
+    ) -> None:
         if losing:
-            lost.append(data)
+            lost.extend(messages)
         else:
-            take(self, data, outbox)
+            take(self, messages, outbox)
 
-    monkeypatch.setattr(transport.Listener, "_take", losing_take)
+    monkeypatch.setattr(LocalPeer, "_from_peer", losing_take)
     patient = msgspec.structs.replace(QUICK_BORROWER, ping_ms=2000, resend_ms=600_000)
 
     async def test() -> None:
@@ -301,7 +302,8 @@ def test_reports_behind_another_message_are_in_time_for_the_commit_that_is_due(
         async with at_work(tmp_path / "d") as (peer, leading, unit):
             who = ("g:orders.>", unit.borrower, leading.token)
             report = UnitReport("orders/0", unit.token, ((0, 5),))
-            outbox = transport.Outbox(peer.statistics, transport.Post())
+            wire = frames.to_borrowers()
+            outbox = Outbox(wire, wire.codec(), Traffic(), Post())
             leading.gathering = True
             peer._from_peer([Ping(*who, 7), UpdateProgress(*who, 1000, (report,))], outbox)
             assert leading.core.progress_of("orders/0").floor == 0
@@ -312,7 +314,21 @@ def test_reports_behind_another_message_are_in_time_for_the_commit_that_is_due(
     run(test())
 
 
-def test_a_leader_that_cannot_be_found_is_found_later(tmp_path: Path) -> None:
+def test_a_leader_that_cannot_be_found_is_found_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_up = LocalPeer._look_up
+    may_look = asyncio.Event()
+    looks = 0
+
+    async def when_it_may(self: LocalPeer, group: str) -> None:
+        nonlocal looks
+        await may_look.wait()
+        await look_up(self, group)
+        looks += 1
+
+    monkeypatch.setattr(LocalPeer, "_look_up", when_it_may)
+
     async def test() -> None:
         async with open_log(tmp_path / "d") as hr:
             await hr.create_stream("orders", ["orders.>"])
@@ -320,23 +336,11 @@ def test_a_leader_that_cannot_be_found_is_found_later(tmp_path: Path) -> None:
                 # The group disappears between the subscription and the search for its leader.
                 await session.subscribe(SHARED)
                 await hr.shared_groups.delete("g", force=True)
-                await until(lambda: not session.units, "no unit")
+                may_look.set()
+                await until(lambda: looks, "a search in vain")
+                assert not session.units
                 await hr.shared_groups.declare("g", "orders.>", start="earliest")
                 await until(lambda: session.units, "a unit")
-
-    run(test())
-
-
-def test_a_slow_peer_costs_no_more_than_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "QUEUE_MESSAGES_MAX", 10)
-
-    async def test() -> None:
-        statistics = transport.Statistics()
-        outbox = transport.Outbox(statistics, transport.Post())
-        for number in range(25):
-            outbox.put(Ping("g", "b", 1, number))
-        assert statistics.dropped == 15
-        assert not outbox.sent
 
     run(test())
 
@@ -347,7 +351,7 @@ def test_the_secret_is_never_logged(tmp_path: Path, caplog: pytest.LogCaptureFix
             await one.create_stream("orders", ["orders.>"], segments=2)
             async with Worker(one, "a", SHARED), Worker(other, "b", SHARED) as b:
                 await until(lambda: b.session.units, "a unit by way of the network")
-            return (await address_of(one))[2]
+            return (await target_of(one))[1].secret
 
     with caplog.at_level(logging.DEBUG):
         secret = run(test())

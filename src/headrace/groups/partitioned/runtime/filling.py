@@ -7,17 +7,16 @@ known of the pipeline is its lease and what its supervisor wrote down about the 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 import msgspec
 
-from headrace.catalog import Tx, entries, leases, streams
+from headrace.catalog import Tx, entries, leases, markers, streams
 from headrace.errors import HeadraceError
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
 from headrace.groups.partitioned.runtime.units import retained
 from headrace.groups.progress.store import load_all
-from headrace.host.host import Host
+from headrace.host import Host
 
 PIPELINE = "pipeline"
 """The lease of the supervisor that leads, and the bucket of what it wrote down."""
@@ -83,7 +82,10 @@ def look(tx: Tx, name: GroupName) -> Filling | None:
     return Filling(
         name=name,
         floors=tuple(floors),
-        behind=sum(s.head - floor for s, floor in zip(source.segments, floors, strict=True)),
+        behind=sum(
+            markers.events_in(tx, segment, [(floor, segment.head)])
+            for segment, floor in zip(source.segments, floors, strict=True)
+        ),
         led=leases.get(tx, PIPELINE) is not None,
         job=None if entry is None or entry.value is None else _decode(entry.value),
     )
@@ -111,5 +113,5 @@ async def warn_if_nobody_fills(host: Host, name: GroupName) -> None:
                 _log.warning("%s", found.finding)
                 return
             before = found
-        await asyncio.sleep(pause_s)
+        await host.sleep(pause_s)
         pause_s = min(pause_s * 1.5, LOOK_S_MAX)

@@ -26,9 +26,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import weakref
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TypeVar
 
@@ -67,8 +65,7 @@ from headrace.groups.partitioned.runtime.requests import (
     segments_of,
 )
 from headrace.groups.partitioned.runtime.units import Layout, claimed_config, layout_of
-from headrace.host.host import Host
-from headrace.host.timers import Timers
+from headrace.host import Host, Timer
 
 BUCKETS = (STATIC_BUCKET, ELASTIC_BUCKET, STEP_DOWN_BUCKET)
 NEWS_EVERY_S = 0.005
@@ -99,7 +96,6 @@ class Hub:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._loop = asyncio.get_running_loop()
         self.record = Record(host)
         self._joined: dict[Joined, None] = {}
         self._by_group: dict[str, dict[Joined, None]] = {}
@@ -114,9 +110,8 @@ class Hub:
         self._seen_free: set[str] = set()  # pins that were just looked at
         self._flushing: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
-        self._timers: Timers[Joined] = Timers(self._loop, self._tick)
-        self._news: deque[str] = deque()
-        self._telling = False
+        self._timers: dict[Joined, Timer] = {}
+        self._news: dict[str, None] = {}
         self._told = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
         self._queues: dict[str, asyncio.Task[None]] = {}
@@ -130,7 +125,7 @@ class Hub:
         self._by_group.setdefault(name.key, {})[joined] = None
         self._by_pin.setdefault(joined.pin, {})[joined] = None
         if self._listening is None:
-            self._listening = self._loop.create_task(self._listen())
+            self._listening = self._host.spawn(self._listen())
         channels = [entries.channel(bucket) for bucket in BUCKETS]
         channels += [leases.channel(joined.pin), claims.channel(name.key)]
         channels.append(progress.seek_channel(name.key))
@@ -145,14 +140,14 @@ class Hub:
         """See to it that members are not left waiting for a queue that nobody fills."""
         view = self._views.get(name.key)
         if name.key not in self._queues and view and isinstance(view.group, ElasticGroupConfig):
-            watching = self._loop.create_task(warn_if_nobody_fills(self._host, name))
-            self._queues[name.key] = watching
+            self._queues[name.key] = self._host.spawn(warn_if_nobody_fills(self._host, name))
 
     def leave(self, joined: Joined) -> None:
         """Let an instance go; with the last one everything stops."""
         name, pin = joined.name, joined.pin
         self._joined.pop(joined, None)
-        self._timers.set(joined, None)
+        if (timer := self._timers.pop(joined, None)) is not None:
+            timer.clear()
         self._uncertain.discard(joined)
         for index, key, channel in (
             (self._by_group, name.key, claims.channel(name.key)),
@@ -176,20 +171,19 @@ class Hub:
         if self._listening is not None:
             self._listening.cancel()
             self._listening = None
-        self._timers.close()
         self.record.close()
-        _hubs.get(self._host, {}).pop(self._loop, None)
+        if self._host.parts.get(Hub) is self:
+            del self._host.parts[Hub]
 
     async def _subscribe(self, channels: Iterable[str]) -> None:
         fresh = [channel for channel in channels if channel not in self._unsubscribe]
         if not fresh:
             return
-        catalog = self._host.log.catalog
         for channel in fresh:
             self._unsubscribe[channel] = lambda: None
 
         def subscribe() -> list[Callable[[], None]]:
-            return [catalog.subscribe(channel, self._hear(channel)) for channel in fresh]
+            return [self._host.on_news(channel, partial(self._hear, channel)) for channel in fresh]
 
         for channel, stop in zip(fresh, await self._host.in_thread(subscribe), strict=True):
             if channel in self._unsubscribe:
@@ -204,35 +198,26 @@ class Hub:
 
     # -- news ---------------------------------------------------------------------------
 
-    def _hear(self, channel: str) -> Callable[[], None]:
-        """What runs on a thread of the catalog's when there is news."""
-
-        def hear() -> None:
-            self._news.append(channel)
-            if not self._telling and not self._loop.is_closed():
-                self._telling = True
-                self._loop.call_soon_threadsafe(self._told.set)
-
-        return hear
+    def _hear(self, channel: str) -> None:
+        self._news[channel] = None
+        self._told.set()
 
     async def _listen(self) -> None:
         while True:
             await self._told.wait()
             self._told.clear()
-            # In this order: what comes after it is told of anew, what came before is in the queue.
-            self._telling = False
-            news = {self._news.popleft() for _ in range(len(self._news))}
+            news, self._news = self._news, {}
             try:
                 await self._take_in(news)
             except CatalogClosedError:
                 return
             except HeadraceError as error:
                 _log.warning("partitioned groups: %s", error)
-                self._news.extend(news)
-                self._loop.call_later(1.0, self._told.set)
-            await asyncio.sleep(NEWS_EVERY_S)
+                self._news |= news
+                self._host.after(1.0, self._told.set)
+            await self._host.sleep(NEWS_EVERY_S)
 
-    async def _take_in(self, news: set[str]) -> None:
+    async def _take_in(self, news: Collection[str]) -> None:
         buckets = [bucket for bucket in BUCKETS if entries.channel(bucket) in news]
         if buckets:
             await self._take_in_entries(buckets)
@@ -330,10 +315,14 @@ class Hub:
             # Nothing is under way but the renewal, which can wait for the others'.
             apart = max(1, core.timings.renew_every_ms // RENEWALS_APART)
             at_ms = -(-at_ms // apart) * apart
-        self._timers.set(joined, at_ms)
-
-    def _tick(self, joined: Joined) -> None:
-        joined.feed(Tick())
+        timer = self._timers.get(joined)
+        if at_ms is None:
+            if timer is not None:
+                timer.clear()
+            return
+        if timer is None:
+            timer = self._timers[joined] = self._host.timer(partial(joined.feed, Tick()))
+        timer.set_ms(at_ms)
 
     # -- requests -----------------------------------------------------------------------
 
@@ -344,13 +333,13 @@ class Hub:
         """
         self._requests[asked.key] = asked
         if self._flushing is None:
-            self._flushing = self._loop.create_task(self._flush())
+            self._flushing = self._host.spawn(self._flush())
 
     def renew(self, joined: Joined, request: RenewPin) -> None:
         """Have a pin renewed, together with others."""
         self._renewals[joined] = request
         if self._renewing is None:
-            self._renewing = self._loop.create_task(self._renew())
+            self._renewing = self._host.spawn(self._renew())
 
     async def _flush(self) -> None:
         try:
@@ -464,15 +453,9 @@ class Hub:
         return await self._host.in_thread(self._host.log.catalog.read, fn)
 
 
-_hubs: weakref.WeakKeyDictionary[Host, dict[asyncio.AbstractEventLoop, Hub]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
 def hub_of(host: Host) -> Hub:
-    """The hub of an open log on this event loop."""
-    mine = _hubs.setdefault(host, {})
-    loop = asyncio.get_running_loop()
-    if loop not in mine:
-        mine[loop] = Hub(host)
-    return mine[loop]
+    """The hub of a program, made for its first member."""
+    found: Hub | None = host.parts.get(Hub)
+    if found is None:
+        found = host.parts[Hub] = Hub(host)
+    return found

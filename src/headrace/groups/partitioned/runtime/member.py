@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
@@ -60,8 +58,7 @@ from headrace.groups.partitioned.runtime.ownership import Taken
 from headrace.groups.partitioned.runtime.requests import Asked, owner_of, segments_of
 from headrace.groups.partitioned.runtime.units import Layout, SegmentsMoved
 from headrace.groups.progress import Progress
-from headrace.host.host import Host
-from headrace.host.timers import now_ms
+from headrace.host import Host
 
 LOUD = frozenset({Verdict.WAITING, Verdict.EVICTED, Verdict.FENCED})
 """Decisions that a person should hear of without asking."""
@@ -117,8 +114,7 @@ class Member:
         self.pin = self.name.pin(member)
         self._host = host
         self._options = join_options(self.name, member, **options)  # type: ignore[arg-type]
-        instance = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
-        self.core = Instance(member, instance, self._options.timings)
+        self.core = Instance(member, host.clock.local_name(), self._options.timings)
         self._consumer: Consumer | None = None
         self._hub: Hub | None = None
         self._taken: dict[int, Taken] = {}  # what each partition stands for, under its token
@@ -128,7 +124,6 @@ class Member:
         self._busy = False
         self._rechecking = False
         self._changed = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     # -- for the application ------------------------------------------------------------
 
@@ -169,7 +164,8 @@ class Member:
             ttl_s = self._options.timings.pin_ttl_ms / 1000
             try:
                 # Without an answer the pin runs out by itself.
-                await asyncio.wait_for(self.wait_for(Phase.CLOSED), ttl_s)
+                async with self._host.timeout(ttl_s):
+                    await self.wait_for(Phase.CLOSED)
                 with suppress(HeadraceError):
                     await self._hub.record.flush()
             except TimeoutError:
@@ -242,7 +238,7 @@ class Member:
         self._busy = True
         try:
             while self._inbox:
-                for effect in self.core.handle(self._inbox.popleft(), now_ms()):
+                for effect in self.core.handle(self._inbox.popleft(), self._host.now_ms()):
                     self._carry_out(effect)
         finally:
             self._busy = False
@@ -311,7 +307,7 @@ class Member:
         if holding is None or self.consumer.closed:
             return
         for unit in holding.open.values():
-            why = Fenced(unit.group, unit.unit, unit.token, unit.token + 1)
+            why = Fenced(unit.group, unit.unit, unit.token)
             try:
                 self.consumer.abandon(unit.unit, unit.token, why)
             except UnknownUnitError:
@@ -384,7 +380,7 @@ class Member:
             return
         if self._hub is not None and self._hub.layout(self) is Layout.SHARES:
             self.consumer.drain(unit, token)
-            self._spawn(self._follow(partition, holding))
+            self._host.spawn(self._follow(partition, holding))
 
     async def _follow(self, partition: int, holding: _Holding) -> None:
         """Take the segments of a share that can be read now."""
@@ -398,7 +394,7 @@ class Member:
                 return
             except HeadraceError as error:
                 _log.warning("%s: %s", self, error)
-                await asyncio.sleep(self._options.timings.claim_retry_ms / 1000)
+                await self._host.sleep(self._options.timings.claim_retry_ms / 1000)
                 continue
             taken = self._taken.get(partition)
             if taken is not None and taken.token == holding.token:
@@ -414,7 +410,7 @@ class Member:
         """A stream that is consumed is gone, or was made anew."""
         if not self._rechecking and self.core.phase is not Phase.CLOSED:
             self._rechecking = True
-            self._spawn(self._recheck())
+            self._host.spawn(self._recheck())
 
     async def _recheck(self) -> None:
         """See what became of the group; if it is there, claim what is owned once more."""
@@ -427,11 +423,6 @@ class Member:
             _log.warning("%s: %s", self, error)
         finally:
             self._rechecking = False
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _take_next(self, partition: int, holding: _Holding) -> list[OwnedUnit]:
         owner, stream = owner_of(self, self.core.pin_token or 0), self.name.stream

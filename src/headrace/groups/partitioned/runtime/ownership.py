@@ -35,8 +35,6 @@ from headrace.groups.partitioned.runtime.units import (
 STEP_DOWN_BUCKET = "group-step-downs"
 """Requests to step down, by group and member; the value is the pin token that is meant."""
 
-IN_ONE_QUERY = 400
-
 
 # --- reading -------------------------------------------------------------------------------
 
@@ -52,24 +50,18 @@ def read_config(tx: Tx, name: GroupName) -> GroupConfig | None:
 
 def read_pins(tx: Tx, names: Iterable[str]) -> dict[str, Pin]:
     """Pins by the name of their lease; those that nobody holds are left out."""
-    wanted = list(names)
-    found: dict[str, Pin] = {}
-    for at in range(0, len(wanted), IN_ONE_QUERY):
-        part = wanted[at : at + IN_ONE_QUERY]
-        marks = ", ".join("?" * len(part))
-        for name, owner, token, expires_us in tx.rows(
-            f"SELECT name, owner, token, expires_us FROM leases WHERE name IN ({marks}) "
-            "AND owner IS NOT NULL",
-            part,
-        ):
-            found[str(name)] = Pin(str(owner), int(token), _ms(int(expires_us)))
-    return found
+    return {
+        lease.name: Pin(lease.owner, lease.token, _ms(lease.expires_us))
+        for lease in leases.not_released(tx, list(names))
+    }
 
 
 def read_claims(tx: Tx, name: GroupName) -> dict[int, PartitionClaim]:
     """All claims of a group, by partition (or by share)."""
-    rows = tx.rows("SELECT unit, owner, token FROM claims WHERE group_name = ?", (name.key,))
-    return {int(unit): PartitionClaim(_owner(owner), int(token)) for unit, owner, token in rows}
+    return {
+        int(claim.unit): PartitionClaim(_owner(claim.owner), claim.token)
+        for claim in claims.of_group(tx, name.key)
+    }
 
 
 def _owner(text: str | None) -> Owner | None:
@@ -123,17 +115,14 @@ def renew_pins(tx: Tx, pins: Sequence[tuple[str, int, int]]) -> list[bool]:
         if kept:
             due.append((now + ttl_ms * 1000, pin))
     if due:
-        tx.executemany("UPDATE leases SET expires_us = ? WHERE name = ?", due)
+        leases.set_expiry(tx, due)
     return answers
 
 
 def claims_under(tx: Tx, name: GroupName, owner: Owner) -> tuple[tuple[int, int], ...]:
     """(partition, token) of all claims that the catalog has for an owner."""
-    rows = tx.rows(
-        "SELECT unit, token FROM claims WHERE group_name = ? AND owner = ?",
-        (name.key, owner.encode()),
-    )
-    return tuple((int(unit), int(token)) for unit, token in rows)
+    held = claims.owned_by(tx, name.key, owner.encode())
+    return tuple((int(claim.unit), claim.token) for claim in held)
 
 
 def release_pin(tx: Tx, name: GroupName, member: str, token: int) -> None:

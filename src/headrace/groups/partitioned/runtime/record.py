@@ -17,8 +17,7 @@ from headrace.errors import HeadraceError
 from headrace.groups.partitioned.core.messages import Decision
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime.ownership import read_config
-from headrace.host.host import Host
-from headrace.host.timers import now_ms
+from headrace.host import Host
 from headrace.log.log import Log
 
 DECISIONS_BUCKET = "group-decisions"
@@ -54,14 +53,14 @@ class Record:
         """Keep a decision; it is written soon, together with others."""
         self._pending.setdefault(name, deque(maxlen=KEPT_MAX)).append(decision)
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._write_soon())
+            self._task = self._host.spawn(self._write_soon())
 
     async def flush(self) -> None:
         """Write what has gathered."""
         pending, self._pending = self._pending, {}
         if not pending:
             return
-        asked_ms = now_ms()
+        asked_ms = self._host.now_ms()
 
         def run(tx: Tx) -> None:
             for name, decisions in pending.items():
@@ -79,7 +78,7 @@ class Record:
     async def _write_soon(self) -> None:
         try:
             while self._pending:
-                await asyncio.sleep(GATHER_S)
+                await self._host.sleep(GATHER_S)
                 try:
                     await self.flush()
                 except HeadraceError as error:

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.catalog import Tx, entries, streams
+from headrace.catalog import Tx, entries, markers, streams
 from headrace.errors import GroupUpdateError, RoundOvertakenError, UnknownGroupError
 from headrace.groups.partitioned.core.changes import check_change
 from headrace.groups.partitioned.core.config import ElasticGroupConfig, decode_elastic
@@ -101,7 +101,7 @@ def plan_round(tx: Tx, name: GroupName, *, events_max: int = ROUND_EVENTS_MAX) -
             if s.sealed and places[s.number] < s.tail == s.head
         ),
         room=room,
-        behind=sum(s.head - floors[s.number] for s in source.segments),
+        behind=sum(markers.events_in(tx, s, [(floors[s.number], s.head)]) for s in source.segments),
     )
 
 
@@ -141,8 +141,7 @@ def commit_round(tx: Tx, planned: Round, append: Callable[[Tx], T]) -> T:
         check_change(planned.config, _config(tx, name))
     except (UnknownGroupError, GroupUpdateError) as error:
         raise RoundOvertakenError(name.key, f"the group has changed: {error}") from error
-    queue = tx.row("SELECT name FROM streams WHERE id = ?", (planned.queue_id,))
-    if queue is None or queue[0] != name.work_queue:
+    if streams.name_of(tx, planned.queue_id) != name.work_queue:
         raise RoundOvertakenError(name.key, "its work queue was made anew")
     # What was finished by trimming is written down too: a round that was planned before has read
     # it, and must not come after those that take it for finished.

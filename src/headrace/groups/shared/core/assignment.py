@@ -113,7 +113,7 @@ class UnitState:
 
     @property
     def lag(self) -> int:
-        """How many of its events are not acked."""
+        """How many of its offsets are not acked: what balancing by lag weighs."""
         return max(0, self.head - self.acked.floor - self.acked.acked_above_floor)
 
     def is_claimed_by(self, borrower: str, token: int) -> bool:

@@ -71,7 +71,6 @@ class LeaderSettings(msgspec.Struct, frozen=True):
     balance: Balance = Balance.COUNT
     lag_slack_percent: int = 20
     """By lag: a share may exceed the mean by this much before units move."""
-    commit_records_max: int = 2000
     decisions_max: int = 256
 
     def __post_init__(self) -> None:

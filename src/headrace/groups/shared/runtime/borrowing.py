@@ -46,7 +46,7 @@ from headrace.groups.shared.core.settings import BorrowerSettings
 from headrace.groups.shared.runtime.reports import Report, Waiting
 from headrace.groups.shared.runtime.settling import Doubt, Settler, Verdict, segment_ids
 from headrace.groups.shared.runtime.state import claim_unit
-from headrace.host.host import Host
+from headrace.host import Host
 
 OPEN_RETRY_S = 0.2
 
@@ -104,7 +104,7 @@ class Held:
     @property
     def fenced(self) -> Fenced:
         """What whoever still answers for it is told."""
-        return Fenced(self.group, self.name, self.token, self.token + 1)
+        return Fenced(self.group, self.name, self.token)
 
     def report(self, progress: Progress) -> tuple[Ranges, Ranges]:
         """What is new since the last report: acked ranges, and attempts."""
@@ -201,9 +201,7 @@ class Borrowing:
         await asyncio.sleep(0)
         self._check_rest()
         if grace_s > 0:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(grace_s):
-                    await self._at_rest.wait()
+            await self._post.host.wait(self._at_rest, grace_s)
 
     def _check_rest(self) -> None:
         """Say so once nothing is in flight any more."""
@@ -297,7 +295,7 @@ class Borrowing:
             except HeadraceError as error:
                 # They are granted, and nobody else will open them: the catalog is asked again.
                 _log.warning("units of shared groups cannot be opened yet: %s", error)
-                await asyncio.sleep(OPEN_RETRY_S)
+                await host.sleep(OPEN_RETRY_S)
                 continue
             del self._opening[: len(batch)]
             for held in batch:

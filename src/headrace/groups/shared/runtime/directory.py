@@ -25,12 +25,8 @@ class Address(msgspec.Struct, frozen=True):
     host: str
     port: int
     seen_us: int = 0
-
-    @property
-    def url(self) -> str:
-        """As a WebSocket client takes it."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"ws://{host}:{self.port}/shared"
+    tls: bool = False
+    """Whether it takes connections with TLS only."""
 
 
 # Made here, since the first use of a type by msgspec is not safe in several threads at once.

@@ -1,17 +1,22 @@
-"""Frames between peers: a MessagePack array of messages, checked in full before any is used."""
+"""Frames between processes: a MessagePack array of messages, checked in full before any is used."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+import logging
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 
 from headrace.errors import FrameError, ProgressDecodeError
 from headrace.groups.shared.core.messages import FromBorrower, FromLeader, Grant, Message
+from headrace.net import Frame, Wire
 
+PATH = "/shared"
 FRAME_BYTES_MAX = 8 * 1024 * 1024
 FRAME_MESSAGES_MAX = 10_000
+GATHER_S = 0.01
+"""How long messages to a leader wait for others while it has not answered the last ones."""
 
 M = TypeVar("M", bound=Message)
 
@@ -21,18 +26,32 @@ _to_leader: msgspec.msgpack.Decoder[list[FromBorrower]] = msgspec.msgpack.Decode
 )
 _to_borrower: msgspec.msgpack.Decoder[list[FromLeader]] = msgspec.msgpack.Decoder(list[FromLeader])
 
+_log = logging.getLogger(__name__)
+
 
 def encode(messages: Sequence[Message]) -> bytes:
     """One frame."""
     return _encoder.encode(messages)
 
 
-def decode_from_borrowers(data: bytes | str) -> list[FromBorrower]:
+def encode_parts(messages: Sequence[Message]) -> list[bytes]:
+    """Frames that are small enough."""
+    data = _encoder.encode(messages)
+    if len(data) <= FRAME_BYTES_MAX:
+        return [data]
+    if len(messages) == 1:
+        _log.error("a message of %d bytes is too large to be sent", len(data))
+        return []
+    half = len(messages) // 2
+    return encode_parts(messages[:half]) + encode_parts(messages[half:])
+
+
+def decode_from_borrowers(data: Frame) -> list[FromBorrower]:
     """What borrowers say to a leader."""
     return _decode(data, _to_leader)
 
 
-def decode_from_leaders(data: bytes | str) -> list[FromLeader]:
+def decode_from_leaders(data: Frame) -> list[FromLeader]:
     """What leaders say to borrowers."""
     messages = _decode(data, _to_borrower)
     for message in messages:
@@ -44,11 +63,7 @@ def decode_from_leaders(data: bytes | str) -> list[FromLeader]:
     return messages
 
 
-def _decode(data: bytes | str, decoder: msgspec.msgpack.Decoder[list[M]]) -> list[M]:
-    if isinstance(data, str):
-        raise FrameError("a frame of text; frames are binary")
-    if len(data) > FRAME_BYTES_MAX:
-        raise FrameError(f"a frame of {len(data)} bytes; at most {FRAME_BYTES_MAX} are allowed")
+def _decode(data: Frame, decoder: msgspec.msgpack.Decoder[list[M]]) -> list[M]:
     try:
         messages = decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -56,3 +71,23 @@ def _decode(data: bytes | str, decoder: msgspec.msgpack.Decoder[list[M]]) -> lis
     if len(messages) > FRAME_MESSAGES_MAX:
         raise FrameError(f"a frame of {len(messages)} messages; {FRAME_MESSAGES_MAX} is the most")
     return messages
+
+
+class MessageCodec(Generic[M]):
+    """Messages of borrowers and leaders; every frame stands by itself."""
+
+    def __init__(self, decode: Callable[[Frame], list[M]]) -> None:
+        self.encode = encode_parts
+        self.decode = decode
+
+
+def to_borrowers() -> Wire[FromLeader, FromBorrower]:
+    """What a process speaks whose leaders are dialled."""
+    codec = MessageCodec(decode_from_borrowers)
+    return Wire(PATH, lambda: codec, frame_bytes_max=FRAME_BYTES_MAX)
+
+
+def to_leaders() -> Wire[FromBorrower, FromLeader]:
+    """What a process speaks that dials leaders."""
+    codec = MessageCodec(decode_from_leaders)
+    return Wire(PATH, lambda: codec, frame_bytes_max=FRAME_BYTES_MAX, gather_s=GATHER_S)

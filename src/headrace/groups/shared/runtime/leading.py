@@ -11,10 +11,8 @@ called for a quarter of that: what they cost is measured.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
@@ -55,7 +53,8 @@ from headrace.groups.shared.core.records import (
 from headrace.groups.shared.properties import GroupProperties, LeaderStatus, MemberStatus
 from headrace.groups.shared.runtime import state
 from headrace.groups.shared.runtime.listing import Segments
-from headrace.host.host import Host
+from headrace.host import Host
+from headrace.host.loads import FEW
 
 STATUS_MS = 250
 """Who came and went is stored for others to see at once, decisions and shares this often."""
@@ -63,8 +62,6 @@ LOOK_MS_MIN = 50
 LOOK_COST_FACTOR = 50
 QUIET_COST_FACTOR = 200
 """The same while there is no news: news that was lost is all that such a look can find."""
-SMALL_RECORDS = 64
-"""Reports of so many units at most are a small write."""
 RETRY_MS = 5
 SCALE_MS = 1000
 IDLE_MS = 10_000
@@ -141,8 +138,6 @@ class Leading:
         self.segments = Segments(group.filter)
         self.unplanned = False
         self.commits = 0
-        self.busy_s = 0.0
-        """Time spent in the core, for measurements."""
         self._tick_due_ms = home.now_ms
         self._retry_ms = RETRY_MS
         self._looking = False
@@ -174,16 +169,11 @@ class Leading:
 
     def start(self) -> None:
         """Begin to lead: the first tick lists the segments."""
-        loop = asyncio.get_running_loop()
-        catalog = self.home.host.log.catalog
-        channel = leases.channel(state.lease_name(self.group))
-        self._stop_listening.append(
-            catalog.subscribe(channel, lambda: _call(loop, self._check_lease))
-        )
-        changed = entries.channel(properties.BUCKET)
-        self._stop_listening.append(
-            catalog.subscribe(changed, lambda: _call(loop, self._check_properties))
-        )
+        on_news = self.home.host.on_news
+        self._stop_listening += [
+            on_news(leases.channel(state.lease_name(self.group)), self._check_lease),
+            on_news(entries.channel(properties.BUCKET), self._check_properties),
+        ]
         self.tick()
 
     def keep(self, report: UpdateProgress) -> bool:
@@ -294,7 +284,7 @@ class Leading:
     # --- effects ---
 
     def _do(self, effects: list[LeaderEffect]) -> None:
-        """Say what is to be said, then do the rest; a commit is answered after all of it."""
+        """Say what is to be said, then do the rest."""
         now_ms = self.home.now_ms
         messages = [effect.message for effect in effects if isinstance(effect, ToBorrower)]
         if messages:
@@ -304,7 +294,6 @@ class Leading:
             self.home.to_borrowers(messages)
         if len(messages) == len(effects):
             return
-        answer: Callable[[], None] | None = None
         for effect in effects:
             match effect:
                 case Commit(number=number) as commit:
@@ -312,7 +301,7 @@ class Leading:
                     if self._committing != number:
                         self._committing = number
                         self._keep_distance()
-                        answer = self._store(commit)
+                        self._store(commit)
                 case ListSegments():
                     due_ms = self._look_due_ms if self._look_again else self._quiet_due_ms
                     if now_ms >= due_ms:
@@ -321,8 +310,6 @@ class Leading:
                     self.home.spawn(self._renew(renewal))
                 case StepDown(reason=reason):
                     self._stop(reason)
-        if answer is not None:
-            answer()
 
     def _keep_distance(self) -> None:
         """Let what comes within the next moment share a commit, if much is coming."""
@@ -332,10 +319,9 @@ class Leading:
         self.gathering = True
         self.core.gather()
         self._pace.keep_distance()
-        loop = asyncio.get_running_loop()
-        loop.call_later(GATHER_MS / 1000, self._gathered)
+        self.home.host.after(GATHER_MS / 1000, self._gathered)
         if self._pace.judging:
-            loop.call_later(GATHER_MS / 2000, self.home.hear)
+            self.home.host.after(GATHER_MS / 2000, self.home.hear)
 
     def _gathered(self) -> None:
         with self.home.sending():
@@ -349,28 +335,19 @@ class Leading:
             if not self.gathering:
                 self.home.hear()  # from now on what comes is heard at once
 
-    def _store(self, commit: Commit) -> Callable[[], None] | None:
-        """Store a commit, in parts if it is long; sent again by the core when it fails.
-
-        What the catalog said at once is returned, to be told when there is nothing else to do.
-        """
+    def _store(self, commit: Commit) -> None:
+        """Store a commit, in parts if it is long; sent again by the core when it fails."""
         if state.is_long(commit):
             self.home.spawn(self._store_parts(commit))
-            return None
+            return
         host = self.home.host
         run = self._transaction(commit, 0)
         sync = _needs_sync(commit)
-        small = len(commit.progress) <= SMALL_RECORDS and not commit.claims
+        small = len(commit.progress) <= FEW and not commit.claims
         stored = functools.partial(self._stored, commit)
         with suppress(CatalogClosedError):
             locks = state.locks(self.group, commit) if host.log.catalog.locking else ()
-            if small and self.gathering:
-                # Answered at once.  Otherwise not: what else waits here shares the next commit.
-                done = host.attempt(run, locks, sync=sync)
-                if done is not None:
-                    return functools.partial(stored, done.result, done.error)
-            host.submit(run, locks, stored, sync=sync, small=small and not self.gathering)
-        return None
+            host.submit(run, locks, stored, sync=sync, small=small)
 
     async def _store_parts(self, commit: Commit) -> None:
         claimed: list[tuple[Unit, Progress]] = []
@@ -513,7 +490,8 @@ class Leading:
         self.home.spawn(self._list())
 
     async def _list(self) -> None:
-        began_s = time.perf_counter()
+        clock = self.home.host.clock
+        began_s = clock.spent_s()
         self._look_again = False  # news from here on calls for another look
         catalog = self.home.host.log.catalog
         try:
@@ -530,7 +508,7 @@ class Leading:
         self.unplanned = True
         self._do(self.core.segments_listed(listing, self.home.now_ms))
         self.plan()
-        cost_ms = (time.perf_counter() - began_s) * 1000
+        cost_ms = (clock.spent_s() - began_s) * 1000
         now_ms = self.home.now_ms
         self._look_due_ms = now_ms + max(LOOK_MS_MIN, int(cost_ms * LOOK_COST_FACTOR))
         regular_ms = self.properties.settings.renew_segments_ms // 2
@@ -538,14 +516,10 @@ class Leading:
 
     def _listen(self, found: dict[int, str]) -> None:
         """Hear when one of the streams changes."""
-        loop = asyncio.get_running_loop()
-        for stream_id in set(found) - self._listening_to:
+        for stream_id in sorted(set(found) - self._listening_to):
             self._listening_to.add(stream_id)
-            self._stop_listening.append(
-                self.home.host.log.catalog.subscribe(
-                    streams.channel(stream_id), lambda: _call(loop, self.news)
-                )
-            )
+            channel = streams.channel(stream_id)
+            self._stop_listening.append(self.home.host.on_news(channel, self.news))
 
     def _scale(self) -> None:
         """More members than segments: split the one that takes most, one at a time."""
@@ -577,7 +551,7 @@ class Leading:
 
     def status(self, now_ms: int) -> LeaderStatus:
         """What there is to say about the group."""
-        offset_ms = int(time.time() * 1000) - now_ms
+        offset_ms = self.home.host.clock.wall_us() // 1000 - now_ms
         return LeaderStatus(
             leader=self.home.name,
             token=self.token,
@@ -635,9 +609,3 @@ def _session_of(borrower: str) -> tuple[str, int]:
     session, _, rest = borrower.partition(":")
     incarnation = rest.partition(":")[0]
     return session, int(incarnation) if incarnation.isdecimal() else 0
-
-
-def _call(loop: asyncio.AbstractEventLoop, fn: Callable[[], None]) -> None:
-    """From a thread of the catalog's."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(fn)

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from headrace.catalog import Tx
+from headrace.catalog import Tx, streams
 from headrace.catalog.streams import decode_config
 from headrace.groups.shared.core.messages import Unit, unit_of
 from headrace.groups.shared.core.records import Listing, SegmentInfo
@@ -68,27 +68,21 @@ class Segments:
     def look(self, tx: Tx, *, everything: bool = False) -> Look:
         """Read what is new, or `everything`; runs on a thread, changes nothing but a cache."""
         found: dict[int, str] = {}
-        for stream_id, name, config in tx.rows(
-            "SELECT id, name, config FROM streams WHERE name NOT LIKE ? ORDER BY id", ("%.%",)
-        ):
-            if self._can_match(stream_id, bytes(config)):
+        for stream_id, name, config in streams.stored_configs(tx):
+            if self._can_match(stream_id, config):
                 found[stream_id] = name
         places: dict[Unit, Place] = {}
         predecessors: dict[Unit, tuple[Unit, ...]] = {}
         sums: dict[int, Sums] = {}
         for stream_id, name in found.items():
-            here = _sums(tx, stream_id)
+            here = streams.fingerprint(tx, stream_id)
             if self._sums.get(stream_id) == here and not everything:
                 continue
             sums[stream_id] = here
             new = False
-            for number, segment_id, head, tail, sealed in tx.rows(
-                "SELECT number, id, head, tail, sealed_us IS NOT NULL FROM segments "
-                "WHERE stream_id = ? ORDER BY number",
-                (stream_id,),
-            ):
+            for number, segment_id, head, tail, sealed in streams.extents(tx, stream_id):
                 unit = unit_of(name, number)
-                places[unit] = Place(stream_id, number, segment_id, head, tail, bool(sealed))
+                places[unit] = Place(stream_id, number, segment_id, head, tail, sealed)
                 new = new or unit not in self._predecessors
             if new:
                 predecessors.update(_edges(tx, stream_id, name, places))
@@ -152,24 +146,11 @@ class Segments:
         return Listing(self._revision, tuple(changed), tuple(gone))
 
 
-def _sums(tx: Tx, stream_id: int) -> Sums:
-    row = tx.row(
-        "SELECT COUNT(*), SUM(number), SUM(head), SUM(tail), COUNT(sealed_us) FROM segments "
-        "WHERE stream_id = ?",
-        (stream_id,),
-    )
-    return () if row is None else tuple(int(value or 0) for value in row)
-
-
 def _edges(
     tx: Tx, stream_id: int, name: str, places: dict[Unit, Place]
 ) -> dict[Unit, tuple[Unit, ...]]:
     before: dict[Unit, list[Unit]] = {}
-    for predecessor, successor in tx.rows(
-        "SELECT predecessor, successor FROM segment_edges WHERE stream_id = ? "
-        "ORDER BY predecessor, successor",
-        (stream_id,),
-    ):
+    for predecessor, successor in streams.edges(tx, stream_id):
         before.setdefault(unit_of(name, successor), []).append(unit_of(name, predecessor))
     return {
         unit: tuple(before.get(unit, ()))

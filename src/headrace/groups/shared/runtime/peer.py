@@ -13,13 +13,8 @@ only leave messages for it.  And what a stored commit has to say reaches session
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
-import os
-import secrets
-import socket
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
@@ -28,7 +23,7 @@ from typing import Any, Protocol
 import msgspec
 
 from headrace.catalog import Tx, leases
-from headrace.errors import CatalogClosedError, HeadraceError, LeaseLost
+from headrace.errors import HeadraceError, LeaseLost
 from headrace.groups.shared import properties
 from headrace.groups.shared.core.messages import (
     FromBorrower,
@@ -49,18 +44,23 @@ from headrace.groups.shared.core.registry import (
 )
 from headrace.groups.shared.core.settings import BorrowerSettings, LeaderSettings
 from headrace.groups.shared.properties import GroupProperties
-from headrace.groups.shared.runtime import directory, state
+from headrace.groups.shared.runtime import directory, frames, state
 from headrace.groups.shared.runtime.directory import Address
 from headrace.groups.shared.runtime.leading import Leading
-from headrace.groups.shared.runtime.transport import Listener, Outbox, Peers, Statistics
-from headrace.host.host import Host
+from headrace.host import Host
+from headrace.host.timers import NEVER
+from headrace.net import Links, Listener, Outbox, Secured, Target
 
 ROUTES_MAX = 100_000
 LOAD_RETRY_S = 0.2
 CLOSE_MS = 2000
 ADDRESS_MS = 3_600_000
+DISTRUST_MS = 30_000
+"""How long a process does not claim groups after TLS has kept it from speaking to a leader."""
 FAR_MS = 2**62
 REARM_S = 0.01
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""An address that stands for all of them is none that others can dial."""
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +77,11 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
     borrower: BorrowerSettings = BorrowerSettings()
     leader: LeaderSettings = LeaderSettings()
     """Of groups that appear with their first subscriber; others keep what they were made with."""
+
+    @property
+    def dialled(self) -> str:
+        """The address under which others reach this process."""
+        return self.advertise or _ANY.get(self.host, self.host)
 
 
 class LocalSession(Protocol):
@@ -103,18 +108,30 @@ class LocalSession(Protocol):
 class LocalPeer:
     """Shared groups in this process."""
 
-    def __init__(self, host: Host, options: SharedOptions) -> None:
+    def __init__(self, host: Host, options: SharedOptions, secured: Secured | None = None) -> None:
         self.host = host
         self.options = options
-        self.name = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.name = host.clock.name()
         self.registry = Registry(self.name, remember_ms=options.borrower.find_leader_ms)
         self.leaders: dict[str, Leading] = {}
-        self.statistics = Statistics()
-        self.listener = Listener(self._from_peer, self.statistics, self._gathers)
-        self.peers = Peers(self._look_up_peer, self._to_local, self._on_cut, self.statistics)
+        self.unroutable = 0
+        """Messages to borrowers that are neither here nor anywhere else."""
+        self.listener = Listener(self._gathers, secured)
+        self.listener.serve(frames.to_borrowers(), self._from_peer)
+        self.peers = Links(
+            frames.to_leaders(),
+            self._look_up_peer,
+            self._from_leader,
+            self._on_cut,
+            secured,
+            self._on_refused,
+        )
+        self._leads_from_ms = 0
+        """When this process may lead again: nobody may trust it."""
+        self._tls = secured is not None
         self._loading: dict[str, StartLeader] = {}
         self._sessions: dict[str, LocalSession] = {}
-        self._routes: dict[str, Outbox] = {}
+        self._routes: dict[str, Outbox[FromLeader]] = {}
         self._queue: deque[Callable[[], None]] = deque()
         """For leaders, and for the registry."""
         self._mail: deque[FromLeader] = deque()
@@ -123,13 +140,13 @@ class LocalPeer:
         self._draining = False
         self._plan_due = False
         """Whether a leader has something to plan."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = FAR_MS
-        self._rearming = False
+        self._tasks = host.tasks("shared groups")
+        self._timer = host.timer(self._tick)
+        self._rearming = host.timer(self._rearm)
         self._address_due_ms = 0
         self._address: Address | None = None
-        self._loop = asyncio.get_running_loop()
+        self._loop = host.loop
+        self._now_ms = host.now_ms
         self._closing = False
         self._closed = False
 
@@ -137,11 +154,8 @@ class LocalPeer:
 
     async def open(self) -> None:
         """Listen, and register where."""
-        bound_host, port = await self.listener.open(self.options.host, self.options.port)
-        host = self.options.advertise or (
-            self.options.host if self.options.host not in ("0.0.0.0", "::") else _own(bound_host)
-        )
-        self._address = Address(self.name, host, port)
+        _, port = await self.listener.open(self.options.host, self.options.port)
+        self._address = Address(self.name, self.options.dialled, port, tls=self._tls)
         self.listener.admit(await self._register(self._address))
         self._address_due_ms = self.now_ms + ADDRESS_MS
 
@@ -159,10 +173,9 @@ class LocalPeer:
             await leading.retire("its process is closing")
         await self._until(lambda: not self._queue and not self._mail and not self._unsent)
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._timer.clear()
+        self._rearming.clear()
+        await self._tasks.rest()
         await self.peers.close()
         await self.listener.close()
         try:
@@ -177,31 +190,23 @@ class LocalPeer:
         for _ in range(CLOSE_MS):
             if done():
                 return
-            await asyncio.sleep(0.001)
+            await self.host.sleep(0.001)
 
     @property
     def _unsent(self) -> bool:
-        return self.peers.unsent or any(not outbox.sent for outbox in set(self._routes.values()))
+        return self.peers.unsent or self.listener.unsent
 
     @property
     def now_ms(self) -> int:
         """A clock that never goes back."""
-        return time.monotonic_ns() // 1_000_000  # as the loop's, and asked for at every step
+        return self._now_ms()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside; its failure is written down."""
         if self._closed:
             work.close()
-            return
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, CatalogClosedError):
-            _log.error("shared groups: %s", error, exc_info=error)
+        else:
+            self._tasks.spawn(work)
 
     # --- sessions ---
 
@@ -294,7 +299,12 @@ class LocalPeer:
                 context = {"message": "shared groups: a message was lost", "exception": error}
                 self._loop.call_exception_handler(context)
 
-    def _from_peer(self, messages: list[FromBorrower], outbox: Outbox) -> None:
+    def _from_leader(self, messages: list[FromLeader], _: Outbox[FromBorrower]) -> None:
+        """Leaders elsewhere speak to borrowers here."""
+        self._mail += messages
+        self._drain_soon()
+
+    def _from_peer(self, messages: list[FromBorrower], outbox: Outbox[FromLeader]) -> None:
         """Borrowers elsewhere speak to leaders here; answers go back the same way."""
         routes, leaders = self._routes, self.leaders
         # Nothing is overtaken: behind what waits here, or was not kept, everything waits.
@@ -350,23 +360,24 @@ class LocalPeer:
             if outbox is not None and not outbox.closed:
                 outbox.put(message)
             elif _session_key(message) in self._sessions:
-                self._to_local(message)
+                self._mail.append(message)
+                self._drain_soon()
             else:
-                self.statistics.dropped += 1
+                self.unroutable += 1
 
     def sending(self) -> AbstractContextManager[None]:
         """What is said to borrowers elsewhere meanwhile is sent at the end of it."""
         return self.listener.sending()
-
-    def _to_local(self, message: FromLeader) -> None:
-        self._mail.append(message)
-        self._drain_soon()
 
     def _on_cut(self, peer: str) -> None:
         """Those who speak to leaders there do not wait to find out that they were not heard."""
         for session in self._sessions.values():
             session.on_cut(peer)
         self.rearm()
+
+    def _on_refused(self, peer: str) -> None:  # noqa: ARG002
+        """Whoever others do not talk to is not to lead them: they would wait for it for ever."""
+        self._leads_from_ms = self.now_ms + DISTRUST_MS
 
     def _deliver(self, message: FromLeader) -> None:
         session = self._sessions.get(_session_key(message))
@@ -375,9 +386,12 @@ class LocalPeer:
                 self.registry.forget(message.group)
             session.receive(message)
 
-    async def _look_up_peer(self, peer: str) -> tuple[Address | None, str]:
-        def look(tx: Tx) -> tuple[Address | None, str]:
-            return directory.find(tx, peer), directory.secret(tx) or ""
+    async def _look_up_peer(self, peer: str) -> Target | None:
+        def look(tx: Tx) -> Target | None:
+            found, secret = directory.find(tx, peer), directory.secret(tx)
+            if found is None or secret is None:
+                return None
+            return Target(found.host, found.port, secret, found.tls)
 
         return await self.host.in_thread(self.host.log.catalog.read, look)
 
@@ -421,7 +435,8 @@ class LocalPeer:
                 self.host.log.catalog.read, read, snapshot=True
             )
             token = 0
-            if found is not None and owner is None and not self._closing:
+            may_lead = not self._closing and self.now_ms >= self._leads_from_ms
+            if found is not None and owner is None and may_lead:
                 owner, token = await self.host.in_transaction(claim, (leases.lock(name),))
         except HeadraceError as error:
             _log.warning("cannot find the leader of %s: %s", group, error)
@@ -453,7 +468,7 @@ class LocalPeer:
                 break
             except HeadraceError as error:
                 _log.warning("cannot load %s: %s", group, error)
-                await asyncio.sleep(LOAD_RETRY_S)
+                await self.host.sleep(LOAD_RETRY_S)
                 if self.now_ms - start.sent_ms > self.options.leader.lease_ttl_ms:
                     break
             else:
@@ -483,28 +498,19 @@ class LocalPeer:
 
     def rearm(self) -> None:
         """See before long when there is something to do next; many changes make one look."""
-        if not self._rearming and not self._closed:
-            self._rearming = True
-            self._loop.call_later(REARM_S, self._rearm)
+        if self._rearming.at_s == NEVER and not self._closed:
+            self._rearming.after(REARM_S)
 
     def _rearm(self) -> None:
-        self._rearming = False
-        if self._closed:
-            return
         due = [each.due_ms for each in self.leaders.values()]
         due += [each.due_ms for each in self._sessions.values()]
         due_ms = min(due, default=FAR_MS)
-        if self._timer is not None:
-            if due_ms == self._timer_ms:
-                return
-            self._timer.cancel()
-            self._timer = None
         if due_ms < FAR_MS:
-            self._timer_ms = due_ms
-            self._timer = self._loop.call_at((due_ms + 1) / 1000, self._tick)
+            self._timer.set_ms(due_ms)
+        else:
+            self._timer.clear()
 
     def _tick(self) -> None:
-        self._timer = None
         for leading in list(self.leaders.values()):
             leading.tick()
         for session in list(self._sessions.values()):
@@ -521,8 +527,3 @@ class LocalPeer:
 def _session_key(message: Message) -> str:
     """The part of a borrower's name that says which session it belongs to."""
     return message.borrower.rpartition(":")[0]
-
-
-def _own(bound: str) -> str:
-    """An address that stands for all of them is none that others can dial."""
-    return "127.0.0.1" if bound == "0.0.0.0" else "::1"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -55,17 +54,14 @@ class Private:
     async def start(self) -> None:
         """Open what there is, and follow what comes."""
         await self._step()
-        self._task = asyncio.create_task(self._follow())
+        self._task = self._post.host.spawn(self._follow())
 
     async def _follow(self) -> None:
+        host = self._post.host
         while not self._closing:
-            try:
-                async with asyncio.timeout(LOOK_S):
-                    await self._news.wait()
-            except TimeoutError:
-                pass
+            await host.wait(self._news, LOOK_S)
             self._news.clear()
-            began_s = time.perf_counter()
+            began_s = host.clock.spent_s()
             try:
                 await self._step()
             except SessionTakenOverError as error:
@@ -74,8 +70,8 @@ class Private:
             except HeadraceError as error:
                 _log.warning("session %s: %s", self._session, error)
             # Every append is news, and few of them change which segments there are.
-            cost_s = time.perf_counter() - began_s
-            await asyncio.sleep(max(PAUSE_S, cost_s * LOOK_COST_FACTOR))
+            cost_s = host.clock.spent_s() - began_s
+            await host.sleep(max(PAUSE_S, cost_s * LOOK_COST_FACTOR))
 
     async def _step(self) -> None:
         """Claim and open every segment whose turn it is."""
@@ -139,17 +135,10 @@ class Private:
             self._sink.open(unit)
 
     def _listen(self, found: Look) -> None:
-        loop = asyncio.get_running_loop()
-
-        def heard() -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._news.set)
-
         channels = {progress.seek_channel(self.group), *map(streams.channel, found.streams)}
-        for channel in channels - self._listening_to:
+        for channel in sorted(channels - self._listening_to):
             self._listening_to.add(channel)
-            catalog = self._post.host.log.catalog
-            self._stop_listening.append(catalog.subscribe(channel, heard))
+            self._stop_listening.append(self._post.host.on_news(channel, self._news.set))
 
     # --- what the consumer says ---
 
@@ -213,14 +202,13 @@ class Private:
         await asyncio.sleep(0)
         if waiting and timeout_s > 0:
             await asyncio.wait(waiting, timeout=timeout_s)
-        for name, unit in list(self._open.items()):
-            why = Fenced(self.group, name, unit.token, unit.token + 1)
-            with suppress(UnknownUnitError):
-                self._sink.abandon(name, unit.token, why)
-        self._open.clear()
 
     async def close(self) -> None:
-        """Stop following."""
+        """Stop following; what the application still holds counts no more.
+
+        Comes after what was acked is stored: acks on their way would be told that they do not
+        count, though they do.
+        """
         self._closing = True
         for stop in self._stop_listening:
             stop()
@@ -228,3 +216,7 @@ class Private:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        for name, unit in self._open.items():
+            with suppress(UnknownUnitError):
+                self._sink.abandon(name, unit.token, Fenced(self.group, name, unit.token))
+        self._open.clear()

@@ -9,7 +9,8 @@ import msgspec
 from headrace.groups.consumer import ConsumerOptions
 from headrace.groups.shared.runtime.peer import LocalPeer, SharedOptions
 from headrace.groups.shared.runtime.session import Session
-from headrace.host.host import Host
+from headrace.host import Host
+from headrace.net import Secured
 
 
 class SharedRuntime:
@@ -17,7 +18,9 @@ class SharedRuntime:
 
     def __init__(self, host: Host, options: SharedOptions) -> None:
         self._host = host
-        self._options = options
+        self.options = options
+        self.secured: Secured | None = None
+        """TLS, if the log was opened with it."""
         self._peer: LocalPeer | None = None
         self._making = asyncio.Lock()
 
@@ -25,7 +28,7 @@ class SharedRuntime:
         """This process's part in shared groups; listens from the first call on."""
         async with self._making:
             if self._peer is None:
-                peer = LocalPeer(self._host, self._options)
+                peer = LocalPeer(self._host, self.options, self.secured)
                 await peer.open()
                 self._peer = peer
             return self._peer

@@ -79,4 +79,4 @@ class Waiting:
 
 
 def _fenced(unit: OwnedUnit) -> Fenced:
-    return Fenced(unit.group, unit.unit, unit.token, unit.token + 1)
+    return Fenced(unit.group, unit.unit, unit.token)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -46,7 +45,7 @@ from headrace.groups.shared.runtime.borrowing import Borrowing
 from headrace.groups.shared.runtime.peer import LocalPeer
 from headrace.groups.shared.runtime.private import Private
 from headrace.groups.shared.sessions import Subscription
-from headrace.host.host import Host
+from headrace.host import Host
 from headrace.subjects import check_name, parse_filter, parse_share
 
 DRAIN_S = 1.0
@@ -71,7 +70,7 @@ class SessionAcks:
         if not shared:
             self._private.begin(acks, done, sync=sync)
         elif sync or len(shared) < len(acks):
-            tell_after(self._commit(acks, shared, sync), done)
+            tell_after(self._host, self._commit(acks, shared, sync), done)
         else:
             self.borrowing.begin(shared, done)
 
@@ -130,7 +129,8 @@ class Session:
     ) -> None:
         if name is None and persistent:
             raise InvalidInputError("a persistent session needs a name")
-        self.name = check_name(name, "session name") if name else f"memory-{secrets.token_hex(6)}"
+        made_up = f"memory-{host.clock.random.getrandbits(48):012x}"
+        self.name = check_name(name, "session name") if name else made_up
         self.persistent = name is not None if persistent is None else persistent
         self._host = host
         self._make_peer = peer
@@ -169,7 +169,7 @@ class Session:
         self._acks.make_durable = self._touch
         peer.add_session(self._key, self._borrowing)
         self._listen()
-        self._heartbeat = asyncio.create_task(self._beat())
+        self._heartbeat = self._host.spawn(self._beat())
         try:
             for each in record.subscriptions:
                 await self._begin(each)
@@ -228,16 +228,9 @@ class Session:
 
     def _listen(self) -> None:
         """Hear when another process opens the session."""
-        loop = asyncio.get_running_loop()
-        changed = asyncio.Event()
-        self._changed = changed
-
-        def heard() -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(changed.set)
-
+        self._changed = asyncio.Event()
         channel = leases.channel(sessions.lease_name(self.name))
-        self._stop_listening = self._host.log.catalog.subscribe(channel, heard)
+        self._stop_listening = self._host.on_news(channel, self._changed.set)
 
     async def _beat(self) -> None:
         while True:
@@ -248,11 +241,7 @@ class Session:
                 return
             except HeadraceError as error:
                 _log.warning("session %s cannot be renewed: %s", self.name, error)
-            try:
-                async with asyncio.timeout(sessions.HEARTBEAT_MS / 1000):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+            await self._host.wait(self._changed, sessions.HEARTBEAT_MS / 1000)
             self._changed.clear()
 
     async def _touch(self) -> None:

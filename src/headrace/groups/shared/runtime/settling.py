@@ -24,14 +24,14 @@ from enum import Enum
 
 import msgspec
 
-from headrace.catalog import Tx, claims, entries
+from headrace.catalog import Tx, claims, entries, leases, streams
 from headrace.errors import CatalogClosedError, HeadraceError
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import load
 from headrace.groups.shared import properties, starts
-from headrace.groups.shared.core.messages import Ranges, Unit
+from headrace.groups.shared.core.messages import Ranges, Unit, unit_of
 from headrace.groups.shared.runtime import state
-from headrace.host.host import Host
+from headrace.host import Host
 
 LOOK_S_MIN = 0.01
 LOOK_S_MAX = 0.25
@@ -89,8 +89,7 @@ def _judge(tx: Tx, doubt: Doubt, leader_token: int, segment_id: int) -> Verdict:
 
 
 def _lease_token(tx: Tx, group: str) -> int:
-    row = tx.row("SELECT token FROM leases WHERE name = ?", (state.lease_name(group),))
-    return 0 if row is None else int(row[0])
+    return leases.last(tx, state.lease_name(group))[1]
 
 
 def _handed(tx: Tx, doubt: Doubt) -> Progress | None:
@@ -116,15 +115,8 @@ def segment_ids(tx: Tx, units: Sequence[Unit]) -> dict[Unit, int]:
         by_stream.setdefault(stream, []).append(int(number))
     found: dict[Unit, int] = {}
     for stream, numbers in by_stream.items():
-        for begin in range(0, len(numbers), 200):
-            part = numbers[begin : begin + 200]
-            marks = ", ".join("?" * len(part))
-            for number, segment_id in tx.rows(
-                "SELECT number, id FROM segments WHERE stream_id = "
-                f"(SELECT id FROM streams WHERE name = ?) AND number IN ({marks})",
-                (stream, *part),
-            ):
-                found[f"{stream}/{number}"] = int(segment_id)
+        for at, segment_id in streams.segment_ids(tx, stream, numbers).items():
+            found[unit_of(stream, at)] = segment_id
     return found
 
 
@@ -147,13 +139,11 @@ class Settler:
 
     def settle(self, doubt: Doubt, tell: Callable[[Verdict], None]) -> None:
         """Find out what became of a report; ``tell`` is called once, never with ``OPEN``."""
-        loop = asyncio.get_running_loop()
-        self._open.append(_Question(doubt, tell, loop.time() + self._patience_s))
+        self._open.append(_Question(doubt, tell, self._host.now_s() + self._patience_s))
         if self._task is None:
-            self._task = loop.create_task(self._ask())
+            self._task = self._host.spawn(self._ask())
 
     async def _ask(self) -> None:
-        loop = asyncio.get_running_loop()
         pause_s = LOOK_S_MIN
         try:
             while self._open:
@@ -166,12 +156,12 @@ class Settler:
                 for question, verdict in zip(asked, verdicts, strict=True):
                     if verdict is not Verdict.OPEN:
                         question.tell(verdict)
-                    elif loop.time() >= question.until_s:
+                    elif self._host.now_s() >= question.until_s:
                         question.tell(Verdict.UNKNOWN)
                     else:
                         self._open.append(question)
                 if self._open:
-                    await asyncio.sleep(pause_s)
+                    await self._host.sleep(pause_s)
                     pause_s = min(pause_s * LOOK_FACTOR, LOOK_S_MAX)
         finally:
             self._task = None

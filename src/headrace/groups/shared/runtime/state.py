@@ -63,10 +63,7 @@ def decode_handed(data: bytes) -> list[Handed]:
 
 def load(tx: Tx, group: str, filter: str) -> list[StoredUnit]:
     """Everything that is stored about the units of a group that exist."""
-    tokens = {
-        unit_of_claim(name): int(token)
-        for name, token in tx.rows("SELECT unit, token FROM claims WHERE group_name = ?", (group,))
-    }
+    tokens = {unit_of_claim(claim.unit): claim.token for claim in claims.of_group(tx, group)}
     rows = load_all(tx, group)
     over = starts.finished(tx, group)
     stored = []

@@ -1,0 +1,90 @@
+"""Folders in the system's temporary folder that go when the last program that uses them ends.
+
+A program holds a shared ``flock`` on a folder that it uses, which ends with the process however
+that dies.  Whoever gets the exclusive lock is alone with the folder and may remove it: a program
+that closes, and, for those that were killed, the next program that begins (:func:`sweep`).  One
+that comes while a folder is being removed finds that it holds the lock of a folder that is no
+longer there, and makes it again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import weakref
+from contextlib import suppress
+from pathlib import Path
+
+SWEEP_MAX = 1000
+"""Folders that one sweep looks at, so that opening never takes long."""
+
+
+class Scratch:
+    """A folder in use; see the module's text."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        descriptor = _hold(path)
+        while descriptor is None:
+            descriptor = _hold(path)
+        # At the end of the program too, if nobody closes it; a forked child is not the program.
+        self.close = weakref.finalize(self, _let_go, path, descriptor, os.getpid())
+
+
+def fresh(prefix: str) -> Scratch:
+    """A folder of one's own."""
+    return Scratch(Path(tempfile.mkdtemp(prefix=prefix)))
+
+
+def sweep(prefix: str, within: Path | None = None) -> None:
+    """Remove folders of this user whose names begin so and that no program uses."""
+    place = Path(tempfile.gettempdir()) if within is None else within
+    try:
+        with os.scandir(place) as found:
+            names = [entry.name for entry in found if entry.name.startswith(prefix)]
+    except OSError:
+        return
+    for name in names[:SWEEP_MAX]:
+        try:
+            descriptor = os.open(place / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        if os.fstat(descriptor).st_uid == os.getuid():
+            _remove_if_alone(place / name, descriptor)
+        os.close(descriptor)
+
+
+def _hold(path: Path) -> int | None:
+    """The descriptor of a folder that is locked; None if it was removed meanwhile."""
+    with suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return None
+    with suppress(OSError):  # where there are no locks, nothing is removed either
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    try:
+        if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+            return descriptor
+    except FileNotFoundError:
+        pass
+    os.close(descriptor)
+    return None
+
+
+def _let_go(path: Path, descriptor: int, pid: int) -> None:
+    if os.getpid() == pid:
+        _remove_if_alone(path, descriptor)
+        os.close(descriptor)
+
+
+def _remove_if_alone(path: Path, descriptor: int) -> None:
+    try:
+        # To ask for it gives up the shared one, so of several that let go at once the last gets it.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return
+    shutil.rmtree(path, ignore_errors=True)

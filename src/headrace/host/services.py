@@ -1,0 +1,67 @@
+"""Services: what was opened on a program's log and has to be closed before it, in order."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from enum import IntEnum
+from itertools import count
+from typing import Protocol
+
+from headrace.errors import HeadraceError
+
+_log = logging.getLogger(__name__)
+
+
+class Stage(IntEnum):
+    """When a service is closed: each stage needs those after it to be at work still."""
+
+    APPENDERS = 1
+    """Store what they were given."""
+    MEMBERS = 2
+    """Store the answers, and give back what they own."""
+    LEADERS = 3
+    """Hear the last of members here and elsewhere, and give up what they lead."""
+    CHORES = 4
+    """What goes on in the background."""
+    WRITES = 5
+    """Whatever was written by any of the above."""
+
+
+class Service(Protocol):
+    """Something that is closed; once more, and before it was opened, that does nothing."""
+
+    async def close(self) -> None:
+        """Finish what is under way, and end."""
+        ...
+
+
+class Services:
+    """Those of one program; one that nobody else knows any more is forgotten."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._stages: dict[Stage, weakref.WeakValueDictionary[int, Service]] = {
+            stage: weakref.WeakValueDictionary() for stage in Stage
+        }
+
+    def add(self, stage: Stage, service: Service) -> None:
+        """Close it at this stage of the end, after those that were added before it."""
+        self._stages[stage][next(self._numbers)] = service
+
+    async def close(self) -> None:
+        """Close all, whatever fails; raises the first failure that nobody was told of."""
+        failure: Exception | None = None
+        for stage, services in self._stages.items():
+            for service in [services[number] for number in sorted(services)]:
+                try:
+                    await service.close()
+                except Exception as error:
+                    if stage is Stage.APPENDERS and isinstance(error, HeadraceError):
+                        # Whoever waited for its end has heard of it; others may look here.
+                        _log.warning("appends were not stored: %s", error)
+                    else:
+                        failure = failure or error
+            services.clear()
+        if failure is not None:
+            raise failure

@@ -1,0 +1,26 @@
+"""Messages between programs, over WebSocket.
+
+A program listens (``listener``) and dials others (``links``).  A connection shows the catalog's
+secret in its first request or is refused (``admission``); with ``tls`` both sides are verified
+before that.  What is said goes through an ``outbox`` per connection, bounded, with back-pressure.
+Which messages there are is not known here: a ``Wire`` says how they become frames, and how much of
+everything there may be.
+
+Nothing here repeats or repairs anything: a message that cannot be sent is dropped, a connection
+that ends is dialled again with the next message (after looking the address up anew), and the timers
+of the protocol above do the rest.  So a slow peer costs no more than the room in its outbox.  A
+frame that is too large or makes no sense ends the connection it came on, and nothing else.
+
+A listener may have hundreds of connections with a few frames a second on each, so what counts is
+the cost of a frame: it is taken in and sent by plain calls, without a task for each connection.
+"""
+
+from headrace.net.links import Links, Target
+from headrace.net.listener import Listener
+from headrace.net.outbox import Outbox, Post
+from headrace.net.tls import TLS, Secured
+from headrace.net.wire import Codec, Frame, Wire
+
+__all__ = [
+    "TLS", "Codec", "Frame", "Links", "Listener", "Outbox", "Post", "Secured", "Target", "Wire",
+]  # fmt: skip

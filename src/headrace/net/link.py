@@ -1,0 +1,109 @@
+"""One connection, from either end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, TypeAlias
+
+from picows import WSCloseCode, WSError, WSFrame, WSListener, WSMsgType, WSTransport
+
+from headrace.errors import FrameError
+from headrace.net.outbox import Outbox, Post
+from headrace.net.wire import Complaints, In, Out, Traffic, Wire
+
+CLOSE_TIMEOUT_S = 0.5
+
+_BINARY = WSMsgType.BINARY
+
+Received: TypeAlias = Callable[[list[In], Outbox[Out]], None]
+"""Called with the messages of a frame, and where answers go."""
+
+
+class Link(WSListener, Generic[Out, In]):
+    """Hands over what comes, until a frame makes no sense."""
+
+    def __init__(
+        self,
+        wire: Wire[Out, In],
+        received: Received[In, Out],
+        traffic: Traffic,
+        post: Post,
+        complaints: Complaints,
+        *,
+        peer: str = "",
+    ) -> None:
+        """`complaints` are written down; `peer` is who was dialled, if that was done here."""
+        codec = wire.codec()
+        self.outbox = Outbox(wire, codec, traffic, post, peer)
+        self.transport: WSTransport | None = None
+        self._decode = codec.decode
+        self._frame_bytes_max = wire.frame_bytes_max
+        self._received = received
+        self._traffic = traffic
+        self._complaints = complaints
+        self._hanging_up = False
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        """The other side was found, or was let in."""
+        self.transport = transport
+        self.outbox.connect(transport)
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        """Something came."""
+        kind = frame.msg_type
+        if (self._hanging_up or transport.is_close_frame_sent) and kind != WSMsgType.CLOSE:
+            return  # also the one that was too large for the listener, which is handed on
+        try:
+            if frame.payload_size > self._frame_bytes_max:
+                raise FrameError(
+                    f"a frame of {frame.payload_size} bytes; {self._frame_bytes_max} is the most"
+                )
+            if kind == _BINARY and frame.fin:
+                messages = self._decode(frame.get_payload_as_memoryview())
+                self._traffic.received += len(messages)
+                self.outbox.answered()
+                self._received(messages, self.outbox)
+            elif kind == WSMsgType.CLOSE:
+                transport.send_close(WSCloseCode.OK)
+                transport.disconnect()
+            elif kind != WSMsgType.PONG:
+                raise FrameError("a frame of text or a part of one; frames are binary and whole")
+        except FrameError as error:
+            self._traffic.refused += 1
+            loop = asyncio.get_running_loop()
+            self._complaints.say(f"a connection is dropped: {error}", loop.time())
+            self._hanging_up = True
+            transport.send_close(WSCloseCode.POLICY_VIOLATION, b"malformed frame")
+            # The other side has a moment to hear it.
+            loop.call_later(CLOSE_TIMEOUT_S, transport.disconnect)
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:  # noqa: ARG002
+        """The connection has ended, whoever ended it."""
+        self.outbox.close()
+
+    def pause_writing(self) -> None:
+        """The network is slower than what is sent."""
+        self.outbox.pause()
+
+    def resume_writing(self) -> None:
+        """The network has caught up."""
+        self.outbox.resume()
+
+    async def close(self) -> None:
+        """Send what is there, hang up, and wait until that is done, but not for long."""
+        if (transport := self.transport) is None or transport.is_disconnected:
+            return
+        self._hanging_up = True
+        transport.send_close(WSCloseCode.OK)
+        transport.disconnect()
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await transport.wait_disconnected()
+        except (TimeoutError, WSError, OSError):
+            self.abort()
+
+    def abort(self) -> None:
+        """End at once, without a word."""
+        if self.transport is not None:
+            self.transport.disconnect(graceful=False)

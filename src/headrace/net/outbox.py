@@ -1,0 +1,175 @@
+"""What waits to be sent over one connection: bounded, and sent many messages at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Generic
+
+import msgspec
+from picows import WSMsgType, WSTransport
+
+from headrace.net.wire import Codec, Out, Traffic, Wire
+
+_BINARY = WSMsgType.BINARY
+
+
+class OutboxStatistics(msgspec.Struct, frozen=True):
+    """One connection's outbox, as it is now."""
+
+    messages: int
+    """That wait."""
+    bytes: int
+    """That wait, where the wire knows the size of a message."""
+    paused: bool
+    """Whether the network takes no more for now: back-pressure."""
+    closed: bool
+
+
+class Post:
+    """Sends what is in many outboxes in one go, at the end of the turn in which it was put in."""
+
+    def __init__(self) -> None:
+        self._due: list[Outbox[Any]] = []
+        self._held = False
+        self._loop = asyncio.get_running_loop()
+
+    def soon(self, outbox: Outbox[Any]) -> None:
+        """This one has something to send."""
+        if not self._due and not self._held:
+            self._loop.call_soon(self._send)
+        self._due.append(outbox)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Send at the end of it what is put in meanwhile: the event loop need not turn for that."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+            self._send()
+
+    def _send(self) -> None:
+        due, self._due = self._due, []
+        for outbox in due:
+            outbox.send()
+
+
+class Outbox(Generic[Out]):
+    """Messages to one peer."""
+
+    def __init__(
+        self,
+        wire: Wire[Out, Any],
+        codec: Codec[Out, Any],
+        traffic: Traffic,
+        post: Post,
+        peer: str = "",
+    ) -> None:
+        """`peer` is who was dialled; who has dialled has no name here."""
+        self.peer = peer
+        self.closed = False
+        """Whether the connection has ended: what is put in is lost."""
+        self._wire = wire
+        self._encode = codec.encode
+        self._traffic = traffic
+        self._post = post
+        self._messages: list[Out] = []
+        self._bytes = 0
+        self._transport: WSTransport | None = None
+        self._armed = False
+        """Whether there will be a look at what is to be sent."""
+        self._paused = False
+        self._unanswered = False
+        self._room = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def answered(self) -> None:
+        """The peer has said something."""
+        self._unanswered = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything has been handed to the network."""
+        return not self._messages
+
+    @property
+    def full(self) -> bool:
+        """Whether the next message would be dropped."""
+        return (
+            len(self._messages) >= self._wire.queue_messages_max
+            or self._bytes >= self._wire.queue_bytes_max
+        )
+
+    def statistics(self) -> OutboxStatistics:
+        """How much waits, and why."""
+        return OutboxStatistics(len(self._messages), self._bytes, self._paused, self.closed)
+
+    def put(self, message: Out) -> bool:
+        """Queue a message; dropped, and False, when the peer is gone or too slow."""
+        if self.closed or self.full:
+            self._traffic.dropped += 1
+            return False
+        self._messages.append(message)
+        if self._wire.size is not None:
+            self._bytes += self._wire.size(message)
+        if not self._armed:
+            self._arm()
+        return True
+
+    async def room(self) -> None:
+        """Wait until there is room for a message, or nobody left to send it to."""
+        while self.full and not self.closed:
+            self._room.clear()
+            await self._room.wait()
+
+    def connect(self, transport: WSTransport) -> None:
+        """Send what there is, and what comes, over this connection."""
+        self._transport = transport
+        self._arm()
+
+    def pause(self) -> None:
+        """The network takes no more for now."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """The network takes more again."""
+        self._paused = False
+        self._arm()
+
+    def _arm(self) -> None:
+        """See to it that what is there is sent, with what else comes within this turn."""
+        if self._transport is None or self._paused or self._armed or not self._messages:
+            return
+        self._armed = True
+        if self._unanswered and self._wire.gather_s:
+            # A frame costs its receiver more than the messages in it.
+            self._loop.call_later(self._wire.gather_s, self.send)
+        else:
+            self._post.soon(self)
+
+    def send(self) -> None:
+        """Send what there is."""
+        self._armed = False
+        size, most = self._wire.size, self._wire.batch_messages_max
+        while self._messages and self._transport is not None and not self._paused:
+            part = self._messages[:most]
+            del self._messages[:most]
+            if size is not None:
+                self._bytes -= sum(map(size, part))
+            for data in self._encode(part):
+                self._transport.send(_BINARY, data)
+            self._unanswered = True
+            self._traffic.sent += len(part)
+        self._room.set()
+
+    def close(self) -> None:
+        """Forget what was not sent; it is old by now."""
+        self.closed = True
+        self._transport = None
+        self._traffic.dropped += len(self._messages)
+        self._messages.clear()
+        self._bytes = 0
+        self._room.set()

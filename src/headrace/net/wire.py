@@ -1,0 +1,86 @@
+"""What is spoken over a connection: its path, how messages become frames, and its bounds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+Frame: TypeAlias = bytes | memoryview
+Out = TypeVar("Out")
+In = TypeVar("In")
+
+COMPLAINT_S = 60.0
+COMPLAINTS_MAX = 100
+
+# Below warnings this library writes down whole requests, and so the secret.
+quiet = logging.getLogger("headrace.net.picows")
+quiet.addHandler(logging.NullHandler())
+quiet.propagate = False
+quiet.setLevel(logging.CRITICAL)
+
+
+class Codec(Protocol[Out, In]):
+    """How the messages of one connection become frames, and back."""
+
+    def encode(self, messages: list[Out], /) -> list[bytes]:
+        """Frames of these messages, in their order, none larger than the wire allows."""
+        ...
+
+    def decode(self, frame: Frame, /) -> list[In]:
+        """The messages of a frame, checked in full; :class:`~headrace.errors.FrameError` if it
+        makes no sense.  A view is good only during the call."""
+        ...
+
+
+@dataclass(frozen=True)
+class Wire(Generic[Out, In]):
+    """What one side of a connection says and hears."""
+
+    path: str
+    """Of the first request, by which a listener knows what will be spoken."""
+    codec: Callable[[], Codec[Out, In]]
+    """Called for every connection, since what a frame is may depend on the one before."""
+    size: Callable[[Out], int] | None = None
+    """How many bytes a message is about, where an outbox is to be bounded by that."""
+    frame_bytes_max: int = 8 * 1024 * 1024
+    queue_messages_max: int = 20_000
+    queue_bytes_max: int = 64 * 1024 * 1024
+    batch_messages_max: int = 500
+    """Messages that are encoded together."""
+    gather_s: float = 0.0
+    """How long messages wait for others while the last ones are not answered."""
+
+
+class Traffic(msgspec.Struct):
+    """Counts of all connections of a listener, or of all that were dialled."""
+
+    sent: int = 0
+    received: int = 0
+    dropped: int = 0
+    """Messages for which there was no connection or no room."""
+    refused: int = 0
+    """Connections that were not admitted, and frames that made no sense."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """The counts as they are now."""
+        return msgspec.structs.asdict(self)
+
+
+class Complaints:
+    """Warnings that are repeated once a minute at most: a peer may try five times a second."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._last_s: dict[str, float] = {}
+
+    def say(self, text: str, now_s: float) -> None:
+        """Write it down, unless that was done a moment ago."""
+        if now_s - self._last_s.get(text, -COMPLAINT_S) >= COMPLAINT_S:
+            if len(self._last_s) >= COMPLAINTS_MAX:
+                self._last_s.clear()
+            self._last_s[text] = now_s
+            self._log.warning("%s", text)

@@ -1,0 +1,150 @@
+"""Temporary folders: there while somebody uses them, gone afterwards, whatever the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.catalog.scratch import Scratch, fresh, sweep
+from headrace.catalog.wake import wake_folder
+from tests.support import ROOT, SOURCES, wait_until
+
+LISTENER = """
+import sys
+from headrace.catalog import open_catalog
+
+catalog = open_catalog(sys.argv[1])
+catalog.subscribe("c", lambda: None)
+print("ready", flush=True)
+word = sys.stdin.readline().strip()
+if word == "close":
+    catalog.close()
+elif word == "raise":
+    raise SystemExit("no more")
+"""
+
+
+class Listener:
+    """A program that waits for news of a catalog, until it is told how to end."""
+
+    def __init__(self, catalog: Path, temporary: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", LISTENER, str(catalog)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": SOURCES, "TMPDIR": str(temporary)},
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+    def end(self, word: str) -> None:
+        if word == "kill":
+            self.process.send_signal(signal.SIGKILL)
+        self.process.communicate(f"{word}\n", timeout=60)
+
+
+@pytest.fixture
+def far_away(tmp_path: Path) -> Path:
+    """A catalog whose path is too long for sockets."""
+    return tmp_path / ("long" * 20) / "catalog"
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """The temporary folder of the test's programs; pytest's own has too long a path for sockets."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@pytest.mark.parametrize("word", ["close", "raise", "just end"])
+def test_a_program_that_ends_leaves_no_folder(far_away: Path, temporary: Path, word: str) -> None:
+    first, second = Listener(far_away, temporary), Listener(far_away, temporary)
+    (folder,) = temporary.iterdir()
+    assert folder.name == wake_folder(far_away).name
+    first.end(word)
+    assert list(temporary.iterdir()) == [folder], "another program still uses it"
+    second.end(word)
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_killed_programs_left_goes_with_the_next_start(
+    far_away: Path, temporary: Path
+) -> None:
+    for number in range(3):
+        Listener(far_away.with_name(f"killed-{number}"), temporary).end("kill")
+    assert len(list(temporary.iterdir())) == 1, "each start clears away what was left before"
+    running = Listener(far_away, temporary)
+    (folder,) = temporary.iterdir()
+    assert folder.name == wake_folder(far_away).name
+    running.end("close")
+    assert list(temporary.iterdir()) == []
+
+
+def test_of_many_that_let_go_at_once_one_removes_the_folder(tmp_path: Path) -> None:
+    for _ in range(50):
+        users = [Scratch(tmp_path / "x") for _ in range(4)]
+        threads = [threading.Thread(target=user.close) for user in users]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not (tmp_path / "x").exists()
+
+
+def test_who_comes_while_a_folder_is_removed_gets_one_that_stays(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def come_and_go() -> None:
+        while not stop.is_set():
+            Scratch(tmp_path / "x").close()
+
+    threads = [threading.Thread(target=come_and_go) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(200):
+            mine = Scratch(tmp_path / "x")
+            (mine.path / "file").write_text("")
+            sweep("x", tmp_path)
+            assert (mine.path / "file").exists()
+            mine.close()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_forked_child_that_ends_takes_nothing_away() -> None:
+    mine = fresh("headrace-test-")
+    child = os.fork()
+    if child == 0:
+        mine.close()
+        os._exit(0)
+    wait_until(lambda: os.waitpid(child, os.WNOHANG)[0], "the child's end")
+    assert mine.path.exists()
+    sweep(mine.path.name, mine.path.parent)
+    assert mine.path.exists()
+    mine.close()
+    assert not mine.path.exists()
+
+
+def test_a_sweep_leaves_links_and_files_alone(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "x-link").symlink_to(tmp_path / "kept")
+    (tmp_path / "x-file").write_text("")
+    (tmp_path / "x-stale").mkdir()
+    sweep("x-", tmp_path)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["kept", "x-file", "x-link"]
+    sweep("x-", tmp_path / "nowhere")

@@ -1,0 +1,59 @@
+"""What a change costs depends on what changes, not on all that is known already.
+
+Counted in steps of Python and not in seconds, so that it is the same on every machine; the times
+have their targets in ``make bench``.
+"""
+
+from __future__ import annotations
+
+from bench.cores_regions import RUN_EVENTS, delta, every_other, two_lanes
+from headrace.regions.core.cursor import OriginCursor
+from headrace.regions.core.index import SnapshotIndex
+from headrace.regions.core.markers import RegionPosition, Snapshot
+from tests.support import steps
+
+CHANGES = 100
+FEW, MANY = 200, 4_000
+
+
+def cursor_beside(ranges: int) -> OriginCursor:
+    """A cursor that knows so many ranges."""
+    cursor = OriginCursor("a", "g", two_lanes(4 * MANY + 20 * CHANGES))
+    cursor.merge(delta("b", every_other(0, ranges)), "b")
+    return cursor
+
+
+def test_joining_costs_what_changes_and_not_what_is_known() -> None:
+    def joining(ranges: int) -> int:
+        cursor = cursor_beside(ranges)
+        news = delta("b", every_other(MANY, CHANGES))
+        return steps(lambda: cursor.merge(news, "b"))
+
+    assert joining(MANY) <= 1.5 * joining(FEW)
+
+
+def test_an_ack_costs_the_same_beside_many_ranges() -> None:
+    def acks(ranges: int) -> int:
+        cursor = cursor_beside(ranges)
+        first = 2 * RUN_EVENTS
+
+        def work() -> None:
+            for offset in range(first, first + RUN_EVENTS):
+                cursor.ack(offset)
+
+        return steps(work)
+
+    assert acks(MANY) <= 1.5 * acks(FEW)
+
+
+def test_finding_a_snapshot_costs_little_more_among_many() -> None:
+    def finding(snapshots: int) -> int:
+        taken: dict[int, Snapshot] = {}
+        index = SnapshotIndex(lambda lo, hi: [taken[at] for at in range(lo, hi) if at in taken])
+        for number in range(snapshots):
+            local = number * 10
+            taken[local + 1] = Snapshot(str(number), local, (RegionPosition("b", local),))
+            index.add(taken[local + 1], local + 1)
+        return steps(lambda: [index.newest_at(7 * k) for k in range(CHANGES)])
+
+    assert finding(10 * MANY) <= 1.1 * finding(MANY)
