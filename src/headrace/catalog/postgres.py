@@ -21,7 +21,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, LiteralString, TypeVar
 from urllib.parse import urlsplit
 
@@ -173,10 +173,6 @@ def _notices(channels: set[str]) -> Iterator[tuple[str, str]]:
             payload = "\n".join(what)
             too_long = len(payload.encode()) > PAYLOAD_BYTES_MAX
             yield where, EVERYBODY if too_long else payload
-
-
-def _notify(tx: Tx, notice: tuple[str, str]) -> None:
-    tx.rows("SELECT pg_notify(?, ?)", notice)
 
 
 def _first_line(error: BaseException) -> str:
@@ -438,9 +434,12 @@ class PostgresCatalog(Catalog):
 
     def _tell(self, channels: set[str]) -> None:
         # On a connection for reads, so that no commit waits for it; whoever listens here hears it.
-        with contextlib.suppress(CatalogUnavailableError):
+        def notify(tx: Tx) -> None:
             for notice in _notices(channels):
-                self.read(partial(_notify, notice=notice))
+                tx.rows("SELECT pg_notify(?, ?)", notice)
+
+        with contextlib.suppress(CatalogUnavailableError):
+            self.read(notify)
 
     def _listen(self, *, frequent: bool) -> None:
         for where in (CHANNEL, CHANNEL_FREQUENT) if frequent else (CHANNEL,):
