@@ -348,8 +348,6 @@ class Session:
         if text in self._private:
             private = self._private[text]
             await private.leave(DRAIN_S)
-            for unit in list(private.units.values()):
-                private.drop(unit)
             await private.close()
             del self._private[text]
         elif text in self._borrowing.subscriptions:
