@@ -1,10 +1,8 @@
 """The embedded catalog: one SQLite file in a folder, shared by the processes of one machine.
 
 WAL with ``synchronous=FULL``.  Writers of several processes queue on a lock file around each
-transaction, since SQLite's own busy handler sleeps and retries and lets some starve.  The write
-ahead log is copied back, and the disk waited for, by a thread beside the committer, so that no
-append waits for it; the committer itself only copies the little that came meanwhile, which lets
-SQLite start the log from its beginning again instead of growing it.
+transaction (``gate``).  The write-ahead log is copied back by a thread beside the committer
+(``checkpoints``).
 """
 
 from __future__ import annotations
@@ -23,7 +21,9 @@ from typing import Any, TypeVar
 
 from headrace.catalog import schema
 from headrace.catalog.base import Catalog
+from headrace.catalog.checkpoints import WAL_BYTES_MAX, Checkpointer
 from headrace.catalog.committer import Committer, WriteDriver
+from headrace.catalog.gate import Gate
 from headrace.catalog.pool import Pool
 from headrace.catalog.transaction import CatalogClock, Row, Tx
 from headrace.catalog.wake import WakeSockets, wake_folder
@@ -51,11 +51,6 @@ BUSY_TIMEOUT_S = 60.0
 READER_CACHE_KIB = 400
 """Pages that a reader keeps at hand: the upper levels of every index, and little of a blob that is
 not read again.  What fits into a processor's cache beside a load is quicker than what does not."""
-CHECKPOINT_FRAMES = 2000
-CHECKPOINT_REST = 150
-"""So few frames are left to the committer, unless it writes faster than they are copied."""
-CHECKPOINT_ROUNDS = 3
-WAL_BYTES_MAX = 64 * 1024 * 1024
 
 _opened: Counter[str] = Counter()
 """How often this process has each file open."""
@@ -159,11 +154,11 @@ class _Writer(WriteDriver):
         self._connection.execute("PRAGMA wal_autocheckpoint = 0")
         self._connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX // 2}")
         self._tx = SqliteTx(self._connection, clock)
-        self._gate = _Gate(folder / LOCK_FILE)
+        self._gate = Gate(folder / LOCK_FILE)
         self._sync: bool | None = None
-        self._checkpointer = _Checkpointer(folder / FILE)
+        self._checkpointer = Checkpointer(folder / FILE, _descriptor(folder / FILE), connect)
 
-    def gate(self) -> _Gate:
+    def gate(self) -> Gate:
         return self._gate
 
     def try_gate(self) -> bool:
@@ -200,7 +195,7 @@ class _Writer(WriteDriver):
             self._announce(channels)
 
     def chores(self) -> None:
-        self._checkpointer.after_commit(self)
+        self._checkpointer.after_commit(self.finish_checkpoint)
 
     def finish_checkpoint(self) -> None:
         """Copy back what came while the thread copied, so that the log starts afresh."""
@@ -215,119 +210,6 @@ class _Writer(WriteDriver):
         with contextlib.suppress(sqlite3.Error), self.gate():
             self._connection.close()
         self._gate.close()
-
-
-class _Gate:
-    """The lock file on which the writers of all processes queue."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._inside = False
-
-    def __enter__(self) -> None:
-        if not self._inside:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-            self._inside = True
-
-    def try_enter(self) -> bool:
-        """Enter if nobody is inside; to enter once more then takes no time."""
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        self._inside = True
-        return True
-
-    def __exit__(self, *_: object) -> None:
-        self._inside = False
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        os.close(self._file)
-
-
-class _Checkpointer:
-    """Copies the write-ahead log back into the database on a thread of its own.
-
-    Runs once about ``CHECKPOINT_FRAMES`` have gathered.  SQLite tells how many there are only
-    when it copies, so the number of commits to wait for is learned from the last time; a log
-    file that has grown large is copied without waiting.
-
-    SQLite waits for the disk only when it has copied all there is, which is left to the committer.
-    So the thread waits for what it has copied, and copies again what came meanwhile.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._wal = f"{path}-wal"
-        self._file = _descriptor(path)
-        self._wanted = threading.Event()
-        self._copied = threading.Event()
-        self._idle = True
-        self._closing = False
-        self._commits = 0
-        self._commits_wanted = 64
-        self._thread = threading.Thread(target=self._run, name="headrace-checkpoint", daemon=True)
-        self._thread.start()
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether nothing has to be done after the next commit but to count it."""
-        return not self._copied.is_set()
-
-    def after_commit(self, writer: _Writer) -> None:
-        if self._copied.is_set():
-            self._copied.clear()
-            writer.finish_checkpoint()
-            self._idle = True
-            return
-        self._commits += 1
-        if self._idle and (self._commits >= self._commits_wanted or self._log_is_large()):
-            self._idle = False
-            self._wanted.set()
-
-    def _log_is_large(self) -> bool:
-        if self._commits % 16:
-            return False
-        try:
-            return os.stat(self._wal).st_size > WAL_BYTES_MAX
-        except OSError:
-            return False
-
-    def _run(self) -> None:
-        connection = connect(self._path)
-        try:
-            while True:
-                self._wanted.wait()
-                self._wanted.clear()
-                if self._closing:
-                    return
-                commits, self._commits = self._commits, 0
-                frames = self._copy(connection)
-                if frames > 0:
-                    wanted = commits * CHECKPOINT_FRAMES // frames
-                    self._commits_wanted = max(1, min(wanted, CHECKPOINT_FRAMES))
-                self._copied.set()
-        finally:
-            connection.close()
-
-    def _copy(self, connection: sqlite3.Connection) -> int:
-        """Copy until little is left; returns how many frames there were at first."""
-        first = before = 0
-        with contextlib.suppress(sqlite3.Error, OSError):
-            for _ in range(CHECKPOINT_ROUNDS):
-                _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-                os.fdatasync(self._file)
-                first = first or frames
-                if frames - before <= CHECKPOINT_REST:
-                    break
-                before = frames
-        return first
-
-    def close(self) -> None:
-        self._closing = True
-        self._wanted.set()
-        self._thread.join()
 
 
 class SqliteCatalog(Catalog):
