@@ -32,10 +32,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Self
 
+from headrace.catalog import forks
 from headrace.errors import (
     ConsumerClosedError,
     ConsumerModeError,
     Fenced,
+    ForkedError,
     HeadraceError,
     UnknownUnitError,
 )
@@ -96,6 +98,13 @@ class Consumer:
         limits = options.delivery
         self._look_ms = min(LOOK_MS, limits.ack_wait_ms, limits.stall_after_ms or LOOK_MS)
         self._closed: ConsumerClosedError | None = None
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """In a forked child: what is at hand is the parent's to hand out."""
+        self._ready.clear()
+        for run in self._runs.values():
+            run.gone = ForkedError()
 
     # -- for the owner of the units -----------------------------------------------------
 
@@ -158,7 +167,7 @@ class Consumer:
 
         What is not answered will be delivered again, by whoever owns the units next.
         """
-        if self._closed is not None:
+        if self._closed is not None or self.host.is_forked:
             return
         self._closed = ConsumerClosedError("the consumer is closed: the answer does not count")
         self._prefetch.stop()
@@ -224,6 +233,7 @@ class Consumer:
 
     def _check(self) -> None:
         """Raise what has gone wrong, or that this is the end."""
+        self.host.check_fork()
         if self._ready.failures:
             raise self._ready.failures.popleft()
         if self._closed is not None:
@@ -248,6 +258,7 @@ class Consumer:
 
     async def flush(self) -> None:
         """Wait until every answer so far is stored; raises what went wrong with one."""
+        self.host.check_fork()
         await self._commits.flush()
         if self._ready.failures:
             raise self._ready.failures.popleft()
