@@ -120,7 +120,12 @@ class Headrace:
         await self.close()
 
     async def close(self) -> None:
-        """Finish what was published, leave groups, and release everything."""
+        """Finish what was published, leave groups, and release everything.
+
+        In a forked child this does nothing: all of it is the parent's.
+        """
+        if self.host.is_forked:
+            return
         try:
             await self.host.close()
         finally:

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from headrace.catalog import forks
+
 CHECKPOINT_FRAMES = 2000
 CHECKPOINT_REST = 150
 """So few frames are left to the committer, unless it writes faster than they are copied."""
@@ -74,7 +76,8 @@ class Checkpointer:
             return False
 
     def _run(self) -> None:
-        connection = self._connect(self._path)
+        with forks.section:
+            connection = self._connect(self._path)
         try:
             while True:
                 self._wanted.wait()
@@ -82,13 +85,15 @@ class Checkpointer:
                 if self._closing:
                     return
                 commits, self._commits = self._commits, 0
-                frames = self._copy(connection)
+                with forks.section:
+                    frames = self._copy(connection)
                 if frames > 0:
                     wanted = commits * CHECKPOINT_FRAMES // frames
                     self._commits_wanted = max(1, min(wanted, CHECKPOINT_FRAMES))
                 self._copied.set()
         finally:
-            connection.close()
+            with forks.section:
+                connection.close()
 
     def _copy(self, connection: sqlite3.Connection) -> int:
         """Copy until little is left; returns how many frames there were at first."""

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
+import ctypes
 import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headrace.catalog import schema
+from headrace.catalog import forks, schema
 from headrace.catalog.base import Catalog
 from headrace.catalog.checkpoints import WAL_BYTES_MAX, Checkpointer
 from headrace.catalog.committer import Committer, WriteDriver
@@ -31,6 +32,7 @@ from headrace.errors import (
     CatalogError,
     CatalogUnavailableError,
     DiskFullError,
+    ForkedError,
     InvalidInputError,
     NotACatalogError,
 )
@@ -61,6 +63,35 @@ To close one takes away all locks that the process holds on the file, SQLite's a
 there is one for all, and it is closed with the last of those who have the file open.
 """
 _opening = threading.Lock()
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+"""All that this process has open."""
+_unclosed: list[Connection] = []
+"""Those of the parent that were in use at the moment of a fork: they cannot be closed here."""
+
+
+class Connection(sqlite3.Connection):
+    """One that can be found in a forked child, and used within ``forks.section`` only."""
+
+
+def _forked() -> None:
+    """In a forked child: have SQLite forget all locks, which are the parent's."""
+    global _opening
+    _opening = threading.Lock()
+    if forks.section.clean:
+        for connection in list(_connections):
+            connection.close()
+    else:
+        _unclosed.extend(_connections)
+        for connection in _unclosed:  # nor may they be closed when the interpreter ends
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+    _connections.clear()
+    for descriptor in _synced.values():
+        os.close(descriptor)
+    _synced.clear()
+    _opened.clear()
+
+
+forks.first(_forked)
 
 
 def _descriptor(path: Path) -> int:
@@ -107,10 +138,16 @@ class SqliteTx(Tx):
         self._connection.close()
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path) -> Connection:
+    """Within ``forks.section``, as everything that is done with it."""
     connection = sqlite3.connect(
-        path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_S
+        path,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=BUSY_TIMEOUT_S,
+        factory=Connection,
     )
+    _connections.add(connection)
     connection.execute("PRAGMA temp_store = MEMORY")
     return connection
 
@@ -150,9 +187,10 @@ class _Writer(WriteDriver):
         self._folder = folder
         self._where = where
         self._announce = announce
-        self._connection = connect(folder / FILE)
-        self._connection.execute("PRAGMA wal_autocheckpoint = 0")
-        self._connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX // 2}")
+        with forks.section:
+            self._connection = connect(folder / FILE)
+            self._connection.execute("PRAGMA wal_autocheckpoint = 0")
+            self._connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX // 2}")
         self._tx = SqliteTx(self._connection, clock)
         self._gate = Gate(folder / LOCK_FILE)
         self._sync: bool | None = None
@@ -227,8 +265,9 @@ class SqliteCatalog(Catalog):
         self._key = os.path.realpath(self._path)
         self._readers: Pool[SqliteTx] = Pool(self._new_reader, SqliteTx.close)
         self._closed = False
-        self._prepare(create)
         self._sockets = WakeSockets(wake_folder(folder), self.notifier, self._change_detector)
+        self._prepare(create)
+        forks.watch(self)
         self._committer = Committer(
             lambda: _Writer(folder, self.where, self._tell, self._clock),
             "headrace-commit",
@@ -238,6 +277,11 @@ class SqliteCatalog(Catalog):
     # -- opening ------------------------------------------------------------------------
 
     def _prepare(self, create: bool) -> None:
+        if _unclosed:
+            raise ForkedError(
+                "this process was forked off in the middle of a transaction and cannot use SQLite; "
+                "start it in another way, or fork at another time"
+            )
         if sqlite3.sqlite_version_info < SQLITE_MIN:
             raise CatalogError(
                 f"SQLite {sqlite3.sqlite_version} is too old: "
@@ -299,41 +343,41 @@ class SqliteCatalog(Catalog):
             raise NotACatalogError(f"{self._path} is a SQLite file of another program")
 
     def _migrate(self) -> None:
-        lock_file = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock_file, fcntl.LOCK_EX)
-            with contextlib.closing(connect(self._path)) as connection:
-                (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-                if not tables:
-                    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = FULL")
-                connection.execute("BEGIN IMMEDIATE")
-                try:
-                    schema.migrate(SqliteTx(connection), TYPES, self.where)
-                except BaseException:
-                    connection.execute("ROLLBACK")
-                    raise
-                connection.execute("COMMIT")
-        finally:
-            os.close(lock_file)
+        with (
+            contextlib.closing(Gate(self.folder / LOCK_FILE)) as gate,
+            gate,
+            contextlib.closing(connect(self._path)) as connection,
+        ):
+            (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            if not tables:
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                schema.migrate(SqliteTx(connection), TYPES, self.where)
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
 
     # -- reading ------------------------------------------------------------------------
 
     def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False) -> T:
-        tx = self._readers.take()
-        try:
-            if not snapshot:
-                return fn(tx)
-            tx.execute("BEGIN")
+        with forks.section:
+            tx = self._readers.take()
             try:
-                return fn(tx)
+                if not snapshot:
+                    return fn(tx)
+                tx.execute("BEGIN")
+                try:
+                    return fn(tx)
+                finally:
+                    tx.execute("ROLLBACK")
+            except (sqlite3.Error, UnicodeEncodeError) as error:
+                raise translate(error, self.where) from error
             finally:
-                tx.execute("ROLLBACK")
-        except (sqlite3.Error, UnicodeEncodeError) as error:
-            raise translate(error, self.where) from error
-        finally:
-            self._readers.give(tx)
+                self._readers.give(tx)
 
     def _new_reader(self) -> SqliteTx:
         try:
@@ -364,18 +408,23 @@ class SqliteCatalog(Catalog):
     @contextlib.contextmanager
     def _change_detector(self) -> Iterator[Callable[[], bool]]:
         """Yields a function that tells whether anything was committed since its last call."""
-        with contextlib.closing(connect(self._path)) as connection:
-            last: Row | None = None
+        with forks.section:
+            connection = connect(self._path)
+        last: Row | None = None
 
-            def changed() -> bool:
-                nonlocal last
-                before = last
-                with contextlib.suppress(sqlite3.Error):
-                    last = connection.execute("PRAGMA data_version").fetchone()
-                return last != before
+        def changed() -> bool:
+            nonlocal last
+            before = last
+            with forks.section, contextlib.suppress(sqlite3.Error):
+                last = connection.execute("PRAGMA data_version").fetchone()
+            return last != before
 
+        try:
             changed()
             yield changed
+        finally:
+            with forks.section:
+                connection.close()
 
     def close(self) -> None:
         if self._closed:
@@ -384,8 +433,16 @@ class SqliteCatalog(Catalog):
         self._frequent.close()
         self._closed = True
         self._sockets.close()
-        self._readers.close()
+        with forks.section:
+            self._readers.close()
         self._forget()
+        forks.unwatch(self)
+
+    def forked(self) -> None:
+        super().forked()
+        self._closed = True
+        self._readers.forked()
+        self._sockets.forked()
 
     def _forget(self) -> None:
         with _opening:

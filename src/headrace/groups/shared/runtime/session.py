@@ -191,7 +191,7 @@ class Session:
         What is in flight is delivered again elsewhere; with `grace_s` its answers are waited for,
         that long at most.
         """
-        if self._closed or self._peer is None:
+        if self._closed or self._peer is None or self._host.is_forked:
             self._closed = True
             return
         self._closed = True
