@@ -89,7 +89,6 @@ class Consumer(Units):
     def _check(self) -> None:
         """Raise what has gone wrong, or that this is the end."""
         self.host.check_fork()
-        self.host.check_fork()
         if self._ready.failures:
             raise self._ready.failures.popleft()
         if self._closed is not None:
