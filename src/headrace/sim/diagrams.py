@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from enum import StrEnum
+from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.groups.shared.core import assignment, borrower
+from headrace.groups.shared.core import assignment, borrower, private
 
 FILE_NAME = "shared-groups-states.md"
 
-S = TypeVar("S", bound=StrEnum)
+S = TypeVar("S", bound=Enum)
+C = TypeVar("C", bound=str)
 
 _INTRODUCTION = """\
 # Shared groups: states
 
 Drawn by `python -m headrace.sim.diagrams` from the transition tables in
-`headrace.groups.shared.core.borrower` and `headrace.groups.shared.core.assignment`. Do not edit.
+`headrace.groups.shared.core`: `borrower`, `assignment` and `private`. Do not edit.
 """
 
 _ABOUT_BORROWERS = """\
@@ -41,19 +42,29 @@ final progress is durable. No report makes a unit that is being revoked `granted
 """
 
 
-def mermaid(table: Mapping[tuple[S, str], S], *, start: S, end: S) -> str:
+_ABOUT_PRIVATE = """\
+A segment in a private subscription of a session. What follows from it is ready once its end is
+recorded.
+"""
+
+
+def mermaid(table: Mapping[tuple[S, C], S], *, start: S, end: S) -> str:
     """One diagram; causes that lead from one state to the same other share an arrow."""
     causes: dict[tuple[S, S], list[str]] = {}
     for (source, cause), target in table.items():
         causes.setdefault((source, target), []).append(cause)
     lines = ["```mermaid", "stateDiagram-v2"]
     if start != end:
-        lines.append(f"    [*] --> {start.value}")
+        lines.append(f"    [*] --> {_name(start)}")
     for (source, target), names in causes.items():
-        left = "[*]" if source == start == end else source.value
-        right = "[*]" if target == end else target.value
+        left = "[*]" if source == start == end else _name(source)
+        right = "[*]" if target == end else _name(target)
         lines.append(f"    {left} --> {right}: {', '.join(names)}")
     return "\n".join([*lines, "```", ""])
+
+
+def _name(state: Enum) -> str:
+    return str(state.value).replace(" ", "_")
 
 
 def render() -> str:
@@ -61,6 +72,7 @@ def render() -> str:
     gone = borrower.Status.GONE
     absent = borrower.UnitStatus.ABSENT
     free = assignment.AssignmentStatus.FREE
+    unclaimed = private.PrivateStatus.ABSENT
     sections = (
         _INTRODUCTION,
         "## Borrower\n",
@@ -72,6 +84,9 @@ def render() -> str:
         "## The leader's assignments\n",
         _ABOUT_ASSIGNMENTS,
         mermaid(assignment.ASSIGNMENT_TRANSITIONS, start=free, end=free),
+        "## A private subscription's segments\n",
+        _ABOUT_PRIVATE,
+        mermaid(private.PRIVATE_TRANSITIONS, start=unclaimed, end=unclaimed),
     )
     return "\n".join(sections)
 
