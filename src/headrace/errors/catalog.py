@@ -46,6 +46,14 @@ class ForkedError(CatalogClosedError):
         super().__init__(message)
 
 
+class UnreadableRecordError(CatalogError):
+    """A record of the catalog cannot be read; ``name`` is whose it is.  All others can be."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
 class DiskFullError(HeadraceError):
     """There is no room to write; nothing of the operation was kept."""
 
