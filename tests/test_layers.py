@@ -13,10 +13,10 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "compiled", "subjects"}),
     frozenset({"catalog", "store"}),
     frozenset({"log"}),
-    frozenset({"host"}),
+    frozenset({"host", "net"}),
     frozenset({"groups", "regions", "epochs"}),
     frozenset({"api"}),
-    frozenset({"cli", "node", "spark", "sim", "__main__"}),
+    frozenset({"cli", "node", "spark", "sim", "testing", "__main__"}),
 )
 """From the bottom up; modules of one layer may use each other.
 

@@ -221,7 +221,7 @@ def test_acks_do_not_wait_for_events_that_are_being_settled(
             waiting = asyncio.create_task(hr.publish("a.x", b"0", key="k"))
             await asyncio.sleep(0)
             behind = asyncio.create_task(hr.append("a", one(1)))
-            assert await hr.in_transaction(lambda tx: 7) == 7
+            assert await hr.host.in_transaction(lambda tx: 7) == 7
             assert not waiting.done()
             release.set()
             await asyncio.gather(waiting, behind)
@@ -241,7 +241,7 @@ def test_whoever_cannot_be_told_keeps_nobody_else_from_it(tmp_path: Path, loop_i
                 raise ValueError("no ears")
 
             hr.host.submit(lambda tx: 1, (), bad, small=True)
-            assert await hr.in_transaction(lambda tx: 2, small=True) == 2
+            assert await hr.host.in_transaction(lambda tx: 2, small=True) == 2
             assert [str(error) for error in complaints] == ["no ears"]
 
     run(work())

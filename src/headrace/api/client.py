@@ -23,7 +23,6 @@ from typing import Any, ParamSpec, Self, TypeVar
 from headrace.api.appender import Appender
 from headrace.api.housekeeping import Housekeeper
 from headrace.api.reading import Reading
-from headrace.catalog import Tx
 from headrace.catalog.producers import Placed
 from headrace.catalog.streams import Fixed, Limits, Retention, Scaling, Stream, StreamConfig
 from headrace.groups.consumer import ConsumerOptions
@@ -38,7 +37,7 @@ from headrace.groups.shared.sessions import EXPIRY_MS as SESSION_EXPIRY_MS
 from headrace.groups.shared.sessions import SessionInfo
 from headrace.host import Host, Stage
 from headrace.log import limits
-from headrace.log.append import Outcome, Write
+from headrace.log.append import Write
 from headrace.log.compact import Compacted
 from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.cursor import OnDamaged
@@ -225,7 +224,7 @@ class Headrace:
             if stream is None:
                 stream = await self.in_thread(routes.stream_for, subject)
             write.add_events(stream, [event], now_us())
-            placed = (await self.commit(write)).placed[0]
+            placed = (await self.host.commit(write)).placed[0]
         return Position(placed.stream, placed.segment, placed.start)
 
     async def append(
@@ -244,7 +243,7 @@ class Headrace:
         """
         write = self.log.write_of(producer=producer, sequence=sequence)
         write.add(stream, await self.host.writes.checked(data), expected=expected_heads)
-        return (await self.commit(write)).placed
+        return (await self.host.commit(write)).placed
 
     def appender(self, stream: str) -> Appender:
         """Append in a loop without waiting for every commit::
@@ -272,10 +271,6 @@ class Headrace:
             tx.append("audit", table)
         """
         return Transaction(self, self.log.write_of(producer=producer, sequence=sequence))
-
-    async def commit(self, write: Write) -> Outcome:
-        """Commit a write, in line with all other events of this program."""
-        return await self.host.writes.commit(write)
 
     # -- reading ------------------------------------------------------------------------
 
@@ -428,22 +423,6 @@ class Headrace:
         """Run something that blocks on one of this log's threads."""
         return await self.host.in_thread(fn, *args, **kwargs)
 
-    def in_transaction(
-        self,
-        fn: Callable[[Tx], T],
-        locks: Iterable[str] = (),
-        *,
-        sync: bool = True,
-        small: bool = False,
-    ) -> asyncio.Future[T]:
-        """Run ``fn`` in a write transaction, in a group with others.
-
-        Writes of one turn of the event loop are handed over together, so that they share a
-        commit and none is being prepared while another one is committed.  What is ``small`` may
-        be committed by the event loop itself, where that is quick.
-        """
-        return self.host.in_transaction(fn, locks, sync=sync, small=small)
-
 
 class Transaction(Output):
     """Appends that commit together when the block ends, or not at all."""
@@ -463,4 +442,4 @@ class Transaction(Output):
         trace: TracebackType | None,
     ) -> None:
         if kind is None:
-            self.placed = (await self._client.commit(self._write)).placed
+            self.placed = (await self._client.host.commit(self._write)).placed

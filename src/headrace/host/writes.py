@@ -24,7 +24,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -40,16 +40,9 @@ from headrace.log.log import Log, discard, to_batch
 
 GROUP_MAX = 4096
 
-P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Threads(Protocol):
-    """Runs something that blocks on a thread."""
-
-    def __call__(
-        self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, T]: ...
+Threads = Callable[..., Coroutine[Any, Any, Any]]
+"""Runs something that blocks on a thread."""
 
 
 class _Job(NamedTuple):

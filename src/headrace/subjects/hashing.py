@@ -34,7 +34,6 @@ from headrace import compiled
 from headrace.errors import InvalidInputError, InvalidPartitioningError, SubjectMismatchError
 from headrace.subjects.columns import (
     DOT,
-    LARGE,
     NARROW,
     Block,
     Bytes,
@@ -187,12 +186,7 @@ def _hash_whole_rows(chunks: list[pa.Array], what: str, *, mixed: bool = True) -
     base = 0
     for chunk in chunks:
         _refuse_nulls(chunk, what, base)
-        if _hash_compiled(chunk, out[base : base + len(chunk)], mixed):
-            pass
-        elif len(chunk) <= _FEW_ROWS:
-            one = key_hash if mixed else _fnv1a
-            out[base : base + len(chunk)] = [one(row) for row in _raw_rows(chunk)]
-        else:
+        if not _hash_compiled(chunk, out[base : base + len(chunk)], mixed):
             for low, block in blocks(chunk):
                 state = out[base + low : base + low + len(block.starts)]
                 state[:] = _FNV_BASIS
@@ -373,13 +367,6 @@ def _mix_rows(state: Hashes) -> None:
     state ^= state >> _SHIFT_13
     state *= _FACTOR_2
     state ^= state >> _SHIFT_16
-
-
-def _raw_rows(array: pa.Array) -> list[bytes]:
-    """The rows as bytes; what was never decoded need not be encoded again."""
-    kind = pa.large_binary() if array.type.id in LARGE else pa.binary()
-    rows: list[bytes] = array.view(kind).to_pylist()
-    return rows
 
 
 def _refuse_nulls(array: pa.Array, what: str, base: int) -> None:

@@ -56,9 +56,9 @@ class Elsewhere:
 
 async def elsewhere(r: Rig, **options: object) -> tuple[Consumer, Elsewhere]:
     store = Elsewhere(r)
-    consumer = Consumer(r.hr.host, ConsumerOptions(**options), store, r.heard)  # type: ignore[arg-type]
+    consumer = Consumer(r.hr.host, ConsumerOptions(**options), store)  # type: ignore[arg-type]
     r.consumers.append(consumer)
-    consumer.open(await r.claim())
+    consumer.open(await r.claim(), r.heard)
     return consumer, store
 
 
@@ -187,7 +187,7 @@ def test_progress_is_joined_and_never_lost(catalog_url: str) -> None:
             def other(tx: Tx) -> None:
                 join(tx, unit.group, {unit.segment_id: Progress(0, ((5, 6),))})
 
-            await r.hr.in_transaction(other)
+            await r.hr.host.in_transaction(other)
             assert await r.stored() == Progress(2, ((5, 6),))
             await acks.commit([UnitAck(unit, Progress(4))], sync=False)
             assert await r.stored() == Progress(4, ((5, 6),))

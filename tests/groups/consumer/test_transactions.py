@@ -46,7 +46,7 @@ def test_output_and_ack_are_one(catalog_url: str) -> None:
             with pytest.raises(AnsweredError):
                 await two.ack()
             await three.ack()
-            consumer.drain("0", unit.token)
+            consumer.drain({"0": unit.token})
             await r.heard.until(lambda: r.heard.drained_units)
             assert r.heard.drained_units[0][2] == Progress(3)
 
@@ -282,7 +282,7 @@ def test_an_event_that_is_acked_already_is_not_handed_out_for_ever(tmp_path: Pat
             await r.fill("aa")
             store = CatalogAcks(r.hr.host)
             first = UnitAck(unit, Progress(1))
-            await r.hr.in_transaction(lambda tx: store.stage(tx, first), store.locks(unit))
+            await r.hr.host.in_transaction(lambda tx: store.stage(tx, first), store.locks(unit))
             handed_out: list[bytes] = []
 
             async def handle(delivery: Delivery) -> None:
