@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from headrace.catalog import schema
 from headrace.catalog.base import Catalog
+from headrace.catalog.checkpoint import WAL_BYTES_MAX, Checkpointer
 from headrace.catalog.committer import Committer, WriteDriver
 from headrace.catalog.pool import Pool
 from headrace.catalog.transaction import CatalogClock, Row, Tx
@@ -51,11 +52,6 @@ BUSY_TIMEOUT_S = 60.0
 READER_CACHE_KIB = 400
 """Pages that a reader keeps at hand: the upper levels of every index, and little of a blob that is
 not read again.  What fits into a processor's cache beside a load is quicker than what does not."""
-CHECKPOINT_FRAMES = 2000
-CHECKPOINT_REST = 150
-"""So few frames are left to the committer, unless it writes faster than they are copied."""
-CHECKPOINT_ROUNDS = 3
-WAL_BYTES_MAX = 64 * 1024 * 1024
 
 _opened: Counter[str] = Counter()
 """How often this process has each file open."""
@@ -161,7 +157,8 @@ class _Writer(WriteDriver):
         self._tx = SqliteTx(self._connection, clock)
         self._gate = _Gate(folder / LOCK_FILE)
         self._sync: bool | None = None
-        self._checkpointer = _Checkpointer(folder / FILE)
+        path = folder / FILE
+        self._checkpointer = Checkpointer(path, _descriptor(path), connect)
 
     def gate(self) -> _Gate:
         return self._gate
@@ -200,9 +197,9 @@ class _Writer(WriteDriver):
             self._announce(channels)
 
     def chores(self) -> None:
-        self._checkpointer.after_commit(self)
+        self._checkpointer.after_commit(self._finish_checkpoint)
 
-    def finish_checkpoint(self) -> None:
+    def _finish_checkpoint(self) -> None:
         """Copy back what came while the thread copied, so that the log starts afresh."""
         with self.gate(), contextlib.suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
@@ -244,90 +241,6 @@ class _Gate:
 
     def close(self) -> None:
         os.close(self._file)
-
-
-class _Checkpointer:
-    """Copies the write-ahead log back into the database on a thread of its own.
-
-    Runs once about ``CHECKPOINT_FRAMES`` have gathered.  SQLite tells how many there are only
-    when it copies, so the number of commits to wait for is learned from the last time; a log
-    file that has grown large is copied without waiting.
-
-    SQLite waits for the disk only when it has copied all there is, which is left to the committer.
-    So the thread waits for what it has copied, and copies again what came meanwhile.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._wal = f"{path}-wal"
-        self._file = _descriptor(path)
-        self._wanted = threading.Event()
-        self._copied = threading.Event()
-        self._idle = True
-        self._closing = False
-        self._commits = 0
-        self._commits_wanted = 64
-        self._thread = threading.Thread(target=self._run, name="headrace-checkpoint", daemon=True)
-        self._thread.start()
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether nothing has to be done after the next commit but to count it."""
-        return not self._copied.is_set()
-
-    def after_commit(self, writer: _Writer) -> None:
-        if self._copied.is_set():
-            self._copied.clear()
-            writer.finish_checkpoint()
-            self._idle = True
-            return
-        self._commits += 1
-        if self._idle and (self._commits >= self._commits_wanted or self._log_is_large()):
-            self._idle = False
-            self._wanted.set()
-
-    def _log_is_large(self) -> bool:
-        if self._commits % 16:
-            return False
-        try:
-            return os.stat(self._wal).st_size > WAL_BYTES_MAX
-        except OSError:
-            return False
-
-    def _run(self) -> None:
-        connection = connect(self._path)
-        try:
-            while True:
-                self._wanted.wait()
-                self._wanted.clear()
-                if self._closing:
-                    return
-                commits, self._commits = self._commits, 0
-                frames = self._copy(connection)
-                if frames > 0:
-                    wanted = commits * CHECKPOINT_FRAMES // frames
-                    self._commits_wanted = max(1, min(wanted, CHECKPOINT_FRAMES))
-                self._copied.set()
-        finally:
-            connection.close()
-
-    def _copy(self, connection: sqlite3.Connection) -> int:
-        """Copy until little is left; returns how many frames there were at first."""
-        first = before = 0
-        with contextlib.suppress(sqlite3.Error, OSError):
-            for _ in range(CHECKPOINT_ROUNDS):
-                _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-                os.fdatasync(self._file)
-                first = first or frames
-                if frames - before <= CHECKPOINT_REST:
-                    break
-                before = frames
-        return first
-
-    def close(self) -> None:
-        self._closing = True
-        self._wanted.set()
-        self._thread.join()
 
 
 class SqliteCatalog(Catalog):
