@@ -47,7 +47,7 @@ format: $(STAMP) ## fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## benchmarks as ratios; table on screen, JSON in bench/results
+bench: $(STAMP) ## benchmarks as ratios, against bench/baseline.json; JSON in bench/results
 	$(BIN)/python -m bench
 
 $(PEERS): $(STAMP) requirements/peers.txt

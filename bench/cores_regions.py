@@ -13,7 +13,7 @@ from collections.abc import Callable
 from bench.harness import Result, at_most, show
 from headrace.regions.core.cursor import CursorReceipt, OriginCursor
 from headrace.regions.core.index import SnapshotIndex
-from headrace.regions.core.markers import RegionPosition, Snapshot, Update
+from headrace.regions.core.markers import RegionPosition, SnapshotMarker, UpdateMarker
 from headrace.regions.core.origins import OriginMap
 from headrace.regions.core.progress import CursorDelta, LaneDelta
 from headrace.regions.core.stamps import Life, Stamp
@@ -94,17 +94,17 @@ def run(ranges: int = RANGES) -> list[Result]:
     add(f"message of {CHANGES:,} changes", _seconds(lambda: full.message_for("c")) * 1e3, "ms")
     add(f"seek beside {ranges:,}", _seconds(lambda: full.seek(0)) * 1e3, "ms")
 
-    taken: dict[int, Snapshot] = {}
+    taken: dict[int, SnapshotMarker] = {}
     index = SnapshotIndex(lambda lo, hi: [taken[at] for at in range(lo, hi) if at in taken])
     for number in range(SNAPSHOTS):
         local = number * 10
-        taken[local + 1] = Snapshot(str(number), local, (RegionPosition("b", local),))
+        taken[local + 1] = SnapshotMarker(str(number), local, (RegionPosition("b", local),))
         index.add(taken[local + 1], local + 1)
     found = _best(lambda n: [index.newest_at(n + 7 * k) for k in range(CHANGES)])
     add(f"find one of {SNAPSHOTS:,} snapshots", found / CHANGES * 1e6, "us", 50.0)
 
     group = SnapshotCursor("a", "g", log)
-    update = Update("g", "b", "s", (RegionPosition("a", log.end - 1),), log.seen())
+    update = UpdateMarker("g", "b", "s", (RegionPosition("a", log.end - 1),), log.seen())
     add("apply an update over the whole log", _seconds(lambda: group.apply(update)) * 1e6, "us")
     return results
 

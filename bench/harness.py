@@ -1,7 +1,9 @@
 """What the benchmarks share: a result with its target, rounds that alternate, and the table.
 
 Machines are shared and noisy, so a figure is a ratio against a floor or a peer measured in the
-same run: both sides take turns, and the median of the rounds' ratios counts.
+same run: both sides take turns, and the median of the rounds' ratios counts.  Every figure is also
+shown against the one in ``baseline.json``, which is committed; a line that is worse than that by
+more than ``WORSE_MAX`` is marked.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
+BASELINE = Path(__file__).parent / "baseline.json"
+WORSE_MAX = 0.10
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -28,6 +32,25 @@ class Result(msgspec.Struct, frozen=True):
     target: str = ""
     ok: bool | None = None
     detail: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from all other figures."""
+        return self.name, self.unit
+
+    @property
+    def more_is_better(self) -> bool:
+        """By its target; without one, rates are to be high and all else low."""
+        if self.target:
+            return self.target.startswith(">=")
+        return self.unit.endswith("/s")
+
+    def gain(self, before: Result) -> float:
+        """By which part it is better than it was; below 0 it is worse."""
+        more = self.value - before.value if self.more_is_better else before.value - self.value
+        if not more:
+            return 0.0
+        return more / abs(before.value) if before.value else more * float("inf")
 
 
 def at_least(name: str, value: float, least: float, unit: str, detail: str = "") -> Result:
@@ -66,15 +89,47 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
+def baseline(path: Path = BASELINE) -> dict[tuple[str, str], Result]:
+    """The committed figures by their keys; none where there is no such file."""
+    if not path.exists():
+        return {}
+    return {found.key: found for found in msgspec.json.decode(path.read_bytes(), type=list[Result])}
+
+
+def against(result: Result, before: Result | None) -> str:
+    """A figure against its baseline, as the table shows it."""
+    if before is None:
+        return "new"
+    gain = result.gain(before)
+    shown = f"{result.value / before.value:.2f} x" if before.value else "was 0"
+    if gain < -WORSE_MAX:
+        return f"[red]{shown} worse[/]"
+    return f"[green]{shown} better[/]" if gain > WORSE_MAX else shown
+
+
 def show(results: Iterable[Result]) -> None:
     table = Table(title="Headrace benchmarks")
-    for column in ("benchmark", "value", "unit", "target", "", "detail"):
-        table.add_column(column, justify="right" if column == "value" else "left")
+    for column in ("benchmark", "value", "unit", "target", "", "baseline", "", "detail"):
+        table.add_column(column, justify="right" if column in ("value", "baseline") else "left")
+    known = baseline()
     for result in results:
         mark = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}[result.ok]
-        value = f"{result.value:,.3g}" if abs(result.value) < 1000 else f"{result.value:,.0f}"
-        table.add_row(result.name, value, result.unit, result.target, mark, result.detail)
-    Console(width=None if Console().is_terminal else 160).print(table)
+        before = known.get(result.key)
+        table.add_row(
+            result.name,
+            _number(result.value),
+            result.unit,
+            result.target,
+            mark,
+            "" if before is None else _number(before.value),
+            against(result, before),
+            result.detail,
+        )
+    Console(width=None if Console().is_terminal else 190).print(table)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def save(results: Iterable[Result]) -> Path:

@@ -16,7 +16,7 @@ import pytest
 
 from headrace import compiled
 from headrace.catalog import Catalog, open_catalog
-from headrace.log import swift
+from headrace.host import loads
 from headrace.log.log import Log
 from headrace.store import Store, open_store
 
@@ -56,7 +56,7 @@ def either_way(request: pytest.FixtureRequest) -> Iterator[None]:
 def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """With every load counted as swift (true), or as too slow for the event loop."""
     here: bool = request.param == "on the event loop"
-    monkeypatch.setattr(swift, "SWIFT_S", 60.0 if here else -1.0)
+    monkeypatch.setattr(loads, "HELD_UP_S", 60.0 if here else -1.0)
     return here
 
 

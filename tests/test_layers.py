@@ -13,7 +13,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "compiled", "subjects"}),
     frozenset({"catalog", "store"}),
     frozenset({"log"}),
-    frozenset({"host"}),
+    frozenset({"host", "net"}),
     frozenset({"groups", "regions", "epochs"}),
     frozenset({"api"}),
     frozenset({"cli", "node", "spark", "sim", "testing", "__main__"}),

@@ -100,9 +100,9 @@ def test_appends_of_one_turn_of_the_event_loop_share_a_commit(tmp_path: Path) ->
 def test_a_write_begun_before_the_log_closes_is_finished(catalog_url: str) -> None:
     async def work() -> None:
         async with headrace.open(catalog_url) as hr:
-            written = hr.in_transaction(lambda tx: tx.now_us())
+            written = hr.host.in_transaction(lambda tx: tx.now_us())
         assert await written > 0
-        late = hr.in_transaction(lambda tx: tx.now_us())
+        late = hr.host.in_transaction(lambda tx: tx.now_us())
         with pytest.raises(CatalogClosedError):
             await late
 

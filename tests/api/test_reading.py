@@ -23,7 +23,8 @@ from headrace.errors import (
     UnknownSegmentError,
     UnknownStreamError,
 )
-from headrace.log import cursor, limits, swift
+from headrace.host import loads
+from headrace.log import cursor, limits
 from headrace.log.cursor import Cursor
 from headrace.log.read import Place
 from tests.api.test_client import run, table_of, values_of
@@ -258,7 +259,7 @@ def test_a_read_that_joins_loads_on_a_thread_misses_nothing_and_leaves_no_thread
 ) -> None:
     monkeypatch.setattr(limits, "READ_ROWS", 1)
     monkeypatch.setattr(cursor, "LARGE_BYTES", 1)
-    monkeypatch.setattr(swift, "SWIFT_S", 60.0)
+    monkeypatch.setattr(loads, "HELD_UP_S", 60.0)
 
     def joining() -> bool:
         return any(thread.name == "headrace-join" for thread in threading.enumerate())

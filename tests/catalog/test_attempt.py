@@ -12,7 +12,7 @@ import pytest
 
 from headrace.catalog import Catalog, Tx
 from headrace.catalog.committer import Operation
-from headrace.catalog.sqlite import LOCK_FILE, SWIFT_S, SqliteCatalog
+from headrace.catalog.sqlite import LOCK_FILE, SqliteCatalog
 from tests.catalog.test_commit import Hold, Outcomes, put, stored
 from tests.support import wait_until
 
@@ -28,10 +28,6 @@ def operations(
     outcomes: Outcomes, *writes: Callable[[Tx], object], sync: bool = False
 ) -> list[Operation]:
     return [Operation(write, (), sync, outcomes.of(n)) for n, write in enumerate(writes)]
-
-
-def disk_takes(catalog: SqliteCatalog, seconds: float) -> None:
-    catalog._committer._driver._sync_s = seconds  # type: ignore[attr-defined]
 
 
 def test_small_writes_are_committed_before_the_call_returns(sqlite: SqliteCatalog) -> None:
@@ -71,15 +67,6 @@ def test_the_write_lock_is_free_again_afterwards(sqlite: SqliteCatalog) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
         os.close(lock)
-
-
-def test_a_slow_disk_is_not_waited_for(sqlite: SqliteCatalog) -> None:
-    disk_takes(sqlite, 2 * SWIFT_S)
-    assert not sqlite.attempt(operations(Outcomes(1), put("a"), sync=True))
-    assert sqlite.attempt(operations(Outcomes(1), put("b"), sync=False))
-    disk_takes(sqlite, SWIFT_S / 2)
-    assert sqlite.attempt(operations(Outcomes(1), put("c"), sync=True))
-    assert stored(sqlite) == {"b", "c"}
 
 
 def test_a_closed_catalog_and_a_server_take_no_attempts(

@@ -20,8 +20,9 @@ from headrace import compiled
 from headrace.catalog.streams import KEY_SPACE, Segment, Stream, StreamConfig
 from headrace.errors import InvalidEventError
 from headrace.log import events, limits, message
-from headrace.log.append import Share, Write
+from headrace.log.append import Write
 from headrace.log.routing import Route
+from headrace.log.shares import Share
 from headrace.subjects import SUBJECT_PLAIN_BYTES, key_hash, rules
 
 kernels: Any = compiled.kernels

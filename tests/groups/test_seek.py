@@ -129,7 +129,7 @@ async def seek(hr: headrace.Headrace, kind: Kind, choose: Callable[[int], int]) 
     segments = (await hr.stream(kind.stream)).segments
     floors = {s.number: choose(s.head) for s in segments}
     places = {s.number: (s.id, Progress(floors[s.number])) for s in segments}
-    await hr.in_transaction(lambda tx: kind.seek(tx, places), kind.locks(list(floors)))
+    await hr.host.in_transaction(lambda tx: kind.seek(tx, places), kind.locks(list(floors)))
     return floors
 
 

@@ -8,7 +8,6 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
@@ -26,7 +25,7 @@ async def host_on(folder: Path) -> AsyncIterator[Host]:
 
 def bare() -> Host:
     """One without a log, which clock, timers and tasks do not need."""
-    host = Host(cast(Any, None))
+    host = Host()
     host.start()
     return host
 

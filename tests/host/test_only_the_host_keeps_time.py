@@ -19,7 +19,7 @@ DIRECT = re.compile(
 )
 """Time and tasks that come from elsewhere; a turn of the loop (``sleep(0)``) is neither."""
 
-ALLOWED = 9
+ALLOWED = 7
 """May only fall."""
 
 

@@ -27,6 +27,7 @@ from headrace.errors import (
 from headrace.log import events, limits
 from headrace.log.compact import CompactionPolicy
 from headrace.log.events import Event
+from headrace.log.joined import Joined
 from headrace.log.log import Log, to_batch
 from headrace.log.read import Query
 from headrace.store import Store
@@ -175,12 +176,10 @@ def test_without_a_key_the_chosen_tokens_of_the_subject_decide(log: Log) -> None
 
 def test_positions_follow_the_input(log: Log) -> None:
     create(log, segments=4)
-    write = log.write_of()
-    write.add("s", to_batch([event(n, key=f"k{n}") for n in range(50)]))
-    outcome = log.commit(write)
-    places = write.positions(outcome.placed)
+    joined = Joined(log.write_of(), [("s", event(n, key=f"k{n}")) for n in range(50)])
+    places = [place for own in joined.outcomes(log.commit(joined.write)) for place in own.placed]
     by_place = {(row["segment"], row["offset"]): row["value"] for row in read(log)}
-    assert [by_place[segment, offset] for _, segment, offset in places] == [
+    assert [by_place[place.segment, place.start] for place in places] == [
         str(n).encode() for n in range(50)
     ]
 
@@ -603,7 +602,7 @@ def test_appends_to_several_streams_commit_together(log: Log) -> None:
     assert {spot.stream for spot in outcome.placed} == {"s", "t"}
     assert sorted(numbers(log)) == list(range(7))
     assert sorted(numbers(log, "t")) == list(range(6))
-    assert len(write.positions(outcome.placed)) == 13
+    assert sum(spot.count for spot in outcome.placed) == 13
 
 
 def test_if_one_of_several_streams_refuses_none_is_written(

@@ -18,7 +18,7 @@ from headrace.catalog.streams import (
     Scaling,
 )
 from headrace.log import autoscale
-from headrace.log.autoscale import WINDOWS_S, Load, Merge, Split, decide
+from headrace.log.autoscale import WINDOWS_S, Merge, SegmentLoad, Split, decide
 from headrace.log.log import Log
 from headrace.log.scale import even_ranges
 from tests.log.helpers import create, event, everything, read, table
@@ -32,12 +32,12 @@ def load(
     span: tuple[int, int] = (0, KEY_SPACE),
     age_s: float = DAY_S,
     scaled: bool = False,
-) -> Load:
+) -> SegmentLoad:
     rates = rate if isinstance(rate, tuple) else (float(rate),) * len(WINDOWS_S)
-    return Load(number, *span, age_s, scaled, rates)
+    return SegmentLoad(number, *span, age_s, scaled, rates)
 
 
-def halves(left: float, right: float) -> list[Load]:
+def halves(left: float, right: float) -> list[SegmentLoad]:
     middle = KEY_SPACE // 2
     return [load(left, 0, (0, middle)), load(right, 1, (middle, KEY_SPACE))]
 
@@ -171,9 +171,9 @@ class Day:
                 self.apply(decision)
                 self.changes.append((self.now_s, len(self.segments)))
 
-    def loads(self) -> list[Load]:
+    def loads(self) -> list[SegmentLoad]:
         return [
-            Load(
+            SegmentLoad(
                 number,
                 lo,
                 hi,
@@ -258,7 +258,7 @@ def older_segments(log: Log, by_s: int) -> None:
     )
 
 
-def measured(log: Log) -> list[Load]:
+def measured(log: Log) -> list[SegmentLoad]:
     return log.catalog.read(lambda tx: autoscale.measure(tx, log.stream("s")))
 
 
@@ -334,7 +334,7 @@ def test_a_scaling_done_by_somebody_else_is_no_error(
     )
     real = autoscale.decide
 
-    def late(policy: Scaling, loads: list[Load]) -> list[autoscale.Decision]:
+    def late(policy: Scaling, loads: list[SegmentLoad]) -> list[autoscale.Decision]:
         found = real(policy, loads)
         monkeypatch.setattr(autoscale, "decide", real)
         log.split("s", 0)

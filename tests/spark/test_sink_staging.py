@@ -130,14 +130,14 @@ def test_a_split_between_the_last_look_and_the_commit_is_noticed(
 ) -> None:
     part = stage(log, stream, rows())
     write = StagedWrite(log, [part], "query", 0)
-    prepare, splits = write._prepare, iter([1])
+    prepare, splits = write.prepare, iter([1])
 
     def prepare_then_split() -> None:
         prepare()
         for segment in splits:
             log.split(stream, segment)
 
-    monkeypatch.setattr(write, "_prepare", prepare_then_split)
+    monkeypatch.setattr(write, "prepare", prepare_then_split)
     write.commit()
     found = values(log, stream)
     assert len(found) == len(set(found)) == ROWS

@@ -49,7 +49,7 @@ class BlockingAppender:
 
     def append(self, data: Events) -> None:
         """Append events; returns once they are checked and there is room for more."""
-        while not self.appender.append_from(self._runner.loop, data):
+        while not self.appender.append_from_thread(data):
             self._runner.run(self.appender.room())
 
     def flush(self) -> None:

@@ -21,15 +21,10 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from headrace.api.appender import Appender
-from headrace.api.appends import Apart, Appends, checked
 from headrace.api.housekeeping import Housekeeper
-from headrace.api.publisher import Publisher
 from headrace.api.reading import Reading
-from headrace.catalog import Tx
-from headrace.catalog.committer import Done, Operation, nobody
 from headrace.catalog.producers import Placed
 from headrace.catalog.streams import Fixed, Limits, Retention, Scaling, Stream, StreamConfig
-from headrace.errors import CatalogClosedError, HeadraceError
 from headrace.groups.consumer import ConsumerOptions
 from headrace.groups.deletion import delete_stream
 from headrace.groups.partitioned.groups import Groups
@@ -41,12 +36,11 @@ from headrace.groups.shared.runtime.session import Session
 from headrace.groups.shared.sessions import EXPIRY_MS as SESSION_EXPIRY_MS
 from headrace.groups.shared.sessions import SessionInfo
 from headrace.host import Host, Stage
-from headrace.host.commit import SMALL_BYTES, commit
 from headrace.log import limits
-from headrace.log.append import Outcome, Stale, Write
+from headrace.log.append import Write
 from headrace.log.compact import Compacted, CompactionPolicy
 from headrace.log.cursor import OnDamaged
-from headrace.log.events import Event, Events, Headers, check_event
+from headrace.log.events import Event, Events, Headers, check_event, now_us
 from headrace.log.log import Log, Scaled
 from headrace.log.open import open_log
 from headrace.log.output import Output
@@ -68,6 +62,7 @@ def open(
     housekeeping: bool = True,
     shared: SharedOptions | None = None,
     tls: TLS | None = None,
+    loop_io: bool = True,
 ) -> Headrace:
     """A log on a folder (``"./data"``) or on PostgreSQL (``"postgresql://…"``).
 
@@ -75,10 +70,12 @@ def open(
     folder beside the catalog.  Use the result with ``async with``.  While it is open, one of the
     programs on a catalog applies the retention of its streams; ``housekeeping=False`` leaves that
     to others.  ``shared`` says how this program takes part in shared groups, and with ``tls`` it
-    does so over verified and encrypted connections only.
+    does so over verified and encrypted connections only.  With ``loop_io=False`` the event loop
+    never commits or reads by itself, however quick the disk is; ``HEADRACE_LOOP_IO=0`` in the
+    environment does the same.
     """
     opener = partial(open_log, url, store, store_options=store_options, create=create)
-    return Headrace(opener, housekeeping=housekeeping, shared=shared, tls=tls)
+    return Headrace(opener, housekeeping=housekeeping, shared=shared, tls=tls, loop_io=loop_io)
 
 
 class Headrace:
@@ -91,16 +88,14 @@ class Headrace:
         housekeeping: bool = True,
         shared: SharedOptions | None = None,
         tls: TLS | None = None,
+        loop_io: bool = True,
     ) -> None:
         self._opener = opener
         self._tls = tls
         self._housekeeping = housekeeping
-        self._publisher: Publisher | None = None
         self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
-        self._gathered: list[tuple[Operation, bool]] = []
-        self._appends = Appends()
-        self.host = Host(self)
-        """What this program gives its parts: clock, timers, tasks, threads, news."""
+        self.host = Host(loop_io=loop_io)
+        """What this program gives its parts: clock, timers, tasks, threads, writes, news."""
         self.groups = Groups(self.host)
         """Static and elastic groups: create, change, look at and delete them."""
         self._shared = SharedRuntime(self.host, shared or SharedOptions())
@@ -110,9 +105,7 @@ class Headrace:
             dialled = self._shared.options.dialled
             self._shared.secured = await asyncio.to_thread(Secured, self._tls, dialled)
         await self.host.open(self._opener)
-        self._publisher = Publisher(self)
         self.host.serve(Stage.LEADERS, self._shared)
-        self.host.serve(Stage.PUBLISHER, self._publisher)
         if self._housekeeping:
             self._housekeeper = Housekeeper(self.host)
         return self
@@ -130,7 +123,6 @@ class Headrace:
         try:
             await self.host.close()
         finally:
-            self._publisher = None
             for reading in list(self._readings):
                 reading.wake()
 
@@ -223,14 +215,16 @@ class Headrace:
             )
         )
         if producer is None and sequence is None:
-            return Position(*await self._require_publisher().publish(event))
-        placed = await self.in_thread(self.log.publish, event, producer=producer, sequence=sequence)
+            placed = await self.host.writes.publish(event)
+        else:
+            write = self.log.write_of(producer=producer, sequence=sequence)
+            routes = self.log.routes
+            stream = routes.find(subject)
+            if stream is None:
+                stream = await self.in_thread(routes.stream_for, subject)
+            write.add_events(stream, [event], now_us())
+            placed = (await self.host.commit(write)).placed[0]
         return Position(placed.stream, placed.segment, placed.start)
-
-    def _require_publisher(self) -> Publisher:
-        if self._publisher is None:
-            raise CatalogClosedError("this log is not open; use `async with headrace.open(…)`")
-        return self._publisher
 
     async def append(
         self,
@@ -247,15 +241,8 @@ class Headrace:
         :class:`~headrace.errors.HeadMoved` if somebody else appended there first.
         """
         write = self.log.write_of(producer=producer, sequence=sequence)
-        write.add(stream, await checked(self.host, data), expected=expected_heads)
-        if write.is_plain and expected_heads is None and write.is_small(SMALL_BYTES):
-            try:
-                return await self._appended(write)
-            except Apart:
-                pass
-            except Stale as stale:
-                await self.in_thread(write.again, stale)
-        return (await self.commit(write)).placed
+        write.add(stream, await self.host.writes.checked(data), expected=expected_heads)
+        return (await self.host.commit(write)).placed
 
     def appender(self, stream: str) -> Appender:
         """Append in a loop without waiting for every commit::
@@ -283,10 +270,6 @@ class Headrace:
             tx.append("audit", table)
         """
         return Transaction(self, self.log.write_of(producer=producer, sequence=sequence))
-
-    async def commit(self, write: Write) -> Outcome:
-        """Prepare and commit a write, again if its segments were sealed meanwhile."""
-        return await commit(self.host, write)
 
     # -- reading ------------------------------------------------------------------------
 
@@ -439,106 +422,6 @@ class Headrace:
         """Run something that blocks on one of this log's threads."""
         return await self.host.in_thread(fn, *args, **kwargs)
 
-    def in_transaction(
-        self,
-        fn: Callable[[Tx], T],
-        locks: Iterable[str] = (),
-        *,
-        sync: bool = True,
-        small: bool = False,
-    ) -> asyncio.Future[T]:
-        """Run ``fn`` in a write transaction, in a group with others.
-
-        Writes of one turn of the event loop are handed over together, so that they share a
-        commit and none is being prepared while another one is committed.  What is ``small`` may
-        be committed by the event loop itself, where that is quick.
-        """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def finish(result: T, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
-        self._hand_over_soon()
-        self._close_appends()
-        self._gathered.append((Operation(fn, tuple(locks), sync, finish), small))
-        return future
-
-    async def _appended(self, write: Write) -> tuple[Placed, ...]:
-        """Where a small append is, which shares a commit with all that come in this turn.
-
-        The first of them hands over for all, and goes on with its answer in the same turn.
-        """
-        first = not self._gathered and not self._appends
-        answer = self._appends.add(write)
-        if first:
-            try:
-                await asyncio.sleep(0)
-            finally:
-                self._hand_over()
-        return await answer
-
-    def _hand_over_soon(self) -> None:
-        if not self._gathered and not self._appends:
-            asyncio.get_running_loop().call_soon(self._hand_over)
-
-    def _close_appends(self) -> None:
-        """What comes next is not to overtake the appends that wait here."""
-        self._gathered += [(operation, True) for operation in self._appends.take()]
-
-    def _hand_over(self) -> None:
-        self._close_appends()
-        gathered, self._gathered = self._gathered, []
-        if not gathered:
-            return
-        operations = [operation for operation, _ in gathered]
-        small = self.host.is_open and all(small for _, small in gathered)
-        if small and self.log.catalog.attempt(operations):
-            return
-        for operation in operations:
-            try:
-                self.submit(operation.fn, operation.locks, operation.done, sync=operation.sync)
-            except HeadraceError as error:
-                operation.done(None, error)
-
-    def attempt(
-        self, fn: Callable[[Tx], object], locks: Iterable[str], *, sync: bool = True
-    ) -> Operation | None:
-        """Commit something small at once, if that is quick; None: nothing was done."""
-        operation = Operation(fn, tuple(locks), sync, nobody)
-        return operation if self.log.catalog.attempt([operation]) else None
-
-    def submit(
-        self,
-        fn: Callable[[Tx], object],
-        locks: Iterable[str],
-        done: Done,
-        *,
-        sync: bool = True,
-        small: bool = False,
-    ) -> None:
-        """Queue a write; ``done(result, error)`` is called on the event loop, never at once."""
-        loop = asyncio.get_running_loop()
-        if small:
-
-            def tell_soon(result: object, error: BaseException | None) -> None:
-                loop.call_soon(done, result, error)
-
-            operation = Operation(fn, tuple(locks), sync, tell_soon)
-            if self.log.catalog.attempt([operation]):
-                return
-
-        def tell(result: object, error: BaseException | None) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(done, result, error)
-
-        self.log.catalog.submit(fn, tell, locks=locks, sync=sync)
-
 
 class Transaction(Output):
     """Appends that commit together when the block ends, or not at all."""
@@ -548,6 +431,7 @@ class Transaction(Output):
         self._client = client
 
     async def __aenter__(self) -> Self:
+        await self._begin(self._client.in_thread)
         return self
 
     async def __aexit__(
@@ -557,4 +441,4 @@ class Transaction(Output):
         trace: TracebackType | None,
     ) -> None:
         if kind is None:
-            self.placed = (await self._client.commit(self._write)).placed
+            self.placed = (await self._client.host.commit(self._write)).placed

@@ -1,138 +1,30 @@
 """A read under way, for programs with an event loop.
 
-Where that is swift, blobs are read by the event loop itself, one load at a turn; another thread
-only joins what it fetched.  Files, catalogs elsewhere, and a disk that turns out to be slow are for
-a thread that fetches ahead.
-
-Of a read that ends, the thread goes from one load to the next without being asked for each, until
-``AHEAD`` of them are there.  It bothers the event loop only when somebody waits for one, and then
-with several at a time: both run Python, so whoever wakes the other up has to wait for it.
+Where ``host/loads.py`` allows it, blobs are read by the event loop itself, one load at a turn;
+another thread only joins what it fetched.  Everything else is for threads: while a load is looked
+at, the next one is fetched.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections import deque
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from headrace.host import Host
 from headrace.log.cursor import FileAhead, OnDamaged
 from headrace.log.pipeline import Pipeline
 from headrace.log.read import Query, Reader
-from headrace.log.swift import Swift
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.api.client import Headrace
 
-
-AHEAD = 8
-"""How many loads may be there before they are wanted."""
-
-TOLD_AT_ONCE = 4
-HELD_S = 0.02
-"""The event loop hears of so many loads at a time, or of fewer after a while."""
-
 Load = tuple[pa.RecordBatch | None, dict[int, int]]
 """Events, and where a read goes on after them."""
-
-
-class _Ahead:
-    """Loads that are there before they are wanted, in their order.
-
-    The thread ends its run at an error or at the end of the read too, and goes on from there once
-    that was taken: whoever was told of an error may try again.
-    """
-
-    def __init__(self, host: Host, reader: Reader) -> None:
-        self._host = host
-        self._reader = reader
-        self._loop = host.loop
-        # A long read stays on one thread, and so on one processor with what it has at hand.
-        self._thread = host.clock.executor(1, "headrace-read")
-        self._lock = threading.Lock()
-        self._loads: deque[Load | BaseException] = deque()
-        self._running: Future[None] | None = None
-        self._waiting: list[asyncio.Future[None]] = []
-        self._told_s = 0.0
-        self._closed = False
-
-    async def next(self) -> Load:
-        """The next load; a caller that stops waiting (a timeout) finds it at its next try."""
-        while True:
-            with self._lock:
-                load = self._loads.popleft() if self._loads else None
-                wanted = load is None or _is_more(load)
-                if wanted and not self._closed and self._running is None and self._may_go_on():
-                    self._running = self._thread.submit(self._run)
-                if load is None:
-                    waiting = self._loop.create_future()
-                    self._waiting.append(waiting)
-            if isinstance(load, BaseException):
-                raise load
-            if load is not None:
-                return load
-            await waiting
-
-    def _may_go_on(self) -> bool:
-        return not self._loads or (len(self._loads) < AHEAD and _is_more(self._loads[-1]))
-
-    def _run(self) -> None:
-        going = True
-        while going:
-            load: Load | BaseException
-            try:
-                load = load_of(self._reader)
-            except BaseException as error:
-                load = error
-            with self._lock:
-                self._loads.append(load)
-                going = not self._closed and self._may_go_on()
-                if not going:
-                    self._running = None
-                waiting: list[asyncio.Future[None]] = []
-                if not going or self._is_time_to_tell():
-                    waiting, self._waiting = self._waiting, waiting
-            if waiting and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(_wake, waiting)
-
-    def _is_time_to_tell(self) -> bool:
-        now_s = self._host.now_s()
-        if len(self._loads) < TOLD_AT_ONCE and now_s - self._told_s < HELD_S:
-            return False
-        self._told_s = now_s
-        return True
-
-    async def close(self) -> None:
-        """Wait for the load that is being fetched, if any; there are none after it."""
-        with self._lock:
-            self._closed = True
-            running = self._running
-        if running is not None:
-            await asyncio.wait([asyncio.wrap_future(running)])
-        self._thread.shutdown(wait=False)
-
-
-def load_of(reader: Reader, *, brief: bool = False) -> Load:
-    return reader.next(brief=brief), reader.positions
-
-
-def _is_more(load: Load | BaseException) -> bool:
-    """Whether there may be another after it."""
-    return not isinstance(load, BaseException) and load[0] is not None
-
-
-def _wake(waiting: list[asyncio.Future[None]]) -> None:
-    for future in waiting:
-        if not future.done():
-            future.set_result(None)
 
 
 class Reading:
@@ -147,14 +39,13 @@ class Reading:
         self._on_damaged = on_damaged
         self._reader: Reader | None = None
         self._pipeline: Pipeline | None = None
-        self._ahead: _Ahead | None = None
         self._next_load: asyncio.Future[Load] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._unsubscribe: Callable[[], None] | None = None
         self._given: dict[int, int] = {}
         self._caught_up = False
-        self._swift = Swift(client.log.catalog)
+        self._loads = client.host.loads
 
     @property
     def positions(self) -> dict[int, int]:
@@ -200,58 +91,63 @@ class Reading:
         self._reader = reader
 
     async def _next(self) -> pa.RecordBatch | None:
-        """The load that was fetched ahead, or the next one."""
-        assert self._reader is not None
-        if self._query.follow:
-            return self._returned(await self._follow())
-        if self._swift.on:
-            # Between two loads it is everybody else's turn.
-            await asyncio.sleep(0)
-            load = self._load_here()
+        """The next load, or the one that was fetched ahead."""
+        if self._next_load is None:
+            load = await self._read_here()
             if load is not None:
                 return self._returned(load)
-        if self._ahead is None:
             self._end_pipeline()
-            self._ahead = _Ahead(self._client.host, self._reader)
-        self._news.clear()
-        return self._returned(await self._ahead.next())
-
-    def _load_here(self) -> Load | None:
-        """The next load, read on the event loop; None if a thread has to."""
-        reader = self._reader
-        assert reader is not None
-        if self._pipeline is None and self._query.limit is None:
-            self._pipeline = Pipeline(reader)
-        read = partial(reader.next, brief=True) if self._pipeline is None else self._pipeline.next
-        try:
-            return self._swift.load(read), reader.positions
-        except FileAhead:
-            self._swift.on = False
-            return None
-
-    def _end_pipeline(self) -> None:
-        if self._pipeline is not None:
-            self._pipeline.close()
-            self._pipeline = None
-
-    async def _follow(self) -> Load:
-        assert self._reader is not None
-        if self._next_load is None:
-            self._news.clear()
-            if self._caught_up and self._client.log.catalog.quick:
-                # News of a few events: to read them takes no longer than to ask a thread to.
-                with suppress(FileAhead):
-                    return load_of(self._reader, brief=True)
-            loading = self._client.in_thread(load_of, self._reader)
-            self._next_load = self._client.host.spawn(loading, awaited=True)
-        # Shielded: a caller that stops waiting (a timeout) finds the batch at its next try.
+            self._fetch()
+        assert self._next_load is not None
+        # Shielded: a caller that stops waiting (a timeout) finds the load at its next try.
         try:
             load = await asyncio.shield(self._next_load)
         except Exception:
             self._next_load = None
             raise
         self._next_load = None
-        return load
+        if load[0] is not None and not self._query.follow:
+            self._fetch()
+        return self._returned(load)
+
+    def _fetch(self) -> None:
+        """Have a thread fetch the next load."""
+        self._news.clear()
+        loading = self._client.in_thread(self._load_all)
+        self._next_load = self._client.host.spawn(loading, awaited=True)
+
+    def _load_all(self) -> Load:
+        assert self._reader is not None
+        return self._loads.read_all(self._reader.next), self._reader.positions
+
+    async def _read_here(self) -> Load | None:
+        """The next load, read on the event loop; None if a thread has to."""
+        if not self._loads.may_read:
+            return None
+        if not self._query.follow:
+            # Between two loads it is everybody else's turn.
+            await asyncio.sleep(0)
+        elif not self._caught_up:
+            return None
+        # Of a read that follows it is news of a few events.
+        self._news.clear()
+        with suppress(FileAhead):
+            return self._load_here()
+        return None
+
+    def _load_here(self) -> Load:
+        reader = self._reader
+        assert reader is not None
+        query = self._query
+        if self._pipeline is None and query.limit is None and not query.follow:
+            self._pipeline = Pipeline(reader)
+        read = partial(reader.next, brief=True) if self._pipeline is None else self._pipeline.next
+        return self._loads.read(read), reader.positions
+
+    def _end_pipeline(self) -> None:
+        if self._pipeline is not None:
+            self._pipeline.close()
+            self._pipeline = None
 
     def _returned(self, load: Load) -> pa.RecordBatch | None:
         batch, self._given = load
@@ -274,9 +170,6 @@ class Reading:
             loading, self._next_load = self._next_load, None
             await asyncio.wait([loading])
         self._end_pipeline()
-        if self._ahead is not None:
-            ahead, self._ahead = self._ahead, None
-            await ahead.close()
 
     async def __aenter__(self) -> Self:
         return self

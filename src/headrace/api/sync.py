@@ -50,6 +50,7 @@ def open(
     create: bool = True,
     housekeeping: bool = True,
     shared: SharedOptions | None = None,
+    loop_io: bool = True,
     tls: TLS | None = None,
 ) -> Headrace:
     """As :func:`headrace.open`, for use with ``with``."""
@@ -61,6 +62,7 @@ def open(
             create=create,
             housekeeping=housekeeping,
             shared=shared,
+            loop_io=loop_io,
             tls=tls,
         )
     )
@@ -150,7 +152,8 @@ class Headrace:
     set_compaction = _mirror(client.Headrace.set_compaction)
     sweep = _mirror(client.Headrace.sweep)
 
-    # These two wait for a commit and nothing else, so they do it on the caller's thread.
+    # These two wait for a commit and nothing else, so they do it on the caller's thread; not while
+    # events of an appender are on their way, which they would overtake.
 
     def publish(
         self,
@@ -165,15 +168,11 @@ class Headrace:
         sequence: int | None = None,
     ) -> Position:
         """Publish one event to the stream that captures its subject; durable when this returns."""
-        event = Event(
-            subject=subject,
-            value=value,
-            key=key,
-            headers=headers,
-            timestamp=timestamp,
-            epoch=epoch,
-        )
-        placed = self.client.log.publish(event, producer=producer, sequence=sequence)
+        details: Any = {"key": key, "headers": headers, "timestamp": timestamp, "epoch": epoch}
+        once: Any = {"producer": producer, "sequence": sequence}
+        if self.client.host.writes.busy:
+            return self.run(self.client.publish(subject, value, **details, **once))
+        placed = self.client.log.publish(Event(subject=subject, value=value, **details), **once)
         return Position(placed.stream, placed.segment, placed.start)
 
     def append(
@@ -186,9 +185,10 @@ class Headrace:
         expected_heads: Mapping[int, int] | None = None,
     ) -> tuple[Placed, ...]:
         """Append an event, an iterable of them or an Arrow table; all or nothing."""
-        return self.client.log.append(
-            stream, data, producer=producer, sequence=sequence, expected_heads=expected_heads
-        )
+        once: Any = {"producer": producer, "sequence": sequence, "expected_heads": expected_heads}
+        if self.client.host.writes.busy:
+            return self.run(self.client.append(stream, data, **once))
+        return self.client.log.append(stream, data, **once)
 
     def appender(self, stream: str) -> BlockingAppender:
         """Append in a loop without waiting for every commit::

@@ -40,7 +40,8 @@ class Catalog(ABC):
     """Whether it looks at the names of locks; otherwise they need not be made up."""
 
     quick: bool
-    """Whether a small read takes no longer than a change of thread."""
+    """Whether it is on this machine, so that reads and commits may be as quick as a change of
+    thread."""
 
     def __init__(self) -> None:
         self.notifier = Notifier()
@@ -67,9 +68,10 @@ class Catalog(ABC):
         self._committer.submit(Operation(fn, tuple(locks), sync, done))
 
     def attempt(self, operations: list[Operation]) -> bool:
-        """Commit small writes now, on this thread, if that takes no longer than to queue them.
+        """Commit writes now, on this thread, if nobody has to be waited for.
 
-        False means that nothing was done and that they have to be queued.
+        False means that nothing was done and that they have to be queued.  Whether the disk is
+        quick enough for that is for the caller to judge.
         """
         return self._committer.attempt(operations)
 

@@ -7,8 +7,8 @@ rolled back alone.  Nobody hears of success before the commit has returned.
 
 A caller that waits anyway (``run``) and finds nobody at work commits by itself, which spares it
 two changes of thread.  So does an event loop with something small (``attempt``), if nobody else
-wants to write and the disk is quick: a change of thread takes longer than such a commit.
-``_turn`` is held by whoever commits.
+wants to write: a change of thread takes longer than such a commit.  ``_turn`` is held by whoever
+commits.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class WriteDriver(ABC):
         """Wait for this process's turn to write (fair between processes)."""
 
     @abstractmethod
-    def swift(self, sync: bool) -> bool:
-        """Whether a small commit would be over sooner than a change of thread; asked right before
-        one.  Nobody else is writing, in any process."""
+    def try_gate(self) -> bool:
+        """Enter the gate, for the one commit that follows, if that takes no waiting and the commit
+        will leave nothing else to do; never where a server has to be waited for."""
 
     @abstractmethod
     def begin(self, locks: Iterable[str], sync: bool) -> Tx: ...
@@ -162,14 +162,13 @@ class Committer:
         return future.result()
 
     def attempt(self, operations: list[Operation]) -> bool:
-        """Commit small writes on this thread if that is quick; false: nothing was done."""
+        """Commit on this thread if nobody has to be waited for; false: nothing was done."""
         if not self._turn.acquire(blocking=False):
             return False
         try:
             if self._closed or self._queued:
                 return False
-            sync = any(operation.sync for operation in operations)
-            if not self.inline and not self._driver.swift(sync):
+            if not self.inline and not self._driver.try_gate():
                 return False
             self._process(operations, gather=False)
             return True

@@ -226,8 +226,7 @@ class _Writer(WriteDriver):
     def gate(self) -> Iterator[None]:
         yield
 
-    def swift(self, sync: bool) -> bool:
-        del sync
+    def try_gate(self) -> bool:
         return False  # the server is waited for, which an event loop must not do
 
     def begin(self, locks: Iterable[str], sync: bool) -> Tx:

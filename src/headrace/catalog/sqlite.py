@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import math
 import os
 import sqlite3
 import threading
@@ -57,10 +56,6 @@ CHECKPOINT_REST = 150
 """So few frames are left to the committer, unless it writes faster than they are copied."""
 CHECKPOINT_ROUNDS = 3
 WAL_BYTES_MAX = 64 * 1024 * 1024
-SWIFT_S = 0.001
-"""A commit that takes less may be made by an event loop itself: so long it may be held up."""
-SWIFT_OVER = 8
-"""Over about so many commits that is judged."""
 
 _opened: Counter[str] = Counter()
 """How often this process has each file open."""
@@ -166,16 +161,13 @@ class _Writer(WriteDriver):
         self._tx = SqliteTx(self._connection, clock)
         self._gate = _Gate(folder / LOCK_FILE)
         self._sync: bool | None = None
-        self._sync_s = math.inf
-        """How long a commit that waits for the disk took lately."""
         self._checkpointer = _Checkpointer(folder / FILE)
 
     def gate(self) -> _Gate:
         return self._gate
 
-    def swift(self, sync: bool) -> bool:
-        quick = not sync or self._sync_s < SWIFT_S
-        return quick and self._checkpointer.at_rest and self._gate.try_enter()
+    def try_gate(self) -> bool:
+        return self._checkpointer.at_rest and self._gate.try_enter()
 
     def begin(self, locks: Iterable[str], sync: bool) -> Tx:
         del locks
@@ -197,15 +189,7 @@ class _Writer(WriteDriver):
 
     def commit(self, channels: set[str]) -> None:
         del channels
-        if not self._sync:
-            self._connection.execute("COMMIT")
-            return
-        began = time.perf_counter()
         self._connection.execute("COMMIT")
-        took_s = time.perf_counter() - began
-        if self._sync_s is math.inf:
-            self._sync_s = took_s
-        self._sync_s += (took_s - self._sync_s) / SWIFT_OVER
 
     def rollback(self) -> None:
         if self._connection.in_transaction:

@@ -33,7 +33,7 @@ class Mapping:
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """Some rows of a file, and how far along the file they bring us."""
 
     events: pa.RecordBatch
@@ -46,7 +46,7 @@ class Source:
     """A file that is open; ``size`` is in rows or in bytes, as is ``done`` of its parts."""
 
     size: int
-    parts: Iterator[Part]
+    parts: Iterator[FilePart]
 
 
 @contextmanager
@@ -69,14 +69,14 @@ def open_file(path: Path, mapping: Mapping, *, as_text: bool) -> Iterator[Source
         raise InvalidInputError(f"{path} cannot be read on: {reason}") from error
 
 
-def _parquet_parts(parquet: pq.ParquetFile, mapping: Mapping) -> Iterator[Part]:
+def _parquet_parts(parquet: pq.ParquetFile, mapping: Mapping) -> Iterator[FilePart]:
     row = 0
     for batch in parquet.iter_batches(PART_ROWS):
-        yield Part(_events(batch, mapping, row), row, row + batch.num_rows)
+        yield FilePart(_events(batch, mapping, row), row, row + batch.num_rows)
         row += batch.num_rows
 
 
-def _csv_parts(raw: IO[bytes], name: str, mapping: Mapping, as_text: bool) -> Iterator[Part]:
+def _csv_parts(raw: IO[bytes], name: str, mapping: Mapping, as_text: bool) -> Iterator[FilePart]:
     stream: Any = pa.PythonFile(raw, mode="r")
     if name.endswith(".gz"):
         stream = pa.CompressedInputStream(stream, "gzip")
@@ -99,7 +99,7 @@ def _csv_parts(raw: IO[bytes], name: str, mapping: Mapping, as_text: bool) -> It
             # The reader runs ahead; how far along these rows are is known by their block.
             done = raw.tell() if name.endswith(".gz") else number * CSV_BLOCK_BYTES
             if batch.num_rows:
-                yield Part(_events(batch, mapping, row), row, done)
+                yield FilePart(_events(batch, mapping, row), row, done)
                 row += batch.num_rows
     except pa.ArrowInvalid as error:
         reason = str(error).split("\n", 1)[0]

@@ -16,55 +16,25 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from headrace.catalog import Tx
-from headrace.catalog.committer import Operation
 from headrace.errors import CatalogClosedError
 from headrace.host.clock import Clock, clock_of
+from headrace.host.loads import Loads
 from headrace.host.news import News
+from headrace.host.packages import Told
 from headrace.host.services import Service, Services, Stage
 from headrace.host.tasks import Tasks
 from headrace.host.timers import Timer, Timers
+from headrace.host.writes import Writes
+from headrace.log.append import Outcome, Write
 from headrace.log.log import Log
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 THREADS = 8
-
-
-class Writes(Protocol):
-    """The way to the committer."""
-
-    def in_transaction(
-        self,
-        fn: Callable[[Tx], T],
-        locks: Iterable[str] = (),
-        *,
-        sync: bool = True,
-        small: bool = False,
-    ) -> asyncio.Future[T]:
-        """See :meth:`Host.in_transaction`."""
-        ...
-
-    def attempt(
-        self, fn: Callable[[Tx], object], locks: Iterable[str], *, sync: bool = True
-    ) -> Operation | None:
-        """See :meth:`Host.attempt`."""
-        ...
-
-    def submit(
-        self,
-        fn: Callable[[Tx], object],
-        locks: Iterable[str],
-        done: Callable[[Any, BaseException | None], None],
-        *,
-        sync: bool = True,
-        small: bool = False,
-    ) -> None:
-        """See :meth:`Host.submit`."""
-        ...
 
 
 class Host:
@@ -77,12 +47,14 @@ class Host:
     now_s: Callable[[], float]
     """The same clock in seconds; timers are set by it."""
 
-    def __init__(self, writes: Writes) -> None:
-        self._writes = writes
+    def __init__(self, *, loop_io: bool = True) -> None:
+        self._loop_io = loop_io
         self.clock = Clock()
         self._numbers = itertools.count()
         self._groups: weakref.WeakValueDictionary[int, Tasks] = weakref.WeakValueDictionary()
         self._log: Log | None = None
+        self._loads: Loads | None = None
+        self._writes: Writes | None = None
         self._pool: Executor | None = None
         self.services = Services()
         self.parts: dict[object, Any] = {}
@@ -113,6 +85,9 @@ class Host:
             log.catalog.drive(self.clock.wall_us)
         log.catalog.serve_on(self.loop)
         self._log = log
+        self._loads = Loads(log.catalog, loop_io=self._loop_io, driven=self.clock.driven)
+        self._writes = Writes(log, self._loads, self.in_thread)
+        self.serve(Stage.WRITES, self._writes)
 
     async def close(self) -> None:
         """Close the services in their order, and then what they ran on."""
@@ -139,8 +114,22 @@ class Host:
     def log(self) -> Log:
         """The synchronous log underneath, for threads and Spark tasks."""
         if self._log is None:
-            raise CatalogClosedError("this log is not open; use `async with headrace.open(…)`")
+            raise _not_open()
         return self._log
+
+    @property
+    def loads(self) -> Loads:
+        """What the event loop may do by itself."""
+        if self._loads is None:
+            raise _not_open()
+        return self._loads
+
+    @property
+    def writes(self) -> Writes:
+        """The queue in front of the committer."""
+        if self._writes is None:
+            raise _not_open()
+        return self._writes
 
     def serve(self, stage: Stage, service: Service) -> None:
         """Close a service at this stage of the end."""
@@ -188,7 +177,7 @@ class Host:
     async def in_thread(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run something that blocks on one of this program's threads."""
         if self._pool is None:
-            raise CatalogClosedError("this log is not open; use `async with headrace.open(…)`")
+            raise _not_open()
         return await self.loop.run_in_executor(self._pool, partial(fn, *args, **kwargs))
 
     # -- news ---------------------------------------------------------------------------
@@ -217,23 +206,24 @@ class Host:
 
         What is ``small`` may be committed by the event loop itself, where that is quick.
         """
-        return self._writes.in_transaction(fn, locks, sync=sync, small=small)
-
-    def attempt(
-        self, fn: Callable[[Tx], object], locks: Iterable[str], *, sync: bool = True
-    ) -> Operation | None:
-        """Commit something small at once, if that is quick: its result or error is in what is
-        returned.  None means that nothing was done."""
-        return self._writes.attempt(fn, locks, sync=sync)
+        return self.writes.transact(fn, locks, sync=sync, small=small)
 
     def submit(
         self,
         fn: Callable[[Tx], object],
         locks: Iterable[str],
-        done: Callable[[Any, BaseException | None], None],
+        told: Told,
         *,
         sync: bool = True,
         small: bool = False,
     ) -> None:
-        """Queue a write; ``done(result, error)`` is called on the event loop, never at once."""
-        self._writes.submit(fn, locks, done, sync=sync, small=small)
+        """As ``in_transaction``; calls back on the event loop, never at once."""
+        self.writes.submit(fn, locks, told, sync=sync, small=small)
+
+    async def commit(self, write: Write) -> Outcome:
+        """Append what a write holds, in line with all other events of this program."""
+        return await self.writes.commit(write)
+
+
+def _not_open() -> CatalogClosedError:
+    return CatalogClosedError("this log is not open; use `async with headrace.open(…)`")

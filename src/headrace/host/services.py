@@ -24,8 +24,8 @@ class Stage(IntEnum):
     """Hear the last of members here and elsewhere, and give up what they lead."""
     CHORES = 4
     """What goes on in the background."""
-    PUBLISHER = 5
-    """Whatever was published by any of the above."""
+    WRITES = 5
+    """Whatever was written by any of the above."""
 
 
 class Service(Protocol):

@@ -10,14 +10,14 @@ and the write is prepared again with the new segments.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
+from typing import Protocol, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from zlib_ng.zlib_ng import crc32
 
 from headrace import compiled
 from headrace.catalog import Tx, batches, producers, streams
@@ -31,14 +31,14 @@ from headrace.errors import (
     UnknownSegmentError,
 )
 from headrace.log import events, files, limits
+from headrace.log.events import Event
 from headrace.log.message import form_of
-from headrace.log.one_event import Single
+from headrace.log.one_event import Single, single
 from headrace.log.routing import Route, Routes
+from headrace.log.shares import Part, Share, inline, share_of_blob
 from headrace.store import Store
 from headrace.subjects import check_name
-from headrace.subjects.columns import largest
 
-ATTEMPTS_MAX = 1000
 TOGETHER_MAX = 50
 """Batches in one statement; databases bound the number of its parameters."""
 
@@ -51,26 +51,30 @@ class Stale(HeadraceError):
         self.stream = stream
 
 
-class Share(msgspec.Struct, frozen=True):
-    """What one segment gets of an append; ``order`` are the input rows in their new order."""
-
-    segment: int
-    segment_id: int
-    count: int
-    order: npt.NDArray[np.int64] | bytes | None
-    batches: tuple[NewBatch, ...]
-
-    @property
-    def rows(self) -> npt.NDArray[np.int64] | None:
-        """The same as numbers, which few ask for; None if the share has all rows as they came."""
-        return None if self.order is None else np.frombuffer(self.order, np.int64)
-
-
 class Outcome(msgspec.Struct, frozen=True):
     """Where the events are; on a ``repeat`` where they have been since the first time."""
 
     placed: tuple[Placed, ...]
     repeat: bool
+
+
+class _Answer(Protocol):
+    @property
+    def repeat(self) -> bool: ...
+
+
+R = TypeVar("R", bound=_Answer, covariant=True)
+
+
+class Committable(Protocol[R]):
+    """What :meth:`Log.commit` commits: a ``Write``, or something around one with the same calls."""
+
+    @property
+    def locks(self) -> Iterable[str]: ...
+    def prepare(self) -> None: ...
+    def run(self, tx: Tx) -> R: ...
+    def again(self, stale: Stale) -> None: ...
+    def discard(self) -> None: ...
 
 
 class Pending:
@@ -114,6 +118,11 @@ class Pending:
         self.route: Route | None = None
         self.shares: tuple[Share, ...] = ()
 
+    @property
+    def joins(self) -> bool:
+        """Whether it may become one batch with others."""
+        return self.is_small and self.expected is None and self.pinned is None
+
 
 class _Lone(Pending):
     """One event, encoded already, for the stream that captures its subject."""
@@ -125,6 +134,7 @@ class _Lone(Pending):
         self.captured = True
         self.single = single
         self.rows = 1
+        self.is_small = False
         self.size_bytes = len(single.blob)
         self.expected = None
         self.pinned = None
@@ -152,10 +162,9 @@ class Write:
         self._files_since = 0.0
         self._producer, self._sequence = _check_producer(producer, sequence)
         self.transaction = False
-
-    def empty(self) -> Write:
-        """Another write to the same log."""
-        return Write(self._routes, self._store, self._prefix)
+        self.stage: Callable[[Tx], None] | None = None
+        """Runs first in the same transaction; what it raises undoes both."""
+        self.stage_locks: Iterable[str] = ()
 
     def add(
         self,
@@ -172,25 +181,33 @@ class Write:
         """
         self._pending.append(Pending(stream, batch, expected, segment, captured))
 
-    def add_single(self, stream: str, single: Single) -> None:
-        """Append one event to the stream that was found by its subject."""
-        self._pending.append(_Lone(stream, single))
+    def add_events(self, stream: str, found: Sequence[Event], now: int) -> None:
+        """Append checked events to the stream that was found by their subjects."""
+        lone = single(found[0], now) if len(found) == 1 else None
+        if lone is None:
+            self.add(stream, events.batch_of(found, now), captured=True)
+        else:
+            self._pending.append(_Lone(stream, lone))
 
     # -- before the transaction ---------------------------------------------------------
 
-    def is_small(self, size_bytes: int) -> bool:
-        """Whether preparing takes no I/O and next to no time."""
-        left = size_bytes
-        for pending in self._pending:
-            left -= pending.size_bytes
-            if left < 0 or (pending.route is None and not self._routes.is_known(pending.stream)):
-                return False
-        return True
+    @property
+    def is_routed(self) -> bool:
+        """Whether preparing takes no question to the catalog."""
+        known = self._routes.is_known
+        return all(p.route is not None or known(p.stream) for p in self._pending)
+
+    @property
+    def size_bytes(self) -> int:
+        """How much it holds."""
+        return sum(pending.size_bytes for pending in self._pending)
 
     @property
     def is_plain(self) -> bool:
-        """Whether this is one append that may go together with others."""
-        return self._producer is None and not self.transaction and len(self._pending) == 1
+        """Whether this is one small append that may go together with others."""
+        if self._producer is not None or self.transaction or self.stage is not None:
+            return False
+        return len(self._pending) == 1 and self._pending[0].joins
 
     @property
     def plain(self) -> Pending:
@@ -199,9 +216,19 @@ class Write:
         return pending
 
     @property
+    def stream_names(self) -> set[str]:
+        """To which streams it appends."""
+        return {pending.stream for pending in self._pending}
+
+    @property
     def shares(self) -> list[tuple[Share, ...]]:
         """What the segments get of every append, once it is prepared."""
         return [pending.shares for pending in self._pending]
+
+    @property
+    def has_files(self) -> bool:
+        """Whether there are files of it to remove if it does not happen."""
+        return bool(self._files)
 
     def prepare(self) -> None:
         """Route and encode what is not prepared yet; writes files, touches no catalog rows."""
@@ -226,7 +253,9 @@ class Write:
 
     def _shares(self, route: Route, pending: Pending) -> list[Share]:
         if pending.single is not None:
-            return [_share_of_one(route, pending.single)]
+            one = pending.single
+            segment = route.segments[route.segment_of(one.key, one.subject)]
+            return [share_of_blob(segment, 1, one.ts_us, one.layout, one.blob, None)]
         batch = pending.batch
         if batch.num_rows == 0:
             return []
@@ -241,7 +270,11 @@ class Write:
         return self._compiled_shares(route, pending, b"") or self._sorted_shares(route, pending)
 
     def _compiled_shares(self, route: Route, pending: Pending, prefix: bytes) -> list[Share] | None:
-        """All in one pass, for plain events that go into the catalog; all begin with a prefix."""
+        """All in one pass, for plain events that go into the catalog; all begin with a prefix.
+
+        1,000 events of 100 bytes for 4 segments take 56 us; 191 us if only their hashes are
+        compiled and Arrow sorts and encodes them, of a commit of 1 ms.
+        """
         kernels = compiled.kernels
         if kernels is None or not pending.is_small or pending.rows < 2 or len(route.segments) < 2:
             return None
@@ -252,7 +285,7 @@ class Write:
             return None
         found = kernels.split(columns, prefix, hashed, route.limits, route.partitions, form)
         return found and [
-            _share_of_blob(route.segments[index], rows, latest, pending.layout, blob, order)
+            share_of_blob(route.segments[index], rows, latest, pending.layout, blob, order)
             for index, rows, latest, blob, order in found
         ]
 
@@ -290,9 +323,9 @@ class Write:
             part = Part(pending.batch, pending.layout, events.stamps_of(pending.batch))
         made: tuple[NewBatch, ...]
         if pending.is_small or part.rows == 1 or part.batch.nbytes <= limits.INLINE_BYTES:
-            made = (_inline(segment.id, part),)
+            made = (inline(segment.id, part),)
         elif self._store is None:
-            made = tuple(_inline(segment.id, piece) for piece in part.cut(limits.INLINE_BYTES))
+            made = tuple(inline(segment.id, piece) for piece in part.cut(limits.INLINE_BYTES))
         else:
             pieces = part.cut(limits.FILE_BYTES)
             made = tuple(self._file(route, segment, piece) for piece in pieces)
@@ -324,12 +357,14 @@ class Write:
         found = [streams.lock(p.route.stream.id) for p in self._pending if p.route is not None]
         if self._producer is not None:
             found.append(producers.lock(self._scope, self._producer))
-        return found
+        return [*found, *self.stage_locks]
 
     def run(self, tx: Tx) -> Outcome:
         """Take offsets and record the batches; runs in the catalog's write transaction."""
         if self._files and time.monotonic() - self._files_since > limits.APPEND_DEADLINE_S:
             raise Stale(self._pending[0].stream)
+        if self.stage is not None:
+            self.stage(tx)
         if self._producer is not None and self._sequence is not None:
             original = producers.seen(tx, self._scope, self._producer, self._sequence)
             if original is not None:
@@ -381,21 +416,6 @@ class Write:
                 self._store.delete(path)
             except StoreError:
                 continue
-
-    def positions(self, placed: tuple[Placed, ...]) -> list[tuple[str, int, int]]:
-        """(stream, segment, offset) of every input row, in input order; not for a repeat."""
-        found: list[tuple[str, int, int]] = []
-        spots = iter(placed)
-        for pending in self._pending:
-            where: list[tuple[str, int, int]] = [("", 0, 0)] * pending.rows
-            for share in pending.shares:
-                spot = next(spots)
-                rows = share.rows
-                places = range(spot.count) if rows is None else rows.tolist()
-                for at, row in enumerate(places):
-                    where[row] = (spot.stream, spot.segment, spot.start + at)
-            found.extend(where)
-        return found
 
 
 def _place(tx: Tx, pending: Pending) -> list[Placed]:
@@ -449,69 +469,3 @@ def _check_producer(producer: str | None, sequence: int | None) -> tuple[str | N
     if not isinstance(sequence, int) or not 0 <= sequence < 1 << 62:
         raise InvalidInputError(f"sequence {sequence!r} is not a number from 0 to 2**62 - 1")
     return check_name(producer, "producer"), sequence
-
-
-# --- encoding ------------------------------------------------------------------------------
-
-
-class Part:
-    """Some rows on their way into one batch, with what the catalog records of them."""
-
-    __slots__ = ("batch", "layout", "markers", "max_ts_us", "rows")
-
-    def __init__(self, batch: pa.RecordBatch, layout: int, stamps: npt.NDArray[np.int64]) -> None:
-        self.batch = batch
-        self.layout = layout
-        self.rows = len(stamps)
-        self.max_ts_us = int(largest(stamps) if self.rows > 1 else stamps[0])
-        self.markers = events.marker_rows(batch) if layout & events.MARKER_BIT else ()
-
-    def cut(self, target_bytes: int) -> list[Part]:
-        """The same in parts of about ``target_bytes``."""
-        size_bytes = self.batch.nbytes
-        if size_bytes <= target_bytes or self.rows == 1:
-            return [self]
-        count = min(self.rows, -(-size_bytes // target_bytes))
-        step = -(-self.rows // count)
-        slices = [self.batch.slice(at, step) for at in range(0, self.rows, step)]
-        return [Part(piece, self.layout, events.stamps_of(piece)) for piece in slices]
-
-
-def _share_of_one(route: Route, single: Single) -> Share:
-    segment = route.segments[route.segment_of(single.key, single.subject)]
-    return _share_of_blob(segment, 1, single.ts_us, single.layout, single.blob, None)
-
-
-def _share_of_blob(
-    segment: streams.Segment,
-    rows: int,
-    max_ts_us: int,
-    layout: int,
-    blob: bytes,
-    order: bytes | None,
-) -> Share:
-    """The share of an encoded batch."""
-    new = NewBatch(
-        segment_id=segment.id,
-        rows=rows,
-        size_bytes=len(blob),
-        max_ts_us=max_ts_us,
-        layout=layout,
-        checksum=crc32(blob),
-        data=blob,
-    )
-    return Share(segment.number, segment.id, rows, order, (new,))
-
-
-def _inline(segment_id: int, part: Part) -> NewBatch:
-    blob = events.encode_blob(part.batch)
-    return NewBatch(
-        segment_id=segment_id,
-        rows=part.rows,
-        size_bytes=blob.nbytes,
-        max_ts_us=part.max_ts_us,
-        layout=part.layout,
-        checksum=crc32(blob),
-        data=blob,
-        markers=part.markers,
-    )

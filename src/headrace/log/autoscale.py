@@ -36,7 +36,7 @@ COLD = 0.5
 REST_S = 600
 
 
-class Load(msgspec.Struct, frozen=True):
+class SegmentLoad(msgspec.Struct, frozen=True):
     """How much an open segment took: ``rates`` per second over each of ``WINDOWS_S``."""
 
     number: int
@@ -68,7 +68,7 @@ class Merge(msgspec.Struct, frozen=True, tag=True):
 Decision = Split | Merge
 
 
-def decide(policy: Scaling, loads: Sequence[Load]) -> list[Decision]:
+def decide(policy: Scaling, loads: Sequence[SegmentLoad]) -> list[Decision]:
     """What to do now, for the open segments of one stream."""
     if isinstance(policy, Fixed):
         return []
@@ -100,7 +100,7 @@ def decide(policy: Scaling, loads: Sequence[Load]) -> list[Decision]:
     return decisions
 
 
-def _hot(policy: ByEvents | ByBytes, load: Load, unit: str, most: int) -> Split | None:
+def _hot(policy: ByEvents | ByBytes, load: SegmentLoad, unit: str, most: int) -> Split | None:
     # A single hot key cannot be cut: its segment ends up as narrow as the key, and stays.
     most = min(most, policy.factor, load.range_hi - load.range_lo)
     if most < 2:
@@ -114,29 +114,29 @@ def _hot(policy: ByEvents | ByBytes, load: Load, unit: str, most: int) -> Split 
     return None
 
 
-def _cold(policy: ByEvents | ByBytes, load: Load) -> bool:
+def _cold(policy: ByEvents | ByBytes, load: SegmentLoad) -> bool:
     return load.age_s >= WINDOWS_S[-1] and all(
         rate < COLD * policy.target_per_s for rate in load.rates
     )
 
 
-def _neighbours(loads: Sequence[Load]) -> list[tuple[Load, Load]]:
+def _neighbours(loads: Sequence[SegmentLoad]) -> list[tuple[SegmentLoad, SegmentLoad]]:
     ordered = sorted(loads, key=lambda load: load.range_lo)
     return [(left, right) for left, right in pairwise(ordered) if left.range_hi == right.range_lo]
 
 
-def _stays_below(policy: ByEvents | ByBytes, left: Load, right: Load) -> bool:
+def _stays_below(policy: ByEvents | ByBytes, left: SegmentLoad, right: SegmentLoad) -> bool:
     return all(a + b < policy.target_per_s for a, b in zip(left.rates, right.rates, strict=True))
 
 
-def measure(tx: Tx, stream: Stream) -> list[Load]:
+def measure(tx: Tx, stream: Stream) -> list[SegmentLoad]:
     """The loads of a stream's open segments, from what its log holds."""
     now_us = tx.now_us()
     by_bytes = isinstance(stream.config.scaling, ByBytes)
     return [_measure(tx, segment, now_us, by_bytes) for segment in stream.open_segments]
 
 
-def _measure(tx: Tx, segment: Segment, now_us: int, by_bytes: bool) -> Load:
+def _measure(tx: Tx, segment: Segment, now_us: int, by_bytes: bool) -> SegmentLoad:
     rates = []
     for window_s in WINDOWS_S:
         first = batches.first_by_append_time(tx, segment, now_us - window_s * 1_000_000)
@@ -147,7 +147,7 @@ def _measure(tx: Tx, segment: Segment, now_us: int, by_bytes: bool) -> Load:
         else:
             amount = markers.events_in(tx, segment, [(first.start, segment.head)])
         rates.append(amount / window_s)
-    return Load(
+    return SegmentLoad(
         number=segment.number,
         range_lo=segment.range_lo,
         range_hi=segment.range_hi,

@@ -36,11 +36,6 @@ class FileAhead(Exception):
     """What comes next is in a file, and whoever asked has no time to open one."""
 
 
-# A C library that gives the memory of every load back to the system, to ask for it again with the
-# next one, spends a fifth of a read on that.  glibc stops it once a block so large was freed.
-bytes(4 * limits.READ_BYTES)
-
-
 class Load(msgspec.Struct, frozen=True, eq=False):
     """Blobs of one segment that were fetched, with the events from ``start`` to ``end`` - 1."""
 

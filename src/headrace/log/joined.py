@@ -1,77 +1,77 @@
-"""Small appends that are ready at the same time, written as one.
+"""Small appends and single events that are ready at the same time, written as one.
 
-Each is checked by itself.  Routed, encoded and recorded they are together: one batch per segment
-for all appends to a stream, which costs little more than for one of them.  Whoever reads finds
-larger batches.  Every append is told its own places; its events of one segment stand together
-and in its order, since rows are sorted by segment alone.
+Each was checked by itself.  Routed, encoded and recorded they are together: one batch per segment
+for all that go to a stream, which costs little more than for one of them.  Whoever reads finds
+larger batches.  Everyone is told their own places; the events of one append in a segment stand
+together and in their order, since rows are sorted by segment alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 import pyarrow as pa
 
 from headrace.catalog.producers import Placed
-from headrace.log import limits
 from headrace.log.append import Outcome, Pending, Write
+from headrace.log.events import Event, now_us
+
+Given = tuple[str, Event] | Pending
+"""An event with the stream that captures it, or a plain append."""
 
 
 class Joined:
-    """Writes of one plain append each, as one write."""
+    """Events and plain appends as one write."""
 
-    def __init__(self, writes: Sequence[Write]) -> None:
-        self._writes = writes
+    def __init__(self, write: Write, given: Sequence[Given]) -> None:
+        self.write = write
+        self._given = given
         self._runs: list[list[int]] = []
-        if len(writes) == 1:
-            self.write = writes[0]
-            return
-        self.write = writes[0].empty()
-        self._appends = [write.plain for write in writes]
-        # Appends to a stream keep their order; only neighbours with the same columns are joined.
-        order = sorted(range(len(writes)), key=lambda at: self._appends[at].stream)
-        for (stream, _), found in groupby(order, key=lambda at: _kind(self._appends[at])):
+        # What goes to a stream keeps its order; only neighbours with the same columns are joined.
+        order = sorted(range(len(given)), key=lambda at: _kind(given[at])[0])
+        for (stream, _), found in groupby(order, key=lambda at: _kind(given[at])):
             run = list(found)
             self._runs.append(run)
-            whole = pa.concat_batches([self._appends[at].batch for at in run])
-            captured = all(self._appends[at].captured for at in run)
-            self.write.add(stream, whole, captured=captured)
+            singles = [one[1] for at in run if isinstance(one := given[at], tuple)]
+            if singles:
+                write.add_events(stream, singles, now_us())
+            else:
+                appends = [one for at in run if isinstance(one := given[at], Pending)]
+                whole = pa.concat_batches([append.batch for append in appends])
+                write.add(stream, whole, captured=all(append.captured for append in appends))
 
-    def placed(self, outcome: Outcome) -> list[tuple[Placed, ...]]:
-        """Where the events of every write are, in the order of the writes."""
-        if len(self._writes) == 1:
-            return [outcome.placed]
-        places: list[list[Placed]] = [[] for _ in self._writes]
+    def outcomes(self, outcome: Outcome) -> list[Outcome]:
+        """Where the events of each are, in the order in which they were given."""
+        if len(self._given) == 1:
+            return [outcome]
+        places: list[list[Placed]] = [[] for _ in self._given]
         spots = iter(outcome.placed)
         for run, shares in zip(self._runs, self.write.shares, strict=True):
             ends = [0]
             for at in run:
-                ends.append(ends[-1] + self._appends[at].rows)
+                ends.append(ends[-1] + _rows(self._given[at]))
             for share in shares:
                 spot = next(spots)
                 # The rows of a share are in their old order: those of one append lie together.
                 rows = share.rows
+                if isinstance(self._given[run[0]], tuple):
+                    for at, row in enumerate(range(spot.count) if rows is None else rows.tolist()):
+                        place = Placed(spot.stream, spot.segment, spot.start + at, 1)
+                        places[run[row]].append(place)
+                    continue
                 cuts = ends if rows is None else rows.searchsorted(ends).tolist()
                 for at, low, high in zip(run, cuts, cuts[1:], strict=False):
                     if low < high:
                         start = spot.start + low
                         places[at].append(Placed(spot.stream, spot.segment, start, high - low))
-        return [tuple(found) for found in places]
+        return [Outcome(tuple(found), repeat=False) for found in places]
 
 
-def _kind(append: Pending) -> tuple[str, int]:
-    """What can be one batch: the same columns for the same stream."""
-    return append.stream, append.layout
+def _kind(given: Given) -> tuple[str, int]:
+    """What can be one batch: single events, or the same columns, for the same stream."""
+    return (given[0], -1) if isinstance(given, tuple) else (given.stream, given.layout)
 
 
-def join(writes: Sequence[Write]) -> Iterator[Sequence[Write]]:
-    """Which writes to join, so that every segment's share is small enough for the catalog."""
-    first = size = 0
-    for at, write in enumerate(writes):
-        if at > first and size + write.plain.size_bytes > limits.INLINE_BYTES:
-            yield writes[first:at]
-            first, size = at, 0
-        size += write.plain.size_bytes
-    if writes:
-        yield writes[first:]
+def _rows(given: Given) -> int:
+    return 1 if isinstance(given, tuple) else given.rows

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -27,17 +28,17 @@ from headrace.errors import (
     UnknownSegmentError,
 )
 from headrace.log import autoscale, compact, events, internal, limits, retain, scale
-from headrace.log.append import ATTEMPTS_MAX, Outcome, Stale, Write
+from headrace.log.append import Committable, R, Stale, Write
 from headrace.log.compact import Compacted, CompactionPolicy, Compactor
 from headrace.log.cursor import OnDamaged
 from headrace.log.events import Event, Events
-from headrace.log.one_event import single
 from headrace.log.read import Query, Reader
 from headrace.log.routing import Routes
 from headrace.log.sweep import Swept, empty_graveyard, sweep
 from headrace.store import Store
 from headrace.subjects import SUBJECT_TOKENS_MAX, check_name, overlaps, parse_filter
 
+ATTEMPTS_MAX = 1000
 SUBJECTS_MAX = 64
 
 
@@ -180,12 +181,7 @@ class Log:
         """Append one event to the stream that captures its subject."""
         events.check_event(event)
         write = self.write_of(producer=producer, sequence=sequence)
-        stream, now = self.routes.stream_for(event.subject), events.now_us()
-        lone = single(event, now)
-        if lone is not None:
-            write.add_single(stream, lone)
-        else:
-            write.add(stream, events.batch_of([event], now), captured=True)
+        write.add_events(self.routes.stream_for(event.subject), [event], events.now_us())
         return self.commit(write).placed[0]
 
     def append_marker(self, stream: str, segment: int, payload: bytes) -> Placed:
@@ -194,14 +190,20 @@ class Log:
         write.add(stream, events.marker_batch(payload, events.now_us()), segment=segment)
         return self.commit(write).placed[0]
 
-    def commit(self, write: Write) -> Outcome:
-        """Prepare and commit a write, again if its segments were sealed meanwhile."""
+    def commit(self, write: Committable[R], stale: Stale | None = None) -> R:
+        """Prepare and commit a write, again if its segments were sealed meanwhile.
+
+        This is the one place that tries again.  Whoever tried first and found a segment sealed
+        (an event loop, which must not wait) says so with ``stale``.
+        """
         for _ in range(ATTEMPTS_MAX):
-            write.prepare()
             try:
+                if stale is not None:
+                    write.again(stale)
+                write.prepare()
                 outcome = self.catalog.write(write.run, locks=write.locks)
-            except Stale as stale:
-                write.again(stale)
+            except Stale as found:
+                stale = found
             except HeadraceError as error:
                 discard(write, error)
                 raise
@@ -385,7 +387,7 @@ class Log:
         )
 
 
-def discard(write: Write, error: HeadraceError) -> None:
+def discard(write: Committable[Any], error: HeadraceError) -> None:
     """Remove the files of a write that failed for sure; not when its outcome is unknown."""
     if not isinstance(error, CatalogUnavailableError):
         write.discard()

@@ -5,12 +5,12 @@ Transactions are made of it: what commits it, and together with what, is theirs 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 
 from headrace.catalog.producers import Placed
 from headrace.log.append import Write
-from headrace.log.events import Event, Events, Headers, batch_of, check_event, now_us
+from headrace.log.events import Event, Events, Headers, check_event, now_us
 from headrace.log.log import Log, to_batch
 
 
@@ -23,6 +23,11 @@ class Output:
         self._write.transaction = True
         self.placed: tuple[Placed, ...] = ()
         """Where the events are, once the block has ended."""
+
+    async def _begin(self, in_thread: Callable[[Callable[[], None]], Awaitable[None]]) -> None:
+        """Have the streams' filters read by a thread, so that ``publish`` need not."""
+        if not self._log.routes.learned:
+            await in_thread(self._log.routes.learn)
 
     def publish(
         self,
@@ -43,8 +48,8 @@ class Output:
             timestamp=timestamp,
             epoch=epoch,
         )
-        batch = batch_of([check_event(event)], now_us())
-        self._write.add(self._log.routes.stream_for(subject), batch)
+        check_event(event)
+        self._write.add_events(self._log.routes.stream_for(subject), [event], now_us())
 
     def append(
         self, stream: str, data: Events, *, expected_heads: Mapping[int, int] | None = None

@@ -143,19 +143,28 @@ class Routes:
         """The name of the stream that captures the subject."""
         name = self.find(subject)
         if name is None:
-            filters = [
-                (stream, pattern)
-                for stream, config in self._catalog.read(streams.configs)
-                for pattern in config.subjects
-            ]
-            with self._lock:
-                self._filters = filters
+            self.learn()
             name = self.find(subject)
         if name is None:
             raise NoStreamError(
                 f"no stream captures {subject!r}; create one whose subjects match it"
             )
         return name
+
+    @property
+    def learned(self) -> bool:
+        """Whether the filters of all streams were read, and none is known to have changed."""
+        return bool(self._filters)
+
+    def learn(self) -> None:
+        """Read the filters of all streams."""
+        filters = [
+            (stream, pattern)
+            for stream, config in self._catalog.read(streams.configs)
+            for pattern in config.subjects
+        ]
+        with self._lock:
+            self._filters = filters
 
     def find(self, subject: str) -> str | None:
         """The same, as far as it is known without asking the catalog."""

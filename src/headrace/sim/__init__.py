@@ -8,7 +8,16 @@ To plug in a protocol, read :mod:`headrace.sim.scenario`.
 """
 
 from headrace.sim.faults import ALL_FAULTS, Fault, FaultPlan, parse_faults
-from headrace.sim.runner import Run, RunResult, Shrunk, Summary, replay, run_seed, run_seeds, shrink
+from headrace.sim.runner import (
+    Run,
+    RunResult,
+    Shrunk,
+    Summary,
+    replay,
+    run_seed,
+    run_seeds,
+    shrink,
+)
 from headrace.sim.scenario import Action, Scenario
 from headrace.sim.scenarios import scenario_named, scenarios
 from headrace.sim.world import InvariantViolation, Process, World

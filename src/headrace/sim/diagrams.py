@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from enum import StrEnum
+from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +16,8 @@ from headrace.groups.shared.core import assignment, borrower
 
 FILE_NAME = "shared-groups-states.md"
 
-S = TypeVar("S", bound=StrEnum)
+S = TypeVar("S", bound=Enum)
+C = TypeVar("C", bound=str)
 
 _INTRODUCTION = """\
 # Shared groups: states
@@ -41,19 +42,23 @@ final progress is durable. No report makes a unit that is being revoked `granted
 """
 
 
-def mermaid(table: Mapping[tuple[S, str], S], *, start: S, end: S) -> str:
+def mermaid(table: Mapping[tuple[S, C], S], *, start: S, end: S) -> str:
     """One diagram; causes that lead from one state to the same other share an arrow."""
     causes: dict[tuple[S, S], list[str]] = {}
     for (source, cause), target in table.items():
         causes.setdefault((source, target), []).append(cause)
     lines = ["```mermaid", "stateDiagram-v2"]
     if start != end:
-        lines.append(f"    [*] --> {start.value}")
+        lines.append(f"    [*] --> {_name(start)}")
     for (source, target), names in causes.items():
-        left = "[*]" if source == start == end else source.value
-        right = "[*]" if target == end else target.value
+        left = "[*]" if source == start == end else _name(source)
+        right = "[*]" if target == end else _name(target)
         lines.append(f"    {left} --> {right}: {', '.join(names)}")
     return "\n".join([*lines, "```", ""])
+
+
+def _name(state: Enum) -> str:
+    return str(state.value).replace(" ", "_")
 
 
 def render() -> str:

@@ -50,14 +50,14 @@ class Explored(msgspec.Struct, frozen=True):
     path: tuple[str, ...] = ()
 
 
-Claim: TypeAlias = Callable[[Model], bool]
+ExploredClaim: TypeAlias = Callable[[Model], bool]
 """A statement about states that is supposed to hold in all of them."""
 
 
 class Explorer:
     """Breadth-first search through one small world."""
 
-    def __init__(self, setup: Setup, claim: Claim | None = None) -> None:
+    def __init__(self, setup: Setup, claim: ExploredClaim | None = None) -> None:
         self._setup = setup
         self._claim = claim
         self._parents: dict[int, tuple[int, EventLabel] | None] = {}

@@ -29,15 +29,15 @@ from headrace.groups.readers.core.updates import (
     Awaited,
     CheckpointAcked,
     CheckpointCreated,
-    Claimed,
     Completed,
     Freed,
     LagReported,
     Opened,
+    PositionRecorded,
     ReaderAdded,
     ReaderRemoved,
-    Recorded,
     ResetToCheckpoint,
+    SegmentClaimed,
     Successor,
     Update,
     WasReset,
@@ -191,7 +191,7 @@ class ReaderOracle:
     def _changed(self, entry: LogEntry, outcome: Outcome) -> None:
         for change in outcome.changes:
             match change:
-                case Claimed():
+                case SegmentClaimed():
                     self._claimed(change)
                 case Freed(reader=reader, segment=segment, offset=offset):
                     self._moved(segment, offset, "is freed")
@@ -201,7 +201,7 @@ class ReaderOracle:
                         "one owner per segment and token",
                         f"{reader} frees {segment}, which {held} owns",
                     )
-                case Recorded(segment=segment, offset=offset):
+                case PositionRecorded(segment=segment, offset=offset):
                     self._moved(segment, offset, "is recorded")
                 case Completed(segment=segment):
                     self.owner.pop(segment, None)
@@ -232,7 +232,7 @@ class ReaderOracle:
                 case WasReset(cut=cut):
                     self._reset(entry, cut)
 
-    def _claimed(self, change: Claimed) -> None:
+    def _claimed(self, change: SegmentClaimed) -> None:
         segment, token = change.segment, change.token
         what = f"{change.reader} claims {segment} at {change.offset} under token {token}"
         first = self._owners.setdefault((segment, token), change.reader)

@@ -18,14 +18,14 @@ from headrace.groups.readers.core import failure
 from headrace.groups.readers.core.reader import (
     Begin,
     Detect,
-    Effect,
     Pause,
     Propose,
     Reader,
+    ReaderEffect,
     Refresh,
     Renew,
     Resume,
-    Standing,
+    SegmentStanding,
     StartAgain,
     Stop,
 )
@@ -45,7 +45,7 @@ from headrace.sim.reader_oracle import ReaderOracle
 from headrace.sim.reader_store import (
     GROUP,
     PROGRESS,
-    Refused,
+    UpdateRefused,
     catch_up,
     commit,
     read_log,
@@ -72,7 +72,7 @@ class News(msgspec.Struct, frozen=True):
     revision: int
 
 
-class Held:
+class HeldSegment:
     """A segment in a reader's hands."""
 
     def __init__(self, segment: SegmentId, token: int, start: Progress) -> None:
@@ -105,7 +105,7 @@ class ReaderProcess(Process):
     def start(self) -> None:
         self.core: Reader | None = None
         self.replica: Replica | None = None
-        self.held: dict[SegmentId, Held] = {}
+        self.held: dict[SegmentId, HeldSegment] = {}
         self.loading: dict[SegmentId, tuple[Begin, int]] = {}
         self.joining_since_ms: int | None = None
         if not self.gone:
@@ -204,14 +204,14 @@ class ReaderProcess(Process):
         for effect in self.core.step(state, standings, max(0, lag_ms), self.now_ms):
             self._do(effect)
 
-    def _standing(self, held: Held) -> Standing:
+    def _standing(self, held: HeldSegment) -> SegmentStanding:
         idle = not held.dispatcher.in_flight and not held.unstored
         floor = held.stored.floor
         if not self.oracle.at_end(held.segment, floor):
-            return Standing(floor, idle)
-        return Standing(END, idle, self.oracle.successors(held.segment))
+            return SegmentStanding(floor, idle)
+        return SegmentStanding(END, idle, self.oracle.successors(held.segment))
 
-    def _do(self, effect: Effect) -> None:
+    def _do(self, effect: ReaderEffect) -> None:
         assert self.core is not None
         match effect:
             case Begin(segment=segment) as begin:
@@ -303,7 +303,7 @@ class ReaderProcess(Process):
         assert self.core is not None
         assert self.replica is not None
         match outcome:
-            case Done(value=Refused(why=why)):
+            case Done(value=UpdateRefused(why=why)):
                 self.note("is refused %s: %s", update, why)
             case Done(value=Applied(revision=revision, changes=changes)) if changes:
                 self.replica.follow([LogEntry(revision, update)])
@@ -337,12 +337,12 @@ class ReaderProcess(Process):
         if progress.ranges:
             self.world.reach("reader.begins with acked ranges")
         self.oracle.begun(self.name, begin.segment, begin.token, progress)
-        held = Held(begin.segment, begin.token, progress)
+        held = HeldSegment(begin.segment, begin.token, progress)
         held.paused = self.core is not None and begin.segment in self.core.paused
         self.held[begin.segment] = held
         self._pump(held)
 
-    def _pump(self, held: Held) -> None:
+    def _pump(self, held: HeldSegment) -> None:
         """Read on, and hand out what may be handed out."""
         dispatcher, oracle = held.dispatcher, self.oracle
         dispatcher.tick(self.now_ms)
@@ -359,7 +359,7 @@ class ReaderProcess(Process):
             delay_ms = self.world.rng.randint(*self.ack_ms)
             self.after(delay_ms, ("answer", held, offset, attempt))
 
-    def _answer(self, held: Held, offset: int, attempt: int) -> None:
+    def _answer(self, held: HeldSegment, offset: int, attempt: int) -> None:
         refuses = self.world.faults.strikes(Fault.FAIL, 0.15) and self.fails
         if self.held.get(held.segment) is not held:
             return  # it is somebody else's: the work does not count
@@ -376,7 +376,7 @@ class ReaderProcess(Process):
             self._commit(held)
         self._pump(held)
 
-    def _commit(self, held: Held) -> None:
+    def _commit(self, held: HeldSegment) -> None:
         """Store the progress under the token of the claim; one commit at a time."""
         since_ms = held.commit_since_ms
         waiting = since_ms is not None and self.now_ms - since_ms < COMMIT_AGAIN_MS
@@ -394,7 +394,9 @@ class ReaderProcess(Process):
 
         self.submit(("commit", held, held.commit_number, progress), put)
 
-    def _committed(self, held: Held, number: int, progress: Progress, outcome: Outcome) -> None:
+    def _committed(
+        self, held: HeldSegment, number: int, progress: Progress, outcome: Outcome
+    ) -> None:
         if self.held.get(held.segment) is not held:
             return
         match outcome:

@@ -21,10 +21,10 @@ from headrace.groups.readers.core.synchronizer import Replica
 from headrace.groups.readers.core.updates import (
     CheckpointAcked,
     CheckpointCreated,
-    Claimed,
     Completed,
     Freed,
     ResetToCheckpoint,
+    SegmentClaimed,
     Update,
     WasReset,
 )
@@ -38,7 +38,7 @@ AT_CHECKPOINT = "at checkpoint"
 LOG_KEPT = 40
 
 
-class Refused(msgspec.Struct, frozen=True):
+class UpdateRefused(msgspec.Struct, frozen=True):
     """The group does not allow an update."""
 
     why: str
@@ -79,14 +79,14 @@ def catch_up(replica: Replica, news: tuple[list[bytes] | None, list[bytes]]) -> 
 
 def commit(
     tx: Snapshot, replica: Replica, update: Update, oracle: ReaderOracle
-) -> Applied | Refused:
+) -> Applied | UpdateRefused:
     """Put an update to the group, with claims and progress to match."""
     catch_up(replica, read_log(tx, replica.revision))
     try:
         entry, outcome = replica.prepare(update)
     except ReaderGroupError as error:
         oracle.world.reach(f"refused.{error.reason}")
-        return Refused(str(error))
+        return UpdateRefused(str(error))
     if entry is None:
         return outcome
     _compact(tx, replica)
@@ -94,7 +94,7 @@ def commit(
     tx.put(GROUP, "head", entry.revision)
     for change in outcome.changes:
         match change:
-            case Claimed(reader=reader, segment=segment, token=token):
+            case SegmentClaimed(reader=reader, segment=segment, token=token):
                 tx.claim(GROUP, segment, reader, token)
             case Freed(segment=segment) | Completed(segment=segment):
                 _release_claim(tx, segment)

@@ -6,7 +6,7 @@ than the table.
 
 from __future__ import annotations
 
-from headrace.regions.core.controller import TRANSITIONS, Phase
+from headrace.regions.core.controller import TRANSITIONS, SnapshotPhase
 from headrace.sim.diagrams import mermaid, write_page
 
 FILE_NAME = "region-states.md"
@@ -27,7 +27,9 @@ snapshot is ever used; after a timeout the next one starts anew.
 def render() -> str:
     """The whole page."""
     table = {(phase, event.value): then for (phase, event), then in TRANSITIONS.items()}
-    return "\n".join((_INTRODUCTION, mermaid(table, start=Phase.IDLE, end=Phase.IDLE)))
+    return "\n".join(
+        (_INTRODUCTION, mermaid(table, start=SnapshotPhase.IDLE, end=SnapshotPhase.IDLE))
+    )
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from headrace.groups.progress.ranges import AckedRanges
 from headrace.regions.core.cursor import OriginCursor
-from headrace.regions.core.markers import Snapshot
+from headrace.regions.core.markers import SnapshotMarker
 from headrace.regions.core.origins import lane_reaches
 from headrace.regions.core.progress import OriginProgress
 from headrace.regions.core.stamps import Life, Stamp
@@ -61,8 +61,8 @@ class RegionsOracle:
         self._met_ever: set[EventKey] = set()
         self._acked_ever: set[EventKey] = set()
         self._marks: dict[str, tuple[Life, int]] = {}
-        self._snapshots: dict[str, list[tuple[int, Snapshot]]] = {}
-        self._bound: tuple[str, Snapshot, str] | None = None
+        self._snapshots: dict[str, list[tuple[int, SnapshotMarker]]] = {}
+        self._bound: tuple[str, SnapshotMarker, str] | None = None
         self._sought: set[str] = set()
         self.last_switch = "clean"
         for mode in ("origin cursors", "snapshots"):
@@ -198,7 +198,7 @@ class RegionsOracle:
         self._sought.update(self.regions)
         self._bound = None
 
-    def snapshot_taken(self, region: Region, position: int, snapshot: Snapshot) -> None:
+    def snapshot_taken(self, region: Region, position: int, snapshot: SnapshotMarker) -> None:
         """A region has completed a snapshot: nothing in it may be news to that region."""
         self._snapshots.setdefault(region.name, []).append((snapshot.local, snapshot))
         covered = {region.name, *(p.region for p in snapshot.positions)}
@@ -254,7 +254,7 @@ class RegionsOracle:
                 f"{region.name} is at {group.mark_delete}, has used {group.used}, not {usable}",
             )
 
-    def _usable(self, region: Region, group: SnapshotCursor) -> Snapshot | None:
+    def _usable(self, region: Region, group: SnapshotCursor) -> SnapshotMarker | None:
         taken = self._snapshots.get(region.name, [])
         k = bisect_right(taken, group.mark_delete, key=lambda pair: pair[0])
         return taken[k - 1][1] if k else None

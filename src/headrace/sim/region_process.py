@@ -15,15 +15,15 @@ import msgspec
 from headrace.groups.progress.ranges import AckedRanges
 from headrace.regions.core.cursor import CursorMessage, CursorReceipt, OriginCursor
 from headrace.regions.core.effects import (
-    Aborted,
     Append,
-    Effect,
-    Refused,
-    Skipped,
+    MarkerRefused,
+    RegionEffect,
     SkipReason,
+    SnapshotAborted,
     SnapshotSettings,
+    SnapshotSkipped,
 )
-from headrace.regions.core.markers import Marker, Snapshot, Update, recipients
+from headrace.regions.core.markers import Marker, SnapshotMarker, UpdateMarker, recipients
 from headrace.regions.core.origins import lane_of, lane_reaches
 from headrace.regions.core.segment import LinkedSegment
 from headrace.regions.core.updates import SnapshotCursor
@@ -40,7 +40,7 @@ CONNECTED_MS = 600
 BATCH_MAX = 8
 
 
-class Entry(msgspec.Struct, frozen=True):
+class RegionEntry(msgspec.Struct, frozen=True):
     """A record of a log: an event by lane and sequence, or a marker."""
 
     origin: str
@@ -53,10 +53,10 @@ class Batch(msgspec.Struct, frozen=True):
     """Records of a channel from ``start`` on; an empty one shows that the link is alive."""
 
     start: int
-    entries: tuple[Entry, ...]
+    entries: tuple[RegionEntry, ...]
 
 
-class Got(msgspec.Struct, frozen=True):
+class RegionGot(msgspec.Struct, frozen=True):
     """The channel has arrived up to here."""
 
     upto: int
@@ -71,8 +71,8 @@ class Region(Process):
         super().__init__(world, name)
         self.others = others
         self.members = list(others)
-        self.log: list[Entry] = []
-        self.channels: dict[str, list[Entry]] = {other: [] for other in others}
+        self.log: list[RegionEntry] = []
+        self.channels: dict[str, list[RegionEntry]] = {other: [] for other in others}
         self.arrived: dict[str, int] = dict.fromkeys(others, 0)
         self.segment = LinkedSegment(name, others, self._snapshots_between, SETTINGS)
         self.started = 0
@@ -91,8 +91,8 @@ class Region(Process):
     def awake(self) -> bool:
         return self.alive and not self.paused
 
-    def _snapshots_between(self, lo: int, hi: int) -> list[Snapshot]:
-        return [e.marker for e in self.log[lo:hi] if isinstance(e.marker, Snapshot)]
+    def _snapshots_between(self, lo: int, hi: int) -> list[SnapshotMarker]:
+        return [e.marker for e in self.log[lo:hi] if isinstance(e.marker, SnapshotMarker)]
 
     def event_at(self, offset: int) -> tuple[str, int]:
         entry = self.log[offset]
@@ -194,8 +194,8 @@ class Region(Process):
                         break
                     self.arrived[source] += 1
                     self.append(entry)
-                self.send(source, Got(self.arrived[source]))
-            case Got(upto=upto):
+                self.send(source, RegionGot(self.arrived[source]))
+            case RegionGot(upto=upto):
                 self.confirmed[source] = upto
             case CursorMessage():
                 merged, receipt = self.segment.receive(message)
@@ -206,7 +206,7 @@ class Region(Process):
 
     # --- the log -----------------------------------------------------------------------
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: RegionEntry) -> None:
         """Append a record, unless it is an event that is here already."""
         if entry.marker is None and entry.sequence < self.segment.log.next_sequence(entry.lane):
             self.world.reach("replication.repeat left out")
@@ -218,13 +218,13 @@ class Region(Process):
         if entry.marker is None:
             self.segment.events_appended(offset, entry.lane, entry.sequence)
         else:
-            if isinstance(entry.marker, Snapshot):
+            if isinstance(entry.marker, SnapshotMarker):
                 self.world.reach("snapshot.complete")
                 self.scenario.oracle.snapshot_taken(self, offset, entry.marker)
             self.do(self.segment.marker_appended(offset, entry.marker))
         self.scenario.touched(self)
 
-    def _to_channels(self, entry: Entry) -> None:
+    def _to_channels(self, entry: RegionEntry) -> None:
         for other, channel in self.channels.items():
             if entry.marker is not None:
                 goes = other in recipients(entry.marker, self.others)
@@ -235,23 +235,23 @@ class Region(Process):
 
     def publish(self, audience: list[str] | None) -> None:
         lane = lane_of(self.name, audience)
-        self.append(Entry(self.name, lane, self.segment.log.next_sequence(lane)))
+        self.append(RegionEntry(self.name, lane, self.segment.log.next_sequence(lane)))
 
-    def do(self, effects: Iterable[Effect]) -> None:
+    def do(self, effects: Iterable[RegionEffect]) -> None:
         for effect in effects:
             match effect:
                 case Append(marker=marker):
                     self.note("writes %s", marker)
-                    if isinstance(marker, Update):
+                    if isinstance(marker, UpdateMarker):
                         self.world.reach("update.sent")
-                    self.append(Entry(self.name, marker=marker))
-                case Aborted(reason=reason):
+                    self.append(RegionEntry(self.name, marker=marker))
+                case SnapshotAborted(reason=reason):
                     self.note("gives up: %s", effect)
                     self.world.reach(f"snapshot.aborted, {reason.name.lower()}")
-                case Skipped(reason=reason):
+                case SnapshotSkipped(reason=reason):
                     if reason in (SkipReason.DISCONNECTED, SkipReason.NO_TRAFFIC):
                         self.world.reach(f"snapshot.skipped, {reason.name.lower()}")
-                case Refused(error=error):
+                case MarkerRefused(error=error):
                     self.note("refuses: %s", error)
                     self.world.reach(f"marker.refused {type(error).__name__}")
 

@@ -120,7 +120,7 @@ def _is_main(module: str) -> bool:
     return spec is not None and spec.name == module
 
 
-class Run(InputPartition):
+class OffsetRun(InputPartition):
     """What one task reads."""
 
     def __init__(self, span: Span, segment_id: int) -> None:
@@ -131,14 +131,14 @@ class Run(InputPartition):
 
 def runs_of(planner: Planner, spans: Sequence[Span]) -> list[InputPartition]:
     ids = planner.segment_ids({span.stream: None for span in spans})
-    return [Run(span, ids[span.stream, span.segment]) for span in spans]
+    return [OffsetRun(span, ids[span.stream, span.segment]) for span in spans]
 
 
 def read_run(
     options: SourceOptions, schema: StructType, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     """The events of a run, in the columns of the schema; bounded in memory."""
-    if not isinstance(partition, Run):
+    if not isinstance(partition, OffsetRun):
         return
     options.connection.check_reachable()
     log = options.connection.log()

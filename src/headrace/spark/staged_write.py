@@ -23,13 +23,11 @@ from headrace.catalog.batches import NewBatch
 from headrace.catalog.producers import Placed
 from headrace.errors import (
     AppendTooLargeError,
-    CatalogUnavailableError,
-    HeadraceError,
     StagedFileLostError,
     UnknownStreamError,
 )
 from headrace.log import files, limits
-from headrace.log.append import ATTEMPTS_MAX, TOGETHER_MAX, Stale, Write
+from headrace.log.append import TOGETHER_MAX, Stale, Write
 from headrace.log.log import Log
 from headrace.log.routing import Route
 from headrace.spark.staging import (
@@ -101,34 +99,28 @@ class StagedWrite:
         """Append everything, or find that it was appended before; durable when it returns."""
         for name in self._ids:
             self._log.routes.refresh(name)
-        try:
-            for _ in range(ATTEMPTS_MAX):
-                self._prepare()
-                try:
-                    outcome = self._log.catalog.write(self._run, locks=self._locks)
-                except Stale as stale:
-                    self._write.again(stale)
-                else:
-                    if outcome.repeat:
-                        self._discard()
-                    return outcome
-        except CatalogUnavailableError:
-            # Whether it was committed is not known, so nothing may be removed.
-            raise
-        except HeadraceError:
-            self._write.discard()
-            remove(self._log, self._own)
-            raise
-        raise CatalogUnavailableError("the stream was scaled again and again; try later")
+        outcome = self._log.commit(self)
+        if outcome.repeat:
+            self._remove_staged()
+        return outcome
 
-    def _discard(self) -> None:
-        """Remove what was staged for a batch that is there already."""
+    def again(self, stale: Stale) -> None:
+        """Forget what was prepared for a stream that was scaled."""
+        self._write.again(stale)
+
+    def discard(self) -> None:
+        """Remove what was made here; what tasks staged is for whoever runs the query."""
         self._write.discard()
+        remove(self._log, self._own)
+
+    def _remove_staged(self) -> None:
+        """Remove what was staged for a batch that is there already."""
         paths = [file.batch.path for held in self._files.values() for file in held]
         if paths:
             remove_unnamed(self._log, self._ids.values(), paths)
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
+        """Stage again what is for sealed segments, and encode the rows."""
         for name, held in self._files.items():
             route = self._log.routes.get(name)
             if route.stream.id != self._ids[name]:
@@ -173,7 +165,7 @@ class StagedWrite:
         return made
 
     @property
-    def _locks(self) -> list[str]:
+    def locks(self) -> list[str]:
         found = {streams.lock(stream_id) for stream_id in self._ids.values()}
         found.update(self._write.locks)
         found.add(producers.lock(self._scope, self._producer))
@@ -183,7 +175,8 @@ class StagedWrite:
     def _scope(self) -> int:
         return next(iter(self._ids.values()))
 
-    def _run(self, tx: Tx) -> Committed:
+    def run(self, tx: Tx) -> Committed:
+        """The transaction."""
         original = producers.seen(tx, self._scope, self._producer, self._sequence)
         if original is not None:
             *spots, last = original

@@ -19,8 +19,15 @@ import msgspec
 
 from headrace.errors import SnapshotRefusedError
 from headrace.regions.core.cursor import OriginCursor
-from headrace.regions.core.effects import Append, Effect, SnapshotSettings
-from headrace.regions.core.markers import Marker, Request, Response, Snapshot, Update, recipients
+from headrace.regions.core.effects import Append, RegionEffect, SnapshotSettings
+from headrace.regions.core.markers import (
+    Marker,
+    RequestMarker,
+    ResponseMarker,
+    SnapshotMarker,
+    UpdateMarker,
+    recipients,
+)
 from headrace.regions.core.origins import lane_of, lane_reaches
 from headrace.regions.core.segment import LinkedSegment
 from headrace.regions.core.updates import SnapshotCursor
@@ -29,10 +36,10 @@ from tests.conformance.registry import Adapter
 SETTINGS = SnapshotSettings(interval_ms=1, timeout_ms=1_000_000, pending_max=64)
 HOME = "a"
 LABELS: dict[type[Any], str] = {
-    Request: "REQ",
-    Response: "RESP",
-    Snapshot: "SNAP",
-    Update: "UPD",
+    RequestMarker: "REQ",
+    ResponseMarker: "RESP",
+    SnapshotMarker: "SNAP",
+    UpdateMarker: "UPD",
 }
 
 
@@ -188,8 +195,8 @@ class Region:
         self.now_ms = 0
         self.segment = LinkedSegment(name, members, self._snapshots_between, SETTINGS)
 
-    def _snapshots_between(self, lo: int, hi: int) -> list[Snapshot]:
-        return [e.marker for e in self.log[lo:hi] if isinstance(e.marker, Snapshot)]
+    def _snapshots_between(self, lo: int, hi: int) -> list[SnapshotMarker]:
+        return [e.marker for e in self.log[lo:hi] if isinstance(e.marker, SnapshotMarker)]
 
     def own(self, kind: type[Any]) -> list[Any]:
         """Markers of a kind that this region itself wrote."""
@@ -216,7 +223,7 @@ class Region:
         else:
             self.run(self.segment.marker_appended(position, marker))
 
-    def run(self, effects: Iterable[Effect]) -> None:
+    def run(self, effects: Iterable[RegionEffect]) -> None:
         for effect in effects:
             if isinstance(effect, Append):
                 marker = effect.marker
@@ -425,7 +432,7 @@ class Play:
         self._differ(where, expected, alike if len(got) == len(expected) else got)
 
     def _snapshots(self, home: Region) -> Iterator[dict[str, Any]]:
-        for snapshot in home.own(Snapshot):
+        for snapshot in home.own(SnapshotMarker):
             yield {
                 "id": snapshot.snapshot_id,
                 "local": home.number(snapshot.local),
@@ -433,7 +440,7 @@ class Play:
             }
 
     def _updates(self, home: Region) -> Iterator[dict[str, Any]]:
-        for update in home.own(Update):
+        for update in home.own(UpdateMarker):
             yield {
                 "id": update.snapshot_id,
                 "sub": update.group,
@@ -441,10 +448,10 @@ class Play:
             }
 
     def _requests(self, home: Region) -> Iterator[dict[str, Any]]:
-        for request in home.own(Request):
+        for request in home.own(RequestMarker):
             yield {"id": request.snapshot_id, "round": request.round}
 
-    def _clusters(self, marker: Snapshot | Update) -> dict[str, int | None]:
+    def _clusters(self, marker: SnapshotMarker | UpdateMarker) -> dict[str, int | None]:
         return {p.region: self.regions[p.region].number(p.position) for p in marker.positions}
 
     def _individual_acks(self, number: int) -> None:

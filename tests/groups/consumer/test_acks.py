@@ -187,7 +187,7 @@ def test_progress_is_joined_and_never_lost(catalog_url: str) -> None:
             def other(tx: Tx) -> None:
                 join(tx, unit.group, {unit.segment_id: Progress(0, ((5, 6),))})
 
-            await r.hr.in_transaction(other)
+            await r.hr.host.in_transaction(other)
             assert await r.stored() == Progress(2, ((5, 6),))
             await acks.commit([UnitAck(unit, Progress(4))], sync=False)
             assert await r.stored() == Progress(4, ((5, 6),))

@@ -32,7 +32,7 @@ class Store:
     """Stores when it is told to."""
 
     def __init__(self) -> None:
-        self.host = Host(cast(Any, None))  # of which commits need the clock alone
+        self.host = Host()  # of which commits need the clock alone
         self.host.start()
         self.stored: list[Any] = []
         self.waiting: list[asyncio.Future[None]] = []

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import sys
 import threading
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.errors import DamagedBatchError, InvalidInputError
 from headrace.groups.consumer import Consumer, Delivery
 from headrace.groups.progress import Progress
-from tests.groups.consumer.rig import rig, run, run_with_threads, soon
+from headrace.log.events import Event
+from tests.groups.consumer.rig import PATIENCE_S, rig, run, run_with_threads, soon
 
 
 def test_keys_are_handled_side_by_side_and_each_in_its_order(catalog_url: str) -> None:
@@ -191,3 +196,151 @@ def test_concurrency_is_at_least_one(tmp_path: Path) -> None:
                 await r.consumer().consume(_nothing, concurrency=0)
 
     run(work())
+
+
+def _decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def measured(*args: Any) -> Any:
+        return function(*args)
+
+    return measured
+
+
+@pytest.mark.parametrize("form", ["lambda", "decorated", "partial", "future"])
+def test_what_a_handler_returns_is_awaited_before_the_event_is_acked(
+    tmp_path: Path, form: str
+) -> None:
+    async def work() -> None:
+        async with rig(str(tmp_path)) as r:
+            consumer = r.consumer()
+            consumer.open(await r.claim())
+            await r.fill("abcdefghij")
+            seen: list[bytes] = []
+            loop = asyncio.get_running_loop()
+
+            async def bill(delivery: Delivery) -> None:
+                await asyncio.sleep(0)
+                seen.append(delivery.value)
+
+            forms: dict[str, Callable[[Delivery], Awaitable[object]]] = {
+                "lambda": lambda delivery: bill(delivery),
+                "decorated": _decorated(bill),
+                "partial": functools.partial(bill),
+                "future": lambda delivery: asyncio.wrap_future(
+                    asyncio.run_coroutine_threadsafe(bill(delivery), loop), loop=loop
+                ),
+            }
+            task = asyncio.create_task(consumer.consume(forms[form]))
+
+            async def ten() -> bool:
+                return await r.stored() == Progress(10)
+
+            await soon(ten)
+            await consumer.close()
+            await task
+            assert sorted(seen) == [b"%d" % n for n in range(10)]
+
+    run_with_threads(work())
+
+
+def _stop_iteration(_: Delivery) -> None:
+    next(iter([]))
+
+
+def _exit(_: Delivery) -> None:
+    sys.exit(3)
+
+
+def _returned_coroutine_raises(_: Delivery) -> Awaitable[None]:
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    return cancelled()
+
+
+async def _stops_on_the_loop(_: Delivery) -> None:
+    raise StopAsyncIteration
+
+
+async def _waits_for_what_is_cancelled(_: Delivery) -> None:
+    task = asyncio.ensure_future(asyncio.sleep(60))
+    task.cancel()
+    await task
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        _stop_iteration,
+        _exit,
+        _returned_coroutine_raises,
+        _stops_on_the_loop,
+        _waits_for_what_is_cancelled,
+    ],
+)
+def test_whatever_a_handler_raises_is_answered_and_the_consumer_goes_on(
+    tmp_path: Path, failing: Callable[[Delivery], object]
+) -> None:
+    async def work() -> None:
+        async with rig(str(tmp_path)) as r:
+            consumer = r.consumer(max_deliveries=2, backoff_min_ms=0)
+            consumer.open(await r.claim())
+            await r.fill("abc")
+
+            def handle(delivery: Delivery) -> object:
+                return failing(delivery) if delivery.value == b"1" else None
+
+            async def handle_async(delivery: Delivery) -> None:
+                if delivery.value == b"1":
+                    await failing(delivery)  # type: ignore[misc]
+
+            is_async = asyncio.iscoroutinefunction(failing)
+            task = asyncio.create_task(consumer.consume(handle_async if is_async else handle))
+
+            async def three() -> bool:
+                return await r.stored() == Progress(3)
+
+            await soon(three)
+            await consumer.close()
+            await task
+            assert len(await r.dead()) == 1
+
+    run_with_threads(work())
+
+
+def test_concurrency_on_threads_is_what_was_asked_for(tmp_path: Path) -> None:
+    many = 40  # more than the threads that asyncio keeps for everybody
+
+    async def work() -> None:
+        async with rig(str(tmp_path)) as r:
+            consumer = r.consumer()
+            consumer.open(await r.claim())
+            await r.hr.append(
+                "orders",
+                [Event(subject="orders.x", value=b"%d" % n, key=str(n)) for n in range(many)],
+            )
+            together = threading.Barrier(many)
+
+            def handle(_: Delivery) -> None:
+                together.wait(PATIENCE_S)  # raises unless all of them are at work at once
+
+            task = asyncio.create_task(consumer.consume(handle, concurrency=many))
+
+            async def done() -> bool:
+                return await r.stored() == Progress(many)
+
+            await soon(done)
+            await consumer.close()
+            await task
+
+    run_with_threads(work())
+
+
+@pytest.mark.parametrize("concurrency", [0, -1, 1.5, True, "4", 10_001])
+def test_a_concurrency_that_is_none_is_refused(tmp_path: Path, concurrency: Any) -> None:
+    async def work() -> None:
+        async with rig(str(tmp_path)) as r:
+            with pytest.raises(InvalidInputError, match="concurrency"):
+                await r.consumer().consume(_nothing, concurrency=concurrency)
+
+    run_with_threads(work())

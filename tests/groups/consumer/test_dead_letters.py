@@ -12,7 +12,6 @@ from headrace.errors import CatalogUnavailableError, Fenced
 from headrace.groups import explain
 from headrace.groups.consumer import dead_letters
 from headrace.groups.progress import Progress
-from headrace.host.commit import commit
 from tests.groups.consumer.rig import Heard, rig, run, take, values
 
 
@@ -147,7 +146,7 @@ def test_a_dead_letter_whose_commit_is_unsure_is_stored_once(
             consumer.open(await r.claim())
             await r.fill("ab")
             one, two = await take(consumer, 2)
-            plain = commit
+            plain = r.hr.host.commit
             calls = 0
 
             async def unsure(*args: Any) -> Any:
@@ -158,7 +157,7 @@ def test_a_dead_letter_whose_commit_is_unsure_is_stored_once(
                     raise CatalogUnavailableError("cut off")
                 return outcome
 
-            monkeypatch.setattr(dead_letters, "commit", unsure)
+            monkeypatch.setattr(r.hr.host, "commit", unsure)
             monkeypatch.setattr(dead_letters, "RETRY_S", 0.01)
             await asyncio.gather(one.nack(), two.nack())
             assert calls > 2

@@ -67,10 +67,11 @@ class SlowHost(Host):
     news: StreamNews
 
     def __init__(self, r: Rig) -> None:
-        super().__init__(r.hr)
+        super().__init__()
         self.start()
         self._rig = r
         self._log = r.hr.log
+        self._loads = r.hr.host.loads
         self.reads = 0
 
     async def in_thread(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

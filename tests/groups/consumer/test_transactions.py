@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,10 @@ import pytest
 
 import headrace
 from headrace.errors import AlreadyAckedError, AnsweredError, Fenced, NoStreamError
+from headrace.groups.consumer import CatalogAcks, Delivery, UnitAck
 from headrace.groups.progress import Progress
 from tests.api.test_client import table_of
-from tests.groups.consumer.rig import Rig, rig, run, take, values
+from tests.groups.consumer.rig import Rig, rig, run, run_with_threads, soon, take, values
 
 
 async def outputs(hr: headrace.Headrace) -> list[bytes]:
@@ -165,16 +168,13 @@ def test_time_does_not_run_out_during_a_commit(tmp_path: Path) -> None:
             await r.fill("a")
             (one,) = await take(consumer, 1)
             release = asyncio.Event()
-            plain = r.hr.in_transaction
+            plain = r.hr.host.commit
 
-            def slow(*args: Any, **kwargs: Any) -> asyncio.Future[Any]:
-                async def later() -> Any:
-                    await release.wait()
-                    return await plain(*args, **kwargs)
+            async def slow(*args: Any) -> Any:
+                await release.wait()
+                return await plain(*args)
 
-                return asyncio.ensure_future(later())
-
-            r.hr.in_transaction = slow  # type: ignore[method-assign]
+            r.hr.host.commit = slow  # type: ignore[assignment,method-assign]
 
             async def commit() -> None:
                 async with one.transaction() as tx:
@@ -186,7 +186,7 @@ def test_time_does_not_run_out_during_a_commit(tmp_path: Path) -> None:
             assert not done
             release.set()
             await task
-            r.hr.in_transaction = plain  # type: ignore[method-assign]
+            r.hr.host.commit = plain  # type: ignore[method-assign]
             assert await r.stored() == Progress(1)
             again.cancel()
 
@@ -232,3 +232,73 @@ def test_a_fenced_owner_of_a_batch_writes_nothing(tmp_path: Path) -> None:
             assert await outputs(r.hr) == []
 
     run(work())
+
+
+def test_a_transaction_that_is_cancelled_while_it_commits_has_the_outcome_of_its_commit(
+    tmp_path: Path,
+) -> None:
+    """Its delivery neither comes again nor blocks the next of its key."""
+
+    async def work() -> None:
+        async with rig(str(tmp_path)) as r:
+            await with_invoices(r)
+            consumer = r.consumer(ack_wait_ms=200, backoff_min_ms=0)
+            consumer.open(await r.claim())
+            await r.fill("aa")
+            handed_out: list[bytes] = []
+
+            async def handle(delivery: Delivery) -> None:
+                handed_out.append(delivery.value)
+                first = len(handed_out) == 1
+                lock = os.open(tmp_path / "write.lock", os.O_RDWR)
+                if first:  # another process is writing
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                    asyncio.get_running_loop().call_later(1, os.close, lock)
+                async with asyncio.timeout(0.2 if first else None):
+                    async with delivery.transaction() as tx:
+                        tx.publish("invoices.1", delivery.value)
+
+            task = asyncio.create_task(consumer.consume(handle))
+
+            async def both() -> bool:
+                return await r.stored() == Progress(2)
+
+            await soon(both)
+            await consumer.close()
+            await task
+            assert handed_out == [b"0", b"1"]
+            assert await outputs(r.hr) == [b"0", b"1"]
+
+    run_with_threads(work())
+
+
+def test_an_event_that_is_acked_already_is_not_handed_out_for_ever(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with rig(str(tmp_path)) as r:
+            await with_invoices(r)
+            consumer = r.consumer(backoff_min_ms=0)
+            unit = await r.claim()
+            consumer.open(unit)
+            await r.fill("aa")
+            store = CatalogAcks(r.hr.host)
+            first = UnitAck(unit, Progress(1))
+            await r.hr.host.in_transaction(lambda tx: store.stage(tx, first), store.locks(unit))
+            handed_out: list[bytes] = []
+
+            async def handle(delivery: Delivery) -> None:
+                handed_out.append(delivery.value)
+                async with delivery.transaction() as tx:
+                    tx.publish("invoices.1", delivery.value)
+
+            task = asyncio.create_task(consumer.consume(handle))
+
+            async def both() -> bool:
+                return await r.stored() == Progress(2)
+
+            await soon(both)
+            await consumer.close()
+            await task
+            assert handed_out == [b"0", b"1"]
+            assert await outputs(r.hr) == [b"1"]
+
+    run_with_threads(work())

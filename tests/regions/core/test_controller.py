@@ -11,18 +11,24 @@ from headrace.errors import (
     UnexpectedResponseError,
     UnknownRegionError,
 )
-from headrace.regions.core.controller import TRANSITIONS, Phase, SnapshotController
+from headrace.regions.core.controller import TRANSITIONS, SnapshotController, SnapshotPhase
 from headrace.regions.core.effects import (
-    Aborted,
     AbortReason,
     Append,
     AtRisk,
-    Effect,
-    Skipped,
+    RegionEffect,
     SkipReason,
+    SnapshotAborted,
     SnapshotSettings,
+    SnapshotSkipped,
 )
-from headrace.regions.core.markers import LaneEnd, RegionPosition, Request, Response, Snapshot
+from headrace.regions.core.markers import (
+    LaneEnd,
+    RegionPosition,
+    RequestMarker,
+    ResponseMarker,
+    SnapshotMarker,
+)
 
 SETTINGS = SnapshotSettings(interval_ms=1000, timeout_ms=30_000, pending_max=2)
 SEEN = (LaneEnd("a", 4), LaneEnd("b", 2))
@@ -36,22 +42,22 @@ def controller(*members: str) -> SnapshotController:
 
 def answer(
     made: SnapshotController, region: str, position: int, round: int = 1, *, at: int = 100
-) -> list[Effect]:
-    return made.responded(Response("S1", "a", round, region, position), at, SEEN)
+) -> list[RegionEffect]:
+    return made.responded(ResponseMarker("S1", "a", round, region, position), at, SEEN)
 
 
-def snapshot(effects: list[Effect]) -> Snapshot:
+def snapshot(effects: list[RegionEffect]) -> SnapshotMarker:
     (effect,) = effects
     assert isinstance(effect, Append)
-    assert isinstance(effect.marker, Snapshot)
+    assert isinstance(effect.marker, SnapshotMarker)
     return effect.marker
 
 
 def test_one_remote_region_takes_one_round() -> None:
     made = controller("b")
-    assert made.start("S1", 0) == [Append(Request("S1", "a", 1))]
+    assert made.start("S1", 0) == [Append(RequestMarker("S1", "a", 1))]
     taken = snapshot(answer(made, "b", 7, at=12))
-    assert taken == Snapshot("S1", 12, (RegionPosition("b", 7),), SEEN)
+    assert taken == SnapshotMarker("S1", 12, (RegionPosition("b", 7),), SEEN)
     assert made.pending() == {}
     assert made.completed == 1
 
@@ -60,8 +66,8 @@ def test_several_take_two_rounds_with_positions_of_the_first() -> None:
     made = controller("b", "c")
     made.start("S1", 0)
     assert answer(made, "c", 5) == []
-    assert answer(made, "b", 6) == [Append(Request("S1", "a", 2))]
-    assert made.pending() == {"S1": (Phase.SECOND_ROUND, ("b", "c"))}
+    assert answer(made, "b", 6) == [Append(RequestMarker("S1", "a", 2))]
+    assert made.pending() == {"S1": (SnapshotPhase.SECOND_ROUND, ("b", "c"))}
     assert answer(made, "b", 60, 2) == []
     taken = snapshot(answer(made, "c", 50, 2, at=31))
     assert taken.local == 31
@@ -71,23 +77,23 @@ def test_several_take_two_rounds_with_positions_of_the_first() -> None:
 def test_request_is_answered_with_its_place_every_time_it_comes() -> None:
     made = controller("b")
     for position in (8, 11):
-        response = Response("X", "b", 2, "a", position)
-        assert made.requested(Request("X", "b", 2), position) == [Append(response)]
-    assert made.requested(Request("X", "a", 1), 3) == []
+        response = ResponseMarker("X", "b", 2, "a", position)
+        assert made.requested(RequestMarker("X", "b", 2), position) == [Append(response)]
+    assert made.requested(RequestMarker("X", "a", 1), 3) == []
 
 
 @pytest.mark.parametrize(
     ("response", "error", "why"),
     [
-        (Response("S1", "a", 1, "b", 9), StaleResponseError, "that round is over"),
-        (Response("S1", "a", 2, "c", 9), StaleResponseError, "has answered this round"),
-        (Response("S9", "a", 1, "b", 9), StaleResponseError, "completed or aborted"),
-        (Response("S1", "a", 2, "d", 9), UnknownRegionError, "no member when it began"),
-        (Response("S1", "c", 2, "b", 9), UnexpectedResponseError, "c had asked"),
+        (ResponseMarker("S1", "a", 1, "b", 9), StaleResponseError, "that round is over"),
+        (ResponseMarker("S1", "a", 2, "c", 9), StaleResponseError, "has answered this round"),
+        (ResponseMarker("S9", "a", 1, "b", 9), StaleResponseError, "completed or aborted"),
+        (ResponseMarker("S1", "a", 2, "d", 9), UnknownRegionError, "no member when it began"),
+        (ResponseMarker("S1", "c", 2, "b", 9), UnexpectedResponseError, "c had asked"),
     ],
 )
 def test_response_that_does_not_count_is_refused_and_changes_nothing(
-    response: Response, error: type[RegionError], why: str
+    response: ResponseMarker, error: type[RegionError], why: str
 ) -> None:
     made = controller("b", "c")
     made.start("S1", 0)
@@ -115,7 +121,7 @@ def test_change_of_members_aborts_what_is_under_way() -> None:
     answer(made, "b", 6)
     assert made.members_changed(["c", "b"]) == []
     aborted = made.members_changed(["b", "c", "d"])
-    assert aborted == [Aborted("S1", AbortReason.MEMBERS, ("c",))]
+    assert aborted == [SnapshotAborted("S1", AbortReason.MEMBERS, ("c",))]
     with pytest.raises(StaleResponseError):
         answer(made, "c", 5)
     assert made.members == ("b", "c", "d")
@@ -125,22 +131,22 @@ def test_change_of_members_aborts_what_is_under_way() -> None:
 def test_timeout_aborts_and_the_next_tick_tries_again() -> None:
     made = controller("b")
     made.start("S1", 0)
-    assert made.tick("S2", 29_999, ["b"]) == [Skipped(SkipReason.PENDING, ("b",))]
+    assert made.tick("S2", 29_999, ["b"]) == [SnapshotSkipped(SkipReason.PENDING, ("b",))]
     assert made.tick("S2", 30_000, ["b"]) == [
-        Aborted("S1", AbortReason.TIMEOUT, ("b",)),
-        Append(Request("S2", "a", 1)),
+        SnapshotAborted("S1", AbortReason.TIMEOUT, ("b",)),
+        Append(RequestMarker("S2", "a", 1)),
     ]
 
 
 def test_no_traffic_no_snapshot() -> None:
     made = SnapshotController("a", ["b"], SETTINGS)
-    quiet = [Skipped(SkipReason.NO_TRAFFIC)]
+    quiet = [SnapshotSkipped(SkipReason.NO_TRAFFIC)]
     assert made.tick("S0", 0, ["b"]) == quiet
     made.traffic()
-    assert made.tick("S1", 1000, ["b"]) == [Append(Request("S1", "a", 1))]
+    assert made.tick("S1", 1000, ["b"]) == [Append(RequestMarker("S1", "a", 1))]
     made.traffic()  # after the start: the next one must cover it
     answer(made, "b", 3)
-    assert made.tick("S1", 2000, ["b"]) == [Append(Request("S1", "a", 1))]
+    assert made.tick("S1", 2000, ["b"]) == [Append(RequestMarker("S1", "a", 1))]
     answer(made, "b", 5)
     assert made.tick("S3", 3000, ["b"]) == quiet
 
@@ -155,13 +161,13 @@ def test_aborted_snapshot_covers_no_traffic() -> None:
 @pytest.mark.parametrize(
     ("members", "now_ms", "connected", "skipped"),
     [
-        ((), 5000, (), Skipped(SkipReason.NO_MEMBERS)),
-        (("b",), 1999, ("b",), Skipped(SkipReason.TOO_SOON)),
-        (("b", "c", "d"), 5000, ("c",), Skipped(SkipReason.DISCONNECTED, ("b", "d"))),
+        ((), 5000, (), SnapshotSkipped(SkipReason.NO_MEMBERS)),
+        (("b",), 1999, ("b",), SnapshotSkipped(SkipReason.TOO_SOON)),
+        (("b", "c", "d"), 5000, ("c",), SnapshotSkipped(SkipReason.DISCONNECTED, ("b", "d"))),
     ],
 )
 def test_reason_for_no_snapshot_is_told(
-    members: tuple[str, ...], now_ms: int, connected: tuple[str, ...], skipped: Skipped
+    members: tuple[str, ...], now_ms: int, connected: tuple[str, ...], skipped: SnapshotSkipped
 ) -> None:
     made = controller("x")
     made.start("S0", 1000)
@@ -198,7 +204,7 @@ def test_forced_snapshot_of_one_answer_tells_what_is_at_risk() -> None:
     forced = made.force("S1")
     assert forced.missing == ("b",)
     assert forced.at_risk == (AtRisk("c", 5, "b", 2),)
-    assert snapshot(list(forced.effects)) == Snapshot(
+    assert snapshot(list(forced.effects)) == SnapshotMarker(
         "S1", 20, (RegionPosition("c", 5),), SEEN, ("b",)
     )
 
@@ -208,7 +214,7 @@ def test_forced_snapshot_of_several_answers_still_holds_the_second_round() -> No
     made.start("S1", 0)
     answer(made, "b", 5)
     answer(made, "c", 6)
-    assert made.force("S1").effects == (Append(Request("S1", "a", 2)),)
+    assert made.force("S1").effects == (Append(RequestMarker("S1", "a", 2)),)
     assert answer(made, "c", 60, 2) == []
     forced = made.force("S1")
     assert forced.missing == ("b", "d")
@@ -222,11 +228,11 @@ def test_forcing_without_any_answer_is_refused() -> None:
     made.start("S1", 0)
     with pytest.raises(SnapshotRefusedError, match="no region has answered"):
         made.force("S1")
-    assert made.pending() == {"S1": (Phase.FIRST_ROUND, ("b", "c"))}
+    assert made.pending() == {"S1": (SnapshotPhase.FIRST_ROUND, ("b", "c"))}
 
 
 def test_every_phase_but_the_first_is_reached_and_endings_end() -> None:
     targets = set(TRANSITIONS.values())
-    assert targets == set(Phase) - {Phase.IDLE}
+    assert targets == set(SnapshotPhase) - {SnapshotPhase.IDLE}
     sources = {phase for phase, _ in TRANSITIONS}
-    assert sources.isdisjoint({Phase.COMPLETE, Phase.ABORTED})
+    assert sources.isdisjoint({SnapshotPhase.COMPLETE, SnapshotPhase.ABORTED})

@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 
 from headrace.errors import SnapshotOrderError
 from headrace.regions.core.index import SnapshotIndex
-from headrace.regions.core.markers import Snapshot
+from headrace.regions.core.markers import SnapshotMarker
 
 
 class Log:
     """Snapshots by position, counting what is read."""
 
     def __init__(self) -> None:
-        self.taken: dict[int, Snapshot] = {}
+        self.taken: dict[int, SnapshotMarker] = {}
         self.first = 0
         self.read = 0
 
-    def between(self, lo: int, hi: int) -> list[Snapshot]:
+    def between(self, lo: int, hi: int) -> list[SnapshotMarker]:
         assert lo >= self.first, "read below what is retained"
         found = [self.taken[at] for at in range(lo, hi) if at in self.taken]
         self.read += len(found)
@@ -30,7 +30,7 @@ def filled(count: int, *, entries_max: int = 65_536) -> tuple[SnapshotIndex, Log
     log = Log()
     index = SnapshotIndex(log.between, entries_max=entries_max)
     for number in range(count):
-        snapshot = Snapshot(f"S{number}", number * 10 + 5, ())
+        snapshot = SnapshotMarker(f"S{number}", number * 10 + 5, ())
         log.taken[number * 10 + 6] = snapshot
         index.add(snapshot, number * 10 + 6)
     return index, log
@@ -94,5 +94,5 @@ def test_forgetting_keeps_what_the_slowest_group_needs() -> None:
 def test_snapshot_out_of_order_is_refused_and_changes_nothing(local: int, position: int) -> None:
     index, _ = filled(2)
     with pytest.raises(SnapshotOrderError, match="the newest is of 15 at 16"):
-        index.add(Snapshot("X", local, ()), position)
+        index.add(SnapshotMarker("X", local, ()), position)
     assert (len(index), index.newest) == (2, 15)

@@ -13,10 +13,10 @@ from headrace.regions.core.markers import (
     LaneEnd,
     Marker,
     RegionPosition,
-    Request,
-    Response,
-    Snapshot,
-    Update,
+    RequestMarker,
+    ResponseMarker,
+    SnapshotMarker,
+    UpdateMarker,
     decode_marker,
     encode_marker,
     recipients,
@@ -24,10 +24,10 @@ from headrace.regions.core.markers import (
 from headrace.regions.core.stamps import Life, Stamp
 
 MARKERS: list[Marker] = [
-    Request("S1", "a", 2),
-    Response("S1", "a", 1, "b", 7),
-    Snapshot("S1", 9, (RegionPosition("b", 7),), (LaneEnd("a", 3),), ("c",)),
-    Update("billing", "a", "S1", (RegionPosition("b", 7),), (LaneEnd("a", 3),)),
+    RequestMarker("S1", "a", 2),
+    ResponseMarker("S1", "a", 1, "b", 7),
+    SnapshotMarker("S1", 9, (RegionPosition("b", 7),), (LaneEnd("a", 3),), ("c",)),
+    UpdateMarker("billing", "a", "S1", (RegionPosition("b", 7),), (LaneEnd("a", 3),)),
     Command("billing", "a", Life(Stamp(3, "a")), (LaneEnd("a", 3),)),
 ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bench.cores_regions import RUN_EVENTS, delta, every_other, two_lanes
 from headrace.regions.core.cursor import OriginCursor
 from headrace.regions.core.index import SnapshotIndex
-from headrace.regions.core.markers import RegionPosition, Snapshot
+from headrace.regions.core.markers import RegionPosition, SnapshotMarker
 from tests.support import steps
 
 CHANGES = 100
@@ -48,11 +48,11 @@ def test_an_ack_costs_the_same_beside_many_ranges() -> None:
 
 def test_finding_a_snapshot_costs_little_more_among_many() -> None:
     def finding(snapshots: int) -> int:
-        taken: dict[int, Snapshot] = {}
+        taken: dict[int, SnapshotMarker] = {}
         index = SnapshotIndex(lambda lo, hi: [taken[at] for at in range(lo, hi) if at in taken])
         for number in range(snapshots):
             local = number * 10
-            taken[local + 1] = Snapshot(str(number), local, (RegionPosition("b", local),))
+            taken[local + 1] = SnapshotMarker(str(number), local, (RegionPosition("b", local),))
             index.add(taken[local + 1], local + 1)
         return steps(lambda: [index.newest_at(7 * k) for k in range(CHANGES)])
 

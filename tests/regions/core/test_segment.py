@@ -12,16 +12,16 @@ from headrace.errors import (
     UpdateAheadError,
 )
 from headrace.regions.core.cursor import CursorMessage, OriginCursor
-from headrace.regions.core.effects import Append, Effect, Refused, SnapshotSettings
+from headrace.regions.core.effects import Append, MarkerRefused, RegionEffect, SnapshotSettings
 from headrace.regions.core.markers import (
     Command,
     LaneEnd,
     Marker,
     RegionPosition,
-    Request,
-    Response,
-    Snapshot,
-    Update,
+    RequestMarker,
+    ResponseMarker,
+    SnapshotMarker,
+    UpdateMarker,
 )
 from headrace.regions.core.progress import CursorDelta, LaneDelta
 from headrace.regions.core.segment import LinkedSegment
@@ -35,10 +35,10 @@ class Log:
     def __init__(self) -> None:
         self.records: list[Marker | None] = []
         self.segment = LinkedSegment("b", ["a"], self.between, SnapshotSettings(interval_ms=0))
-        self.effects: list[Effect] = []
+        self.effects: list[RegionEffect] = []
 
-    def between(self, lo: int, hi: int) -> list[Snapshot]:
-        return [m for m in self.records[lo:hi] if isinstance(m, Snapshot)]
+    def between(self, lo: int, hi: int) -> list[SnapshotMarker]:
+        return [m for m in self.records[lo:hi] if isinstance(m, SnapshotMarker)]
 
     def events(self, lane: str, count: int) -> None:
         offset, sequence = len(self.records), self.segment.log.next_sequence(lane)
@@ -49,7 +49,7 @@ class Log:
         self.records.append(marker)
         self.do(self.segment.marker_appended(len(self.records) - 1, marker))
 
-    def do(self, effects: list[Effect]) -> None:
+    def do(self, effects: list[RegionEffect]) -> None:
         self.effects += effects
         for effect in effects:
             if isinstance(effect, Append):
@@ -66,16 +66,16 @@ def group(log: Log) -> SnapshotCursor:
 def test_missing_group_is_created_by_an_update_at_exactly_its_place() -> None:
     log = Log()
     log.events("a", 3)
-    log.marker(Request("S1", "a", 1))
+    log.marker(RequestMarker("S1", "a", 1))
     log.events("a", 1)
-    log.marker(Update("g", "a", "S1", (RegionPosition("b", 3),), (LaneEnd("a", 3),)))
+    log.marker(UpdateMarker("g", "a", "S1", (RegionPosition("b", 3),), (LaneEnd("a", 3),)))
     assert group(log).acked.missing(len(log.records)) == ((5, 6),)
-    assert log.kinds()[4] == "Response"
+    assert log.kinds()[4] == "ResponseMarker"
 
 
 def test_update_without_a_place_for_this_region_creates_nothing() -> None:
     log = Log()
-    log.marker(Update("g", "a", "S1", (RegionPosition("c", 3),)))
+    log.marker(UpdateMarker("g", "a", "S1", (RegionPosition("c", 3),)))
     assert log.segment.snapshot_groups == {}
 
 
@@ -84,11 +84,13 @@ def test_cursor_moved_by_an_update_sends_its_own_in_turn() -> None:
     log.segment.snapshot_groups["g"] = SnapshotCursor("b", "g", log.segment.log)
     log.events("a", 1)
     log.do(log.segment.tick("S1", 0, ["a"]))
-    log.marker(Response("S1", "b", 1, "a", 8))
-    assert log.kinds() == ["event", "Request", "Response", "Snapshot"]
-    log.marker(Update("g", "a", "X", (RegionPosition("b", 0),), (LaneEnd("a", 1),)))
-    assert log.kinds()[-1] == "Update"
-    assert log.records[-1] == Update("g", "b", "S1", (RegionPosition("a", 8),), (LaneEnd("a", 1),))
+    log.marker(ResponseMarker("S1", "b", 1, "a", 8))
+    assert log.kinds() == ["event", "RequestMarker", "ResponseMarker", "SnapshotMarker"]
+    log.marker(UpdateMarker("g", "a", "X", (RegionPosition("b", 0),), (LaneEnd("a", 1),)))
+    assert log.kinds()[-1] == "UpdateMarker"
+    assert log.records[-1] == UpdateMarker(
+        "g", "b", "S1", (RegionPosition("a", 8),), (LaneEnd("a", 1),)
+    )
 
 
 def test_snapshot_that_becomes_known_sends_the_update_of_a_quiet_stream() -> None:
@@ -97,19 +99,19 @@ def test_snapshot_that_becomes_known_sends_the_update_of_a_quiet_stream() -> Non
     log.events("b", 1)
     log.do(log.segment.tick("S1", 0, ["a"]))
     log.do(log.segment.ack("g", 0))
-    assert "Update" not in log.kinds()
-    log.marker(Response("S1", "b", 1, "a", 8))
-    assert log.kinds()[-2:] == ["Snapshot", "Update"]
+    assert "UpdateMarker" not in log.kinds()
+    log.marker(ResponseMarker("S1", "b", 1, "a", 8))
+    assert log.kinds()[-2:] == ["SnapshotMarker", "UpdateMarker"]
 
 
 @pytest.mark.parametrize(
     "marker",
     [
-        Request("S1", "z", 1),
-        Update("g", "z", "S1", (RegionPosition("b", 0),)),
-        Update("g", "a", "S1", (RegionPosition("b", 99),)),
-        Response("S9", "b", 1, "a", 4),
-        Snapshot("S1", 77, ()),
+        RequestMarker("S1", "z", 1),
+        UpdateMarker("g", "z", "S1", (RegionPosition("b", 0),)),
+        UpdateMarker("g", "a", "S1", (RegionPosition("b", 99),)),
+        ResponseMarker("S9", "b", 1, "a", 4),
+        SnapshotMarker("S1", 77, ()),
     ],
     ids=["unknown region", "unknown source", "ahead", "late", "out of order"],
 )
@@ -119,7 +121,7 @@ def test_marker_that_makes_no_sense_is_refused_and_walked_over(marker: Marker) -
     log.events("a", 1)
     log.marker(marker)
     (effect,) = log.effects
-    assert isinstance(effect, Refused)
+    assert isinstance(effect, MarkerRefused)
     assert isinstance(effect.error, RegionError)
     assert group(log).acked.missing(2) == ((0, 1),)
     assert group(log).applied is None
@@ -131,20 +133,20 @@ def test_update_due_is_sent_even_when_the_marker_that_moved_the_cursor_is_refuse
     log = Log()
     log.segment.snapshot_groups["g"] = SnapshotCursor("b", "g", log.segment.log)
     log.segment.events_restored(0, "a", 0)
-    log.segment.marker_restored(1, Response("S1", "b", 1, "a", 4))
-    snapshot = Snapshot("S1", 1, (RegionPosition("a", 4),))
+    log.segment.marker_restored(1, ResponseMarker("S1", "b", 1, "a", 4))
+    snapshot = SnapshotMarker("S1", 1, (RegionPosition("a", 4),))
     log.segment.marker_restored(2, snapshot)
-    log.records += [None, Response("S1", "b", 1, "a", 4), snapshot]
+    log.records += [None, ResponseMarker("S1", "b", 1, "a", 4), snapshot]
     group(log).ack(0, 3)
-    log.marker(Response("S1", "b", 1, "a", 4))
-    assert [type(effect) for effect in log.effects] == [Append, Refused]
+    log.marker(ResponseMarker("S1", "b", 1, "a", 4))
+    assert [type(effect) for effect in log.effects] == [Append, MarkerRefused]
 
 
 def test_region_that_left_is_still_known() -> None:
     log = Log()
     log.events("a", 1)
     log.segment.members_changed(["c"])
-    log.marker(Update("g", "a", "S1", (RegionPosition("b", 0),), (LaneEnd("a", 1),)))
+    log.marker(UpdateMarker("g", "a", "S1", (RegionPosition("b", 0),), (LaneEnd("a", 1),)))
     assert group(log).applied == 0
 
 
@@ -189,8 +191,8 @@ def test_trimmed_log_is_restored_and_goes_on() -> None:
     segment.origin_groups["g"] = OriginCursor("b", "g", segment.log)
     log.events("c", 1)
     log.events("a", 4)
-    log.marker(Response("S1", "b", 1, "a", 4))
-    log.marker(Snapshot("S1", 5, ()))
+    log.marker(ResponseMarker("S1", "b", 1, "a", 4))
+    log.marker(SnapshotMarker("S1", 5, ()))
     log.events("a", 1)
     segment.origin_groups["g"].ack(4)
     segment.trimmed(3)
@@ -221,9 +223,9 @@ def test_trimmed_log_is_restored_and_goes_on() -> None:
 FIRST = Life(Stamp(1, "a"))
 
 
-def stale(position: int, life: Life | None = None) -> Update:
+def stale(position: int, life: Life | None = None) -> UpdateMarker:
     at = (RegionPosition("b", position),)
-    return Update("g", "a", "S1", at, (LaneEnd("a", 9), LaneEnd("b", 9)), life or Life())
+    return UpdateMarker("g", "a", "S1", at, (LaneEnd("a", 9), LaneEnd("b", 9)), life or Life())
 
 
 def two_events() -> Log:
@@ -247,7 +249,7 @@ def test_update_from_before_a_seek_does_not_undo_it() -> None:
     log = two_events()
     log.marker(Command("g", "a", FIRST))
     log.marker(stale(1))
-    assert isinstance(log.effects[-1], Refused)
+    assert isinstance(log.effects[-1], MarkerRefused)
     assert isinstance(log.effects[-1].error, StaleUpdateError)
     assert group(log).mark_delete == -1
     log.marker(stale(0, FIRST))
@@ -269,14 +271,14 @@ def test_command_that_an_update_overtook_adds_its_own_once() -> None:
 def test_seek_everywhere_is_told_to_all_and_updates_start_again() -> None:
     log = two_events()
     log.do(log.segment.tick("S1", 0, ["a"]))
-    log.marker(Response("S1", "b", 1, "a", 8))
-    assert log.kinds()[-1] == "Update"
+    log.marker(ResponseMarker("S1", "b", 1, "a", 8))
+    assert log.kinds()[-1] == "UpdateMarker"
     log.do(log.segment.seek_everywhere("g", 0))
     command = log.records[-1]
     assert command == Command("g", "b", Life(Stamp(1, "b")), (LaneEnd("a", 1),))
     log.do(log.segment.ack("g", 1))
     sent = log.records[-1]
-    assert isinstance(sent, Update)
+    assert isinstance(sent, UpdateMarker)
     assert sent.life == Life(Stamp(1, "b"))
     with pytest.raises(UpdateAheadError):
         log.segment.seek_everywhere("g", 99)
@@ -310,5 +312,5 @@ def test_of_two_commands_at_the_same_time_the_same_one_wins() -> None:
 def test_command_of_an_unknown_region_is_refused() -> None:
     log = two_events()
     log.marker(Command("g", "z", Life(Stamp(1, "z"), deleted=True)))
-    assert isinstance(log.effects[-1], Refused)
+    assert isinstance(log.effects[-1], MarkerRefused)
     assert group(log).mark_delete == 2

@@ -7,7 +7,7 @@ import pytest
 from headrace.errors import UnknownRegionError, UpdateAheadError
 from headrace.groups.progress.ranges import AckedRanges
 from headrace.regions.core.index import SnapshotIndex
-from headrace.regions.core.markers import LaneEnd, RegionPosition, Snapshot, Update
+from headrace.regions.core.markers import LaneEnd, RegionPosition, SnapshotMarker, UpdateMarker
 from headrace.regions.core.origins import OriginMap
 from headrace.regions.core.updates import SnapshotCursor
 
@@ -23,9 +23,9 @@ def log_of(*lanes: str) -> OriginMap:
     return log
 
 
-def update(position: int, **seen: int) -> Update:
+def update(position: int, **seen: int) -> UpdateMarker:
     ends = tuple(LaneEnd(lane.replace("_", "!"), n) for lane, n in seen.items())
-    return Update("g", "a", "S1", (RegionPosition("b", position),), ends)
+    return UpdateMarker("g", "a", "S1", (RegionPosition("b", position),), ends)
 
 
 def test_update_acks_up_to_its_position() -> None:
@@ -73,7 +73,7 @@ def test_impossible_updates_are_refused_and_change_nothing() -> None:
     with pytest.raises(UpdateAheadError, match="the log ends at 2") as refused:
         cursor.apply(update(2, a=3))
     assert "group 'g' in b is at -1" in str(refused.value)
-    own = Update("g", "b", "S1", (RegionPosition("b", 1),))
+    own = UpdateMarker("g", "b", "S1", (RegionPosition("b", 1),))
     with pytest.raises(UnknownRegionError, match="this region's own"):
         cursor.apply(own)
     for call in (lambda: cursor.ack(2), lambda: cursor.seek(2), lambda: cursor.seek(-2)):
@@ -92,7 +92,7 @@ def test_seek_sets_the_cursor_and_walks_over_markers() -> None:
 
 
 def test_each_usable_snapshot_is_sent_once_the_newest_first() -> None:
-    taken = {2: Snapshot("S1", 1, (RegionPosition("b", 7),)), 5: Snapshot("S2", 4, ())}
+    taken = {2: SnapshotMarker("S1", 1, (RegionPosition("b", 7),)), 5: SnapshotMarker("S2", 4, ())}
     index = SnapshotIndex(lambda lo, hi: [taken[at] for at in range(lo, hi) if at in taken])
     cursor = SnapshotCursor("a", "g", log_of("a", "a", "", "a", "a", "", "a"))
     cursor.ack(0, 2)

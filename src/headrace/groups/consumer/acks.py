@@ -12,9 +12,7 @@ from headrace.errors import Fenced
 from headrace.groups.consumer.types import Done, OwnedUnit, UnitAck
 from headrace.groups.progress.store import Joining, Write, ack_once, write_of
 from headrace.host import Host
-
-FEW = 8
-"""Acks of so many units at most are a small write."""
+from headrace.host.loads import FEW
 
 
 class CatalogAcks:

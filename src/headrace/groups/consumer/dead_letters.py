@@ -16,7 +16,6 @@ from headrace.groups import explain
 from headrace.groups.consumer.transaction import acked
 from headrace.groups.consumer.types import UnitAck
 from headrace.groups.delivery import DeadLetter
-from headrace.host.commit import commit
 from headrace.log.events import Event, batch_of, now_us
 
 if TYPE_CHECKING:
@@ -99,8 +98,9 @@ async def bury(runtime: Runtime, run: Run, dying: Dying) -> None:
     for made in (False, True):
         write = log.write_of()
         write.add(stream, batch, segment=0, captured=True)
+        write.stage, write.stage_locks = stage, locks
         try:
-            await commit(runtime.host, write, stage, locks)
+            await runtime.host.commit(write)
         except UnknownStreamError:
             if made:
                 raise

@@ -126,16 +126,17 @@ class StreamNews:
             return
         self._looking = True
         self._missed = False
-        catalog = self._host.log.catalog
-        if catalog.quick:
+        loads = self._host.loads
+        if loads.may_read:
             try:
-                self._found(self._read())
+                self._found(loads.read(self._read))
             except HeadraceError:
                 self._later()
             finally:
                 self._looking = False
         else:
-            task = self._host.spawn(self._host.in_thread(self._read), awaited=True)
+            looking = self._host.in_thread(loads.read, self._read)
+            task = self._host.spawn(looking, awaited=True)
             task.add_done_callback(self._read_done)
 
     def _read(self) -> list[tuple[int, int, int, bool]]:

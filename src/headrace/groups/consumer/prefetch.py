@@ -6,8 +6,8 @@ whatever the backlog and however many units there are.  A fetch asks for as many
 fit, by the size of those before, and at least for one; what it asks for counts while it is under
 way.
 
-Where that is swift, blobs are read by the event loop itself, a few events where we stand and one
-load at a turn, after whoever has something at hand.  All else is for threads.
+Where ``host/loads.py`` allows it, blobs are read by the event loop itself, a few events where we
+stand and one load at a turn, after whoever has something at hand.  All else is for threads.
 """
 
 from __future__ import annotations
@@ -22,17 +22,15 @@ from headrace.groups.consumer.fetch import Fetched, Skipped, UnitReader
 from headrace.groups.consumer.run import Run
 from headrace.groups.consumer.types import ConsumerOptions
 from headrace.host import Host
+from headrace.host.loads import FEW
 from headrace.log import limits
 from headrace.log.cursor import FileAhead
-from headrace.log.swift import Swift
 
 FETCHES_MAX = 4
 """Reads under way at a time."""
 SCRAPS = 8
 """A unit with a backlog is read when this part of the bytes is free, and not whenever a few are:
 an application that is slower than the log would be handed scraps between its batches."""
-FEW_EVENTS = 32
-"""So few are read where we stand, without waiting for a turn."""
 FIRST_ROW_BYTES = 8192
 """What an event is taken to have as long as none was seen, so that the first fetch is no surprise.
 
@@ -62,7 +60,6 @@ class Prefetch:
         self._tasks = host.tasks("prefetch")
         self._stopped = False
         self._pumping = False
-        self._swift = Swift(host.log.catalog)
         self._asked_bytes = 0.0
         self.held_bytes = 0.0
 
@@ -106,8 +103,8 @@ class Prefetch:
             if self._scraps(room) and rows < min(left, run.fetch_events_max):
                 return
             end = reader.position + min(left, rows)
-            here = self._swift.on and not reader.in_file
-            if here and end - reader.position > FEW_EVENTS:
+            here = self._host.loads.may_read and not reader.in_file
+            if here and end - reader.position > FEW:
                 if not loads:
                     self._pump_soon()
                     return
@@ -134,7 +131,7 @@ class Prefetch:
     def _read_here(self, run: Run, reader: UnitReader, end: int) -> bool:
         """Read what is in blobs; false if there is a file to open, for which there is no time."""
         try:
-            found = self._swift.load(partial(reader.next, end, brief=True))
+            found = self._host.loads.read(partial(reader.next, end, brief=True))
         except FileAhead:
             return False
         except HeadraceError as error:
@@ -145,7 +142,8 @@ class Prefetch:
 
     async def _read(self, run: Run, reader: UnitReader, end: int) -> None:
         try:
-            found = await self._host.in_thread(reader.next, end)
+            load = partial(reader.next, end)
+            found = await self._host.in_thread(self._host.loads.read_all, load)
         except HeadraceError as error:
             self._failed(run, error)
         else:

@@ -3,19 +3,25 @@
 The claim is checked in the same commit, so a fenced owner writes nothing; and what is acked
 already cannot be acked by a transaction again, so an event whose delivery timed out and was
 handed out twice has its output once.  Such a commit is always synced.
+
+A transaction has one outcome, and the group knows it.  Who is cancelled while the commit is under
+way does not stop it: the commit goes on, and the delivery counts as in doubt (it neither times out
+nor comes again) until its outcome is there.  Once committed, nothing that comes later is raised as
+if it had not been.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from headrace.errors import Fenced
+from headrace.errors import AlreadyAckedError, Fenced, HeadraceError
 from headrace.groups.consumer.types import UnitAck
 from headrace.groups.progress import Progress
 from headrace.groups.progress.ranges import AckedRanges
-from headrace.host.commit import commit
 from headrace.log.output import Output
 
 if TYPE_CHECKING:
@@ -61,6 +67,7 @@ class AckTransaction(Output):
         self._answer = answer
 
     async def __aenter__(self) -> Self:
+        await self._begin(self._runtime.host.in_thread)
         return self
 
     async def __aexit__(
@@ -71,20 +78,36 @@ class AckTransaction(Output):
     ) -> None:
         if kind is not None:
             return
-        runtime, run = self._runtime, self._run
+        run = self._run
         self._answer.begin()
-        ack = UnitAck(run.owned, acked(self._answer.ranges))
         try:
             if run.dirty or run.storing:
                 # The event before it of its key may be acked and not stored yet.  If that ack
                 # were lost, and this one not, the key's events would come in the wrong order.
                 await run.stored()
-            outcome = await commit(
-                runtime.host,
-                self._write,
-                lambda tx: runtime.acks.stage(tx, ack),
-                runtime.acks.locks(run.owned),
-            )
+        except BaseException:
+            self._answer.failed()
+            raise
+        await asyncio.shield(self._runtime.host.spawn(self._commit(), awaited=True))
+        if self._runtime.acks.repeats_transactions and run.gone is None:
+            # Whoever else keeps track of acks has heard of it; the commit counts if it has not.
+            with suppress(HeadraceError):
+                await run.stored()
+
+    async def _commit(self) -> None:
+        """Commit, and tell the delivery what came of it, whoever still waits."""
+        runtime, run = self._runtime, self._run
+        ack = UnitAck(run.owned, acked(self._answer.ranges))
+        try:
+            self._write.stage = lambda tx: runtime.acks.stage(tx, ack)
+            self._write.stage_locks = runtime.acks.locks(run.owned)
+            outcome = await runtime.host.commit(self._write)
+        except AlreadyAckedError as error:
+            if (error.lo, error.hi) in self._answer.ranges:
+                self._answer.committed()  # not by this one, but stored: it does not come again
+            else:
+                self._answer.failed()
+            raise
         except Fenced as fenced:
             self._answer.failed()
             runtime.lost(run, fenced)
@@ -94,5 +117,3 @@ class AckTransaction(Output):
             raise
         self.placed = outcome.placed
         self._answer.committed()
-        if runtime.acks.repeats_transactions and run.gone is None:
-            await run.stored()

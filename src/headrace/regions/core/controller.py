@@ -35,21 +35,27 @@ from headrace.errors import (
     UnknownRegionError,
 )
 from headrace.regions.core.effects import (
-    Aborted,
     AbortReason,
     Append,
     AtRisk,
-    Effect,
     Forced,
-    Skipped,
+    RegionEffect,
     SkipReason,
+    SnapshotAborted,
     SnapshotSettings,
+    SnapshotSkipped,
 )
-from headrace.regions.core.markers import LaneEnd, RegionPosition, Request, Response, Snapshot
+from headrace.regions.core.markers import (
+    LaneEnd,
+    RegionPosition,
+    RequestMarker,
+    ResponseMarker,
+    SnapshotMarker,
+)
 from headrace.regions.core.origins import lane_reaches
 
 
-class Phase(StrEnum):
+class SnapshotPhase(StrEnum):
     """Where a snapshot is."""
 
     IDLE = "idle"
@@ -72,18 +78,18 @@ class SnapshotEvent(StrEnum):
     TIMEOUT = "timeout"
 
 
-TRANSITIONS: dict[tuple[Phase, SnapshotEvent], Phase] = {
-    (Phase.IDLE, SnapshotEvent.START): Phase.FIRST_ROUND,
-    (Phase.FIRST_ROUND, SnapshotEvent.LAST_OF_ONE): Phase.COMPLETE,
-    (Phase.FIRST_ROUND, SnapshotEvent.LAST_OF_MANY): Phase.SECOND_ROUND,
-    (Phase.FIRST_ROUND, SnapshotEvent.FORCE): Phase.COMPLETE,
-    (Phase.FIRST_ROUND, SnapshotEvent.FORCE_MANY): Phase.SECOND_ROUND,
-    (Phase.FIRST_ROUND, SnapshotEvent.MEMBERS): Phase.ABORTED,
-    (Phase.FIRST_ROUND, SnapshotEvent.TIMEOUT): Phase.ABORTED,
-    (Phase.SECOND_ROUND, SnapshotEvent.LAST): Phase.COMPLETE,
-    (Phase.SECOND_ROUND, SnapshotEvent.FORCE): Phase.COMPLETE,
-    (Phase.SECOND_ROUND, SnapshotEvent.MEMBERS): Phase.ABORTED,
-    (Phase.SECOND_ROUND, SnapshotEvent.TIMEOUT): Phase.ABORTED,
+TRANSITIONS: dict[tuple[SnapshotPhase, SnapshotEvent], SnapshotPhase] = {
+    (SnapshotPhase.IDLE, SnapshotEvent.START): SnapshotPhase.FIRST_ROUND,
+    (SnapshotPhase.FIRST_ROUND, SnapshotEvent.LAST_OF_ONE): SnapshotPhase.COMPLETE,
+    (SnapshotPhase.FIRST_ROUND, SnapshotEvent.LAST_OF_MANY): SnapshotPhase.SECOND_ROUND,
+    (SnapshotPhase.FIRST_ROUND, SnapshotEvent.FORCE): SnapshotPhase.COMPLETE,
+    (SnapshotPhase.FIRST_ROUND, SnapshotEvent.FORCE_MANY): SnapshotPhase.SECOND_ROUND,
+    (SnapshotPhase.FIRST_ROUND, SnapshotEvent.MEMBERS): SnapshotPhase.ABORTED,
+    (SnapshotPhase.FIRST_ROUND, SnapshotEvent.TIMEOUT): SnapshotPhase.ABORTED,
+    (SnapshotPhase.SECOND_ROUND, SnapshotEvent.LAST): SnapshotPhase.COMPLETE,
+    (SnapshotPhase.SECOND_ROUND, SnapshotEvent.FORCE): SnapshotPhase.COMPLETE,
+    (SnapshotPhase.SECOND_ROUND, SnapshotEvent.MEMBERS): SnapshotPhase.ABORTED,
+    (SnapshotPhase.SECOND_ROUND, SnapshotEvent.TIMEOUT): SnapshotPhase.ABORTED,
 }
 
 
@@ -95,7 +101,7 @@ class _Pending:
         self.members = members
         self.started_ms = now_ms
         self.traffic = traffic
-        self.phase = TRANSITIONS[Phase.IDLE, SnapshotEvent.START]
+        self.phase = TRANSITIONS[SnapshotPhase.IDLE, SnapshotEvent.START]
         self.positions: dict[str, int] = {}
         self.answered: list[str] = []
         self.last_answer = -1
@@ -104,7 +110,7 @@ class _Pending:
 
     @property
     def round(self) -> int:
-        return 2 if self.phase is Phase.SECOND_ROUND else 1
+        return 2 if self.phase is SnapshotPhase.SECOND_ROUND else 1
 
     @property
     def waiting_for(self) -> tuple[str, ...]:
@@ -140,7 +146,7 @@ class SnapshotController:
         """The other regions that the stream is replicated to."""
         return self._members
 
-    def pending(self) -> dict[str, tuple[Phase, tuple[str, ...]]]:
+    def pending(self) -> dict[str, tuple[SnapshotPhase, tuple[str, ...]]]:
         """The snapshots under way: phase, and who has not answered."""
         return {p.snapshot_id: (p.phase, p.waiting_for) for p in self._pending.values()}
 
@@ -156,7 +162,7 @@ class SnapshotController:
         """Events (not markers) were appended here, whatever their origin."""
         self._traffic += count
 
-    def tick(self, snapshot_id: str, now_ms: int, connected: Collection[str]) -> list[Effect]:
+    def tick(self, snapshot_id: str, now_ms: int, connected: Collection[str]) -> list[RegionEffect]:
         """The periodic timer: give up what is overdue, start a snapshot where there is reason."""
         effects = self.expire(now_ms)
         skipped = self._reason_to_skip(now_ms, connected)
@@ -164,20 +170,20 @@ class SnapshotController:
             return [*effects, skipped]
         return [*effects, *self.start(snapshot_id, now_ms)]
 
-    def _reason_to_skip(self, now_ms: int, connected: Collection[str]) -> Skipped | None:
+    def _reason_to_skip(self, now_ms: int, connected: Collection[str]) -> SnapshotSkipped | None:
         if not self._members:
-            return Skipped(SkipReason.NO_MEMBERS)
+            return SnapshotSkipped(SkipReason.NO_MEMBERS)
         if self._tried_ms is not None and now_ms - self._tried_ms < self.settings.interval_ms:
-            return Skipped(SkipReason.TOO_SOON)
+            return SnapshotSkipped(SkipReason.TOO_SOON)
         if self._pending:
             waiting = {region for p in self._pending.values() for region in p.waiting_for}
-            return Skipped(SkipReason.PENDING, tuple(sorted(waiting)))
+            return SnapshotSkipped(SkipReason.PENDING, tuple(sorted(waiting)))
         if self._traffic <= self._traffic_covered:
-            return Skipped(SkipReason.NO_TRAFFIC)
+            return SnapshotSkipped(SkipReason.NO_TRAFFIC)
         cut_off = tuple(member for member in self._members if member not in connected)
-        return Skipped(SkipReason.DISCONNECTED, cut_off) if cut_off else None
+        return SnapshotSkipped(SkipReason.DISCONNECTED, cut_off) if cut_off else None
 
-    def start(self, snapshot_id: str, now_ms: int) -> list[Effect]:
+    def start(self, snapshot_id: str, now_ms: int) -> list[RegionEffect]:
         """Start a snapshot now, whether or not there was traffic."""
         update = f"start of snapshot {snapshot_id!r}"
         state = f"{self.region} has {len(self._pending)} under way"
@@ -193,9 +199,9 @@ class SnapshotController:
         return [self._request(pending)]
 
     def _request(self, pending: _Pending) -> Append:
-        return Append(Request(pending.snapshot_id, self.region, pending.round))
+        return Append(RequestMarker(pending.snapshot_id, self.region, pending.round))
 
-    def requested(self, request: Request, position: int) -> list[Effect]:
+    def requested(self, request: RequestMarker, position: int) -> list[RegionEffect]:
         """A request of another region was appended here at ``position``.
 
         Answered whenever it comes, also when it comes again: a later position is as good for the
@@ -205,7 +211,7 @@ class SnapshotController:
             return []
         return [
             Append(
-                Response(
+                ResponseMarker(
                     snapshot_id=request.snapshot_id,
                     source=request.source,
                     round=request.round,
@@ -216,25 +222,25 @@ class SnapshotController:
         ]
 
     def responded(
-        self, response: Response, position: int, seen: tuple[LaneEnd, ...]
-    ) -> list[Effect]:
+        self, response: ResponseMarker, position: int, seen: tuple[LaneEnd, ...]
+    ) -> list[RegionEffect]:
         """A response was appended here at ``position``; ``seen`` is what the log holds by now."""
         if response.region == self.region:
             return []
         pending = self._accepting(response)
         pending.answered.append(response.region)
         pending.last_answer, pending.seen = position, seen
-        if pending.phase is Phase.FIRST_ROUND:
+        if pending.phase is SnapshotPhase.FIRST_ROUND:
             pending.positions[response.region] = response.position
         if pending.waiting_for:
             return []
-        if pending.phase is Phase.SECOND_ROUND:
+        if pending.phase is SnapshotPhase.SECOND_ROUND:
             return self._advance(pending, SnapshotEvent.LAST)
         many = len(pending.members) > 1
         event = SnapshotEvent.LAST_OF_MANY if many else SnapshotEvent.LAST_OF_ONE
         return self._advance(pending, event)
 
-    def _accepting(self, response: Response) -> _Pending:
+    def _accepting(self, response: ResponseMarker) -> _Pending:
         """The snapshot that a response counts for; an error if there is none."""
         state = self._state(response.snapshot_id)
         update = (
@@ -256,9 +262,9 @@ class SnapshotController:
             raise StaleResponseError(update, state, "the region has answered this round")
         return pending
 
-    def _advance(self, pending: _Pending, event: SnapshotEvent) -> list[Effect]:
+    def _advance(self, pending: _Pending, event: SnapshotEvent) -> list[RegionEffect]:
         pending.phase = TRANSITIONS[pending.phase, event]
-        if pending.phase is Phase.SECOND_ROUND:
+        if pending.phase is SnapshotPhase.SECOND_ROUND:
             pending.answered = []
             return [self._request(pending)]
         del self._pending[pending.snapshot_id]
@@ -269,7 +275,7 @@ class SnapshotController:
         )
         return [
             Append(
-                Snapshot(
+                SnapshotMarker(
                     snapshot_id=pending.snapshot_id,
                     local=pending.last_answer,
                     positions=positions,
@@ -281,14 +287,14 @@ class SnapshotController:
 
     # --- endings -----------------------------------------------------------------------
 
-    def expire(self, now_ms: int) -> list[Effect]:
+    def expire(self, now_ms: int) -> list[RegionEffect]:
         """Give up every snapshot that has taken too long."""
         overdue = [
             p for p in self._pending.values() if now_ms - p.started_ms >= self.settings.timeout_ms
         ]
         return [self._abort(p, SnapshotEvent.TIMEOUT, AbortReason.TIMEOUT) for p in overdue]
 
-    def members_changed(self, members: Iterable[str]) -> list[Effect]:
+    def members_changed(self, members: Iterable[str]) -> list[RegionEffect]:
         """The regions that the stream is replicated to are others now."""
         changed = self._checked(members)
         if changed == self._members:
@@ -306,12 +312,14 @@ class SnapshotController:
             )
         return chosen
 
-    def _abort(self, pending: _Pending, event: SnapshotEvent, reason: AbortReason) -> Aborted:
+    def _abort(
+        self, pending: _Pending, event: SnapshotEvent, reason: AbortReason
+    ) -> SnapshotAborted:
         waited_for = pending.waiting_for
         pending.phase = TRANSITIONS[pending.phase, event]
         del self._pending[pending.snapshot_id]
         self.aborted += 1
-        return Aborted(pending.snapshot_id, reason, waited_for)
+        return SnapshotAborted(pending.snapshot_id, reason, waited_for)
 
     def force(self, snapshot_id: str) -> Forced:
         """An operator goes on without the regions that have not answered.
@@ -331,7 +339,7 @@ class SnapshotController:
             raise SnapshotRefusedError(update, state, "no region has answered this round")
         pending.missing = tuple(sorted({*pending.missing, *pending.waiting_for}))
         pending.members = tuple(m for m in pending.members if m in pending.answered)
-        again = pending.phase is Phase.FIRST_ROUND and len(pending.members) > 1
+        again = pending.phase is SnapshotPhase.FIRST_ROUND and len(pending.members) > 1
         event = SnapshotEvent.FORCE_MANY if again else SnapshotEvent.FORCE
         at_risk = self._at_risk(pending)
         effects = tuple(self._advance(pending, event))

@@ -42,7 +42,7 @@ class Append(msgspec.Struct, frozen=True):
     marker: Marker
 
 
-class Aborted(msgspec.Struct, frozen=True):
+class SnapshotAborted(msgspec.Struct, frozen=True):
     """Effect: a snapshot was given up, and why; ``waited_for`` had not answered."""
 
     snapshot_id: str
@@ -50,7 +50,7 @@ class Aborted(msgspec.Struct, frozen=True):
     waited_for: tuple[str, ...]
 
 
-class Skipped(msgspec.Struct, frozen=True):
+class SnapshotSkipped(msgspec.Struct, frozen=True):
     """Effect: no snapshot was taken, and why."""
 
     reason: SkipReason
@@ -58,13 +58,13 @@ class Skipped(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class MarkerRefused:
     """Effect: a marker of the log made no sense here and changed nothing; the error says why."""
 
     error: RegionError
 
 
-Effect = Append | Aborted | Skipped | Refused
+RegionEffect = Append | SnapshotAborted | SnapshotSkipped | MarkerRefused
 
 
 class AtRisk(msgspec.Struct, frozen=True):
@@ -89,4 +89,4 @@ class Forced(msgspec.Struct, frozen=True):
     snapshot_id: str
     missing: tuple[str, ...]
     at_risk: tuple[AtRisk, ...]
-    effects: tuple[Effect, ...]
+    effects: tuple[RegionEffect, ...]

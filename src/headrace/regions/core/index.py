@@ -19,11 +19,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 
 from headrace.errors import SnapshotOrderError
-from headrace.regions.core.markers import Snapshot
+from headrace.regions.core.markers import SnapshotMarker
 
 ENTRIES_MAX = 65_536
 
-ReadSnapshots = Callable[[int, int], Iterable[Snapshot]]
+ReadSnapshots = Callable[[int, int], Iterable[SnapshotMarker]]
 """Gives the snapshot markers at the positions ``lo`` to ``hi`` (exclusive) of the log, in order."""
 
 
@@ -54,7 +54,7 @@ class SnapshotIndex:
         """The local position of the newest snapshot, -1 if there is none."""
         return self._last_local
 
-    def add(self, snapshot: Snapshot, position: int) -> None:
+    def add(self, snapshot: SnapshotMarker, position: int) -> None:
         """A snapshot's marker stands at ``position`` of the log."""
         if not self._last_local < snapshot.local < position or position <= self._last_place:
             raise SnapshotOrderError(
@@ -77,7 +77,7 @@ class SnapshotIndex:
             self._places = self._places[::2]
             self._stride *= 2
 
-    def newest_at(self, mark_delete: int, *, after: int = -1) -> Snapshot | None:
+    def newest_at(self, mark_delete: int, *, after: int = -1) -> SnapshotMarker | None:
         """The newest snapshot whose local position is at or below ``mark_delete``.
 
         None when there is none, or none newer than the one of local position ``after``; that is

@@ -21,43 +21,43 @@ from headrace.errors import InvalidMarkerError
 from headrace.regions.core.stamps import Life
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-Position = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Round = Annotated[int, msgspec.Meta(ge=1, le=2)]
+LogPosition = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+RoundNumber = Annotated[int, msgspec.Meta(ge=1, le=2)]
 
 
 class RegionPosition(msgspec.Struct, frozen=True, array_like=True):
     """A position in a region's log."""
 
     region: Name
-    position: Position
+    position: LogPosition
 
 
 class LaneEnd(msgspec.Struct, frozen=True, array_like=True):
     """A region has seen every event of a lane below this sequence."""
 
     lane: Name
-    sequence: Position
+    sequence: LogPosition
 
 
-class Request(msgspec.Struct, frozen=True, tag="request"):
+class RequestMarker(msgspec.Struct, frozen=True, tag="request"):
     """``source`` asks every member for the position at which this marker arrives."""
 
     snapshot_id: Name
     source: Name
-    round: Round
+    round: RoundNumber
 
 
-class Response(msgspec.Struct, frozen=True, tag="response"):
+class ResponseMarker(msgspec.Struct, frozen=True, tag="response"):
     """``region`` answers a request of ``source``: the request arrived at ``position``."""
 
     snapshot_id: Name
     source: Name
-    round: Round
+    round: RoundNumber
     region: Name
-    position: Position
+    position: LogPosition
 
 
-class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
+class SnapshotMarker(msgspec.Struct, frozen=True, tag="snapshot"):
     """Who has acked everything up to ``local`` here has met everything up to ``positions`` there.
 
     ``seen`` is what this region had of every lane at ``local``.  ``missing`` names regions that
@@ -65,13 +65,13 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
     """
 
     snapshot_id: Name
-    local: Position
+    local: LogPosition
     positions: tuple[RegionPosition, ...]
     seen: tuple[LaneEnd, ...] = ()
     missing: tuple[Name, ...] = ()
 
 
-class Update(msgspec.Struct, frozen=True, tag="update"):
+class UpdateMarker(msgspec.Struct, frozen=True, tag="update"):
     """The group has acked ``snapshot_id`` in ``source``: move its cursor elsewhere accordingly."""
 
     group: Name
@@ -98,7 +98,7 @@ class Command(msgspec.Struct, frozen=True, tag="command"):
     floors: tuple[LaneEnd, ...] = ()
 
 
-Marker = Request | Response | Snapshot | Update | Command
+Marker = RequestMarker | ResponseMarker | SnapshotMarker | UpdateMarker | Command
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Marker] = msgspec.msgpack.Decoder(Marker)
@@ -107,11 +107,11 @@ _decoder: msgspec.msgpack.Decoder[Marker] = msgspec.msgpack.Decoder(Marker)
 def recipients(marker: Marker, members: Iterable[str]) -> tuple[str, ...]:
     """The regions that a marker is replicated to, of those that the stream is replicated to."""
     match marker:
-        case Request() | Update() | Command():
+        case RequestMarker() | UpdateMarker() | Command():
             return tuple(members)
-        case Response(source=source):
+        case ResponseMarker(source=source):
             return tuple(member for member in members if member == source)
-        case Snapshot():
+        case SnapshotMarker():
             return ()
 
 

@@ -31,7 +31,7 @@ from headrace.groups.progress.ranges import OFFSET_MAX, AckedRanges
 from headrace.regions.core.origins import Lane
 from headrace.regions.core.stamps import STAMP_COUNTER_MAX, Life, Stamp
 
-Ranges = tuple[tuple[int, int], ...]
+SequenceRanges = tuple[tuple[int, int], ...]
 Gain = tuple[Lane, int, int]
 """Sequences ``lo`` to ``hi`` (exclusive) of a lane, among which some are newly acked."""
 
@@ -44,7 +44,7 @@ class LaneDelta(msgspec.Struct, frozen=True, array_like=True):
     lane: Lane
     stamp: Stamp
     floor: int
-    ranges: Ranges = ()
+    ranges: SequenceRanges = ()
 
 
 class CursorDelta(msgspec.Struct, frozen=True):

@@ -24,16 +24,22 @@ from headrace.errors import (
 )
 from headrace.regions.core.controller import SnapshotController
 from headrace.regions.core.cursor import CursorMessage, CursorReceipt, OriginCursor
-from headrace.regions.core.effects import Append, Effect, Forced, Refused, SnapshotSettings
+from headrace.regions.core.effects import (
+    Append,
+    Forced,
+    MarkerRefused,
+    RegionEffect,
+    SnapshotSettings,
+)
 from headrace.regions.core.index import ReadSnapshots, SnapshotIndex
 from headrace.regions.core.markers import (
     Command,
     LaneEnd,
     Marker,
-    Request,
-    Response,
-    Snapshot,
-    Update,
+    RequestMarker,
+    ResponseMarker,
+    SnapshotMarker,
+    UpdateMarker,
 )
 from headrace.regions.core.origins import Lane, OriginMap
 from headrace.regions.core.progress import Merged
@@ -82,14 +88,14 @@ class LinkedSegment:
         for cursor in self.origin_groups.values():
             cursor.events_appended(offset, lane, sequence, count)
 
-    def marker_appended(self, offset: int, marker: Marker) -> list[Effect]:
+    def marker_appended(self, offset: int, marker: Marker) -> list[RegionEffect]:
         """A marker was appended here.
 
         It has its place in the log whether it makes sense or not, so one that a core refuses
         (late, repeated, from an unknown region) is told as an effect and changes nothing else.
         """
         self.log.marker(offset)
-        effects: list[Effect] = []
+        effects: list[RegionEffect] = []
         for group in self.snapshot_groups.values():
             group.walk_over(offset)
             effects += self._updates(group)
@@ -98,23 +104,23 @@ class LinkedSegment:
         try:
             return effects + self._handle(offset, marker)
         except RegionError as error:
-            return [*effects, Refused(error)]
+            return [*effects, MarkerRefused(error)]
 
-    def _handle(self, offset: int, marker: Marker) -> list[Effect]:
+    def _handle(self, offset: int, marker: Marker) -> list[RegionEffect]:
         match marker:
-            case Request(source=source):
+            case RequestMarker(source=source):
                 if source != self.region:
                     self._require_known(f"request {marker.snapshot_id!r}", source)
                 return self.controller.requested(marker, offset)
-            case Response():
+            case ResponseMarker():
                 return self.controller.responded(marker, offset, self.log.seen())
-            case Snapshot():
+            case SnapshotMarker():
                 self.index.add(marker, offset)
                 groups = self.snapshot_groups.values()
                 return [effect for group in groups for effect in self._updates(group)]
-            case Update(source=source) if source == self.region:
+            case UpdateMarker(source=source) if source == self.region:
                 return []
-            case Update():
+            case UpdateMarker():
                 return self.apply(marker)
             case Command(source=source) if source == self.region:
                 return []
@@ -146,12 +152,12 @@ class LinkedSegment:
     def marker_restored(self, offset: int, marker: Marker) -> None:
         """As :meth:`events_restored`; of the markers only snapshots still matter."""
         self.log.marker(offset)
-        if isinstance(marker, Snapshot):
+        if isinstance(marker, SnapshotMarker):
             self.index.add(marker, offset)
 
     # --- groups under snapshots --------------------------------------------------------
 
-    def apply(self, update: Update) -> list[Effect]:
+    def apply(self, update: UpdateMarker) -> list[RegionEffect]:
         """Take another region's update over; a group that is not here is created by it."""
         self._require_known(f"update of group {update.group!r}", update.source)
         name = update.group
@@ -175,7 +181,7 @@ class LinkedSegment:
         self.snapshot_groups[name] = group
         return self._updates(group)
 
-    def delete(self, name: str) -> list[Effect]:
+    def delete(self, name: str) -> list[RegionEffect]:
         """Delete a group in every region; updates under way cannot bring it back."""
         if name not in self.snapshot_groups:
             raise CursorDeletedError(
@@ -184,7 +190,7 @@ class LinkedSegment:
         command = Command(name, self.region, Life(self._next_stamp(name), deleted=True))
         return [Append(command), *self._obey(command)]
 
-    def seek_everywhere(self, name: str, mark_delete: int) -> list[Effect]:
+    def seek_everywhere(self, name: str, mark_delete: int) -> list[RegionEffect]:
         """Set the cursor here and, by origin, to the same place in every region."""
         life = Life(self._next_stamp(name))
         command = self.snapshot_groups[name].command_to(mark_delete, life)
@@ -198,7 +204,7 @@ class LinkedSegment:
         group = SnapshotCursor(self.region, name, self.log, life=life)
         return self.snapshot_groups.setdefault(name, group)
 
-    def _obey(self, command: Command) -> list[Effect]:
+    def _obey(self, command: Command) -> list[RegionEffect]:
         name, life = command.group, command.life
         known = self.lives.get(name, Life())
         overtaken = self._awaited.get(name) == life and name in self.snapshot_groups
@@ -219,31 +225,31 @@ class LinkedSegment:
     def _next_stamp(self, name: str) -> Stamp:
         return Stamp(self.lives.get(name, Life()).stamp.counter + 1, self.region)
 
-    def ack(self, name: str, lo: int, hi: int | None = None) -> list[Effect]:
+    def ack(self, name: str, lo: int, hi: int | None = None) -> list[RegionEffect]:
         """A consumer of a group under snapshots has acked."""
         group = self.snapshot_groups[name]
         group.ack(lo, hi)
         return self._updates(group)
 
-    def seek(self, name: str, mark_delete: int) -> list[Effect]:
+    def seek(self, name: str, mark_delete: int) -> list[RegionEffect]:
         """A user has set the cursor of a group under snapshots, in this region alone."""
         group = self.snapshot_groups[name]
         group.seek(mark_delete)
         return self._updates(group)
 
-    def _updates(self, group: SnapshotCursor) -> list[Effect]:
+    def _updates(self, group: SnapshotCursor) -> list[RegionEffect]:
         update = group.next_update(self.index)
         return [] if update is None else [Append(update)]
 
     # --- snapshots ---------------------------------------------------------------------
 
-    def tick(self, snapshot_id: str, now_ms: int, connected: Collection[str]) -> list[Effect]:
+    def tick(self, snapshot_id: str, now_ms: int, connected: Collection[str]) -> list[RegionEffect]:
         """The periodic timer.  Without a group that needs snapshots, only what is overdue ends."""
         if not self.snapshot_groups:
             return self.controller.expire(now_ms)
         return self.controller.tick(snapshot_id, now_ms, connected)
 
-    def members_changed(self, members: Iterable[str]) -> list[Effect]:
+    def members_changed(self, members: Iterable[str]) -> list[RegionEffect]:
         """The regions that the stream is replicated to are others now."""
         effects = self.controller.members_changed(members)
         self._linked += [m for m in self.controller.members if m not in self._linked]

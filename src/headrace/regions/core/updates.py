@@ -27,7 +27,7 @@ from __future__ import annotations
 from headrace.errors import UnknownRegionError, UpdateAheadError
 from headrace.groups.progress.ranges import AckedRanges
 from headrace.regions.core.index import SnapshotIndex
-from headrace.regions.core.markers import Command, LaneEnd, Update
+from headrace.regions.core.markers import Command, LaneEnd, UpdateMarker
 from headrace.regions.core.origins import OriginMap, lane_reaches
 from headrace.regions.core.stamps import Life
 
@@ -121,13 +121,13 @@ class SnapshotCursor:
             for lo, hi in self._log.offsets(floor.lane, 0, floor.sequence):
                 self.acked.ack_range(lo, hi)
 
-    def next_update(self, index: SnapshotIndex) -> Update | None:
+    def next_update(self, index: SnapshotIndex) -> UpdateMarker | None:
         """The update that is due; ask when the cursor has moved and when a snapshot is new."""
         snapshot = index.newest_at(self.mark_delete, after=self.used)
         if snapshot is None:
             return None
         self.used = snapshot.local
-        return Update(
+        return UpdateMarker(
             group=self.group,
             source=self.region,
             snapshot_id=snapshot.snapshot_id,
@@ -136,7 +136,7 @@ class SnapshotCursor:
             life=self.life,
         )
 
-    def check(self, update: Update) -> int | None:
+    def check(self, update: UpdateMarker) -> int | None:
         """The position that an update has for this region; refuses one that cannot be."""
         named = f"update of {update.group!r} from {update.source} by {update.snapshot_id!r}"
         if update.source == self.region:
@@ -148,7 +148,7 @@ class SnapshotCursor:
             )
         return position
 
-    def apply(self, update: Update) -> int:
+    def apply(self, update: UpdateMarker) -> int:
         """Take an update of another region over; returns how many positions are newly acked."""
         position = self.check(update)
         if position is None:
@@ -164,7 +164,7 @@ class SnapshotCursor:
         self.applied = position if self.applied is None else max(self.applied, position)
         return gained
 
-    def _unseen(self, update: Update, end: int) -> list[tuple[int, int]]:
+    def _unseen(self, update: UpdateMarker, end: int) -> list[tuple[int, int]]:
         """Ranges below ``end`` with events that the update's source had not seen, ascending."""
         seen = {known.lane: known.sequence for known in update.seen}
         here = self._log.cut(self.acked.floor)

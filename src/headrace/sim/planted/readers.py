@@ -12,7 +12,7 @@ from typing import Any
 from headrace.groups.readers.core import balance, failure, rules
 from headrace.groups.readers.core import reader as reader_module
 from headrace.groups.readers.core.checkpoints import Checkpoint, CheckpointKind, Checkpoints
-from headrace.groups.readers.core.reader import Reader, Standing
+from headrace.groups.readers.core.reader import Reader, SegmentStanding
 from headrace.groups.readers.core.rules import apply
 from headrace.groups.readers.core.segments import END, Position, SegmentId
 from headrace.groups.readers.core.settings import GroupConfig
@@ -22,7 +22,6 @@ from headrace.groups.readers.core.updates import (
     AcquireShare,
     AddReader,
     Awaited,
-    Change,
     CheckpointAcked,
     CreateCheckpoint,
     Freed,
@@ -30,6 +29,7 @@ from headrace.groups.readers.core.updates import (
     Opened,
     ReaderAdded,
     ReportLag,
+    StateChange,
     WasReset,
 )
 from headrace.sim.planted import PlantedBug, by_seeds, patched
@@ -80,7 +80,7 @@ def silence() -> str | None:
 def _strikes_bare_numbers(original: Original) -> Original:
     """A completed segment is struck wherever its number is waited for, in any stream."""
 
-    def complete(state: ReaderGroupState, update: Any) -> Iterator[Change]:
+    def complete(state: ReaderGroupState, update: Any) -> Iterator[StateChange]:
         yield from original(state, update)
         number = update.segment.number
         for segment, waiting in state.future.items():
@@ -99,7 +99,7 @@ def _newest_first(original: Original) -> Original:
 
 
 def _lag_brings_back(original: Original) -> Original:
-    def lag(state: ReaderGroupState, update: ReportLag) -> Iterator[Change]:
+    def lag(state: ReaderGroupState, update: ReportLag) -> Iterator[StateChange]:
         if update.reader in state.members:
             return original(state, update)  # type: ignore[no-any-return]
         return iter((ReaderAdded(update.reader, 0), LagReported(update.reader, update.lag_ms)))
@@ -125,11 +125,11 @@ def _claims_after_checkpoints_only(original: Original) -> Original:
 def _read_is_acked(original: Original) -> Original:
     """What was handed out counts as done, the event that failed included."""
 
-    def standing(self: ReaderProcess, held: Any) -> Standing:
-        found: Standing = original(self, held)
+    def standing(self: ReaderProcess, held: Any) -> SegmentStanding:
+        found: SegmentStanding = original(self, held)
         if found.offset == END:
             return found
-        return Standing(held.dispatcher.next_offset, found.idle)
+        return SegmentStanding(held.dispatcher.next_offset, found.idle)
 
     return standing
 
@@ -154,7 +154,7 @@ def _no_barrier(original: Original) -> Original:  # noqa: ARG001
 
 def _without(kind: type[Any]) -> Callable[[Original], Original]:
     def change(original: Original) -> Original:
-        def changes(state: ReaderGroupState, update: Any) -> Iterator[Change]:
+        def changes(state: ReaderGroupState, update: Any) -> Iterator[StateChange]:
             return (c for c in original(state, update) if not isinstance(c, kind))
 
         return changes
@@ -163,7 +163,7 @@ def _without(kind: type[Any]) -> Callable[[Original], Original]:
 
 
 def _frees_from_the_start(original: Original) -> Original:
-    def remove(state: ReaderGroupState, update: Any) -> Iterator[Change]:
+    def remove(state: ReaderGroupState, update: Any) -> Iterator[StateChange]:
         for change in original(state, update):
             forgets = isinstance(change, Freed)
             yield Freed(change.reader, change.segment, 0) if forgets else change
@@ -182,7 +182,7 @@ def _forgets_waits(original: Original) -> Original:
 def _drops_ends(original: Original) -> Original:
     """A reset leaves out the segments that were read to their end."""
 
-    def restore(state: ReaderGroupState, update: Any) -> Iterator[Change]:
+    def restore(state: ReaderGroupState, update: Any) -> Iterator[StateChange]:
         for change in original(state, update):
             kept = tuple(position for position in change.cut if position.offset != END)
             yield WasReset(kept, change.waits, change.end_cut)
@@ -197,7 +197,9 @@ def _anything_goes(original: Original) -> Original:  # noqa: ARG001
 def _opens_early(original: Original) -> Original:
     """The first predecessor that is over opens a merged segment."""
 
-    def struck(state: ReaderGroupState, successor: Any, completed: SegmentId) -> Iterator[Change]:
+    def struck(
+        state: ReaderGroupState, successor: Any, completed: SegmentId
+    ) -> Iterator[StateChange]:
         for change in original(state, successor, completed):
             yield Opened(change.segment) if isinstance(change, Awaited) else change
 

@@ -11,10 +11,16 @@ import msgspec
 
 from headrace.groups.progress.ranges import AckedRanges
 from headrace.regions.core import controller as controllers
-from headrace.regions.core.controller import Phase, SnapshotController, SnapshotEvent
+from headrace.regions.core.controller import SnapshotController, SnapshotEvent, SnapshotPhase
 from headrace.regions.core.cursor import CursorMessage, OriginCursor
-from headrace.regions.core.effects import Effect, Forced
-from headrace.regions.core.markers import LaneEnd, Marker, Response, Snapshot, Update
+from headrace.regions.core.effects import Forced, RegionEffect
+from headrace.regions.core.markers import (
+    LaneEnd,
+    Marker,
+    ResponseMarker,
+    SnapshotMarker,
+    UpdateMarker,
+)
 from headrace.regions.core.progress import CursorDelta, Merged, OriginProgress
 from headrace.regions.core.segment import LinkedSegment
 from headrace.regions.core.stamps import Life
@@ -34,7 +40,7 @@ def _bug(
 
 
 def _any_round(original: Any) -> Any:
-    def accepting(self: SnapshotController, response: Response) -> Any:
+    def accepting(self: SnapshotController, response: ResponseMarker) -> Any:
         pending = self._pending.get(response.snapshot_id)
         if pending is not None:
             response = msgspec.structs.replace(response, round=pending.round)
@@ -44,7 +50,7 @@ def _any_round(original: Any) -> Any:
 
 
 def _live_members(_original: Any) -> Any:
-    def members_changed(self: SnapshotController, members: Iterable[str]) -> list[Effect]:
+    def members_changed(self: SnapshotController, members: Iterable[str]) -> list[RegionEffect]:
         self._members = tuple(sorted(members))
         for pending in list(self._pending.values()):
             pending.members = self._members
@@ -55,12 +61,12 @@ def _live_members(_original: Any) -> Any:
 
 def _late_positions(original: Any) -> Any:
     def responded(
-        self: SnapshotController, response: Response, position: int, seen: tuple[LaneEnd, ...]
-    ) -> list[Effect]:
+        self: SnapshotController, response: ResponseMarker, position: int, seen: tuple[LaneEnd, ...]
+    ) -> list[RegionEffect]:
         pending = self._pending.get(response.snapshot_id)
         if pending is not None and response.round == pending.round:
             pending.positions.setdefault(response.region, response.position)
-        effects: list[Effect] = original(self, response, position, seen)
+        effects: list[RegionEffect] = original(self, response, position, seen)
         return effects
 
     return responded
@@ -78,12 +84,12 @@ def _live_member_set() -> Iterator[None]:
 
 def _local_of_first_answer(original: Any) -> Any:
     def responded(
-        self: SnapshotController, response: Response, position: int, seen: tuple[LaneEnd, ...]
-    ) -> list[Effect]:
+        self: SnapshotController, response: ResponseMarker, position: int, seen: tuple[LaneEnd, ...]
+    ) -> list[RegionEffect]:
         pending = self._pending.get(response.snapshot_id)
         if pending is not None and pending.last_answer >= 0:
             position, seen = pending.last_answer, pending.seen
-        effects: list[Effect] = original(self, response, position, seen)
+        effects: list[RegionEffect] = original(self, response, position, seen)
         return effects
 
     return responded
@@ -101,7 +107,7 @@ def _seen_when_forced(original: Any) -> Any:
 
 
 def _one_round() -> AbstractContextManager[object]:
-    once = {(Phase.FIRST_ROUND, SnapshotEvent.LAST_OF_MANY): Phase.COMPLETE}
+    once = {(SnapshotPhase.FIRST_ROUND, SnapshotEvent.LAST_OF_MANY): SnapshotPhase.COMPLETE}
     return mock.patch.dict(controllers.TRANSITIONS, once)
 
 
@@ -109,19 +115,19 @@ def _one_round() -> AbstractContextManager[object]:
 
 
 def _created_at_latest(original: Any) -> Any:
-    def apply(self: LinkedSegment, update: Update) -> list[Effect]:
+    def apply(self: LinkedSegment, update: UpdateMarker) -> list[RegionEffect]:
         if update.group not in self.snapshot_groups:
             self.snapshot_groups[update.group] = SnapshotCursor(
                 self.region, update.group, self.log, acked=AckedRanges(floor=self.log.end)
             )
-        effects: list[Effect] = original(self, update)
+        effects: list[RegionEffect] = original(self, update)
         return effects
 
     return apply
 
 
 def _applied_as_seek(_original: Any) -> Any:
-    def apply(self: SnapshotCursor, update: Update) -> int:
+    def apply(self: SnapshotCursor, update: UpdateMarker) -> int:
         position = self.check(update)
         if position is not None:
             self.seek(position)
@@ -131,15 +137,15 @@ def _applied_as_seek(_original: Any) -> Any:
 
 
 def _no_update_for_a_new_snapshot(original: Any) -> Any:
-    def handle(self: LinkedSegment, offset: int, marker: Marker) -> list[Effect]:
-        effects: list[Effect] = original(self, offset, marker)
-        return [] if isinstance(marker, Snapshot) else effects
+    def handle(self: LinkedSegment, offset: int, marker: Marker) -> list[RegionEffect]:
+        effects: list[RegionEffect] = original(self, offset, marker)
+        return [] if isinstance(marker, SnapshotMarker) else effects
 
     return handle
 
 
 def _no_update_for_an_ack(_original: Any) -> Any:
-    def ack(self: LinkedSegment, name: str, lo: int, hi: int | None = None) -> list[Effect]:
+    def ack(self: LinkedSegment, name: str, lo: int, hi: int | None = None) -> list[RegionEffect]:
         self.snapshot_groups[name].ack(lo, hi)
         return []
 
@@ -147,9 +153,9 @@ def _no_update_for_an_ack(_original: Any) -> Any:
 
 
 def _life_ignored(original: Any) -> Any:
-    def apply(self: LinkedSegment, update: Update) -> list[Effect]:
+    def apply(self: LinkedSegment, update: UpdateMarker) -> list[RegionEffect]:
         life = self.lives.get(update.group, Life())
-        effects: list[Effect] = original(self, msgspec.structs.replace(update, life=life))
+        effects: list[RegionEffect] = original(self, msgspec.structs.replace(update, life=life))
         return effects
 
     return apply

@@ -32,7 +32,7 @@ from headrace.sim.epoch_oracle import EpochOracle
 from headrace.sim.faults import Fault
 from headrace.sim.scenario import Action, Scenario
 from headrace.sim.scenarios.epochs_client import Client
-from headrace.sim.scenarios.epochs_source import Source
+from headrace.sim.scenarios.epochs_source import EpochSource
 
 PARTITIONS_MAX = 4
 
@@ -56,14 +56,14 @@ class EpochsScenario(Scenario):
         self.logs: dict[str, list[Message]] = {}
         self.bases: dict[str, int] = {}
         self.histories: dict[str, EpochHistory] = {}
-        self.sources: dict[str, Source] = {}
+        self.sources: dict[str, EpochSource] = {}
         for _ in range(rng.choice((1, 1, 2, 2, 3, PARTITIONS_MAX))):
             self._spawn_source(None)
         self.clients = [self._spawn_client(f"c{n}") for n in range(rng.randint(1, 4))]
 
-    def _spawn_source(self, at: Frontier | None) -> Source:
+    def _spawn_source(self, at: Frontier | None) -> EpochSource:
         name = f"p{len(self.sources)}"
-        source = Source(self.world, name)
+        source = EpochSource(self.world, name)
         source.scenario = self
         source.at = at
         if self.durable:
@@ -124,10 +124,10 @@ class EpochsScenario(Scenario):
             Action("add a partition", 2, self._add_partition, Fault.SCALE),
         ]
 
-    def _awake(self) -> list[Source]:
+    def _awake(self) -> list[EpochSource]:
         return [s for s in self.sources.values() if s.alive and not s.paused]
 
-    def _pick(self) -> Source | None:
+    def _pick(self) -> EpochSource | None:
         awake = self._awake()
         return self.world.rng.choice(awake) if awake else None
 

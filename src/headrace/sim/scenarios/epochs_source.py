@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headrace.sim.scenarios.epochs import EpochsScenario
 
 
-class Source(Process):
+class EpochSource(Process):
     """A partition: its source, its publisher, and the links to its subscribers."""
 
     scenario: EpochsScenario

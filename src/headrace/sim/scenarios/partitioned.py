@@ -23,7 +23,7 @@ from headrace.sim.faults import Fault
 from headrace.sim.log import ModelLog
 from headrace.sim.scenario import Action, Scenario
 from headrace.sim.scenarios.partitioned_admin import Administrator
-from headrace.sim.scenarios.partitioned_filling import PartitionJob
+from headrace.sim.scenarios.partitioned_filling import FillingJob
 from headrace.sim.scenarios.partitioned_member import GROUP, MemberProcess, claim_of, pin_of
 
 BACKLOG_MAX = 100
@@ -75,7 +75,7 @@ class PartitionedScenario(Scenario):
         self.source.create(rng.randint(1, 3))
         round_events_max = rng.choice((2, 8, 30))
         for number in range(1, rng.randint(1, 2) + 1):
-            job = PartitionJob(world, f"job{number}")
+            job = FillingJob(world, f"job{number}")
             job.source, job.group, job.round_events_max = self.source, GROUP, round_events_max
             world.spawn(job)
 

@@ -19,7 +19,7 @@ ROUND_MS = 60
 PLACES = "places in the source"
 
 
-class PartitionJob(Process):
+class FillingJob(Process):
     """One program that fills the queue."""
 
     source: ModelLog

@@ -23,8 +23,8 @@ from headrace.groups.partitioned.core.messages import (
     Decision,
     Drain,
     Drained,
-    Effect,
     Event,
+    InstanceEffect,
     MemberStalled,
     Phase,
     PinFreed,
@@ -185,7 +185,7 @@ class MemberProcess(ConsumingProcess):
         """This instance under its pin."""
         return Owner(self.member, self.owner_name, self.core.pin_token or 0)
 
-    def do(self, effect: Effect) -> None:
+    def do(self, effect: InstanceEffect) -> None:
         match effect:
             case AcquirePin(asked_ms):
                 self.submit(("acquired", asked_ms), self._acquire_pin)

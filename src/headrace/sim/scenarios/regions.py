@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from headrace.errors import RegionError
 from headrace.groups.progress.ranges import AckedRanges
-from headrace.regions.core.controller import Phase
+from headrace.regions.core.controller import SnapshotPhase
 from headrace.regions.core.cursor import OriginCursor
 from headrace.regions.core.updates import SnapshotCursor
 from headrace.sim.faults import Fault
@@ -140,7 +140,7 @@ class RegionsScenario(Scenario):
     def _restore_members(self, region: Region, latest_ms: int) -> None:
         """The region comes back when it hurts most, between the rounds of a snapshot."""
         phases = [phase for phase, _ in region.segment.controller.pending().values()]
-        if Phase.SECOND_ROUND in phases or self.world.now_ms >= latest_ms:
+        if SnapshotPhase.SECOND_ROUND in phases or self.world.now_ms >= latest_ms:
             region.change_members(list(region.others))
         else:
             self.world.call_in(15, lambda: self._restore_members(region, latest_ms))

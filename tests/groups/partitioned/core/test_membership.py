@@ -24,8 +24,8 @@ from headrace.groups.partitioned.core.messages import (
     Decision,
     Drain,
     Drained,
-    Effect,
     Event,
+    InstanceEffect,
     MemberStalled,
     Phase,
     PinFreed,
@@ -59,12 +59,12 @@ class Driver:
         self.now_ms = 0
         self.revision = 0
 
-    def hears(self, event: Event, at_ms: int | None = None) -> list[Effect]:
+    def hears(self, event: Event, at_ms: int | None = None) -> list[InstanceEffect]:
         self.now_ms = self.now_ms if at_ms is None else at_ms
         effects = self.instance.handle(event, self.now_ms)
         return [e for e in effects if not isinstance(e, Decision)]
 
-    def sees(self, config: ElasticGroupConfig | None) -> list[Effect]:
+    def sees(self, config: ElasticGroupConfig | None) -> list[InstanceEffect]:
         self.revision += 1
         return self.hears(ConfigSeen(self.revision, config))
 

@@ -359,7 +359,7 @@ def test_an_elastic_group_keeps_keys_in_order_over_a_split_of_an_empty_segment(
             consumed.start(member)
             while len(consumed.got) < len(expected):
                 await hr.in_thread(fill, hr.log, NAME)
-                await asyncio.sleep(0)
+                await testing.driven_clock().settle()
         assert consumed.numbers == expected
 
     run(catalog_url, work)

@@ -19,14 +19,14 @@ from headrace.groups.readers import (
 from headrace.groups.readers.core.reader import (
     Begin,
     Detect,
-    Effect,
     Pause,
     Propose,
     Reader,
+    ReaderEffect,
     Refresh,
     Renew,
     Resume,
-    Standing,
+    SegmentStanding,
     StartAgain,
     Stop,
 )
@@ -46,16 +46,16 @@ class Desk:
         if name not in group.state.members:
             group.join(name)
         self.reader = Reader(name, group.token(name), settings, now_ms=0)
-        self.standings: dict[SegmentId, Standing] = {}
-        self.effects: list[Effect] = []
+        self.standings: dict[SegmentId, SegmentStanding] = {}
+        self.effects: list[ReaderEffect] = []
 
-    def step(self, now_ms: int, lag_ms: int = 0) -> list[Effect]:
+    def step(self, now_ms: int, lag_ms: int = 0) -> list[ReaderEffect]:
         """One step, in which segments begin at once; housekeeping is left out."""
         found = self.reader.step(self.group.state, self.standings, lag_ms, now_ms)
         for effect in found:
             match effect:
                 case Begin(segment=segment, offset=offset):
-                    self.standings[segment] = Standing(offset)
+                    self.standings[segment] = SegmentStanding(offset)
                 case Stop(segment=segment):
                     self.standings.pop(segment, None)
         self.effects = [e for e in found if not isinstance(e, Detect | Renew | Refresh)]
@@ -114,13 +114,16 @@ def test_a_segment_goes_only_when_nothing_of_it_is_in_flight() -> None:
     desk.run(100)
     desk.step(101)
     group.join("r2")
-    desk.standings = {seg("a/0"): Standing(4, idle=False), seg("a/1"): Standing(7, idle=False)}
+    desk.standings = {
+        seg("a/0"): SegmentStanding(4, idle=False),
+        seg("a/1"): SegmentStanding(7, idle=False),
+    }
     assert desk.proposed(200) is None
     (pause,) = desk.effects
     assert isinstance(pause, Pause)
     (going,) = pause.segments
     assert desk.proposed(300) is None
-    desk.standings[going] = Standing(9)
+    desk.standings[going] = SegmentStanding(9)
     update = desk.proposed(400)
     assert isinstance(update, ReleaseSegments)
     assert update.segments == (going,)
@@ -135,7 +138,7 @@ def test_a_segment_on_its_way_out_stays_when_the_need_is_gone() -> None:
     desk.run(100)
     desk.step(101)
     group.join("r2")
-    desk.standings = {segment: Standing(0, idle=False) for segment in desk.standings}
+    desk.standings = {segment: SegmentStanding(0, idle=False) for segment in desk.standings}
     (pause,) = desk.step(200)
     group.offline("r2")
     assert isinstance(pause, Pause)
@@ -148,9 +151,9 @@ def test_a_checkpoint_is_answered_when_everything_has_come_to_rest() -> None:
     desk.run(100)
     desk.step(101)
     group.checkpoint("c1")
-    desk.standings = {seg("a/0"): Standing(4, idle=False), seg("a/1"): Standing(7)}
+    desk.standings = {seg("a/0"): SegmentStanding(4, idle=False), seg("a/1"): SegmentStanding(7)}
     assert desk.step(200) == [Pause((seg("a/0"), seg("a/1")))]
-    desk.standings[seg("a/0")] = Standing(5)
+    desk.standings[seg("a/0")] = SegmentStanding(5)
     token = group.token("r1")
     wanted = AckCheckpoint("r1", token, "c1", positions(cut(a0=5, a1=7)))
     assert desk.run(300) == wanted
@@ -163,7 +166,7 @@ def test_a_silent_checkpoint_is_answered_at_once_and_stops_nothing() -> None:
     desk.run(100)
     desk.step(101)
     group.checkpoint("s1", silent=True)
-    desk.standings[seg("a/0")] = Standing(4, idle=False)
+    desk.standings[seg("a/0")] = SegmentStanding(4, idle=False)
     (only,) = desk.step(200)
     assert only == Propose(AckCheckpoint("r1", group.token("r1"), "s1", positions(cut(a0=4))))
 
@@ -193,7 +196,7 @@ def test_a_finished_segment_is_completed_before_anything_is_balanced() -> None:
     desk.step(101)
     group.join("r2")
     following = (Successor(seg("a/7"), (seg("a/1"),)),)
-    desk.standings[seg("a/1")] = Standing(END, successors=following)
+    desk.standings[seg("a/1")] = SegmentStanding(END, successors=following)
     assert desk.run(200) == CompleteSegment("r1", group.token("r1"), seg("a/1"), following)
     assert group.unassigned == {"a/7": 0}
 
@@ -266,7 +269,7 @@ def test_positions_are_recorded_now_and_then_without_any_checkpoint() -> None:
     desk = Desk(group, "r1", ReaderSettings(lag_unit_ms=10**7))
     desk.run(100)
     desk.step(101)
-    desk.standings[seg("a/0")] = Standing(12)
+    desk.standings[seg("a/0")] = SegmentStanding(12)
     assert desk.run(SETTINGS.record_ms - 1) is None
     wanted = RecordPositions("r1", group.token("r1"), positions(cut(a0=12)))
     assert desk.run(SETTINGS.record_ms) == wanted
@@ -277,7 +280,7 @@ def test_positions_are_recorded_now_and_then_without_any_checkpoint() -> None:
 def test_leases_are_renewed_and_the_state_is_looked_at_by_the_clock() -> None:
     desk = Desk(Group.of(0), "r1", SETTINGS)
 
-    def housekeeping(now_ms: int) -> list[Effect]:
+    def housekeeping(now_ms: int) -> list[ReaderEffect]:
         effects = desk.reader.step(desk.group.state, {}, 0, now_ms)
         return [e for e in effects if isinstance(e, Renew | Refresh | Detect)]
 

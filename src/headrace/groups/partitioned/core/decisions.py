@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 
-from headrace.groups.partitioned.core.messages import Decision, Effect, Verdict
+from headrace.groups.partitioned.core.messages import Decision, InstanceEffect, Verdict
 
 DECISIONS_MAX = 256
 
 
-class Outbox:
+class InstanceOutput:
     """Collects the effects of one event, and keeps the last decisions for explain."""
 
     def __init__(self, member: str, instance: str) -> None:
@@ -17,9 +17,9 @@ class Outbox:
         self.instance = instance
         self.now_ms = 0
         self.decisions: deque[Decision] = deque(maxlen=DECISIONS_MAX)
-        self._effects: list[Effect] = []
+        self._effects: list[InstanceEffect] = []
 
-    def do(self, effect: Effect) -> None:
+    def do(self, effect: InstanceEffect) -> None:
         """Ask the runtime for something."""
         self._effects.append(effect)
 
@@ -33,7 +33,7 @@ class Outbox:
         """Whether this is the last thing that was decided; it is not said twice in a row."""
         return bool(self.decisions) and self.decisions[-1].reason == reason
 
-    def take(self) -> list[Effect]:
+    def take(self) -> list[InstanceEffect]:
         """The effects since the last time."""
         effects, self._effects = self._effects, []
         return effects

@@ -35,7 +35,7 @@ from collections import deque
 from headrace.errors import GroupUpdateError, MembershipEventError
 from headrace.groups.partitioned.core.changes import check_change
 from headrace.groups.partitioned.core.config import GroupConfig
-from headrace.groups.partitioned.core.decisions import DECISIONS_MAX, Outbox
+from headrace.groups.partitioned.core.decisions import DECISIONS_MAX, InstanceOutput
 from headrace.groups.partitioned.core.messages import (
     AcquirePin,
     ClaimDenied,
@@ -46,8 +46,8 @@ from headrace.groups.partitioned.core.messages import (
     ConfigSeen,
     Decision,
     Drained,
-    Effect,
     Event,
+    InstanceEffect,
     MemberStalled,
     Phase,
     PinFreed,
@@ -63,8 +63,9 @@ from headrace.groups.partitioned.core.messages import (
     Tick,
     Verdict,
 )
-from headrace.groups.partitioned.core.partitions import Partitions, PinTimings, Stage
+from headrace.groups.partitioned.core.partitions import Partitions, PinTimings
 from headrace.groups.partitioned.core.pins import Refusal
+from headrace.groups.partitioned.core.transitions import PHASE_TRANSITIONS, PhaseCause, Stage
 
 __all__ = ["DECISIONS_MAX", "Instance", "PinTimings"]
 
@@ -77,7 +78,7 @@ class Instance:
         self.instance = instance
         self.timings = timings or PinTimings()
         self.phase = Phase.WAITING
-        self._out = Outbox(member, instance)
+        self._out = InstanceOutput(member, instance)
         self._partitions = Partitions(self._out, self.timings)
         self._config: GroupConfig | None = None
         self._revision = -1
@@ -148,7 +149,7 @@ class Instance:
 
     # --- events ------------------------------------------------------------------------
 
-    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+    def handle(self, event: Event, now_ms: int) -> list[InstanceEffect]:
         """Take in one event; an impossible one raises MembershipEventError and changes nothing."""
         self._check(event)
         self._out.now_ms = max(self._out.now_ms, now_ms)
@@ -261,12 +262,12 @@ class Instance:
                 self._partitions.want(self.wanted)
         elif self._is_member():
             if self.phase is Phase.WAITING:
-                self._enter(Phase.STANDBY, Verdict.STANDING_BY, "its name is a member now")
+                self._enter(PhaseCause.MEMBER, Verdict.STANDING_BY, "its name is a member now")
                 self._acquire_pin()
         else:
             reason = self._why_waiting()
             if self.phase is not Phase.WAITING or not self._out.said(reason):
-                self._enter(Phase.WAITING, Verdict.WAITING, reason)
+                self._enter(PhaseCause.NO_MEMBER, Verdict.WAITING, reason)
 
     def _is_member(self) -> bool:
         return self._config is not None and self.member in self._config.assignment()
@@ -307,7 +308,8 @@ class Instance:
         self._pin_until_ms = asked_ms + self.timings.pin_ttl_ms
         self._unpin_asked = False
         if self.phase is Phase.STANDBY:
-            self._enter(Phase.PINNED, Verdict.PINNED, f"no other instance held the pin ({token})")
+            reason = f"no other instance held the pin ({token})"
+            self._enter(PhaseCause.GRANTED, Verdict.PINNED, reason)
         if self.phase is Phase.PINNED:
             self._pin_at_ms = self._out.now_ms + self.timings.renew_every_ms
             self._partitions.want(self.wanted)
@@ -329,16 +331,18 @@ class Instance:
     def _unpinned(self) -> None:
         """The pin is gone, and with it every claim made under it: where to go from here."""
         self._partitions.wanted = frozenset()
-        self._partitions.parts.clear()
+        self._partitions.forget()
         if self._closing:
-            self._enter(Phase.CLOSED, Verdict.CLOSED, "it has left")
+            self._enter(PhaseCause.LEFT, Verdict.CLOSED, "it has left")
         elif self._is_member():
-            self._enter(Phase.STANDBY, Verdict.STANDING_BY, "it gave up the pin or lost it")
+            reason = "it gave up the pin or lost it"
+            self._enter(PhaseCause.UNPINNED, Verdict.STANDING_BY, reason)
             self._pin_at_ms = self._hold_until_ms
             if self._out.now_ms >= self._hold_until_ms:
                 self._acquire_pin()
         else:
-            self._enter(Phase.WAITING, Verdict.WAITING, self._why_waiting())
+            cause = PhaseCause.UNPINNED_NO_MEMBER
+            self._enter(cause, Verdict.WAITING, self._why_waiting())
 
     # --- stepping down -------------------------------------------------------------------
 
@@ -348,7 +352,7 @@ class Instance:
             self._hold_until_ms = self._out.now_ms + self.timings.step_down_hold_ms
         if self.phase is Phase.PINNED:
             self._unpin_asked = False
-            self._enter(Phase.STEPPING_DOWN, Verdict.UNPINNED, why)
+            self._enter(PhaseCause.STEP_DOWN, Verdict.UNPINNED, why)
         self._partitions.leave(why, forced=forced)
 
     def _finish_step_down(self) -> None:
@@ -372,7 +376,7 @@ class Instance:
         if self._holds_pin():
             self._step_down("it closes")
         else:
-            self._enter(Phase.CLOSED, Verdict.CLOSED, "it has left")
+            self._enter(PhaseCause.CLOSE, Verdict.CLOSED, "it has left")
 
     # --- time --------------------------------------------------------------------------
 
@@ -393,8 +397,8 @@ class Instance:
                     pass
         self._partitions.tick()
 
-    def _enter(self, phase: Phase, verdict: Verdict, reason: str) -> None:
-        self.phase = phase
+    def _enter(self, cause: PhaseCause, verdict: Verdict, reason: str) -> None:
+        self.phase = PHASE_TRANSITIONS[self.phase, cause]
         self._out.decide(verdict, reason)
 
 

@@ -238,7 +238,7 @@ class Decision(msgspec.Struct, frozen=True):
     partition: int | None = None
 
 
-Effect = (
+InstanceEffect = (
     AcquirePin
     | RenewPin
     | ReleasePin

@@ -9,12 +9,10 @@ way out goes all the way out, and is claimed again if it is wanted by then.
 
 from __future__ import annotations
 
-from enum import Enum
-
 import msgspec
 
 from headrace.errors import InvalidGroupConfigError
-from headrace.groups.partitioned.core.decisions import Outbox
+from headrace.groups.partitioned.core.decisions import InstanceOutput
 from headrace.groups.partitioned.core.messages import (
     Abandon,
     ClaimPartition,
@@ -24,6 +22,7 @@ from headrace.groups.partitioned.core.messages import (
     Verdict,
 )
 from headrace.groups.partitioned.core.pins import Owner, Refusal
+from headrace.groups.partitioned.core.transitions import STAGE_TRANSITIONS, Stage, StageCause
 
 
 class PinTimings(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,15 +47,6 @@ class PinTimings(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class Stage(Enum):
-    """Where a partition stands."""
-
-    CLAIMING = "claiming"
-    OWNED = "owned"
-    DRAINING = "draining"
-    RELEASING = "releasing"
-
-
 ACTIVE = (Stage.OWNED, Stage.DRAINING)
 
 
@@ -75,7 +65,7 @@ class Part:
 class Partitions:
     """What a pinned instance owns, claims and gives back."""
 
-    def __init__(self, out: Outbox, timings: PinTimings) -> None:
+    def __init__(self, out: InstanceOutput, timings: PinTimings) -> None:
         self._out = out
         self._timings = timings
         self.pin_token = 0
@@ -144,11 +134,11 @@ class Partitions:
         if partition in self.wanted:
             if part is not None and part.stage in ACTIVE:
                 self._out.do(Abandon(partition, part.token))
-            self.parts[partition] = Part(Stage.OWNED, token, 0)
+            self._move(partition, StageCause.GRANTED, token)
             self._out.do(Consume(partition, token))
             self._out.decide(Verdict.ASSIGNED, f"claimed with token {token}", partition)
         else:  # no longer ours by the time the answer came
-            self._give_back(partition, token)
+            self._release(partition, StageCause.IN_VAIN, token)
 
     def denied(self, partition: int, refusal: Refusal, owner: Owner | None) -> None:
         """The catalog refused a claim, for now."""
@@ -156,7 +146,7 @@ class Partitions:
         if part is None or part.stage is not Stage.CLAIMING:
             return
         if partition not in self.wanted:
-            del self.parts[partition]
+            self._move(partition, StageCause.NOT_WANTED)
             return
         part.at_ms = self._out.now_ms + self._timings.claim_retry_ms
         waits_for = refusal.value if owner is None else f"for {owner.member}/{owner.instance}"
@@ -170,7 +160,7 @@ class Partitions:
         for partition, token in claims:
             if partition not in self.parts and token >= self.tokens_seen.get(partition, 0):
                 self.tokens_seen[partition] = token
-                self._give_back(partition, token)
+                self._release(partition, StageCause.IN_VAIN, token)
 
     def retry(self) -> None:
         """Ask at once for what was refused."""
@@ -183,25 +173,24 @@ class Partitions:
 
     def drain(self, partition: int, why: str) -> None:
         """Let the consumer finish what it holds."""
-        part = self.parts[partition]
-        part.stage = Stage.DRAINING
+        part = self._move(partition, StageCause.MOVES)
         part.at_ms = self._out.now_ms + self._timings.drain_limit_ms
         self._out.do(Drain(partition, part.token))
         self._out.decide(Verdict.MOVING, why, partition)
 
     def drained(self, partition: int) -> None:
         """Nothing is in flight any more."""
-        self._release(partition)
+        self._release(partition, StageCause.DRAINED)
 
     def released(self, partition: int) -> None:
         """The claim is off our hands; by now it may be wanted again."""
-        del self.parts[partition]
+        self._move(partition, StageCause.RELEASED)
         if partition in self.wanted:
             self._claim(partition)
 
     def lost(self, partition: int) -> None:
         """The catalog says that the partition is someone else's."""
-        part = self.parts.pop(partition)
+        part = self._move(partition, StageCause.LOST)
         if part.stage in ACTIVE:
             self._out.do(Abandon(partition, part.token))
             self._out.decide(Verdict.FENCED, f"token {part.token} is stale", partition)
@@ -213,7 +202,7 @@ class Partitions:
         self.wanted = frozenset()
         for partition, part in list(self.parts.items()):
             if part.stage is Stage.CLAIMING:
-                del self.parts[partition]
+                self._move(partition, StageCause.NOT_WANTED)
             elif part.stage in ACTIVE and forced:
                 self._cut_off(partition, why)
             elif part.stage is Stage.OWNED:
@@ -225,7 +214,12 @@ class Partitions:
             if part.stage in ACTIVE:
                 self._out.do(Abandon(partition, part.token))
                 self._out.decide(Verdict.FENCED, why, partition)
-        self.parts.clear()
+        self.forget()
+
+    def forget(self) -> None:
+        """Have to do with no partition any more: there is no pin."""
+        for partition in list(self.parts):
+            self._move(partition, StageCause.PIN_LOST)
 
     # --- time --------------------------------------------------------------------------
 
@@ -240,16 +234,17 @@ class Partitions:
                     part.at_ms = now + self._timings.request_timeout_ms
                     self._out.do(ClaimPartition(partition, self.pin_token))
                 case Stage.CLAIMING:
-                    del self.parts[partition]
+                    self._move(partition, StageCause.NOT_WANTED)
                 case Stage.DRAINING:
                     self._cut_off(partition, "it did not finish within the limit")
                 case _:
-                    self._release(partition)
+                    self._ask_release(partition, part)
 
     # --- internals ---------------------------------------------------------------------
 
     def _claim(self, partition: int, after_ms: int = 0) -> None:
-        part = self.parts[partition] = Part(Stage.CLAIMING, 0, self._out.now_ms + after_ms)
+        part = self._move(partition, StageCause.WANTED)
+        part.at_ms = self._out.now_ms + after_ms
         if not after_ms:
             part.at_ms += self._timings.request_timeout_ms
             self._out.do(ClaimPartition(partition, self.pin_token))
@@ -257,14 +252,22 @@ class Partitions:
     def _cut_off(self, partition: int, why: str) -> None:
         self._out.do(Abandon(partition, self.parts[partition].token))
         self._out.decide(Verdict.FENCED, why, partition)
-        self._release(partition)
+        self._release(partition, StageCause.CUT_OFF)
 
-    def _give_back(self, partition: int, token: int) -> None:
-        self.parts[partition] = Part(Stage.RELEASING, token, 0)
-        self._release(partition)
+    def _move(self, partition: int, cause: StageCause, token: int | None = None) -> Part:
+        """Take the step that the table has for it, with a new token if one is given."""
+        part = self.parts.get(partition)
+        then = STAGE_TRANSITIONS[Stage.ABSENT if part is None else part.stage, cause]
+        if then is Stage.ABSENT:
+            return self.parts.pop(partition)
+        if part is None or token is not None:
+            part = self.parts[partition] = Part(then, token or 0, 0)
+        part.stage = then
+        return part
 
-    def _release(self, partition: int) -> None:
-        part = self.parts[partition]
-        part.stage = Stage.RELEASING
+    def _release(self, partition: int, cause: StageCause, token: int | None = None) -> None:
+        self._ask_release(partition, self._move(partition, cause, token))
+
+    def _ask_release(self, partition: int, part: Part) -> None:
         part.at_ms = self._out.now_ms + self._timings.request_timeout_ms
         self._out.do(ReleasePartition(partition, part.token))

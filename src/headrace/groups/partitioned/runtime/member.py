@@ -41,8 +41,8 @@ from headrace.groups.partitioned.core.messages import (
     Decision,
     Drain,
     Drained,
-    Effect,
     Event,
+    InstanceEffect,
     MemberStalled,
     Phase,
     ReleasePartition,
@@ -247,7 +247,7 @@ class Member:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: InstanceEffect) -> None:
         assert self._hub is not None
         match effect:
             case AcquirePin() | ReleasePin() | ClaimPartition():

@@ -46,7 +46,7 @@ from headrace.groups.readers.core.updates import (
 )
 
 
-class Standing(msgspec.Struct, frozen=True):
+class SegmentStanding(msgspec.Struct, frozen=True):
     """Where a held segment stands in the hands of the runtime."""
 
     offset: int
@@ -105,7 +105,7 @@ class StartAgain(msgspec.Struct, frozen=True):
     """This life is over: drop everything and join anew."""
 
 
-Effect = Begin | Stop | Pause | Resume | Propose | Renew | Refresh | Detect | StartAgain
+ReaderEffect = Begin | Stop | Pause | Resume | Propose | Renew | Refresh | Detect | StartAgain
 
 
 class Reader:
@@ -153,10 +153,10 @@ class Reader:
     def step(
         self,
         state: ReaderGroupState,
-        standings: Mapping[SegmentId, Standing],
+        standings: Mapping[SegmentId, SegmentStanding],
         lag_ms: int,
         now_ms: int,
-    ) -> list[Effect]:
+    ) -> list[ReaderEffect]:
         """What to do now."""
         if self.over:
             return []
@@ -177,9 +177,9 @@ class Reader:
             effects.append(Propose(update))
         return effects
 
-    def _reconcile(self, state: ReaderGroupState) -> list[Effect]:
+    def _reconcile(self, state: ReaderGroupState) -> list[ReaderEffect]:
         """Read what the state says is ours, and nothing else."""
-        effects: list[Effect] = []
+        effects: list[ReaderEffect] = []
         owned = state.owned(self.name)
         for segment, token in list(self.held.items()):
             holding = owned.get(segment)
@@ -194,8 +194,8 @@ class Reader:
                 effects.append(Begin(segment, holding.offset, holding.token))
         return effects
 
-    def _timers(self, now_ms: int) -> list[Effect]:
-        effects: list[Effect] = []
+    def _timers(self, now_ms: int) -> list[ReaderEffect]:
+        effects: list[ReaderEffect] = []
         if now_ms >= self._renew_at_ms:
             self._renew_at_ms = now_ms + self.settings.heartbeat_ms
             effects.append(Renew())
@@ -210,7 +210,7 @@ class Reader:
     def _decide(
         self,
         state: ReaderGroupState,
-        standings: Mapping[SegmentId, Standing],
+        standings: Mapping[SegmentId, SegmentStanding],
         lag_ms: int,
         now_ms: int,
     ) -> Update | None:
@@ -225,7 +225,7 @@ class Reader:
         )
 
     def _checkpoint(
-        self, state: ReaderGroupState, name: str, standings: Mapping[SegmentId, Standing]
+        self, state: ReaderGroupState, name: str, standings: Mapping[SegmentId, SegmentStanding]
     ) -> Update | None:
         checkpoint = state.checkpoints.get(name)
         if checkpoint is None or len(standings) < len(self.held):
@@ -236,7 +236,7 @@ class Reader:
         return None
 
     def _balance(
-        self, state: ReaderGroupState, standings: Mapping[SegmentId, Standing], now_ms: int
+        self, state: ReaderGroupState, standings: Mapping[SegmentId, SegmentStanding], now_ms: int
     ) -> Update | None:
         overloaded = balance.wants_release(state, self.name)
         if not overloaded:
@@ -264,7 +264,7 @@ class Reader:
     def _tell(
         self,
         state: ReaderGroupState,
-        standings: Mapping[SegmentId, Standing],
+        standings: Mapping[SegmentId, SegmentStanding],
         lag_ms: int,
         now_ms: int,
     ) -> Update | None:
@@ -279,7 +279,7 @@ class Reader:
             return ReportLag(self.name, self.token, lag_ms)
         return None
 
-    def _pauses(self, state: ReaderGroupState) -> list[Effect]:
+    def _pauses(self, state: ReaderGroupState) -> list[ReaderEffect]:
         """Pause what must come to rest, and let go on what need not any more."""
         owed = state.checkpoints.next_for(self.name)
         checkpoint = None if owed is None else state.checkpoints.get(owed)
@@ -288,7 +288,7 @@ class Reader:
         resting = tuple(segment for segment in wanted if segment not in self.paused)
         going_on = tuple(segment for segment in self.paused if segment not in wanted)
         self.paused = dict.fromkeys(wanted)
-        effects: list[Effect] = []
+        effects: list[ReaderEffect] = []
         if resting:
             effects.append(Pause(resting))
         if going_on:
@@ -296,5 +296,5 @@ class Reader:
         return effects
 
 
-def _offsets(standings: Mapping[SegmentId, Standing]) -> tuple[Position, ...]:
+def _offsets(standings: Mapping[SegmentId, SegmentStanding]) -> tuple[Position, ...]:
     return tuple(Position(segment, standing.offset) for segment, standing in standings.items())

@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError, ReaderStateDecodeError
 from headrace.groups.readers.core.checkpoints import Checkpoint, CheckpointKind
 from headrace.groups.readers.core.segments import END, SegmentId
 from headrace.groups.readers.core.settings import GroupConfig
-from headrace.groups.readers.core.state import Holding, Member, ReaderGroupState
+from headrace.groups.readers.core.state import Holding, OnlineReader, ReaderGroupState
 from headrace.groups.readers.core.updates import Successor, Update
 
 CHUNK_SEGMENTS_MAX = 4096
@@ -195,7 +195,7 @@ def decode_state(chunks: Sequence[bytes]) -> ReaderGroupState:
             f"the state of a reader group: {len(chunks)} chunks do not make a whole"
         )
     state = ReaderGroupState(head.config, {}, revision=head.revision)
-    readers: dict[str, Member] = {}
+    readers: dict[str, OnlineReader] = {}
     checkpoints: dict[tuple[str, bool], tuple[Checkpoint, bool]] = {}
     for part in parts[1:]:
         match part:
@@ -207,7 +207,7 @@ def decode_state(chunks: Sequence[bytes]) -> ReaderGroupState:
                 _await(state.future, waits)
             case _Reader():
                 member = readers.setdefault(
-                    part.name, Member(part.name, part.token, part.lease_token)
+                    part.name, OnlineReader(part.name, part.token, part.lease_token)
                 )
                 member.lag_ms = part.lag_ms
                 _hold(member.owned, part.owned)

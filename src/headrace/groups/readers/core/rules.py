@@ -45,16 +45,14 @@ from headrace.groups.readers.core.segments import (
     as_cut,
     positions,
 )
-from headrace.groups.readers.core.state import Member, ReaderGroupState
+from headrace.groups.readers.core.state import OnlineReader, ReaderGroupState
 from headrace.groups.readers.core.updates import (
     AckCheckpoint,
     AcquireShare,
     AddReader,
     Awaited,
-    Change,
     CheckpointAcked,
     CheckpointCreated,
-    Claimed,
     ClaimSegment,
     Completed,
     CompleteSegment,
@@ -62,15 +60,17 @@ from headrace.groups.readers.core.updates import (
     Freed,
     LagReported,
     Opened,
+    PositionRecorded,
     ReaderAdded,
     ReaderRemoved,
-    Recorded,
     RecordPositions,
     ReleaseSegments,
     RemoveReader,
     ReportLag,
     Reset,
     ResetToCheckpoint,
+    SegmentClaimed,
+    StateChange,
     Successor,
     Update,
     WasReset,
@@ -86,12 +86,12 @@ class Outcome(msgspec.Struct, frozen=True):
     """What an update came to: the changes, and the revision that they made."""
 
     revision: int
-    changes: tuple[Change, ...]
+    changes: tuple[StateChange, ...]
 
     @property
-    def claimed(self) -> tuple[Claimed, ...]:
+    def claimed(self) -> tuple[SegmentClaimed, ...]:
         """Segments that changed hands to a reader."""
-        return tuple(change for change in self.changes if isinstance(change, Claimed))
+        return tuple(change for change in self.changes if isinstance(change, SegmentClaimed))
 
     @property
     def freed(self) -> tuple[Freed, ...]:
@@ -107,12 +107,12 @@ def apply(state: ReaderGroupState, update: Update, *, if_revision: int | None = 
     return Outcome(state.evolve(changes) if changes else state.revision, changes)
 
 
-def decide(state: ReaderGroupState, update: Update) -> tuple[Change, ...]:
+def decide(state: ReaderGroupState, update: Update) -> tuple[StateChange, ...]:
     """The changes that an update comes to on this state, which is left as it is."""
     return tuple(_decide(state, update))
 
 
-def _decide(state: ReaderGroupState, update: Update) -> Iterable[Change]:
+def _decide(state: ReaderGroupState, update: Update) -> Iterable[StateChange]:
     match update:
         case AcquireShare():
             return _acquire(state, update)
@@ -158,7 +158,7 @@ def refusal(
     return error(name_of(update), state.describe(), why)
 
 
-def _member(state: ReaderGroupState, update: Update, reader: str, token: int) -> Member:
+def _member(state: ReaderGroupState, update: Update, reader: str, token: int) -> OnlineReader:
     member = state.member(reader, token)
     if member is None:
         why = f"reader {reader!r} is not online under token {token}; it must start again"
@@ -174,7 +174,7 @@ def _check_nothing_owed(state: ReaderGroupState, update: Update, reader: str) ->
 
 
 def _check_owned(
-    state: ReaderGroupState, update: Update, member: Member, segment: SegmentId
+    state: ReaderGroupState, update: Update, member: OnlineReader, segment: SegmentId
 ) -> None:
     if segment not in member.owned:
         owner = state.owner(segment)
@@ -186,7 +186,7 @@ def _check_owned(
 # --- readers -------------------------------------------------------------------------------
 
 
-def _add(state: ReaderGroupState, update: AddReader) -> Iterator[Change]:
+def _add(state: ReaderGroupState, update: AddReader) -> Iterator[StateChange]:
     check_name(update.reader, "reader name")
     if update.reader in state.members:
         why = f"reader {update.reader!r} is online; put it offline first"
@@ -194,7 +194,7 @@ def _add(state: ReaderGroupState, update: AddReader) -> Iterator[Change]:
     yield ReaderAdded(update.reader, update.lease_token)
 
 
-def _remove(state: ReaderGroupState, update: RemoveReader) -> Iterator[Change]:
+def _remove(state: ReaderGroupState, update: RemoveReader) -> Iterator[StateChange]:
     given = as_cut(update.positions, name_of(update))
     member = state.members.get(update.reader)
     if member is None or (update.token is not None and update.token != member.token):
@@ -209,7 +209,7 @@ def _remove(state: ReaderGroupState, update: RemoveReader) -> Iterator[Change]:
     yield ReaderRemoved(member.name)
 
 
-def _lag(state: ReaderGroupState, update: ReportLag) -> Iterator[Change]:
+def _lag(state: ReaderGroupState, update: ReportLag) -> Iterator[StateChange]:
     member = _member(state, update, update.reader, update.token)
     if not 0 <= update.lag_ms <= LAG_MS_MAX:
         raise InvalidReaderUpdateError(
@@ -222,13 +222,13 @@ def _lag(state: ReaderGroupState, update: ReportLag) -> Iterator[Change]:
 # --- segments ------------------------------------------------------------------------------
 
 
-def _acquire(state: ReaderGroupState, update: AcquireShare) -> Iterator[Change]:
+def _acquire(state: ReaderGroupState, update: AcquireShare) -> Iterator[StateChange]:
     member = _member(state, update, update.reader, update.token)
     for segment in state.first_unassigned(balance.acquire_count(state, member.name)):
         yield _claimed(state, member, segment)
 
 
-def _claim(state: ReaderGroupState, update: ClaimSegment) -> Iterator[Change]:
+def _claim(state: ReaderGroupState, update: ClaimSegment) -> Iterator[StateChange]:
     member = _member(state, update, update.reader, update.token)
     _check_nothing_owed(state, update, member.name)
     if update.segment not in state.unassigned:
@@ -238,11 +238,11 @@ def _claim(state: ReaderGroupState, update: ClaimSegment) -> Iterator[Change]:
     yield _claimed(state, member, update.segment)
 
 
-def _claimed(state: ReaderGroupState, member: Member, segment: SegmentId) -> Claimed:
-    return Claimed(member.name, segment, state.unassigned[segment], state.revision + 1)
+def _claimed(state: ReaderGroupState, member: OnlineReader, segment: SegmentId) -> SegmentClaimed:
+    return SegmentClaimed(member.name, segment, state.unassigned[segment], state.revision + 1)
 
 
-def _release(state: ReaderGroupState, update: ReleaseSegments) -> Iterator[Change]:
+def _release(state: ReaderGroupState, update: ReleaseSegments) -> Iterator[StateChange]:
     member = _member(state, update, update.reader, update.token)
     given = as_cut(update.positions, name_of(update))
     if not update.segments or len(set(update.segments)) < len(update.segments):
@@ -262,15 +262,15 @@ def _release(state: ReaderGroupState, update: ReleaseSegments) -> Iterator[Chang
         yield Freed(member.name, segment, offset)
 
 
-def _record(member: Member, given: dict[SegmentId, int]) -> Iterator[Recorded]:
+def _record(member: OnlineReader, given: dict[SegmentId, int]) -> Iterator[PositionRecorded]:
     """Moves of recorded positions; what the reader does not own is left out."""
     for segment, offset in given.items():
         holding = member.owned.get(segment)
         if holding is not None and holding.offset != offset:
-            yield Recorded(member.name, segment, offset)
+            yield PositionRecorded(member.name, segment, offset)
 
 
-def _complete(state: ReaderGroupState, update: CompleteSegment) -> Iterator[Change]:
+def _complete(state: ReaderGroupState, update: CompleteSegment) -> Iterator[StateChange]:
     member = _member(state, update, update.reader, update.token)
     _check_nothing_owed(state, update, member.name)
     _check_owned(state, update, member, update.segment)
@@ -287,7 +287,7 @@ def _complete(state: ReaderGroupState, update: CompleteSegment) -> Iterator[Chan
 
 def _struck(
     state: ReaderGroupState, successor: Successor, completed: SegmentId
-) -> Iterator[Change]:
+) -> Iterator[StateChange]:
     """A successor has one predecessor less to wait for."""
     segment = successor.segment
     status = state.status(segment)
@@ -301,7 +301,7 @@ def _struck(
 # --- checkpoints ---------------------------------------------------------------------------
 
 
-def _checkpoint(state: ReaderGroupState, update: CreateCheckpoint) -> Iterator[Change]:
+def _checkpoint(state: ReaderGroupState, update: CreateCheckpoint) -> Iterator[StateChange]:
     if not 1 <= len(update.name) <= CHECKPOINT_NAME_CHARS_MAX:
         raise InvalidReaderUpdateError(
             f"a checkpoint's name has 1 to {CHECKPOINT_NAME_CHARS_MAX} characters, "
@@ -312,7 +312,7 @@ def _checkpoint(state: ReaderGroupState, update: CreateCheckpoint) -> Iterator[C
     yield CheckpointCreated(update.name, update.kind)
 
 
-def _ack(state: ReaderGroupState, update: AckCheckpoint) -> Iterator[Change]:
+def _ack(state: ReaderGroupState, update: AckCheckpoint) -> Iterator[StateChange]:
     member = _member(state, update, update.reader, update.token)
     given = as_cut(update.positions, name_of(update))
     if update.name not in state.checkpoints.owed_by(member.name):
@@ -339,7 +339,7 @@ def _acked(
 # --- beginning again -----------------------------------------------------------------------
 
 
-def _reset(state: ReaderGroupState, update: Reset) -> Iterator[Change]:
+def _reset(state: ReaderGroupState, update: Reset) -> Iterator[StateChange]:
     cut = as_cut(update.cut, "cut")
     for wait in update.waits:
         if wait.segment in cut or not wait.predecessors:
@@ -353,7 +353,7 @@ def _reset(state: ReaderGroupState, update: Reset) -> Iterator[Change]:
     yield WasReset(update.cut, update.waits, kept)
 
 
-def _restore(state: ReaderGroupState, update: ResetToCheckpoint) -> Iterator[Change]:
+def _restore(state: ReaderGroupState, update: ResetToCheckpoint) -> Iterator[StateChange]:
     checkpoint = state.checkpoints.get(update.name)
     last = state.checkpoints.last
     if checkpoint is None and last is not None and last.name == update.name:

@@ -32,17 +32,17 @@ from headrace.groups.readers.core.segments import Cut, SegmentId, SegmentStatus,
 from headrace.groups.readers.core.settings import GroupConfig
 from headrace.groups.readers.core.updates import (
     Awaited,
-    Change,
     CheckpointAcked,
     CheckpointCreated,
-    Claimed,
     Completed,
     Freed,
     LagReported,
     Opened,
+    PositionRecorded,
     ReaderAdded,
     ReaderRemoved,
-    Recorded,
+    SegmentClaimed,
+    StateChange,
     Successor,
     WasReset,
 )
@@ -55,7 +55,7 @@ class Holding(NamedTuple):
     token: int
 
 
-class Member:
+class OnlineReader:
     """A reader that is online."""
 
     __slots__ = ("lag_ms", "lease_token", "name", "owned", "token")
@@ -89,12 +89,12 @@ class ReaderGroupState:
     def _begin(
         self, cut: Cut, waits: Mapping[SegmentId, frozenset[SegmentId]], end_cut: Cut
     ) -> None:
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, OnlineReader] = {}
         self.unassigned: OrderedDict[SegmentId, int] = OrderedDict(cut)
         self.future: dict[SegmentId, frozenset[SegmentId]] = dict(waits)
         self.end_cut: dict[SegmentId, int] = dict(end_cut)
         self.checkpoints = Checkpoints(self.config.checkpoints_kept_max)
-        self._owner: dict[SegmentId, Member] = {}
+        self._owner: dict[SegmentId, OnlineReader] = {}
         self._loads = Loads(self.config.lag_assumed_ms)
 
     # --- reading -----------------------------------------------------------------------
@@ -114,12 +114,12 @@ class ReaderGroupState:
         """Whether nothing is left to read, now or later."""
         return not (self._owner or self.unassigned or self.future)
 
-    def member(self, reader: str, token: int) -> Member | None:
+    def member(self, reader: str, token: int) -> OnlineReader | None:
         """The reader, if it is online in the life that this token belongs to."""
         found = self.members.get(reader)
         return found if found is not None and found.token == token else None
 
-    def owner(self, segment: SegmentId) -> Member | None:
+    def owner(self, segment: SegmentId) -> OnlineReader | None:
         """Who owns a segment."""
         return self._owner.get(segment)
 
@@ -178,7 +178,7 @@ class ReaderGroupState:
 
     # --- changing ----------------------------------------------------------------------
 
-    def evolve(self, changes: Iterable[Change]) -> int:
+    def evolve(self, changes: Iterable[StateChange]) -> int:
         """Carry out what was decided on this very revision; returns the new one."""
         self.revision += 1
         touched: dict[str, None] = {}
@@ -190,9 +190,9 @@ class ReaderGroupState:
                 self._loads.put(reader, len(member.owned), member.lag_ms)
         return self.revision
 
-    def _change(self, change: Change, touched: dict[str, None]) -> None:
+    def _change(self, change: StateChange, touched: dict[str, None]) -> None:
         match change:
-            case Claimed(reader=reader, segment=segment, offset=offset, token=token):
+            case SegmentClaimed(reader=reader, segment=segment, offset=offset, token=token):
                 del self.unassigned[segment]
                 self._hold(self.members[reader], segment, offset, token)
                 touched[reader] = None
@@ -208,11 +208,11 @@ class ReaderGroupState:
                 self.unassigned[segment] = 0
             case Awaited(segment=segment, predecessors=predecessors):
                 self.future[segment] = predecessors
-            case Recorded(reader=reader, segment=segment, offset=offset):
+            case PositionRecorded(reader=reader, segment=segment, offset=offset):
                 owned = self.members[reader].owned
                 owned[segment] = Holding(offset, owned[segment].token)
             case ReaderAdded(reader=reader, lease_token=lease_token):
-                self.members[reader] = Member(reader, self.revision, lease_token)
+                self.members[reader] = OnlineReader(reader, self.revision, lease_token)
                 touched[reader] = None
             case ReaderRemoved(reader=reader):
                 del self.members[reader]
@@ -232,7 +232,7 @@ class ReaderGroupState:
                     as_cut(end_cut, "end cut"),
                 )
 
-    def _hold(self, member: Member, segment: SegmentId, offset: int, token: int) -> None:
+    def _hold(self, member: OnlineReader, segment: SegmentId, offset: int, token: int) -> None:
         member.owned[segment] = Holding(offset, token)
         self._owner[segment] = member
 
@@ -245,7 +245,7 @@ class ReaderGroupState:
 
     # --- restoring, see records.py -----------------------------------------------------
 
-    def restore_member(self, member: Member) -> None:
+    def restore_member(self, member: OnlineReader) -> None:
         """Put back a reader, with what it owns, into a state that is being decoded."""
         self.members[member.name] = member
         for segment in member.owned:

@@ -171,7 +171,7 @@ class ReaderRemoved(msgspec.Struct, frozen=True):
     reader: str
 
 
-class Claimed(msgspec.Struct, frozen=True):
+class SegmentClaimed(msgspec.Struct, frozen=True):
     """A reader owns a segment, under a token that is higher than all before."""
 
     reader: str
@@ -208,7 +208,7 @@ class Opened(msgspec.Struct, frozen=True):
     segment: SegmentId
 
 
-class Recorded(msgspec.Struct, frozen=True):
+class PositionRecorded(msgspec.Struct, frozen=True):
     """The recorded position of an owned segment moved."""
 
     reader: str
@@ -247,15 +247,15 @@ class WasReset(msgspec.Struct, frozen=True):
     end_cut: tuple[Position, ...]
 
 
-Change = (
+StateChange = (
     ReaderAdded
     | ReaderRemoved
-    | Claimed
+    | SegmentClaimed
     | Freed
     | Completed
     | Awaited
     | Opened
-    | Recorded
+    | PositionRecorded
     | LagReported
     | CheckpointCreated
     | CheckpointAcked

@@ -54,6 +54,7 @@ from headrace.groups.shared.properties import GroupProperties, LeaderStatus, Mem
 from headrace.groups.shared.runtime import state
 from headrace.groups.shared.runtime.listing import Segments
 from headrace.host import Host
+from headrace.host.loads import FEW
 
 STATUS_MS = 250
 """Who came and went is stored for others to see at once, decisions and shares this often."""
@@ -61,8 +62,6 @@ LOOK_MS_MIN = 50
 LOOK_COST_FACTOR = 50
 QUIET_COST_FACTOR = 200
 """The same while there is no news: news that was lost is all that such a look can find."""
-SMALL_RECORDS = 64
-"""Reports of so many units at most are a small write."""
 RETRY_MS = 5
 SCALE_MS = 1000
 IDLE_MS = 10_000
@@ -285,7 +284,7 @@ class Leading:
     # --- effects ---
 
     def _do(self, effects: list[LeaderEffect]) -> None:
-        """Say what is to be said, then do the rest; a commit is answered after all of it."""
+        """Say what is to be said, then do the rest."""
         now_ms = self.home.now_ms
         messages = [effect.message for effect in effects if isinstance(effect, ToBorrower)]
         if messages:
@@ -295,7 +294,6 @@ class Leading:
             self.home.to_borrowers(messages)
         if len(messages) == len(effects):
             return
-        answer: Callable[[], None] | None = None
         for effect in effects:
             match effect:
                 case Commit(number=number) as commit:
@@ -303,7 +301,7 @@ class Leading:
                     if self._committing != number:
                         self._committing = number
                         self._keep_distance()
-                        answer = self._store(commit)
+                        self._store(commit)
                 case ListSegments():
                     due_ms = self._look_due_ms if self._look_again else self._quiet_due_ms
                     if now_ms >= due_ms:
@@ -312,8 +310,6 @@ class Leading:
                     self.home.spawn(self._renew(renewal))
                 case StepDown(reason=reason):
                     self._stop(reason)
-        if answer is not None:
-            answer()
 
     def _keep_distance(self) -> None:
         """Let what comes within the next moment share a commit, if much is coming."""
@@ -339,28 +335,19 @@ class Leading:
             if not self.gathering:
                 self.home.hear()  # from now on what comes is heard at once
 
-    def _store(self, commit: Commit) -> Callable[[], None] | None:
-        """Store a commit, in parts if it is long; sent again by the core when it fails.
-
-        What the catalog said at once is returned, to be told when there is nothing else to do.
-        """
+    def _store(self, commit: Commit) -> None:
+        """Store a commit, in parts if it is long; sent again by the core when it fails."""
         if state.is_long(commit):
             self.home.spawn(self._store_parts(commit))
-            return None
+            return
         host = self.home.host
         run = self._transaction(commit, 0)
         sync = _needs_sync(commit)
-        small = len(commit.progress) <= SMALL_RECORDS and not commit.claims
+        small = len(commit.progress) <= FEW and not commit.claims
         stored = functools.partial(self._stored, commit)
         with suppress(CatalogClosedError):
             locks = state.locks(self.group, commit) if host.log.catalog.locking else ()
-            if small and self.gathering:
-                # Answered at once.  Otherwise not: what else waits here shares the next commit.
-                done = host.attempt(run, locks, sync=sync)
-                if done is not None:
-                    return functools.partial(stored, done.result, done.error)
-            host.submit(run, locks, stored, sync=sync, small=small and not self.gathering)
-        return None
+            host.submit(run, locks, stored, sync=sync, small=small)
 
     async def _store_parts(self, commit: Commit) -> None:
         claimed: list[tuple[Unit, Progress]] = []

@@ -1,0 +1,163 @@
+"""What waits in the line of events, and how its neighbours become one operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from headrace.catalog import Tx
+from headrace.errors import CatalogUnavailableError, HeadraceError
+from headrace.log import limits
+from headrace.log.append import Outcome, Stale, Write
+from headrace.log.events import Event
+from headrace.log.joined import Given, Joined
+from headrace.log.log import Log
+
+Told = Callable[[Any, BaseException | None], None]
+"""Called with a result, or with an error."""
+
+
+class Lane(Protocol):
+    """Whose events are written up to the first failure and not beyond it."""
+
+    failure: BaseException | None
+
+
+class Waiting:
+    """An event or a write in the line, and who is told its ``Outcome``."""
+
+    __slots__ = ("event", "joins", "lane", "size_bytes", "stream", "told", "write")
+
+    def __init__(
+        self,
+        told: Told,
+        *,
+        event: Event | None = None,
+        stream: str | None = None,
+        write: Write | None = None,
+        lane: Lane | None = None,
+    ) -> None:
+        self.told = told
+        self.event = event
+        self.stream = stream
+        """That of an event, as far as it is known without asking the catalog."""
+        self.write = write
+        self.lane = lane
+        if write is None:
+            assert event is not None
+            self.joins = True
+            self.size_bytes = len(event.value)
+        else:
+            self.joins = write.is_plain
+            self.size_bytes = write.size_bytes
+
+    @property
+    def given(self) -> Given:
+        if self.write is not None:
+            return self.write.plain
+        assert self.stream is not None
+        assert self.event is not None
+        return self.stream, self.event
+
+    def is_ready(self, log: Log) -> bool:
+        """Whether it is known where it goes."""
+        if self.write is not None:
+            return self.write.is_routed
+        return self.stream is not None and log.routes.is_known(self.stream)
+
+
+class Package:
+    """Some of the line that become one operation: what was joined, or a write by itself.
+
+    ``stale`` is shared by the packages of a group: once the events of one package were found to be
+    for a sealed segment, those behind it for the same stream may not go before them.
+    """
+
+    def __init__(self, log: Log, items: Sequence[Waiting], stale: set[str]) -> None:
+        self.items = items
+        self.size_bytes = sum(item.size_bytes for item in items)
+        self._log = log
+        self._stale = stale
+        self._lanes = {item.lane for item in items if item.lane is not None}
+        self._joined: Joined | None = None
+        self.write: Write
+        if len(items) == 1 and items[0].write is not None:
+            self.write = items[0].write
+
+    def prepare(self) -> None:
+        """Join, route and encode."""
+        if self._joined is None and (len(self.items) > 1 or self.items[0].write is None):
+            given = [item.given for item in self.items]
+            self._joined = Joined(self._log.write_of(), given)
+            self.write = self._joined.write
+        self.write.prepare()
+
+    @property
+    def locks(self) -> list[str]:
+        return self.write.locks
+
+    def run(self, tx: Tx) -> Outcome:
+        """The transaction."""
+        for lane in self._lanes:
+            if lane.failure is not None:
+                raise lane.failure
+        if self._stale and not self._stale.isdisjoint(self.write.stream_names):
+            raise Stale(min(self._stale & self.write.stream_names))
+        try:
+            return self.write.run(tx)
+        except BaseException as error:
+            self.failed(error)
+            raise
+
+    def failed(self, error: BaseException) -> None:
+        """Nothing of this was written; called on whatever thread, before anything behind it."""
+        if isinstance(error, Stale):
+            self._stale.add(error.stream)
+            return
+        for lane in self._lanes:
+            lane.failure = lane.failure or error
+
+    def again(self, stale: Stale) -> None:
+        self._stale.discard(stale.stream)
+        self.write.again(stale)
+
+    def discard(self) -> None:
+        self.write.discard()
+
+    def outcomes(self, outcome: Outcome) -> Iterator[tuple[Waiting, Outcome]]:
+        """What each is told."""
+        found = [outcome] if self._joined is None else self._joined.outcomes(outcome)
+        return zip(self.items, found, strict=True)
+
+
+def packages(log: Log, items: list[Waiting]) -> Iterator[Package]:
+    """A group in as few operations as may be; each segment's share is small enough for a blob."""
+    stale: set[str] = set()
+    run: list[Waiting] = []
+    size = 0
+    for item in items:
+        size += item.size_bytes
+        if run and not (item.joins and run[0].joins and size <= limits.INLINE_BYTES):
+            yield Package(log, run, stale)
+            run, size = [], item.size_bytes
+        run.append(item)
+    yield Package(log, run, stale)
+
+
+def apart(items: list[Waiting], error: BaseException) -> list[list[Waiting]]:
+    """Those that an error of all of them need not be of: by stream, and one by one.
+
+    Not when the outcome is unknown, since what did commit would be written twice.
+    """
+    if not isinstance(error, HeadraceError) or isinstance(error, CatalogUnavailableError):
+        return [items]
+    streams: dict[str, list[Waiting]] = {}
+    for item in items:
+        stream = item.stream if item.write is None else min(item.write.stream_names, default="")
+        streams.setdefault(stream or "", []).append(item)
+    if len(streams) > 1:
+        return list(streams.values())
+    # Of events whose subjects were found to be captured none is at fault by itself.
+    if all(item.write is None or item.lane is not None for item in items):
+        return [items]
+    return [[item] for item in items]

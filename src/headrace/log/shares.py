@@ -1,0 +1,88 @@
+"""What a segment gets of an append, encoded: one batch in the catalog, or some in files."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from zlib_ng.zlib_ng import crc32
+
+from headrace.catalog.batches import NewBatch
+from headrace.catalog.streams import Segment
+from headrace.log import events
+from headrace.subjects.columns import largest
+
+
+class Share(msgspec.Struct, frozen=True):
+    """What one segment gets of an append; ``order`` are the input rows in their new order."""
+
+    segment: int
+    segment_id: int
+    count: int
+    order: npt.NDArray[np.int64] | bytes | None
+    batches: tuple[NewBatch, ...]
+
+    @property
+    def rows(self) -> npt.NDArray[np.int64] | None:
+        """The same as numbers, which few ask for; None if the share has all rows as they came."""
+        return None if self.order is None else np.frombuffer(self.order, np.int64)
+
+
+class Part:
+    """Some rows on their way into one batch, with what the catalog records of them."""
+
+    __slots__ = ("batch", "layout", "markers", "max_ts_us", "rows")
+
+    def __init__(self, batch: pa.RecordBatch, layout: int, stamps: npt.NDArray[np.int64]) -> None:
+        self.batch = batch
+        self.layout = layout
+        self.rows = len(stamps)
+        self.max_ts_us = int(largest(stamps) if self.rows > 1 else stamps[0])
+        self.markers = events.marker_rows(batch) if layout & events.MARKER_BIT else ()
+
+    def cut(self, target_bytes: int) -> list[Part]:
+        """The same in parts of about ``target_bytes``."""
+        size_bytes = self.batch.nbytes
+        if size_bytes <= target_bytes or self.rows == 1:
+            return [self]
+        count = min(self.rows, -(-size_bytes // target_bytes))
+        step = -(-self.rows // count)
+        slices = [self.batch.slice(at, step) for at in range(0, self.rows, step)]
+        return [Part(piece, self.layout, events.stamps_of(piece)) for piece in slices]
+
+
+def share_of_blob(
+    segment: Segment,
+    rows: int,
+    max_ts_us: int,
+    layout: int,
+    blob: bytes,
+    order: bytes | None,
+) -> Share:
+    """The share of an encoded batch."""
+    new = NewBatch(
+        segment_id=segment.id,
+        rows=rows,
+        size_bytes=len(blob),
+        max_ts_us=max_ts_us,
+        layout=layout,
+        checksum=crc32(blob),
+        data=blob,
+    )
+    return Share(segment.number, segment.id, rows, order, (new,))
+
+
+def inline(segment_id: int, part: Part) -> NewBatch:
+    """Some rows as a batch that lives in the catalog."""
+    blob = events.encode_blob(part.batch)
+    return NewBatch(
+        segment_id=segment_id,
+        rows=part.rows,
+        size_bytes=blob.nbytes,
+        max_ts_us=part.max_ts_us,
+        layout=part.layout,
+        checksum=crc32(blob),
+        data=blob,
+        markers=part.markers,
+    )

@@ -1,0 +1,171 @@
+"""Numbers that may only fall: what is untidy in the source, counted.
+
+A number that rose names what is new; one that fell is to be lowered here, so that it stays low.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_layers import LAYERS, PACKAGE, RANKS, part_of
+
+FILE_LINES = 400
+FILE_LINES_MAX = 500
+FUNCTION_LINES = 50
+
+SQL = re.compile(r"\b(SELECT\s.+\sFROM|INSERT INTO|UPDATE \w+ SET|DELETE FROM)\s", re.DOTALL)
+
+WORLD = {
+    *("asyncio", "concurrent", "threading", "multiprocessing", "subprocess", "socket", "select"),
+    *("time", "random", "secrets", "uuid", "os", "pathlib", "logging", "sqlite3", "psycopg"),
+}
+PURE = (
+    *("headrace.errors", "headrace.subjects", "headrace.compiled", "headrace.log.order"),
+    *("headrace.groups.delivery", "headrace.groups.progress"),
+)
+"""What a core may use of the package, beside cores."""
+
+
+def sources(package: Path) -> Iterator[tuple[str, str]]:
+    """(path, text) of every module."""
+    for file in sorted(package.rglob("*.py")):
+        yield file.relative_to(package).as_posix(), file.read_text()
+
+
+def impure_cores(package: Path) -> list[str]:
+    """Imports of a core that lead to I/O, clocks or randomness."""
+    found = []
+    for path, text in sources(package):
+        if "core" not in path.split("/")[:-1] and not path.startswith("groups/delivery/"):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            match node:
+                case ast.Import(names=names):
+                    targets = [alias.name for alias in names]
+                case ast.ImportFrom(module=str(module), names=names, level=0):
+                    targets = [f"{module}.{alias.name}" for alias in names]
+                case ast.ImportFrom():
+                    targets = ["(a relative import)"]
+                case _:
+                    continue
+            found += [f"{path}:{node.lineno} {name}" for name in targets if not _is_pure(name)]
+    return found
+
+
+def _is_pure(name: str) -> bool:
+    head = name.split(".")[0]
+    if head != "headrace":
+        return head not in WORLD and not head.startswith("(")
+    return ".core." in f"{name}." or any(f"{name}.".startswith(f"{each}.") for each in PURE)
+
+
+def sql_outside_the_catalog(package: Path) -> list[str]:
+    """Statements that stand elsewhere than in ``catalog/``."""
+    return [
+        f"{path}:{node.lineno} {' '.join(node.value.split())[:60]}"
+        for path, text in sources(package)
+        if not path.startswith("catalog/")
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and SQL.search(node.value)
+    ]
+
+
+def files_over(lines: int) -> Callable[[Path], list[str]]:
+    def look(package: Path) -> list[str]:
+        counts = {path: len(text.splitlines()) for path, text in sources(package)}
+        return [f"{path} has {count} lines" for path, count in counts.items() if count > lines]
+
+    return look
+
+
+def long_functions(package: Path) -> list[str]:
+    """Functions, from ``def`` to their last line."""
+    return [
+        f"{path}:{node.lineno} {node.name} has {length} lines"
+        for path, text in sources(package)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and (length := node.end_lineno - node.lineno + 1) > FUNCTION_LINES
+    ]
+
+
+def class_names_used_twice(package: Path) -> list[str]:
+    """Public classes and type aliases of one layer that have the name of another one."""
+    homes: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
+    for path, text in sources(package):
+        rank = RANKS[part_of(package / path, package)]
+        for node in ast.parse(text).body:
+            match node:
+                case ast.ClassDef(name=name):
+                    pass
+                case ast.AnnAssign(target=ast.Name(id=name)):
+                    pass
+                case ast.Assign(targets=[ast.Name(id=name)]):
+                    pass
+                case _:
+                    continue
+            if re.fullmatch(r"[A-Z]\w*[a-z]\w*", name):
+                homes[rank, name].append(path)
+    return [
+        f"{name}: {path}, and {paths[0]}"
+        for (_, name), paths in sorted(homes.items())
+        for path in paths[1:]
+    ]
+
+
+Check = Callable[[Path], list[str]]
+
+NUMBERS: dict[str, tuple[Check, int]] = {
+    "impure imports of cores": (impure_cores, 0),
+    "SQL outside the catalog": (sql_outside_the_catalog, 9),
+    f"files over {FILE_LINES} lines": (files_over(FILE_LINES), 29),
+    f"files over {FILE_LINES_MAX} lines": (files_over(FILE_LINES_MAX), 9),
+    f"functions over {FUNCTION_LINES} lines": (long_functions, 13),
+    "class names that a layer has twice": (class_names_used_twice, 36),
+}
+
+
+@pytest.mark.parametrize("what", NUMBERS)
+def test_what_is_untidy_only_becomes_less(what: str) -> None:
+    check, number = NUMBERS[what]
+    found = check(PACKAGE)
+    listed = "\n  ".join(found)
+    assert len(found) <= number, f"{what}: {len(found)}, and not more than {number}:\n  {listed}"
+    assert len(found) == number, f"{what}: only {len(found)} are left; say so in {__file__}"
+
+
+def test_what_is_untidy_is_found(tmp_path: Path) -> None:
+    """The checks can fail."""
+    core, folder = tmp_path / "groups" / "some" / "core", tmp_path / "log"
+    core.mkdir(parents=True)
+    folder.mkdir()
+    (core / "a.py").write_text(
+        "import time\nfrom headrace.catalog import Tx\nfrom headrace import errors\n"
+        "from headrace.groups.other.core.b import C\nfrom headrace.log import order, read\n"
+        "def f():\n    from asyncio import sleep\n    from . import b\nclass Twice: ...\n"
+    )
+    (tmp_path / "groups" / "b.py").write_text("Twice = int\nclass _Once: ...\nFLAG = 1\n")
+    (folder / "c.py").write_text(
+        "class Twice: ...\nclass _Once: ...\ndef f(tx):\n    '''Select what is from here.'''\n"
+        "    tx.rows(f'SELECT a '\n'FROM {b}')\n" + "    pass\n" * 500
+    )
+    assert impure_cores(tmp_path) == [
+        "groups/some/core/a.py:1 time",
+        "groups/some/core/a.py:2 headrace.catalog.Tx",
+        "groups/some/core/a.py:5 headrace.log.read",
+        "groups/some/core/a.py:7 asyncio.sleep",
+        "groups/some/core/a.py:8 (a relative import)",
+    ]
+    assert sql_outside_the_catalog(tmp_path) == ["log/c.py:5 SELECT a FROM {b}"]
+    assert files_over(400)(tmp_path) == ["log/c.py has 506 lines"]
+    assert files_over(506)(tmp_path) == []
+    assert long_functions(tmp_path) == ["log/c.py:3 f has 504 lines"]
+    assert class_names_used_twice(tmp_path) == ["Twice: groups/some/core/a.py, and groups/b.py"]
+    assert len(LAYERS) > 5
