@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
 
 from headrace.catalog import Catalog
 from headrace.sim.programs.sockets import Internet, SimSockets
@@ -19,9 +19,6 @@ from headrace.sim.programs.store import FaultyCommitter
 from headrace.sim.world import InvariantViolation, Process, World
 from headrace.testing import DrivenLoop
 from headrace.testing.clock import START_S, WALL_START_US
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MS_NS = 1_000_000
 START_NS = START_S * 1_000_000_000
@@ -56,7 +53,9 @@ class Program(Process):
 
     def others(self) -> Iterable[Program]:
         """Who hears of what this one commits."""
-        return [p for p in self.world.processes.values() if isinstance(p, Program) and p is not self]
+        return [
+            p for p in self.world.processes.values() if isinstance(p, Program) and p is not self
+        ]
 
     # --- its life ---
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from headrace.sim.programs.program import Program
     from headrace.sim.world import World
 
-CUT_PROBABILITY = 0.01
-HELD_PROBABILITY = 0.01
+CUT_PROBABILITY = 0.03
+HELD_PROBABILITY = 0.02
 HELD_MS_MAX = 4000
 NOTICED_MS_MAX = 400
 """How long after a cut a side may take to notice it."""
@@ -132,7 +133,7 @@ class SimTransport:
         for side in (self, self.other):
             side._cut = True
             noticed_ms = self._internet.world.rng.randint(1, NOTICED_MS_MAX)
-            self._internet.world.call_in(noticed_ms, lambda side=side: side.inject(side.ended))
+            self._internet.world.call_in(noticed_ms, partial(side.inject, side.ended))
 
     def lost(self) -> None:
         """The program at this end is dead; the other end is told by its system."""

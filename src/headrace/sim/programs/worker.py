@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import headrace
-from headrace.errors import HeadraceError
+from headrace.errors import Fenced, HeadraceError
 from headrace.groups.consumer import ConsumerOptions, Delivery
 from headrace.groups.delivery import DeliveryConfig
 from headrace.groups.shared.core.leader import Leader
@@ -33,8 +34,9 @@ LEADER_SETTINGS = LeaderSettings(
     bench_ms_max=60_000,
 )
 OPTIONS = ConsumerOptions(
+    # Longer than a leader has patience: whoever answers nothing is found out by the leader.
     delivery=DeliveryConfig(
-        max_pending=6, ack_wait_ms=3000, backoff_min_ms=20, backoff_max_ms=500
+        max_pending=6, ack_wait_ms=10_000, backoff_min_ms=20, backoff_max_ms=500
     )
 )
 RETRY_S = 0.2
@@ -157,7 +159,7 @@ class Worker(Program):
 
     async def _take(self, session: Session) -> None:
         async for delivery in session:
-            self.check(lambda delivery=delivery: self._handed(delivery))
+            self.check(partial(self._handed, delivery))
             if not self.never_acks:
                 delay_ms = self.world.rng.randint(*self.ack_ms)
                 self.spawn(self._answer(delivery, delay_ms))
@@ -172,9 +174,8 @@ class Worker(Program):
             if fails:
                 await delivery.nack()
                 return
-            if delivery.answered or delivery._run.gone is not None:
-                self.world.reach("answer.too late")
-                return
+            if (gone := delivery._run.gone) is not None:
+                raise gone
             oracle.acked(unit, token, offset)
             if habit < 0.1:
                 async with delivery.transaction():
@@ -188,6 +189,8 @@ class Worker(Program):
         except HeadraceError as error:
             self.note("%s/%s is not acked: %s", unit, offset, type(error).__name__)
             self.world.reach(f"answer.{type(error).__name__}")
+            if isinstance(error, Fenced):
+                self.check(lambda: self._fenced(unit, offset))
         else:
             self.note("%s/%s is acked under %s", unit, offset, token)
             self.check(lambda: oracle.confirmed(self.name, unit, offset, offset + 1))
@@ -209,6 +212,13 @@ class Worker(Program):
             f"{delivery.value!r} at {number}/{delivery.offset}",
         )
         oracle.delivered(owner, number, owned.token, event)
+
+    def _fenced(self, unit: int, offset: int) -> None:
+        self.world.require(
+            self.closing or not self.scenario.calm,
+            "a hand-over waits for what is in flight",
+            f"{self.name} lost unit {unit} before it could answer for {offset}",
+        )
 
     def check(self, look: Callable[[], None]) -> None:
         """Look whether a promise holds, at what is durable now."""

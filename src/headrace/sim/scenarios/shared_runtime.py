@@ -10,15 +10,20 @@ be consumed and fairly assigned.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
+from unittest import mock
 
 import msgspec
 
+from headrace.groups.shared.admin import Groups
+from headrace.groups.shared.core import pace
 from headrace.groups.shared.core.assignment import AssignmentStatus
 from headrace.groups.shared.core.handler import group_key, parse_subscription
 from headrace.groups.shared.core.leader import Leader
@@ -55,6 +60,9 @@ class SharedRuntimeScenario(Scenario):
         self._level = self._logger.level
         self._logger.setLevel(logging.CRITICAL + 1)
         self.folder = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
+        self._patches = contextlib.ExitStack()
+        if world.seed % 3 == 0:  # few reports are many, so that leaders gather them
+            self._patches.enter_context(mock.patch.object(pace, "GATHER_RATE", 1))
         self.log = world.log = MirroredLog(self.folder / "log", STREAM)
         self.log.real.catalog.drive(lambda: wall_us(world))
         self.log.create(rng.randint(1, 5))
@@ -68,6 +76,7 @@ class SharedRuntimeScenario(Scenario):
         for text in self.filters:
             group = group_key(*parse_subscription(text))
             self.oracles[group] = GroupOracle(world, group, self._token_reader(group))
+        self.groups = Groups(self.log.real)
         self.internet = Internet(world)
         self.workers = [self._spawn_worker(f"w{n}") for n in range(1, rng.randint(2, 4) + 1)]
         self._data_version: object = None
@@ -87,6 +96,11 @@ class SharedRuntimeScenario(Scenario):
         self.world.spawn(worker)
         return worker
 
+    @property
+    def calm(self) -> bool:
+        """Whether nothing goes wrong but what an application refuses."""
+        return not self.world.faults.kinds - {Fault.SCALE, Fault.FAIL}
+
     def oracle_of(self, claim: str) -> GroupOracle:
         """The onlooker of the group that a unit's claim belongs to."""
         return self.oracles[claim.partition("@")[2]]
@@ -100,6 +114,7 @@ class SharedRuntimeScenario(Scenario):
         for worker in getattr(self, "workers", ()):
             if worker.alive:
                 worker.crash()
+        self._patches.close()
         self.log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
         self._logger.setLevel(self._level)
@@ -112,6 +127,7 @@ class SharedRuntimeScenario(Scenario):
             Action("subscribe", 3, lambda: self._change(subscribed=False)),
             Action("unsubscribe", 3, lambda: self._change(subscribed=True)),
             Action("close a program", 1, self._close),
+            Action("configure", 1, self._configure),
             Action("split", 1, self._split, Fault.SCALE),
             Action("merge", 1, self._merge, Fault.SCALE),
             Action("split twice", 1, self._split_twice, Fault.SCALE),
@@ -145,6 +161,18 @@ class SharedRuntimeScenario(Scenario):
         if awake:
             self.world.rng.choice(awake).close()
 
+    def _configure(self) -> None:
+        """Change how a group is led; its leader hears of it."""
+        known = [info.properties.group for info in self.groups.list()]
+        if known:
+            self.groups.configure(
+                self.world.rng.choice(known),
+                lease_ttl_ms=self.world.rng.choice((5000, 6000, 9000)),
+                revoke_timeout_ms=self.world.rng.choice((3000, 4000)),
+            )
+            self._told()
+            self.world.reach("group.configured")
+
     def _split(self) -> None:
         if len(self.log.segments) < SEGMENTS_MAX:
             self.log.split(self.world.rng.choice(self.log.open_segments).number)
@@ -172,7 +200,7 @@ class SharedRuntimeScenario(Scenario):
             return
         self._data_version = version
         for oracle in self.oracles.values():
-            rows = reading(lambda tx, key=oracle.group: state.load(tx, key, f"{STREAM}.>"))
+            rows = reading(partial(state.load, group=oracle.group, filter=f"{STREAM}.>"))
             for row in rows:
                 key = (oracle.group, row.unit)
                 if self._stored.get(key) == row:
@@ -191,6 +219,10 @@ class SharedRuntimeScenario(Scenario):
         for worker in self.workers:
             if worker.violation is not None:
                 raise worker.violation
+            if worker.alive and worker.peer is not None:
+                for leading in worker.peer.leaders.values():
+                    if leading.core.gathering:
+                        self.world.reach("leader.gathers")
         self.look()
 
     def healed(self) -> None:
