@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,8 +22,8 @@ import pyarrow as pa
 import headrace
 from bench.harness import Result, at_least, at_most, percentile, ratio_of_rounds, show
 from headrace.catalog import Tx
-from headrace.errors import Fenced
-from headrace.groups.consumer import OwnedUnit, UnitAck
+from headrace.errors import Fenced, HeadraceError
+from headrace.groups.consumer import OwnedUnit, UnitAck, UnitEvents
 from headrace.groups.progress import Progress
 from headrace.groups.shared.runtime.borrowing import Borrowing
 from headrace.groups.shared.runtime.peer import LocalPeer, SharedOptions
@@ -36,21 +36,30 @@ ROOT = Path(__file__).parent.parent
 class Counting:
     """Stands in for a consumer: has its units, and gives them back at once."""
 
+    closed = False
+
     def __init__(self) -> None:
         self.units: dict[str, OwnedUnit] = {}
         self.taken = 0
         self.borrowing: Borrowing
 
-    def open(self, unit: OwnedUnit) -> None:
+    def open(self, unit: OwnedUnit, owner: UnitEvents) -> None:  # noqa: ARG002
         self.units[unit.unit] = unit
         self.taken += 1
 
-    def drain(self, unit: str, token: int) -> None:
-        progress = self.units.pop(unit).progress
-        asyncio.get_running_loop().call_soon(self.borrowing.drained, unit, token, progress)
+    def drain(self, units: Mapping[str, int]) -> None:
+        for name in units:
+            unit = self.units.pop(name)
+            asyncio.get_running_loop().call_soon(self.borrowing.drained, unit, unit.progress)
 
     def abandon(self, unit: str, token: int, why: Fenced) -> None:  # noqa: ARG002
         self.units.pop(unit, None)
+
+    def pause(self, units: Mapping[str, int]) -> None: ...
+
+    def resume(self, units: Mapping[str, int]) -> None: ...
+
+    def fail(self, error: HeadraceError) -> None: ...
 
 
 def member_of(peer: LocalPeer, name: str) -> Counting:

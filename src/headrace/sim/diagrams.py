@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.groups.shared.core import assignment, borrower
+from headrace.groups.shared.core import assignment, borrower, private
 
 FILE_NAME = "shared-groups-states.md"
 
@@ -23,7 +23,7 @@ _INTRODUCTION = """\
 # Shared groups: states
 
 Drawn by `python -m headrace.sim.diagrams` from the transition tables in
-`headrace.groups.shared.core.borrower` and `headrace.groups.shared.core.assignment`. Do not edit.
+`headrace.groups.shared.core`: `borrower`, `assignment` and `private`. Do not edit.
 """
 
 _ABOUT_BORROWERS = """\
@@ -39,6 +39,12 @@ flight is finished and reported.
 _ABOUT_ASSIGNMENTS = """\
 A unit as the leader sees it. A grant is sent when its claim is durable; `revoked` is sent when the
 final progress is durable. No report makes a unit that is being revoked `granted` again.
+"""
+
+
+_ABOUT_PRIVATE = """\
+A segment in a private subscription of a session. What follows from it is ready once its end is
+recorded.
 """
 
 
@@ -66,6 +72,7 @@ def render() -> str:
     gone = borrower.Status.GONE
     absent = borrower.UnitStatus.ABSENT
     free = assignment.AssignmentStatus.FREE
+    unclaimed = private.PrivateStatus.ABSENT
     sections = (
         _INTRODUCTION,
         "## Borrower\n",
@@ -77,6 +84,9 @@ def render() -> str:
         "## The leader's assignments\n",
         _ABOUT_ASSIGNMENTS,
         mermaid(assignment.ASSIGNMENT_TRANSITIONS, start=free, end=free),
+        "## A private subscription's segments\n",
+        _ABOUT_PRIVATE,
+        mermaid(private.PRIVATE_TRANSITIONS, start=unclaimed, end=unclaimed),
     )
     return "\n".join(sections)
 

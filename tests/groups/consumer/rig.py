@@ -10,12 +10,14 @@ from typing import Any
 import headrace
 from headrace import testing
 from headrace.catalog import Tx
+from headrace.errors import HeadraceError
 from headrace.groups.consumer import (
     CatalogAcks,
     Consumer,
     ConsumerOptions,
     Delivery,
     OwnedUnit,
+    UnitEvents,
 )
 from headrace.groups.delivery import DeliveryConfig, Stalled
 from headrace.groups.progress import Progress
@@ -43,28 +45,47 @@ class Heard:
         self.fenced_units: list[tuple[str, int]] = []
         self.stalls: list[tuple[str, int, Stalled]] = []
         self.finished_units: list[tuple[str, int]] = []
+        self.rested_units: list[tuple[str, int, Progress]] = []
+        self.gone: list[tuple[str, int, HeadraceError]] = []
         self._news = asyncio.Event()
 
-    def drained(self, unit: str, token: int, progress: Progress) -> None:
-        self.drained_units.append((unit, token, progress))
+    def drained(self, unit: OwnedUnit, progress: Progress) -> None:
+        self.drained_units.append((unit.unit, unit.token, progress))
         self._news.set()
 
-    def fenced(self, unit: str, token: int) -> None:
-        self.fenced_units.append((unit, token))
+    def fenced(self, unit: OwnedUnit) -> None:
+        self.fenced_units.append((unit.unit, unit.token))
         self._news.set()
 
-    def stalled(self, unit: str, token: int, stall: Stalled) -> None:
-        self.stalls.append((unit, token, stall))
+    def stalled(self, unit: OwnedUnit, stall: Stalled) -> None:
+        self.stalls.append((unit.unit, unit.token, stall))
         self._news.set()
 
-    def finished(self, unit: str, token: int) -> None:
-        self.finished_units.append((unit, token))
+    def finished(self, unit: OwnedUnit) -> None:
+        self.finished_units.append((unit.unit, unit.token))
+        self._news.set()
+
+    def rested(self, unit: OwnedUnit, progress: Progress) -> None:
+        self.rested_units.append((unit.unit, unit.token, progress))
+        self._news.set()
+
+    def stream_gone(self, unit: OwnedUnit, error: HeadraceError) -> None:
+        self.gone.append((unit.unit, unit.token, error))
         self._news.set()
 
     async def until(self, condition: Callable[[], object]) -> None:
         while not condition():
             self._news.clear()
             await self._news.wait()
+
+
+class RigConsumer(Consumer):
+    """A consumer whose units all have the same owner."""
+
+    heard: Heard
+
+    def open(self, unit: OwnedUnit, owner: UnitEvents | None = None) -> None:
+        super().open(unit, owner or self.heard)
 
 
 class Rig:
@@ -76,10 +97,11 @@ class Rig:
         self.heard = Heard()
         self.consumers: list[Consumer] = []
 
-    def consumer(self, *, heard: Heard | None = None, **options: Any) -> Consumer:
+    def consumer(self, *, heard: Heard | None = None, **options: Any) -> RigConsumer:
         limits = {name: options.pop(name) for name in list(options) if name in LIMITS}
         chosen = ConsumerOptions(delivery=DeliveryConfig(**limits), **options)
-        made = Consumer(self.hr.host, chosen, CatalogAcks(self.hr.host), heard or self.heard)
+        made = RigConsumer(self.hr.host, chosen, CatalogAcks(self.hr.host))
+        made.heard = heard or self.heard
         self.consumers.append(made)
         return made
 
@@ -176,7 +198,8 @@ async def nothing_comes(r: Rig, consumer: Consumer) -> bool:
             segment=0,
             segment_id=segment.id,
             progress=Progress(),
-        )
+        ),
+        r.heard,
     )
     heard = await anext(consumer)
     await heard.ack()

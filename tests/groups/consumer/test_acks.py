@@ -56,9 +56,9 @@ class Elsewhere:
 
 async def elsewhere(r: Rig, **options: object) -> tuple[Consumer, Elsewhere]:
     store = Elsewhere(r)
-    consumer = Consumer(r.hr.host, ConsumerOptions(**options), store, r.heard)  # type: ignore[arg-type]
+    consumer = Consumer(r.hr.host, ConsumerOptions(**options), store)  # type: ignore[arg-type]
     r.consumers.append(consumer)
-    consumer.open(await r.claim())
+    consumer.open(await r.claim(), r.heard)
     return consumer, store
 
 

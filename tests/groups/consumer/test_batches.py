@@ -200,7 +200,7 @@ def test_a_unit_in_batches_is_drained_and_handed_over(catalog_url: str) -> None:
             consumer.open(unit)
             await r.fill("abcdef")
             first = await next_batch(consumer)
-            consumer.drain("0", unit.token)
+            consumer.drain({"0": unit.token})
             await first.ack()
             await r.heard.until(lambda: r.heard.drained_units)
             assert r.heard.drained_units[0][2] == Progress(2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from headrace.errors import CatalogUnavailableError, Fenced
@@ -51,12 +51,12 @@ class Store:
             await asyncio.sleep(0)
 
 
-def commits_of(store: Store) -> Commits:
+def commits_of(store: Store, settle: Callable[[], None] = lambda: None) -> Commits:
     return Commits(
         store.host,
         cast(AckStore, store),
         sync=False,
-        settle=lambda: None,
+        settle=settle,
         stored=lambda run, fenced: None,
         failed=lambda error: None,
     )
@@ -106,6 +106,39 @@ def test_a_flush_makes_good_what_the_commit_under_way_failed_to_store() -> None:
         store.waiting[1].set_result(None)
         await flush
         assert store.stored == [1]
+        commits.stop()
+
+    run(work())
+
+
+def test_units_that_settle_one_after_the_other_never_have_two_commits_under_way() -> None:
+    """A paused unit stores its last acks as soon as they are settled, which a commit does first."""
+
+    async def work() -> None:
+        store = Store()
+        unsettled = [cast(Any, Unit()), cast(Any, Unit())]
+
+        def settle() -> None:
+            nonlocal unsettled
+            units, unsettled = unsettled, []
+            for unit in units:
+                unit.acked = 1
+                commits.later(unit, 60_000)
+                commits.now(unit)
+
+        commits = commits_of(store, settle)
+        first = commits.now(cast(Any, Unit()))
+        flush = asyncio.ensure_future(commits.flush())
+        await store.until_asked(1)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert len(store.waiting) == 1
+        store.waiting[0].set_result(None)
+        await store.until_asked(2)
+        store.waiting[1].set_result(None)
+        await first
+        await flush
+        assert sorted(store.stored) == [0, 1, 1]
         commits.stop()
 
     run(work())

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import DamagedBatchError, InvalidInputError
-from headrace.groups.consumer import Consumer, Delivery
+from headrace.groups.consumer import Delivery
 from headrace.groups.progress import Progress
 from headrace.log.events import Event
 from tests.groups.consumer.rig import PATIENCE_S, rig, run, run_with_threads, soon
@@ -181,7 +181,7 @@ def test_an_error_of_the_runtime_ends_consume(tmp_path: Path) -> None:
             await r.hr.in_thread(
                 r.hr.log.catalog.write, lambda tx: tx.execute("UPDATE batches SET checksum = 1")
             )
-            consumer: Consumer = r.consumer()
+            consumer = r.consumer()
             consumer.open(await r.claim())
             with pytest.raises(DamagedBatchError):
                 await consumer.consume(_nothing)

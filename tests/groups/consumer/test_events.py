@@ -197,7 +197,7 @@ def test_a_drained_unit_is_given_back_with_its_exact_ranges(catalog_url: str) ->
             held = await take(old, 6)
             for n in (0, 2, 3):
                 await held[n].ack()
-            old.drain("0", unit.token)
+            old.drain({"0": unit.token})
             assert await nothing_comes(r, old)
             assert r.heard.drained_units == []  # 1, 4 and 5 are in the application's hands
             await held[1].ack()
@@ -229,7 +229,7 @@ def test_what_the_application_has_not_seen_goes_back_at_once(tmp_path: Path) -> 
             await r.fill("abcdefgh")
             (first,) = await take(consumer, 1)  # the others stand ready
             await first.ack()
-            consumer.drain("0", unit.token)
+            consumer.drain({"0": unit.token})
             await r.heard.until(lambda: r.heard.drained_units)
             assert r.heard.drained_units[0][2] == Progress(1)
 
@@ -242,7 +242,7 @@ def test_a_unit_that_was_never_used_is_given_back(tmp_path: Path) -> None:
             consumer = r.consumer()
             unit = await r.claim()
             consumer.open(unit)
-            consumer.drain("0", unit.token)
+            consumer.drain({"0": unit.token})
             await r.heard.until(lambda: r.heard.drained_units)
 
     run(work())
@@ -554,9 +554,9 @@ def test_units_are_opened_once_and_drained_by_their_token(tmp_path: Path) -> Non
             with pytest.raises(UnknownUnitError, match="open already"):
                 consumer.open(unit)
             with pytest.raises(UnknownUnitError):
-                consumer.drain("0", unit.token + 1)
+                consumer.drain({"0": unit.token + 1})
             with pytest.raises(UnknownUnitError):
-                consumer.drain("7", 1)
+                consumer.drain({"7": 1})
             assert consumer.units == {"0": unit.token}
 
     run(work())

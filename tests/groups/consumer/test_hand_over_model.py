@@ -1,5 +1,7 @@
 """Units change hands at random, in peace and by force, while events are answered in every way.
 
+Now and then an owner brings all of its units to rest, and goes on.
+
 In half of the runs some answers come too late as well.  Whatever happens: an event whose ack was
 confirmed never comes again, every key is confirmed in order, and in the end every event is
 confirmed once or is a dead letter.
@@ -14,7 +16,7 @@ from collections import defaultdict
 import pytest
 
 from headrace.errors import DeliveryError, Fenced
-from headrace.groups.consumer import Batch, Consumer, Delivery
+from headrace.groups.consumer import Batch, Delivery
 from headrace.groups.progress import Progress
 from tests.groups.consumer.rig import Heard, Rig, rig, run
 
@@ -50,7 +52,7 @@ class Player:
         self.late = late
         self.account = account
         self.heard = Heard()
-        self.consumer: Consumer = r.consumer(
+        self.consumer = r.consumer(
             heard=self.heard,
             max_deliveries=2,
             backoff_min_ms=0,
@@ -132,7 +134,7 @@ async def move(r: Rig, dice: random.Random, players: list[Player], segment: int)
     if old is not None:
         token = old.consumer.units[unit]
         if dice.random() < 0.5:
-            old.consumer.drain(unit, token)
+            old.consumer.drain({unit: token})
             drained, fenced = old.heard.drained_units, old.heard.fenced_units
             await old.heard.until(
                 lambda: any(one[:2] == (unit, token) for one in drained) or (unit, token) in fenced
@@ -147,6 +149,22 @@ async def move(r: Rig, dice: random.Random, players: list[Player], segment: int)
     if old is not None and unit in old.consumer.units:
         token = old.consumer.units[unit]
         old.consumer.abandon(unit, token, Fenced(r.group, unit, token, owned.token))
+
+
+async def breathe(player: Player) -> None:
+    """All units of a player come to rest, and go on; they may be taken away meanwhile."""
+    player.heard.rested_units.clear()
+    paused = player.consumer.units
+    player.consumer.pause(paused)
+
+    def at_rest() -> bool:
+        resting = {one[0] for one in player.heard.rested_units}
+        return resting >= paused.keys() & player.consumer.units.keys()
+
+    await player.heard.until(at_rest)
+    kept = {u: t for u, t in player.consumer.units.items() if paused.get(u) == t}
+    assert all(one.at_rest for one in player.consumer.standings(kept).values())
+    player.consumer.resume(kept)
 
 
 async def through(r: Rig) -> bool:
@@ -178,6 +196,8 @@ def test_nothing_is_lost_repeated_or_out_of_order(catalog_url: str, seed: int) -
                     for segment in range(SEGMENTS):
                         if not any(str(segment) in one.consumer.units for one in players):
                             await move(r, dice, players, segment)
+                if dice.random() < 0.4:
+                    await breathe(dice.choice(players))
                 for _ in range(dice.randrange(40)):
                     await asyncio.sleep(0)
                 if sent == EVENTS:

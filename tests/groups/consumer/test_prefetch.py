@@ -215,8 +215,7 @@ def test_many_idle_consumers_cost_next_to_nothing(tmp_path: Path) -> None:
             unit = await r.claim()
             consumers = []
             for n in range(500):
-                acks = CatalogAcks(r.hr.host)
-                consumer = Consumer(r.hr.host, ConsumerOptions(), acks, Heard())
+                consumer = Consumer(r.hr.host, ConsumerOptions(), CatalogAcks(r.hr.host))
                 consumer.open(
                     OwnedUnit(
                         group=f"orders.g{n}",
@@ -226,7 +225,8 @@ def test_many_idle_consumers_cost_next_to_nothing(tmp_path: Path) -> None:
                         segment=0,
                         segment_id=unit.segment_id,
                         progress=Progress(),
-                    )
+                    ),
+                    Heard(),
                 )
                 consumers.append(consumer)
                 r.consumers.append(consumer)

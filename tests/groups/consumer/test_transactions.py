@@ -46,7 +46,7 @@ def test_output_and_ack_are_one(catalog_url: str) -> None:
             with pytest.raises(AnsweredError):
                 await two.ack()
             await three.ack()
-            consumer.drain("0", unit.token)
+            consumer.drain({"0": unit.token})
             await r.heard.until(lambda: r.heard.drained_units)
             assert r.heard.drained_units[0][2] == Progress(3)
 

@@ -185,7 +185,7 @@ def test_draining_hands_out_nothing_and_takes_back_what_was_not_seen() -> None:
     with pytest.raises(FeedError):
         dispatcher.recall()
     take(dispatcher)
-    dispatcher.drain()
+    dispatcher.pause()
     assert not dispatcher.idle
     dispatcher.recall()
     assert dispatcher.idle

@@ -231,7 +231,7 @@ def test_offsets_that_are_not_fed_hold_nothing_for_the_group() -> None:
 def test_draining_hands_out_nothing_and_waits_for_what_is_in_flight() -> None:
     dispatcher = dispatcher_of(A, B)
     dispatcher.take(1, 0)
-    dispatcher.drain()
+    dispatcher.pause()
     assert (dispatcher.take(10, 0).offsets, dispatcher.wanted, dispatcher.idle) == ([], 0, False)
     dispatcher.ack(0, 1, 0)
     assert dispatcher.idle
@@ -243,7 +243,7 @@ def test_what_rests_wakes_nobody_once_the_unit_is_drained_or_lost() -> None:
     dispatcher.take(2, 0)
     dispatcher.nack(0, 1, 0, delay_ms=50)
     assert dispatcher.wake_at_ms == 50
-    dispatcher.drain()
+    dispatcher.pause()
     assert dispatcher.wake_at_ms == dispatcher.config.ack_wait_ms  # of what is in flight
     dispatcher.ack(1, 1, 0)
     assert dispatcher.wake_at_ms is None
@@ -482,7 +482,7 @@ def test_what_was_not_seen_goes_back_when_a_unit_is_drained() -> None:
     dispatcher.take(3, 0)
     with pytest.raises(FeedError):
         dispatcher.recall([1])
-    dispatcher.drain()
+    dispatcher.pause()
     with pytest.raises(UnknownDeliveryError):
         dispatcher.recall([1, 7])
     dispatcher.recall([1, 2])

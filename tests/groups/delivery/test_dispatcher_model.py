@@ -58,6 +58,7 @@ class DispatcherModel(RuleBasedStateMachine):
         self.attempts_before: dict[int, int] = {}  # under earlier owners
         self.now_ms = 0
         self.silent_since_ms: int | None = None
+        self.paused = False
 
     # --- what happens ---
 
@@ -77,6 +78,9 @@ class DispatcherModel(RuleBasedStateMachine):
         unacked = [e for e in self.events.values() if e.state in ("flight", "refused", "dying")]
         assert len(unacked) <= self.config.max_pending
         handed = self.dispatcher.take(max_events, self.now_ms)
+        if self.paused:
+            assert not handed.offsets
+            return
         for offset in sorted(self.dispatcher.dying):
             event = self.events[offset]
             if event.state == "buffered":  # deliveries used up under an earlier owner
@@ -203,12 +207,33 @@ class DispatcherModel(RuleBasedStateMachine):
             assert stalls[0].silent_since_ms == self.silent_since_ms
             assert self.now_ms - self.silent_since_ms >= self.config.stall_after_ms
 
+    @precondition(lambda self: not self.paused)
+    @rule(data=st.data())
+    def pause(self, data: st.DataObject) -> None:
+        """What the application has not seen goes back: it comes before all else of its key."""
+        flying = self.in_flight()
+        unseen = data.draw(st.lists(st.sampled_from(flying), unique=True)) if flying else []
+        self.dispatcher.pause()
+        self.dispatcher.recall(unseen)
+        self.paused = True
+        for offset in unseen:
+            self.events[offset].state, self.events[offset].due_ms = "refused", self.now_ms
+        if not self.in_flight():
+            self.silent_since_ms = None
+
+    @precondition(lambda self: self.paused)
+    @rule()
+    def resume(self) -> None:
+        self.dispatcher.resume()
+        self.paused = False
+
     @rule()
     def hand_over(self) -> None:
         """A new owner begins with the stored progress: what was in flight is delivered again."""
         record = Progress.decode(self.dispatcher.progress().encode())
         self.dispatcher = Dispatcher(self.config, record)
         self.silent_since_ms = None
+        self.paused = False
         unacked = {o: e for o, e in self.events.items() if e.state != "acked"}
         self.attempts_before = {o: e.attempts for o, e in unacked.items()} | {
             o: n for o, n in self.attempts_before.items() if o not in self.events
@@ -227,7 +252,8 @@ class DispatcherModel(RuleBasedStateMachine):
         assert seen.in_flight == by_state.count("flight")
         assert seen.refused == by_state.count("refused")
         assert seen.dying == by_state.count("dying")
-        assert seen.buffered + self.dispatcher.wanted == self.config.buffer_events_max
+        wanted = 0 if self.paused else self.config.buffer_events_max - seen.buffered
+        assert self.dispatcher.wanted == wanted
         acked = self.dispatcher.progress().acked()
         for offset, event in self.events.items():
             assert (offset in acked) is (event.state == "acked")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -18,9 +19,9 @@ from headrace.groups.consumer import rows
 from headrace.groups.consumer.dead_letters import dead_letter
 from headrace.groups.consumer.delivery import deliveries
 from headrace.groups.consumer.fetch import Fetched, Skipped
-from headrace.groups.consumer.run import Dying, Run, Runtime
+from headrace.groups.consumer.run import Dying, Run
 from headrace.groups.consumer.transaction import AckTransaction
-from headrace.groups.consumer.types import OwnedUnit
+from headrace.groups.consumer.types import OwnedUnit, UnitEvents
 from headrace.groups.delivery import (
     BatchDispatcher,
     BatchHandout,
@@ -29,6 +30,9 @@ from headrace.groups.delivery import (
     Stalled,
 )
 from headrace.log import events, limits
+
+if TYPE_CHECKING:
+    from headrace.groups.consumer.units import Units
 
 
 class Batch:
@@ -116,8 +120,8 @@ class _Fed(msgspec.Struct, frozen=True, eq=False):
 class BatchRun(Run):
     """One unit, handed out in batches."""
 
-    def __init__(self, runtime: Runtime, owned: OwnedUnit) -> None:
-        super().__init__(runtime, owned)
+    def __init__(self, runtime: Units, owned: OwnedUnit, owner: UnitEvents) -> None:
+        super().__init__(runtime, owned, owner)
         self.dispatcher: BatchDispatcher = BatchDispatcher(runtime.options.delivery, owned.progress)
         self.committing = False
         self._fed: deque[_Fed] = deque()
@@ -137,7 +141,7 @@ class BatchRun(Run):
         return limits.READ_ROWS
 
     def may_take(self) -> bool:
-        if self.gone is not None or self.draining:
+        if self.gone is not None or self.paused:
             return False
         return self.dispatcher.ready or (bool(self.ahead) and self.dispatcher.empty)
 
@@ -256,11 +260,9 @@ class BatchRun(Run):
             self.dispatcher.renew(now)
         return self._expire(now)
 
-    def drain(self, unseen: list[int]) -> None:
-        self.dispatcher.drain()
+    def recall(self, unseen: list[int]) -> None:
         if unseen:
             self.dispatcher.recall()
-        self.draining = True
 
 
 class _Answer:

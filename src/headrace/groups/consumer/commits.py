@@ -100,6 +100,8 @@ class Commits:
 
     def _commit(self) -> None:
         self._settle()
+        if self._under_way is not None:
+            return  # begun by a paused unit with the last acks that were settled
         self.stop()
         due, self._due = self._due, {}
         self._urgent = False

@@ -21,7 +21,8 @@ from headrace.log.events import Event, batch_of, now_us
 if TYPE_CHECKING:
     from headrace.catalog import Tx
     from headrace.groups.consumer.delivery import Delivery
-    from headrace.groups.consumer.run import Dying, Run, Runtime
+    from headrace.groups.consumer.run import Dying, Run
+    from headrace.groups.consumer.units import Units
 
 REASON = "headrace-reason"
 DETAIL = "headrace-detail"
@@ -82,7 +83,7 @@ def decisions(run: Run, dying: Dying) -> list[explain.Decision]:
     return [explain.Decision("dead letter", line, member, unit) for line in lines]
 
 
-async def bury(runtime: Runtime, run: Run, dying: Dying) -> None:
+async def bury(runtime: Units, run: Run, dying: Dying) -> None:
     """Store dead letters, the progress over them and the reasons in one commit."""
     stream = runtime.options.dead_letters or stream_of(run.owned.group)
     log = runtime.host.log
@@ -116,7 +117,7 @@ class Burials:
     What is dying stays so until it is stored: whatever fails is tried again.
     """
 
-    def __init__(self, runtime: Runtime, surface: Callable[[HeadraceError], None]) -> None:
+    def __init__(self, runtime: Units, surface: Callable[[HeadraceError], None]) -> None:
         self._runtime = runtime
         self._surface = surface
         self._tasks: dict[Run, asyncio.Task[None]] = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable
 from itertools import compress
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,11 +19,14 @@ from headrace.groups.consumer import rows
 from headrace.groups.consumer.dead_letters import dead_letter
 from headrace.groups.consumer.delivery import Delivery, deliveries
 from headrace.groups.consumer.fetch import Fetched, Skipped
-from headrace.groups.consumer.run import Dying, Run, Runtime
+from headrace.groups.consumer.run import Dying, Run
 from headrace.groups.consumer.transaction import AckTransaction
-from headrace.groups.consumer.types import OwnedUnit
+from headrace.groups.consumer.types import OwnedUnit, UnitEvents
 from headrace.groups.delivery import Dispatcher, Stalled
 from headrace.log import limits
+
+if TYPE_CHECKING:
+    from headrace.groups.consumer.units import Units
 
 ENOUGH_EVENTS = 64
 """So many make a block; beyond that, nothing is fed just to find more."""
@@ -35,8 +39,8 @@ HOLES_DELAY_MS = 200
 class EventRun(Run):
     """One unit, handed out event by event."""
 
-    def __init__(self, runtime: Runtime, owned: OwnedUnit) -> None:
-        super().__init__(runtime, owned)
+    def __init__(self, runtime: Units, owned: OwnedUnit, owner: UnitEvents) -> None:
+        super().__init__(runtime, owned, owner)
         self.dispatcher: Dispatcher = Dispatcher(runtime.options.delivery, owned.progress)
         self.soon: list[int] = []
         self.rows: dict[int, Delivery] = {}
@@ -58,7 +62,9 @@ class EventRun(Run):
         return limits.READ_ROWS
 
     def may_take(self) -> bool:
-        return self.gone is None and (self.dispatcher.ready or bool(self.ahead))
+        if self.gone is not None or self.paused:
+            return False
+        return self.dispatcher.ready or bool(self.ahead)
 
     # -- out ----------------------------------------------------------------------------
 
@@ -228,10 +234,8 @@ class EventRun(Run):
         self.dispatcher.renew([*unseen, *self.committing], now)
         return self._expire(now)
 
-    def drain(self, unseen: list[int]) -> None:
-        self.dispatcher.drain()
+    def recall(self, unseen: list[int]) -> None:
         self.dispatcher.recall(unseen)
-        self.draining = True
 
     def drop_ahead(self) -> None:
         super().drop_ahead()

@@ -17,7 +17,7 @@ async def connect(
     host: Host,
     run: Run,
     reach: Listener,
-    surface: Callable[[Exception], None],
+    trouble: Callable[[HeadraceError], None],
     *,
     with_keys: bool,
 ) -> None:
@@ -26,7 +26,7 @@ async def connect(
         try:
             await _connect(host, run, with_keys)
         except HeadraceError as error:
-            surface(error)
+            trouble(error)
             await host.sleep(RETRY_S)
         else:
             if run.news is not None:

@@ -49,12 +49,12 @@ class Prefetch:
         host: Host,
         options: ConsumerOptions,
         fetched: Callable[[Run], None],
-        surface: Callable[[HeadraceError], None],
+        trouble: Callable[[Run, HeadraceError], None],
     ) -> None:
         self._host = host
         self._options = options
         self._fetched = fetched
-        self._surface = surface
+        self._trouble = trouble
         self._loop = host.loop
         self._hungry: dict[Run, None] = {}
         self._tasks = host.tasks("prefetch")
@@ -167,11 +167,11 @@ class Prefetch:
         self.want(run)
 
     def _failed(self, run: Run, error: HeadraceError) -> None:
-        """Tell the application, and read again in a while."""
+        """Say so, and read again in a while."""
         run.fetching = True
         if self._stopped or run.gone is not None:
             return
-        self._surface(error)
+        self._trouble(run, error)
         self._host.after(RETRY_S, partial(self._again, run))
 
     def _again(self, run: Run) -> None:

@@ -6,6 +6,7 @@ A failure goes before the events: they are put aside until it has been raised.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from headrace.groups.consumer.batches import Batch
 from headrace.groups.consumer.delivery import Delivery
@@ -44,15 +45,16 @@ class Ready:
             found.setdefault(batch._run, []).append(batch._handout.piece.start)
         return found
 
-    def take_back(self, run: Run) -> list[int]:
-        """Remove what the application has not seen of a run, and say what that was."""
-        found = self.unseen().get(run, [])
+    def take_back(self, runs: Iterable[Run]) -> dict[Run, list[int]]:
+        """Remove what the application has not seen of some runs, and say what that was."""
+        unseen = self.unseen()
+        found = {run: unseen[run] for run in runs if run in unseen}
         if found:
             for queue in (self.events, self._aside):
-                kept = [one for one in queue if one._run is not run]
+                kept = [one for one in queue if one._run not in found]
                 queue.clear()
                 queue.extend(kept)
-            self.batches = deque(batch for batch in self.batches if batch._run is not run)
+            self.batches = deque(batch for batch in self.batches if batch._run not in found)
         return found
 
     def clear(self) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.errors import Fenced, HeadraceError
 from headrace.groups.consumer.fetch import Fetched, Skipped, UnitReader
-from headrace.groups.consumer.news import StreamNews
-from headrace.groups.consumer.types import AckStore, ConsumerOptions, OwnedUnit
+from headrace.groups.consumer.news import Reach, StreamNews
+from headrace.groups.consumer.types import OwnedUnit, UnitEvents
 from headrace.groups.delivery import (
     BatchDispatcher,
     DeadLetter,
@@ -25,59 +25,13 @@ from headrace.groups.delivery import (
     Stalled,
 )
 from headrace.groups.progress import Progress
-from headrace.host import Host
 from headrace.log.events import Event
+
+if TYPE_CHECKING:
+    from headrace.groups.consumer.units import Units
 
 AHEAD_MAX = 2
 """Fetched parts that wait in a unit; more than this is read only for units that have none."""
-
-
-class Runtime(Protocol):
-    """What a run asks of its consumer."""
-
-    host: Host
-    options: ConsumerOptions
-    acks: AckStore
-
-    def ack_soon(self, run: Run) -> None:
-        """Acks are gathering."""
-        ...
-
-    def changed(self, run: Run, *, delay_ms: int) -> None:
-        """There is progress to store, within ``delay_ms``."""
-        ...
-
-    def stored(self, run: Run) -> Awaitable[None]:
-        """Waits until what the run knows now is stored."""
-        ...
-
-    def offer(self, run: Run) -> None:
-        """The run may have something to hand out."""
-        ...
-
-    def account(self, size_bytes: float) -> None:
-        """So many bytes more (or less) are held."""
-        ...
-
-    def wake_at(self, at_ms: int | None) -> None:
-        """Time matters at this moment."""
-        ...
-
-    def bury(self, run: Run) -> None:
-        """There are dead letters to store."""
-        ...
-
-    def buried(self, run: Run) -> Awaitable[None]:
-        """The same; waits until they are stored."""
-        ...
-
-    def check_end(self, run: Run) -> None:
-        """Something ended that a drain, or the end of the segment, may have waited for."""
-        ...
-
-    def lost(self, run: Run, fenced: Fenced) -> None:
-        """The catalog says that the unit belongs to somebody else."""
-        ...
 
 
 class Dying(msgspec.Struct, frozen=True):
@@ -103,10 +57,11 @@ class Run(ABC):
     dispatcher: Dispatcher | BatchDispatcher
     """The core."""
 
-    def __init__(self, runtime: Runtime, owned: OwnedUnit) -> None:
+    def __init__(self, runtime: Units, owned: OwnedUnit, owner: UnitEvents) -> None:
         self.runtime = runtime
         self.now_ms = runtime.host.now_ms
         self.owned = owned
+        self.owner = owner
         self.gone: HeadraceError | None = None
         """Why answers no longer count."""
         self.reader: UnitReader | None = None
@@ -114,8 +69,12 @@ class Run(ABC):
         self.head = 0
         self.sealed = False
         self.fetching = False
+        self.paused = False
+        """Nothing more is handed out."""
         self.draining = False
-        self.finished_told = False
+        """Paused for good."""
+        self.rest_told = False
+        self.finished_told = owned.at_end
         self.dirty = False
         """There is something to store."""
         self.storing = False
@@ -149,8 +108,8 @@ class Run(ABC):
         """Expire what was not answered in time; what waits to be ``unseen`` has time still."""
 
     @abstractmethod
-    def drain(self, unseen: list[int]) -> None:
-        """Hand out nothing more; what was taken and is ``unseen`` goes back."""
+    def recall(self, unseen: list[int]) -> None:
+        """What was taken, and is ``unseen``, goes back."""
 
     @abstractmethod
     def dying(self) -> Dying | None:
@@ -221,7 +180,7 @@ class Run(ABC):
             self.reader is not None
             and not self.fetching
             and self.gone is None
-            and not self.draining
+            and not self.paused
             and len(self.ahead) < AHEAD_MAX
             and self.reader.position < self.head
         )
@@ -244,11 +203,39 @@ class Run(ABC):
         """Forget what was read and not fed."""
         self.ahead.clear()
 
-    # -- the end ------------------------------------------------------------------------
+    # -- rest, and the end --------------------------------------------------------------
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing is in flight, and every answer is stored."""
+        return self.idle and not self.dirty and not self.storing
+
+    def pause(self, unseen: list[int]) -> None:
+        """Hand out nothing more; what was taken and is ``unseen`` goes back."""
+        self.paused = True
+        self.dispatcher.pause()
+        self.recall(unseen)
+
+    def resume(self) -> None:
+        """Go on where it was paused."""
+        self.paused = self.rest_told = False
+        self.dispatcher.resume()
+
+    def drain(self) -> None:
+        """Paused for good: what was read ahead is not needed."""
+        self.draining = True
+        self.drop_ahead()
+
+    def reach(self, reach: Reach) -> None:
+        """The segment goes so far by now; the unit may end before."""
+        end = self.owned.end
+        ended = end is not None and reach.head >= end
+        self.head = end if end is not None and ended else reach.head
+        self.sealed = reach.sealed or ended
 
     @property
     def through(self) -> bool:
-        """The segment is sealed and all of it is acked."""
+        """The segment is sealed, or the unit ends here, and all of it is acked."""
         return (
             self.sealed
             and self.reader is not None

@@ -25,7 +25,8 @@ from headrace.groups.progress.ranges import AckedRanges
 from headrace.log.output import Output
 
 if TYPE_CHECKING:
-    from headrace.groups.consumer.run import Run, Runtime
+    from headrace.groups.consumer.run import Run
+    from headrace.groups.consumer.units import Units
 
 
 class Answer(Protocol):
@@ -60,7 +61,7 @@ def acked(ranges: Iterable[tuple[int, int]]) -> Progress:
 class AckTransaction(Output):
     """Appends that commit with an ack when the block ends; nothing happens if it raises."""
 
-    def __init__(self, runtime: Runtime, run: Run, answer: Answer) -> None:
+    def __init__(self, runtime: Units, run: Run, answer: Answer) -> None:
         super().__init__(runtime.host.log, runtime.host.log.write_of())
         self._runtime = runtime
         self._run = run

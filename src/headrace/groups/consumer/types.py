@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from headrace.catalog import Tx
-from headrace.errors import Fenced, InvalidDeliveryConfigError
+from headrace.errors import Fenced, HeadraceError, InvalidDeliveryConfigError
 from headrace.groups.delivery import DeliveryConfig, Stalled
 from headrace.groups.progress import Progress
 
@@ -39,6 +39,22 @@ class OwnedUnit(msgspec.Struct, frozen=True, kw_only=True):
     order_by: tuple[int, ...] | None = None
     """Places (from 1, of the stored subject) of the tokens whose events are kept in order, instead
     of the key of the event; () is the whole subject."""
+    end: int | None = None
+    """Read up to this offset and no further, as if the segment were sealed there."""
+
+    @property
+    def at_end(self) -> bool:
+        """Whether everything up to ``end`` was acked before it was opened."""
+        return self.end is not None and self.progress.floor >= self.end
+
+
+class UnitStanding(msgspec.Struct, frozen=True):
+    """Where a unit stands in the hands of its consumer."""
+
+    floor: int
+    """Everything below is acked; at rest that is stored, too."""
+    at_rest: bool
+    """Nothing of it is in flight, and every answer is stored."""
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,22 +95,30 @@ class UnitAck(msgspec.Struct, frozen=True):
 
 
 class UnitEvents(Protocol):
-    """What the owner of the units hears; called on the event loop, and must not block."""
+    """What the owner of a unit hears of it; called on the event loop, and must not block."""
 
-    def drained(self, unit: str, token: int, progress: Progress) -> None:
+    def drained(self, unit: OwnedUnit, progress: Progress) -> None:
         """Nothing of the unit is in flight any more, and its progress is stored: release it."""
         ...
 
-    def fenced(self, unit: str, token: int) -> None:
+    def fenced(self, unit: OwnedUnit) -> None:
         """An ack was refused: somebody else owns the unit, and the consumer has dropped it."""
         ...
 
-    def stalled(self, unit: str, token: int, stall: Stalled) -> None:
+    def stalled(self, unit: OwnedUnit, stall: Stalled) -> None:
         """The application holds events of the unit and has answered none for too long."""
         ...
 
-    def finished(self, unit: str, token: int) -> None:
-        """The segment is sealed, and everything in it is acked and stored."""
+    def finished(self, unit: OwnedUnit) -> None:
+        """The segment is sealed, or the unit has an end: all below is acked and stored."""
+        ...
+
+    def rested(self, unit: OwnedUnit, progress: Progress) -> None:
+        """Nothing of a paused unit is in flight any more, and every answer is stored."""
+        ...
+
+    def stream_gone(self, unit: OwnedUnit, error: HeadraceError) -> None:
+        """The stream of the unit was deleted, or made anew."""
         ...
 
 

@@ -39,13 +39,11 @@ import numpy.typing as npt
 
 from headrace.errors import (
     FeedError,
-    Fenced,
-    InvalidDelayError,
     StaleBatchError,
     UnknownDeliveryError,
     UnknownTicketError,
 )
-from headrace.groups.delivery.dispatcher import DELAY_MS_MAX
+from headrace.groups.delivery.base import UnitDispatcher
 from headrace.groups.delivery.messages import DeliveryConfig, Reason, Stalled
 from headrace.groups.progress import Progress
 from headrace.groups.progress.ranges import OFFSET_MAX
@@ -106,7 +104,7 @@ class DyingPiece(msgspec.Struct, frozen=True, eq=False):
     detail: str = ""
 
 
-class BatchDispatcher:
+class BatchDispatcher(UnitDispatcher):
     """Hands out one unit's events in pieces and keeps its progress.
 
     >>> dispatcher = BatchDispatcher(DeliveryConfig())
@@ -121,49 +119,29 @@ class BatchDispatcher:
     """
 
     def __init__(self, config: DeliveryConfig, progress: Progress | None = None) -> None:
-        progress = progress or Progress()
-        progress.check()
-        self.config = config
-        self._acked = progress.acked()
-        self._attempts = dict(progress.attempts)
-        self._next_offset = progress.floor
-        self._now_ms = 0
+        super().__init__(config, progress)
         self._queue: deque[Piece] = deque()  # the first one is in _state
         self._state = _State.QUEUED
         self._ticket = 0  # of the last handout
         self._until_ms = 0  # deadline when out, due time when resting
         self._dying: DyingPiece | None = None
-        self._silent_since_ms: int | None = None
-        self._stall_told = False
-        self._draining = False
-        self._fenced: Fenced | None = None
 
     # --- reading -----------------------------------------------------------------------
 
     @property
-    def next_offset(self) -> int:
-        """From where the next feed continues."""
-        return self._next_offset
-
-    @property
     def idle(self) -> bool:
-        """Nothing is out and no dead letter is unconfirmed: a drained unit may move."""
+        """Nothing is out and no dead letter is unconfirmed: a paused unit may move."""
         return self._state not in (_State.OUT, _State.DYING)
 
     @property
     def ready(self) -> bool:
         """Whether a ``take`` finds something without waiting for an answer or for time."""
-        return bool(self._queue) and self._state is _State.QUEUED and not self._draining
+        return bool(self._queue) and self._state is _State.QUEUED and not self._paused
 
     @property
     def empty(self) -> bool:
         """Nothing that was fed is left, whether handed out or not."""
         return not self._queue
-
-    @property
-    def caught_up(self) -> bool:
-        """Everything that was fed is acked."""
-        return self._acked.floor >= self._next_offset
 
     @property
     def dying(self) -> DyingPiece | None:
@@ -176,16 +154,11 @@ class BatchDispatcher:
         if self._fenced is not None:
             return None
         times: list[int] = []
-        if self._state is _State.OUT or (self._state is _State.RESTING and not self._draining):
+        if self._state is _State.OUT or (self._state is _State.RESTING and not self._paused):
             times.append(self._until_ms)
-        since, limit = self._silent_since_ms, self.config.stall_after_ms
-        if limit and since is not None and not self._stall_told:
-            times.append(since + limit)
+        if (stall_ms := self._stall_ms()) is not None:
+            times.append(stall_ms)
         return min(times, default=None)
-
-    def progress(self) -> Progress:
-        """What to store, and what the next owner starts from."""
-        return Progress.of(self._acked, self._attempts)
 
     # --- events in, pieces out ---------------------------------------------------------
 
@@ -220,7 +193,7 @@ class BatchDispatcher:
         now = self._advance(now_ms)
         if self._state is _State.RESTING and self._until_ms <= now:
             self._state = _State.QUEUED
-        while not self._draining and self._queue and self._state is _State.QUEUED:
+        while not self._paused and self._queue and self._state is _State.QUEUED:
             piece = self._queue[0]
             limit = self.config.max_deliveries
             if limit and piece.attempts >= limit:  # used up under an earlier owner
@@ -247,11 +220,7 @@ class BatchDispatcher:
     ) -> BatchRetry | DyingPiece:
         """The consumer could not do it: the piece comes again before all that follow it."""
         self._check_answer("nack", ticket)
-        if delay_ms is not None and not 0 <= delay_ms <= DELAY_MS_MAX:
-            raise InvalidDelayError(
-                f"a nack of a batch asks for a delay of {delay_ms} ms; "
-                f"it must be 0 to {DELAY_MS_MAX}"
-            )
+        self._check_delay("a batch", delay_ms)
         outcome = self._refuse(self._advance(now_ms), Reason.NACKED, delay_ms, detail)
         self._heard(now_ms)
         return outcome
@@ -294,9 +263,8 @@ class BatchDispatcher:
         self._check_fence()
         now = self._advance(now_ms)
         outcomes: list[BatchRetry | DyingPiece | Stalled] = []
-        since, limit = self._silent_since_ms, self.config.stall_after_ms
-        stalled = limit and since is not None and now - since >= limit and not self._stall_told
-        if stalled and since is not None and self._queue:
+        since, stall_ms = self._silent_since_ms, self._stall_ms()
+        if since is not None and stall_ms is not None and now >= stall_ms and self._queue:
             self._stall_told = True
             first = self._queue[0]
             outcomes.append(Stalled(since, first.events, int(first.offsets[0])))
@@ -304,22 +272,15 @@ class BatchDispatcher:
             outcomes.append(self._refuse(now, Reason.TIMED_OUT, None, ""))
         return outcomes
 
-    # --- giving up the unit ------------------------------------------------------------
-
-    def drain(self) -> None:
-        """Hand out nothing more; an answer to what is out still counts."""
-        self._draining = True
+    # --- a piece that nobody has seen --------------------------------------------------
 
     def recall(self) -> None:
         """The consumer never saw the piece that is out: as if it had not been handed out."""
         self._check_fence()
-        if not self._draining or self._state is not _State.OUT:
-            raise FeedError("a batch is recalled only from a unit that is draining")
+        if not self._paused or self._state is not _State.OUT:
+            raise FeedError("a batch is recalled only from a unit that is paused")
         self._state = _State.QUEUED
-
-    def fence(self, fenced: Fenced) -> None:
-        """The unit belongs to someone else: every call that would act now raises this."""
-        self._fenced = fenced
+        self._silent_since_ms = None
 
     # --- internals ---------------------------------------------------------------------
 
@@ -383,19 +344,10 @@ class BatchDispatcher:
         self._dying = DyingPiece(piece, piece.attempts, reason, detail)
         return self._dying
 
-    def _advance(self, now_ms: int) -> int:
-        if now_ms > self._now_ms:
-            self._now_ms = now_ms
-        return self._now_ms
-
     def _heard(self, now_ms: int) -> None:
         now = self._advance(now_ms)
         self._silent_since_ms = now if self._state is _State.OUT else None
         self._stall_told = False
-
-    def _check_fence(self) -> None:
-        if (lost := self._fenced) is not None:
-            raise Fenced(lost.group, lost.unit, lost.token, lost.current)
 
     def _check_answer(self, verb: str, ticket: int) -> None:
         self._check_fence()

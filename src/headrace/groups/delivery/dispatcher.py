@@ -32,7 +32,7 @@ and was handed out again is stale: its answer raises and changes nothing.
 and dying events count towards it, else ``max_pending=1`` would not be one at a time.
 
 The dispatcher knows neither groups nor catalogs.  Whoever loses the unit calls ``fence``;
-whoever gives it up in peace calls ``drain``, waits for ``idle``, and hands over ``progress()``.
+whoever gives it up in peace calls ``pause``, waits for ``idle``, and hands over ``progress()``.
 """
 
 from __future__ import annotations
@@ -44,13 +44,8 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from headrace.errors import (
-    FeedError,
-    Fenced,
-    InvalidDelayError,
-    StaleDeliveryError,
-    UnknownDeliveryError,
-)
+from headrace.errors import FeedError, StaleDeliveryError, UnknownDeliveryError
+from headrace.groups.delivery.base import UnitDispatcher
 from headrace.groups.delivery.key_order import KeyOrder
 from headrace.groups.delivery.messages import (
     DeadLetter,
@@ -65,12 +60,10 @@ from headrace.groups.delivery.refused import Refused
 from headrace.groups.progress import Progress
 from headrace.groups.progress.ranges import OFFSET_MAX
 
-DELAY_MS_MAX = 7 * 24 * 3600 * 1000
-
 Int64s = npt.NDArray[np.int64]
 
 
-class Dispatcher:
+class Dispatcher(UnitDispatcher):
     """Hands out one unit's events and keeps its progress.
 
     >>> dispatcher = Dispatcher(DeliveryConfig(max_deliveries=3))
@@ -86,13 +79,7 @@ class Dispatcher:
     """
 
     def __init__(self, config: DeliveryConfig, progress: Progress | None = None) -> None:
-        progress = progress or Progress()
-        progress.check()
-        self.config = config
-        self._acked = progress.acked()
-        self._attempts = dict(progress.attempts)  # deliveries in vain, of what was refused
-        self._next_offset = progress.floor
-        self._now_ms = 0
+        super().__init__(config, progress)
         # known, not handed out: the buffer from _cursor on, and what waits for its key
         self._offsets: list[int] = []
         self._keys: list[int] = []
@@ -103,22 +90,13 @@ class Dispatcher:
         self._refused = Refused(self._order)
         self._dying: dict[int, DeadLetter] = {}
         self._key_of_dying: dict[int, int] = {}
-        self._silent_since_ms: int | None = None
-        self._stall_told = False
-        self._draining = False
-        self._fenced: Fenced | None = None
 
     # --- reading -----------------------------------------------------------------------
 
     @property
-    def next_offset(self) -> int:
-        """From where the next feed continues."""
-        return self._next_offset
-
-    @property
     def wanted(self) -> int:
-        """How many more events the buffer takes; nothing once draining or fenced."""
-        if self._draining or self._fenced is not None:
+        """How many more events the buffer takes; nothing while paused or once fenced."""
+        if self._paused or self._fenced is not None:
             return 0
         return self.config.buffer_events_max - self._buffered()
 
@@ -139,13 +117,8 @@ class Dispatcher:
 
     @property
     def idle(self) -> bool:
-        """Nothing is in flight and no dead letter is unconfirmed: a drained unit may move."""
+        """Nothing is in flight and no dead letter is unconfirmed: a paused unit may move."""
         return not self._pending and not self._dying
-
-    @property
-    def caught_up(self) -> bool:
-        """Everything that was fed is acked."""
-        return self._acked.floor >= self._next_offset
 
     @property
     def dying(self) -> Mapping[int, DeadLetter]:
@@ -160,16 +133,11 @@ class Dispatcher:
             return None
         if self._pending:
             times.append(next(iter(self._pending.values()))[1])
-        if (due_ms := self._refused.next_due_ms) is not None and not self._draining:
+        if (due_ms := self._refused.next_due_ms) is not None and not self._paused:
             times.append(due_ms)
-        since, limit = self._silent_since_ms, self.config.stall_after_ms
-        if limit and since is not None and not self._stall_told:
-            times.append(since + limit)
+        if (stall_ms := self._stall_ms()) is not None:
+            times.append(stall_ms)
         return min(times, default=None)
-
-    def progress(self) -> Progress:
-        """What to store, and what the next owner starts from."""
-        return Progress.of(self._acked, self._attempts)
 
     def attempt_of(self, offset: int) -> int | None:
         """The attempt that is in flight for this offset, if one is."""
@@ -231,7 +199,7 @@ class Dispatcher:
         self._check_fence()
         now = self._advance(now_ms)
         deadline = now + self.config.ack_wait_ms
-        if self._draining or max_events <= 0:
+        if self._paused or max_events <= 0:
             return Handout([], [], deadline)
         offsets, keys = self._refused.take_due(max_events, now)
         while True:
@@ -288,11 +256,7 @@ class Dispatcher:
     ) -> Retry | DeadLetter:
         """The consumer could not do it: it comes again after ``delay_ms`` or the back-off."""
         self._check_answer("nack", offset, attempt)
-        if delay_ms is not None and not 0 <= delay_ms <= DELAY_MS_MAX:
-            raise InvalidDelayError(
-                f"a nack of offset {offset} asks for a delay of {delay_ms} ms; "
-                f"it must be 0 to {DELAY_MS_MAX}"
-            )
+        self._check_delay(f"offset {offset}", delay_ms)
         outcome = self._refuse(offset, self._advance(now_ms), Reason.NACKED, delay_ms, detail)
         self._heard(now_ms)
         return outcome
@@ -339,30 +303,32 @@ class Dispatcher:
         outcomes: list[Retry | DeadLetter | Stalled] = [
             self._refuse(offset, now, Reason.TIMED_OUT, None, "") for offset in expired
         ]
-        since, limit = self._silent_since_ms, self.config.stall_after_ms
-        if limit and since is not None and now - since >= limit and not self._stall_told:
+        since, stall_ms = self._silent_since_ms, self._stall_ms()
+        if since is not None and stall_ms is not None and now >= stall_ms:
             self._stall_told = True
             unanswered = [*self._pending, *self._refused.events, *self._dying]
             outcomes.append(Stalled(since, len(unanswered), min(unanswered, default=-1)))
         return outcomes
 
-    # --- giving up the unit ------------------------------------------------------------
-
-    def drain(self) -> None:
-        """Hand out nothing more; answers to what is in flight still count."""
-        self._draining = True
+    # --- events that nobody has seen ---------------------------------------------------
 
     def recall(self, offsets: Iterable[int]) -> None:
-        """Events that a draining owner took and the consumer never saw: as if not handed out."""
+        """Events that the owner of a paused unit took and the consumer never saw.
+
+        As if they had not been handed out: they come first, under the same attempt.
+        """
         self._check_fence()
         given = list(offsets)
-        if not self._draining:
-            raise FeedError("events are recalled only from a unit that is draining")
+        if not self._paused:
+            raise FeedError("events are recalled only from a unit that is paused")
         for offset in given:
             if offset not in self._pending:
                 raise UnknownDeliveryError("recall", offset, "it is not in flight")
         for offset in given:
-            del self._pending[offset]
+            key, _ = self._pending.pop(offset)
+            self._refused.add(offset, key, self._now_ms)
+        if not self._pending:
+            self._silent_since_ms = None
 
     def renew(self, offsets: Iterable[int], now_ms: int) -> None:
         """Events that wait to be seen by the consumer: their time begins now.
@@ -376,10 +342,6 @@ class Dispatcher:
                 key, _ = self._pending.pop(offset)
                 self._pending[offset] = (key, deadline)
 
-    def fence(self, fenced: Fenced) -> None:
-        """The unit belongs to someone else: every call that would act now raises this."""
-        self._fenced = fenced
-
     # --- internals ---------------------------------------------------------------------
 
     def _buffered(self) -> int:
@@ -387,12 +349,6 @@ class Dispatcher:
 
     def _unacked(self) -> int:
         return len(self._pending) + len(self._refused) + len(self._dying)
-
-    def _advance(self, now_ms: int) -> int:
-        """Time that runs backwards stands still, so deadlines keep their order."""
-        if now_ms > self._now_ms:
-            self._now_ms = now_ms
-        return self._now_ms
 
     def _heard(self, now_ms: int) -> int:
         """The consumer answered: silence begins anew, if it still holds anything."""
@@ -431,10 +387,6 @@ class Dispatcher:
         return letter
 
     # --- refusals ----------------------------------------------------------------------
-
-    def _check_fence(self) -> None:
-        if (lost := self._fenced) is not None:
-            raise Fenced(lost.group, lost.unit, lost.token, lost.current)
 
     def _check_answer(self, verb: str, offset: int, attempt: int) -> None:
         self._check_fence()

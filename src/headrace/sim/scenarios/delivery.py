@@ -87,7 +87,7 @@ class Worker(ConsumingProcess):
         """Give a unit up in peace."""
         for unit in list(self.units.values())[:1]:
             self.world.reach("unit.draining")
-            unit.dispatcher.drain()
+            unit.dispatcher.pause()
             unit.draining = True
 
     # --- what ConsumingProcess asks for ---

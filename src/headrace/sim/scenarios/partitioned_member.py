@@ -221,7 +221,7 @@ class MemberProcess(ConsumingProcess):
             case Drain(partition):
                 self.world.reach("partition.draining")
                 unit = self.units[partition]
-                unit.dispatcher.drain()
+                unit.dispatcher.pause()
                 unit.draining = True
                 self.commit(unit)
             case Abandon(partition):

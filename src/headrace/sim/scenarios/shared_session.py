@@ -125,7 +125,7 @@ class Session(Process):
                     self._install(install)
                 case Release(borrower=borrower, unit=unit):
                     held = self.held[borrower, unit]
-                    held.dispatcher.drain()
+                    held.dispatcher.pause()
                     held.releasing = True
                     self._report(held)
                 case Remove(borrower=borrower, unit=unit):

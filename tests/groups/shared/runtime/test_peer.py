@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import Fenced
-from headrace.groups.consumer import OwnedUnit, UnitAck
+from headrace.errors import Fenced, HeadraceError
+from headrace.groups.consumer import OwnedUnit, UnitAck, UnitEvents
 from headrace.groups.progress import Progress
 from headrace.groups.shared.runtime.borrowing import Borrowing
 from headrace.groups.shared.runtime.peer import LocalPeer, SharedOptions
@@ -17,15 +18,23 @@ from tests.groups.shared.runtime.support import open_log, run, until
 class Sink:
     """Stands in for a consumer: has its units, and no events."""
 
+    closed = False
+
     def __init__(self) -> None:
         self.units: dict[str, OwnedUnit] = {}
 
-    def open(self, unit: OwnedUnit) -> None:
+    def open(self, unit: OwnedUnit, owner: UnitEvents) -> None:
         self.units[unit.unit] = unit
 
-    def drain(self, unit: str, token: int) -> None: ...
+    def drain(self, units: Mapping[str, int]) -> None: ...
 
     def abandon(self, unit: str, token: int, why: Fenced) -> None: ...
+
+    def pause(self, units: Mapping[str, int]) -> None: ...
+
+    def resume(self, units: Mapping[str, int]) -> None: ...
+
+    def fail(self, error: HeadraceError) -> None: ...
 
 
 def test_a_leader_here_has_an_ack_at_once_and_the_session_hears_of_it_later(

@@ -23,8 +23,10 @@ from headrace.errors import (
     StartBeforeHistoryError,
     SubscriptionExistsError,
     UnknownSessionError,
+    UnknownStreamError,
     UnknownSubscriptionError,
 )
+from headrace.groups.consumer import OwnedUnit
 from headrace.groups.shared.admin import Groups
 from headrace.groups.shared.runtime.borrowing import Borrowing
 from headrace.groups.shared.runtime.session import Session
@@ -67,15 +69,15 @@ def test_shared_and_private_subscriptions_stand_side_by_side(catalog_url: str) -
 def test_a_unit_that_comes_while_a_session_closes_does_not_hold_it_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opening = Borrowing._open
+    opening = Borrowing.look
     may_open = asyncio.Event()
     may_open.set()
 
-    async def slowly(self: Borrowing) -> None:
+    async def slowly(self: Borrowing) -> list[OwnedUnit]:
         await may_open.wait()
-        await opening(self)
+        return await opening(self)
 
-    monkeypatch.setattr(Borrowing, "_open", slowly)
+    monkeypatch.setattr(Borrowing, "look", slowly)
 
     async def test() -> None:
         async with open_log(tmp_path / "d") as hr:
@@ -91,7 +93,7 @@ def test_a_unit_that_comes_while_a_session_closes_does_not_hold_it_up(
             await session.subscribe("$share/g/refunds.>")
             await until(lambda: session._borrowing._opening, "another unit")
             closing = asyncio.create_task(session.close(grace_s=600))
-            await until(lambda: session._borrowing._closing, "its closing")
+            await until(lambda: session._borrowing.over, "its closing")
             may_open.set()
             await until(lambda: not session._borrowing._opening, "a look at the unit")
             assert not closing.done()
@@ -414,5 +416,53 @@ def test_batches_and_handlers_work_over_sessions(tmp_path: Path) -> None:
                 await session.close()
                 await task
             assert (await hr.shared_groups.get("h")).lag_events == 0
+
+    run(test())
+
+
+@pytest.mark.parametrize("text", ["orders.>", SHARED])
+def test_a_clean_close_stores_the_last_acks_and_complains_of_nothing(
+    catalog_url: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with open_log(catalog_url) as hr:
+            await hr.create_stream("orders", ["orders.>"])
+            values = await publish(hr, "orders", 8)
+            async with hr.session("w") as session:
+                await session.subscribe(text, start="earliest")
+                deliveries = aiter(session)
+                held = [await anext(deliveries) for _ in range(6)]
+                for delivery in held[:4]:
+                    delivery.ack_soon()
+            assert not caplog.messages
+            async with hr.session("w") as session:
+                rest = await take(session, 4)
+            acked = [delivery.value for delivery in held[:4]]
+            assert sorted(acked + rest) == sorted(values)
+
+    caplog.set_level("WARNING", logger="headrace")
+    run(test())
+
+
+def test_a_private_subscription_goes_over_to_a_stream_that_was_made_anew(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with open_log(tmp_path / "d") as hr:
+            await hr.create_stream("orders", ["orders.>"])
+            async with hr.session("w") as session:
+                await session.subscribe("orders.>", start="earliest")
+                await hr.publish("orders.n", b"old")
+                assert await take(session, 1) == [b"old"]
+                await hr.delete_stream("orders")
+                await hr.create_stream("orders", ["orders.>"])
+                await hr.publish("orders.n", b"new")
+                deliveries = aiter(session)
+                while True:
+                    try:
+                        delivery = await anext(deliveries)
+                    except UnknownStreamError:
+                        continue  # it hears of that as well
+                    break
+                assert delivery.value == b"new"
+                await delivery.ack()
 
     run(test())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -23,13 +23,11 @@ from headrace.errors import (
     Fenced,
     HeadraceError,
     InvalidInputError,
-    UnknownSegmentError,
-    UnknownStreamError,
-    UnknownUnitError,
 )
 from headrace.groups.consumer import Batch, CatalogAcks, Consumer, OwnedUnit
 from headrace.groups.consumer.consume import Handler
 from headrace.groups.delivery import Stalled
+from headrace.groups.owner import Owner
 from headrace.groups.partitioned.core.membership import Instance
 from headrace.groups.partitioned.core.messages import (
     Abandon,
@@ -77,28 +75,69 @@ class MemberStatus(msgspec.Struct, frozen=True):
     """What it is and what it waits for."""
 
 
-class _MemberConsumer(Consumer):
-    """A consumer whose stream may go, with its group or without: its member sees to that."""
-
-    stream_gone: Callable[[], None]
-
-    def _surface(self, error: Exception) -> None:
-        if isinstance(error, UnknownStreamError | UnknownSegmentError):
-            _log.info("%s", error)
-            self.stream_gone()
-        else:
-            super()._surface(error)
-
-
-class _Holding:
+class _Partition(Owner):
     """A partition (or share) that this instance consumes, and the units that it stands for."""
 
-    __slots__ = ("draining", "open", "token")
-
-    def __init__(self, token: int, units: tuple[OwnedUnit, ...]) -> None:
+    def __init__(self, member: Member, partition: int, token: int) -> None:
+        super().__init__(member.host, member.consumer)
+        self._member = member
+        self._partition = partition
         self.token = token
-        self.open = {unit.unit: unit for unit in units}
-        self.draining = False
+        self.retry_s = member.core.timings.claim_retry_ms / 1000
+
+    def __str__(self) -> str:
+        return str(self._member)
+
+    def give_back(self) -> None:
+        """Let the application finish what it holds; the instance hears when it has."""
+        self.stop()
+        self.drain(self.units.values())
+        self._check_drained()
+
+    def give_up(self) -> None:
+        """The partition is another instance's."""
+        self.stop()
+        for unit in list(self.units.values()):
+            self.drop(unit)
+
+    def lost(self) -> None:
+        """The instance hears that the partition is another's."""
+        self._member.feed(ClaimLost(self._partition, self.token))
+
+    def given_back(self, unit: OwnedUnit, progress: Progress) -> None:  # noqa: ARG002
+        self._check_drained()
+
+    def _check_drained(self) -> None:
+        if self.over and not self.units:
+            self._member.feed(Drained(self._partition, self.token))
+
+    def refused(self, unit: OwnedUnit) -> None:  # noqa: ARG002
+        self.lost()
+
+    def stalled(self, unit: OwnedUnit, stall: Stalled) -> None:
+        super().stalled(unit, stall)
+        self._member.feed(MemberStalled(self._partition, self.token))
+
+    def stream_gone(self, unit: OwnedUnit, error: HeadraceError) -> None:  # noqa: ARG002
+        _log.info("%s", error)
+        self._member.recheck()
+
+    def finished(self, unit: OwnedUnit) -> None:
+        """A segment is sealed and all of it is acked: a share goes on to those that follow."""
+        if self._member.reads_shares:
+            self.drain([unit])
+            self.follow()
+
+    async def look(self) -> list[OwnedUnit]:
+        """The segments of a share that can be read now."""
+        held = {unit.segment: unit.token for unit in self.units.values()}
+        try:
+            return await self._member.take_more(self._partition, self.token, held)
+        except SegmentsMoved:
+            self.follow()
+        except Fenced:
+            self.lost()
+        return []
 
 
 class Member:
@@ -112,18 +151,17 @@ class Member:
         self.name = GroupName(stream, group)
         self.member = member
         self.pin = self.name.pin(member)
-        self._host = host
+        self.host = host
         self._options = join_options(self.name, member, **options)  # type: ignore[arg-type]
         self.core = Instance(member, host.clock.local_name(), self._options.timings)
         self._consumer: Consumer | None = None
         self._hub: Hub | None = None
         self._taken: dict[int, Taken] = {}  # what each partition stands for, under its token
-        self._holdings: dict[int, _Holding] = {}
-        self._partition_of: dict[str, int] = {}
+        self._holdings: dict[int, _Partition] = {}
         self._inbox: deque[Event] = deque()
         self._busy = False
-        self._rechecking = False
         self._changed = asyncio.Event()
+        self._rechecking = False
 
     # -- for the application ------------------------------------------------------------
 
@@ -141,13 +179,9 @@ class Member:
 
     async def open(self) -> None:
         """Join the group; with ``async with`` this is done for you."""
-        await self._host.in_thread(warm_up)
-        consumer = _MemberConsumer(
-            self._host, self._options.consumer, CatalogAcks(self._host), self
-        )
-        consumer.stream_gone = self._stream_gone
-        self._consumer = consumer
-        self._hub = hub_of(self._host)
+        await self.host.in_thread(warm_up)
+        self._consumer = Consumer(self.host, self._options.consumer, CatalogAcks(self.host))
+        self._hub = hub_of(self.host)
         await self._hub.join(self)
 
     async def close(self) -> None:
@@ -157,14 +191,11 @@ class Member:
         try:
             await self._consumer.close()
         finally:
-            for partition, holding in list(self._holdings.items()):
-                holding.open.clear()  # what is not answered by now never will be
-                self._check_drained(partition)
             self.feed(Close())
             ttl_s = self._options.timings.pin_ttl_ms / 1000
             try:
                 # Without an answer the pin runs out by itself.
-                async with self._host.timeout(ttl_s):
+                async with self.host.timeout(ttl_s):
                     await self.wait_for(Phase.CLOSED)
                 with suppress(HeadraceError):
                     await self._hub.record.flush()
@@ -238,7 +269,7 @@ class Member:
         self._busy = True
         try:
             while self._inbox:
-                for effect in self.core.handle(self._inbox.popleft(), self._host.now_ms()):
+                for effect in self.core.handle(self._inbox.popleft(), self.host.now_ms()):
                     self._carry_out(effect)
         finally:
             self._busy = False
@@ -259,11 +290,12 @@ class Member:
             case Consume(partition, token):
                 self._consume(partition, token)
             case Drain(partition, _):
-                self._drain(partition)
+                self._holdings[partition].give_back()
             case Abandon(partition, _):
-                self._abandon(partition)
+                if (holding := self._holdings.pop(partition, None)) is not None:
+                    holding.give_up()
             case Decision():
-                if self._hub.layout(self) is Layout.SHARES:
+                if self.reads_shares:
                     effect = msgspec.structs.replace(effect, partition=None)
                 self._hub.record.add(self.name, effect)
                 level = logging.WARNING if effect.verdict in LOUD else logging.INFO
@@ -277,41 +309,9 @@ class Member:
     def _consume(self, partition: int, token: int) -> None:
         taken = self._taken[partition]
         assert taken.token == token, f"{self}: partition {partition} has token {taken.token}"
-        holding = self._holdings[partition] = _Holding(token, taken.units)
+        holding = self._holdings[partition] = _Partition(self, partition, token)
         for unit in taken.units:
-            self._open(partition, unit)
-        if self.consumer.closed:
-            holding.open.clear()
-
-    def _open(self, partition: int, unit: OwnedUnit) -> None:
-        self._partition_of[unit.unit] = partition
-        if not self.consumer.closed:
-            self.consumer.open(unit)
-
-    def _drain(self, partition: int) -> None:
-        holding = self._holdings[partition]
-        holding.draining = True
-        if self.consumer.closed:
-            holding.open.clear()  # it has stored all that will ever be answered
-        for unit in list(holding.open.values()):
-            self.consumer.drain(unit.unit, unit.token)
-        self._check_drained(partition)
-
-    def _check_drained(self, partition: int) -> None:
-        holding = self._holdings.get(partition)
-        if holding is not None and holding.draining and not holding.open:
-            self.feed(Drained(partition, holding.token))
-
-    def _abandon(self, partition: int) -> None:
-        holding = self._holdings.pop(partition, None)
-        if holding is None or self.consumer.closed:
-            return
-        for unit in holding.open.values():
-            why = Fenced(unit.group, unit.unit, unit.token)
-            try:
-                self.consumer.abandon(unit.unit, unit.token, why)
-            except UnknownUnitError:
-                continue  # the consumer was the one who found out
+            holding.open(unit)
 
     def _release(self, effect: ReleasePartition) -> None:
         partition, token = effect.partition, effect.token
@@ -328,119 +328,60 @@ class Member:
         assert self._hub is not None
         self._hub.ask(Asked(self, effect, self.core.pin_token or 0, units))
 
-    # -- what the consumer tells ----------------------------------------------------------
+    # -- what its partitions ask for ------------------------------------------------------
 
-    def drained(self, unit: str, token: int, progress: Progress) -> None:  # noqa: ARG002
-        """Nothing of a unit is in flight any more, and what was acked is stored."""
-        partition = self._close_unit(unit, token)
-        if partition is not None:
-            self._check_drained(partition)
+    @property
+    def reads_shares(self) -> bool:
+        """Whether it reads its partitions from every segment of the stream."""
+        return self._hub is not None and self._hub.layout(self) is Layout.SHARES
 
-    def fenced(self, unit: str, token: int) -> None:
-        """An ack was refused: the unit is another instance's."""
-        partition = self._close_unit(unit, token)
-        if partition is not None:
-            self.feed(ClaimLost(partition, self._holdings[partition].token))
+    async def take_more(
+        self, partition: int, token: int, held: Mapping[int, int]
+    ) -> list[OwnedUnit]:
+        """Claim the segments of a share that became readable, beside those that are held."""
+        owner, stream = owner_of(self, self.core.pin_token or 0), self.name.stream
+        segments = await self.host.in_thread(
+            self.host.log.catalog.read, lambda tx: segments_of(tx, names=[stream])[stream]
+        )
+
+        def run(tx: Tx) -> list[OwnedUnit]:
+            return ownership.follow(tx, self.name, owner, partition, token, held, segments)
+
+        locks = ownership.claim_locks(self.name, owner, [partition], segments)
+        found = await self.host.in_transaction(run, locks)
+        taken = self._taken.get(partition)
+        if taken is not None and taken.token == token:
+            units = (*taken.units, *found)
+            self._taken[partition] = msgspec.structs.replace(taken, units=units)
+        return found
 
     @property
     def held(self) -> list[tuple[str, str, int]]:
         """(group, unit, token) of what is consumed here."""
-        open_units = (unit for holding in self._holdings.values() for unit in holding.open.values())
+        open_units = (unit for each in self._holdings.values() for unit in each.units.values())
         return [(unit.group, unit.unit, unit.token) for unit in open_units]
 
     def lost(self, units: Sequence[Fenced]) -> None:
         """Units were taken away (by a seek): claim them anew, and go on from where they are."""
         gone = {(fenced.group, fenced.unit, fenced.token) for fenced in units}
-        for partition, holding in list(self._holdings.items()):
-            if any((u.group, u.unit, u.token) in gone for u in holding.open.values()):
-                self.feed(ClaimLost(partition, holding.token))
+        for holding in list(self._holdings.values()):
+            if any((u.group, u.unit, u.token) in gone for u in holding.units.values()):
+                holding.lost()
 
-    def stalled(self, unit: str, token: int, stall: Stalled) -> None:
-        """The application holds events and answers none."""
-        partition = self._partition_of.get(unit)
-        holding = None if partition is None else self._holdings.get(partition)
-        if partition is None or holding is None:
-            return
-        found = holding.open.get(unit)
-        if found is not None and found.token == token:
-            _log.warning(
-                "%s: %d events are not answered, the oldest at offset %d of unit %s",
-                self,
-                stall.unanswered,
-                stall.oldest_offset,
-                unit,
-            )
-            self.feed(MemberStalled(partition, holding.token))
-
-    def finished(self, unit: str, token: int) -> None:
-        """A segment is sealed and all of it is acked: on to those that follow from it."""
-        partition = self._partition_of.get(unit)
-        holding = None if partition is None else self._holdings.get(partition)
-        if partition is None or holding is None or holding.draining:
-            return
-        if self._hub is not None and self._hub.layout(self) is Layout.SHARES:
-            self.consumer.drain(unit, token)
-            self._host.spawn(self._follow(partition, holding))
-
-    async def _follow(self, partition: int, holding: _Holding) -> None:
-        """Take the segments of a share that can be read now."""
-        while self._holdings.get(partition) is holding and not holding.draining:
-            try:
-                found = await self._take_next(partition, holding)
-            except SegmentsMoved:
-                continue
-            except Fenced:
-                self.feed(ClaimLost(partition, holding.token))
-                return
-            except HeadraceError as error:
-                _log.warning("%s: %s", self, error)
-                await self._host.sleep(self._options.timings.claim_retry_ms / 1000)
-                continue
-            taken = self._taken.get(partition)
-            if taken is not None and taken.token == holding.token:
-                units = (*taken.units, *found)
-                self._taken[partition] = msgspec.structs.replace(taken, units=units)
-            for unit in found:
-                if unit.unit not in holding.open and not holding.draining:
-                    holding.open[unit.unit] = unit
-                    self._open(partition, unit)
-            return
-
-    def _stream_gone(self) -> None:
-        """A stream that is consumed is gone, or was made anew."""
+    def recheck(self) -> None:
+        """A stream is gone, or was made anew: see what became of the group."""
         if not self._rechecking and self.core.phase is not Phase.CLOSED:
             self._rechecking = True
-            self._host.spawn(self._recheck())
+            self.host.spawn(self._recheck())
 
     async def _recheck(self) -> None:
-        """See what became of the group; if it is there, claim what is owned once more."""
+        """If the group is there, claim what is owned once more."""
         assert self._hub is not None
         try:
             await self._hub.show(self.name)
-            for partition, holding in list(self._holdings.items()):
-                self.feed(ClaimLost(partition, holding.token))
+            for holding in list(self._holdings.values()):
+                holding.lost()
         except HeadraceError as error:
             _log.warning("%s: %s", self, error)
         finally:
             self._rechecking = False
-
-    async def _take_next(self, partition: int, holding: _Holding) -> list[OwnedUnit]:
-        owner, stream = owner_of(self, self.core.pin_token or 0), self.name.stream
-        segments = await self._host.in_thread(
-            self._host.log.catalog.read, lambda tx: segments_of(tx, names=[stream])[stream]
-        )
-        held = {unit.segment: unit.token for unit in holding.open.values()}
-
-        def run(tx: Tx) -> list[OwnedUnit]:
-            return ownership.follow(tx, self.name, owner, partition, holding.token, held, segments)
-
-        locks = ownership.claim_locks(self.name, owner, [partition], segments)
-        return await self._host.in_transaction(run, locks)
-
-    def _close_unit(self, unit: str, token: int) -> int | None:
-        partition = self._partition_of.get(unit)
-        holding = None if partition is None else self._holdings.get(partition)
-        if holding is None or unit not in holding.open or holding.open[unit].token != token:
-            return None
-        del holding.open[unit]
-        return partition

@@ -11,23 +11,16 @@ is how it finds the commit that waits for it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
-from headrace.errors import (
-    CatalogClosedError,
-    Fenced,
-    HeadraceError,
-    StaleTokenError,
-    UnknownUnitError,
-)
+from headrace.errors import Fenced, StaleTokenError
 from headrace.groups.consumer import OwnedUnit, UnitAck
 from headrace.groups.consumer.acks import told
 from headrace.groups.consumer.types import Done
+from headrace.groups.owner import Owner, UnitSink
 from headrace.groups.progress import Progress
 from headrace.groups.shared.core.agent import Agent
 from headrace.groups.shared.core.effects import (
@@ -48,20 +41,6 @@ from headrace.groups.shared.runtime.settling import Doubt, Settler, Verdict, seg
 from headrace.groups.shared.runtime.state import claim_unit
 from headrace.host import Host
 
-OPEN_RETRY_S = 0.2
-
-_log = logging.getLogger(__name__)
-
-
-class UnitSink(Protocol):
-    """What is needed of a consumer to move units in and out."""
-
-    def open(self, unit: OwnedUnit) -> None: ...
-
-    def drain(self, unit: str, token: int) -> None: ...
-
-    def abandon(self, unit: str, token: int, why: Fenced) -> None: ...
-
 
 class Post(Protocol):
     """What a session needs of its peer."""
@@ -74,8 +53,6 @@ class Post(Protocol):
     def ask(self, message: FromBorrower) -> None: ...
 
     def tell(self, peer: str, message: FromBorrower) -> None: ...
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
 
     def rearm(self) -> None: ...
 
@@ -96,15 +73,22 @@ class Held:
         self.progress = effect.progress
         self.reported = effect.progress
         self.reports: deque[Report] = deque()
-        self.opened = False
         self.releasing = False
-        self.drained = False
         self.over = False
 
-    @property
-    def fenced(self) -> Fenced:
-        """What whoever still answers for it is told."""
-        return Fenced(self.group, self.name, self.token)
+    def owned(self, segment_id: int) -> OwnedUnit:
+        """The unit as the consumer knows it."""
+        stream, _, number = self.unit.rpartition("/")
+        return OwnedUnit(
+            group=self.group,
+            unit=self.name,
+            token=self.token,
+            stream=stream,
+            segment=int(number),
+            segment_id=segment_id,
+            progress=self.progress,
+            filter=self.filter,
+        )
 
     def report(self, progress: Progress) -> tuple[Ranges, Ranges]:
         """What is new since the last report: acked ranges, and attempts."""
@@ -140,22 +124,19 @@ class Held:
             settler.settle(doubt, report.tell)
 
 
-class Borrowing:
+class Borrowing(Owner):
     """The shared subscriptions of one session; stores acks with their leaders."""
-
-    repeats_transactions = True
 
     def __init__(
         self, post: Post, sink: UnitSink, session: str, incarnation: int, settings: BorrowerSettings
     ) -> None:
+        super().__init__(post.host, sink)
         self._post = post
-        self._sink = sink
+        self._session = session
         self._handler = Handler(Agent(session, incarnation, settings))
         self._held: dict[tuple[str, Unit], Held] = {}
         self._by_name: dict[str, Held] = {}
         self._opening: list[Held] = []
-        self._closing = False
-        self._at_rest = asyncio.Event()
         self._settler = Settler(post.host, settings.settle_timeout_ms)
         self._doing = False
         self._told: deque[Callable[[], None]] = deque()
@@ -163,15 +144,18 @@ class Borrowing:
         self.gone: deque[Gone] = deque(maxlen=64)
         """The latest borrowers that ended, and why."""
 
+    def __str__(self) -> str:
+        return f"session {self._session}"
+
     @property
     def subscriptions(self) -> tuple[str, ...]:
         """What the session is subscribed to."""
         return self._handler.subscriptions
 
     @property
-    def units(self) -> dict[str, int]:
-        """The units that are here, by claim, with their tokens."""
-        return {name: held.token for name, held in self._by_name.items()}
+    def held(self) -> tuple[str, ...]:
+        """The units that are here, by claim."""
+        return tuple(self._by_name)
 
     def owns(self, name: str) -> bool:
         """Whether a unit is, or was last, one of a shared group."""
@@ -190,24 +174,6 @@ class Borrowing:
     def disconnect(self) -> None:
         """The session closes: everyone says good-bye, with the last progress."""
         self._do(self._handler.on_disconnect(self._post.now_ms))
-
-    async def drain(self, grace_s: float) -> None:
-        """Hand out nothing more, and give what is in flight some time to be answered."""
-        self._closing = True
-        for held in self._held.values():
-            if held.opened and not held.over and not held.drained:
-                with suppress(UnknownUnitError):
-                    self._sink.drain(held.name, held.token)
-        await asyncio.sleep(0)
-        self._check_rest()
-        if grace_s > 0:
-            await self._post.host.wait(self._at_rest, grace_s)
-
-    def _check_rest(self) -> None:
-        """Say so once nothing is in flight any more."""
-        at_work = (held.opened and not (held.drained or held.over) for held in self._held.values())
-        if self._closing and not any(at_work):
-            self._at_rest.set()
 
     def fence(self) -> None:
         """The session was taken over: nothing counts any more."""
@@ -277,73 +243,49 @@ class Borrowing:
         self._held[effect.borrower, effect.unit] = held
         self._by_name[held.name] = held
         self._opening.append(held)
-        if len(self._opening) == 1:
-            self._post.spawn(self._open())
+        self.follow()
 
-    async def _open(self) -> None:
+    async def look(self) -> list[OwnedUnit]:
         """Find the rows of the log that granted units are, many at a time."""
-        while self._opening:
-            batch = list(self._opening)
-            wanted = [held.unit for held in batch]
-            host = self._post.host
-            try:
-                found = await host.in_thread(
-                    host.log.catalog.read, lambda tx, units=wanted: segment_ids(tx, units)
-                )
-            except CatalogClosedError:
-                return
-            except HeadraceError as error:
-                # They are granted, and nobody else will open them: the catalog is asked again.
-                _log.warning("units of shared groups cannot be opened yet: %s", error)
-                await host.sleep(OPEN_RETRY_S)
-                continue
-            del self._opening[: len(batch)]
-            for held in batch:
-                segment_id = found.get(held.unit)
-                # A unit whose stream was deleted meanwhile is revoked before long.
-                unwanted = held.over or held.releasing or self._closing
-                if not unwanted and segment_id is not None:
-                    self._open_one(held, segment_id)
-
-    def _open_one(self, held: Held, segment_id: int) -> None:
-        stream, _, number = held.unit.rpartition("/")
-        held.opened = True
-        self._sink.open(
-            OwnedUnit(
-                group=held.group,
-                unit=held.name,
-                token=held.token,
-                stream=stream,
-                segment=int(number),
-                segment_id=segment_id,
-                progress=held.progress,
-                filter=held.filter,
-            )
-        )
+        batch = list(self._opening)
+        wanted = [held.unit for held in batch]
+        host = self._post.host
+        found = await host.in_thread(host.log.catalog.read, lambda tx: segment_ids(tx, wanted))
+        del self._opening[: len(batch)]
+        # A unit whose stream was deleted meanwhile is revoked before long.
+        return [
+            held.owned(found[held.unit])
+            for held in batch
+            if held.unit in found and not held.over and not held.releasing
+        ]
 
     def _release(self, held: Held) -> None:
         held.releasing = True
-        if held.opened and not held.over:
-            with suppress(UnknownUnitError):
-                self._sink.drain(held.name, held.token)
-                return
-        self._final(held, held.reported)
+        if (unit := self._open(held)) is not None:
+            self.drain([unit])
+        else:
+            self._final(held, held.reported)
 
-    def drained(self, name: str, token: int, progress: Progress) -> None:
-        """The consumer is done with a unit."""
-        held = self._by_name.get(name)
-        if held is not None and held.token == token:
-            held.drained = True
-            if held.releasing:
-                self._final(held, progress)
-            self._check_rest()
+    def _open(self, held: Held) -> OwnedUnit | None:
+        """The unit, if it is open in the consumer."""
+        unit = self.units.get(held.name)
+        return unit if unit is not None and unit.token == held.token else None
+
+    def given_back(self, unit: OwnedUnit, progress: Progress) -> None:
+        held = self._by_name.get(unit.unit)
+        if held is not None and held.token == unit.token and held.releasing:
+            self._final(held, progress)
 
     def _final(self, held: Held, progress: Progress) -> None:
         """The last word on a unit."""
-        held.drained = True
-        if self._held.get((held.borrower, held.unit)) is not held:
-            return
+        if self._held.get((held.borrower, held.unit)) is held:
+            self._tell(held, progress, final=True)
+
+    def _tell(self, held: Held, progress: Progress, *, final: bool) -> Verdict | Report:
+        """Report what is new; whether it counts, or the report whose fate tells."""
         acked, attempts = held.report(progress)
+        if not (acked or attempts or final):
+            return held.reports[-1] if held.reports else Verdict.COUNTS
         if acked:
             held.reports.append(Report(acked))
         try:
@@ -353,14 +295,17 @@ class Borrowing:
                 held.token,
                 acked=acked,
                 attempts=attempts,
-                final=True,
+                answered=bool(attempts) and not final,
+                final=final,
                 now_ms=self._post.now_ms,
             )
         except StaleTokenError:
             if acked:
                 held.refuse_last()
-            return
+            return Verdict.DOES_NOT
+        found = held.reports[-1] if acked else Verdict.COUNTS
         self._do(effects)
+        return found
 
     def _remove(self, held: Held) -> None:
         del self._held[held.borrower, held.unit]
@@ -374,10 +319,8 @@ class Borrowing:
         held.over = True
         if self._by_name.get(held.name) is held:
             del self._by_name[held.name]
-        if held.opened and not held.drained:
-            with suppress(UnknownUnitError):  # it may have found out by itself
-                self._sink.abandon(held.name, held.token, held.fenced)
-        self._check_rest()
+        if (unit := self._open(held)) is not None:
+            self.drop(unit)
 
     # --- acks ---
 
@@ -402,29 +345,7 @@ class Borrowing:
             asyncio.get_running_loop().call_soon(tell)
 
     def _report(self, ack: UnitAck) -> Verdict | Report:
-        """Whether the progress counts, or the report whose fate tells."""
         held = self._by_name.get(ack.unit.unit)
         if held is None or held.token != ack.unit.token:
             return Verdict.DOES_NOT
-        acked, attempts = held.report(ack.progress)
-        if not acked and not attempts:
-            return held.reports[-1] if held.reports else Verdict.COUNTS
-        if acked:
-            held.reports.append(Report(acked))
-        try:
-            effects = self._handler.on_progress(
-                held.borrower,
-                held.unit,
-                held.token,
-                acked=acked,
-                attempts=attempts,
-                answered=bool(attempts),
-                now_ms=self._post.now_ms,
-            )
-        except StaleTokenError:
-            if acked:
-                held.refuse_last()
-            return Verdict.DOES_NOT
-        found = held.reports[-1] if acked else Verdict.COUNTS
-        self._do(effects)
-        return found
+        return self._tell(held, ack.progress, final=False)

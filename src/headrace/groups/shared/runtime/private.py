@@ -1,108 +1,138 @@
 """Private durable subscriptions of a session: its own progress in every segment that matches.
 
-There is nobody to share with, so there is no leader: the session claims each segment as soon as it
-is ready (:mod:`headrace.log.order`), and stores its progress itself.  The claims fence an earlier
-process of the same session.
+The core says which segments to claim and what to record.  The claims fence an earlier process of
+the same session.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable
-from contextlib import suppress
 
 from headrace.catalog import Tx, claims, entries, progress, streams
-from headrace.errors import Fenced, HeadraceError, SessionTakenOverError, UnknownUnitError
+from headrace.errors import Fenced, SessionTakenOverError
 from headrace.groups.consumer import OwnedUnit
+from headrace.groups.owner import Owner, UnitSink
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import load
 from headrace.groups.shared import sessions, starts
 from headrace.groups.shared.core.messages import Unit
-from headrace.groups.shared.runtime.borrowing import Post, UnitSink
+from headrace.groups.shared.core.private import PrivateSegments
 from headrace.groups.shared.runtime.leading import LOOK_COST_FACTOR
 from headrace.groups.shared.runtime.listing import Look, Segments
-from headrace.groups.shared.runtime.state import claim_unit
-from headrace.log import order
+from headrace.groups.shared.runtime.state import claim_unit, unit_of_claim
+from headrace.host import Host
 
-LOOK_S = 1.0
 PAUSE_S = 0.05
 
-_log = logging.getLogger(__name__)
 
-
-class Private:
+class Private(Owner):
     """One private subscription at work."""
 
-    def __init__(self, post: Post, sink: UnitSink, session: str, token: int, filter: str) -> None:
-        self._post = post
-        self._sink = sink
+    look_every_s = 1.0
+    """Nothing tells that a stream was made."""
+
+    def __init__(
+        self, host: Host, consumer: UnitSink, session: str, token: int, filter: str
+    ) -> None:
+        super().__init__(host, consumer)
         self._session = session
         self._token = token
         self.filter = filter
         self.group = sessions.private_group(session, filter)
+        self._core = PrivateSegments()
         self._segments = Segments(filter)
-        self._open: dict[str, OwnedUnit] = {}
-        self._drained: dict[str, asyncio.Future[Progress]] = {}
-        self._news = asyncio.Event()
-        self._stop_listening: list[Callable[[], None]] = []
-        self._listening_to: set[str] = set()
-        self._closing = False
-        self._task: asyncio.Task[None] | None = None
-        self.failure: HeadraceError | None = None
+        self._listening: dict[str, Callable[[], None]] = {}
 
-    async def start(self) -> None:
-        """Open what there is, and follow what comes."""
-        await self._step()
-        self._task = self._post.host.spawn(self._follow())
+    def __str__(self) -> str:
+        return f"session {self._session}"
 
-    async def _follow(self) -> None:
-        host = self._post.host
-        while not self._closing:
-            await host.wait(self._news, LOOK_S)
-            self._news.clear()
-            began_s = host.clock.spent_s()
-            try:
-                await self._step()
-            except SessionTakenOverError as error:
-                self.failure = error
-                return
-            except HeadraceError as error:
-                _log.warning("session %s: %s", self._session, error)
-            # Every append is news, and few of them change which segments there are.
-            cost_s = host.clock.spent_s() - began_s
-            await host.sleep(max(PAUSE_S, cost_s * LOOK_COST_FACTOR))
+    def stop(self) -> None:
+        super().stop()
+        while self._listening:
+            self._listening.popitem()[1]()
 
-    async def _step(self) -> None:
-        """Claim and open every segment whose turn it is."""
-        host = self._post.host
+    def pause_s(self, cost_s: float) -> float:
+        """Every append is news, and few of them change which segments there are."""
+        return max(PAUSE_S, cost_s * LOOK_COST_FACTOR)
 
-        held = [(unit.group, unit.unit, unit.token) for unit in self._open.values()]
+    def finished(self, unit: OwnedUnit) -> None:
+        self._core.read_to_end(unit_of_claim(unit.unit))
+        self.follow()
+
+    def refused(self, unit: OwnedUnit) -> None:
+        self._core.refused(unit_of_claim(unit.unit))
+
+    def given_back(self, unit: OwnedUnit, progress: Progress) -> None:  # noqa: ARG002
+        self._core.given_back(unit_of_claim(unit.unit))
+
+    async def look(self) -> list[OwnedUnit]:
+        """Record what is finished, then claim every segment that is ready."""
+        try:
+            await self._record_ends()
+            return await self._claim_due()
+        except SessionTakenOverError:
+            self.stop()
+            raise
+
+    async def _record_ends(self) -> None:
+        ending = [self.units[claim_unit(self.group, unit)] for unit in self._core.ending]
+        if not ending:
+            return
+
+        def record(tx: Tx) -> list[Fenced]:
+            lost = claims.lost(tx, [(unit.group, unit.unit, unit.token) for unit in ending])
+            gone = {fenced.unit for fenced in lost}
+            for unit in ending:
+                if unit.unit not in gone:
+                    place = unit_of_claim(unit.unit)
+                    starts.put_finished(tx, self.group, place, unit.segment_id)
+            return lost
+
+        locks = [claims.lock(self.group, unit.unit) for unit in ending]
+        bucket = entries.lock(starts.finished_bucket(self.group))
+        lost = await self._host.in_transaction(record, (*locks, bucket))
+        for fenced in lost:
+            self._lose(fenced)
+        done = [unit for unit in ending if self.units.get(unit.unit) is unit]
+        self._core.recorded(unit_of_claim(unit.unit) for unit in done)
+        self.drain(done)
+
+    async def _claim_due(self) -> list[OwnedUnit]:
+        held = [(unit.group, unit.unit, unit.token) for unit in self.units.values()]
 
         def look(tx: Tx) -> tuple[Look, dict[Unit, int], list[Fenced]]:
             found = self._segments.look(tx, everything=True)
             return found, starts.finished(tx, self.group), claims.lost(tx, held)
 
-        found, over, lost = await host.in_thread(host.log.catalog.read, look, snapshot=True)
+        catalog = self._host.log.catalog
+        found, finished, lost = await self._host.in_thread(catalog.read, look, snapshot=True)
         self._listen(found)
         for fenced in lost:
             self._lose(fenced)
         self._segments.changes(found)
-        graph = {unit: self._segments.predecessors(unit) for unit in found.places}
-        through = {unit for unit, at in over.items() if at == found.segment_id(unit)}
-        ready = order.standing(graph, through).ready
-        due = [unit for unit in ready if claim_unit(self.group, unit) not in self._open]
-        if due and not self._closing:
-            await self._claim(due, found)
+        rows = {unit: place.segment_id for unit, place in found.places.items()}
+        before = {unit: self._segments.predecessors(unit) for unit in rows}
+        todo = self._core.seen(rows, before, finished)
+        for unit in todo.drop:
+            self.drop(self.units[claim_unit(self.group, unit)])
+        if not todo.claim:
+            return []
+        try:
+            owned = await self._claim(todo.claim, found)
+        except BaseException:
+            self._core.claim_failed(todo.claim)
+            raise
+        self._core.claimed(todo.claim)
+        return owned
 
     def _lose(self, fenced: Fenced) -> None:
-        """A seek has taken a unit away; it is claimed anew, and read from where it is."""
-        if fenced.unit in self._open and self._open[fenced.unit].token == fenced.token:
-            with suppress(UnknownUnitError):
-                self._sink.abandon(fenced.unit, fenced.token, fenced)
-            self.fenced(fenced.unit)
+        """Somebody has taken a unit away (a seek, too); it is claimed anew if it is still ours."""
+        unit = self.units.get(fenced.unit)
+        if unit is not None and unit.token == fenced.token:
+            self.drop(unit, fenced)
+            self.refused(unit)
 
-    async def _claim(self, due: list[Unit], found: Look) -> None:
+    async def _claim(self, due: list[Unit], found: Look) -> list[OwnedUnit]:
         owner = f"{self._session}:{self._token}"
 
         def claim(tx: Tx) -> list[OwnedUnit]:
@@ -128,95 +158,10 @@ class Private:
             return owned
 
         locks = [claims.lock(self.group, claim_unit(self.group, unit)) for unit in due]
-        for unit in await self._post.host.in_transaction(
-            claim, (*sessions.locks(self._session), *locks)
-        ):
-            self._open[unit.unit] = unit
-            self._sink.open(unit)
+        return await self._host.in_transaction(claim, (*sessions.locks(self._session), *locks))
 
     def _listen(self, found: Look) -> None:
+        """Hear of appends, splits, merges and seeks."""
         channels = {progress.seek_channel(self.group), *map(streams.channel, found.streams)}
-        for channel in sorted(channels - self._listening_to):
-            self._listening_to.add(channel)
-            self._stop_listening.append(self._post.host.on_news(channel, self._news.set))
-
-    # --- what the consumer says ---
-
-    def owns(self, name: str) -> bool:
-        """Whether a unit is one of this subscription."""
-        return name in self._open
-
-    def drained(self, name: str, progress: Progress) -> None:
-        """Nothing of the unit is in flight."""
-        self._open.pop(name, None)
-        waiting = self._drained.pop(name, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(progress)
-
-    def fenced(self, name: str) -> None:
-        """Somebody else has the unit."""
-        self._open.pop(name, None)
-        waiting = self._drained.pop(name, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(Progress())
-
-    def finished(self, name: str, token: int) -> None:
-        """A sealed segment is consumed: what follows it may open."""
-        unit = self._open.get(name)
-        if unit is not None and unit.token == token:
-            self._post.spawn(self._finish(unit))
-
-    async def _finish(self, unit: OwnedUnit) -> None:
-        def finish(tx: Tx) -> None:
-            claims.check(tx, self.group, unit.unit, unit.token)
-            place = f"{unit.stream}/{unit.segment}"
-            starts.put_finished(tx, self.group, place, unit.segment_id)
-
-        locks = (
-            claims.lock(self.group, unit.unit),
-            entries.lock(starts.finished_bucket(self.group)),
-        )
-        try:
-            await self._post.host.in_transaction(finish, locks)
-        except Fenced:
-            return
-        with suppress(UnknownUnitError):
-            self._sink.drain(unit.unit, unit.token)
-        self._news.set()
-
-    # --- the end ---
-
-    async def drain(self, timeout_s: float) -> None:
-        """Hand out nothing more, and wait for what is in flight."""
-        self._closing = True
-        self._news.set()
-        for stop in self._stop_listening:
-            stop()
-        self._stop_listening.clear()
-        loop = asyncio.get_running_loop()
-        waiting = []
-        for name, unit in list(self._open.items()):
-            with suppress(UnknownUnitError):
-                self._sink.drain(name, unit.token)
-                waiting.append(self._drained.setdefault(name, loop.create_future()))
-        await asyncio.sleep(0)
-        if waiting and timeout_s > 0:
-            await asyncio.wait(waiting, timeout=timeout_s)
-
-    async def close(self) -> None:
-        """Stop following; what the application still holds counts no more.
-
-        Comes after what was acked is stored: acks on their way would be told that they do not
-        count, though they do.
-        """
-        self._closing = True
-        for stop in self._stop_listening:
-            stop()
-        self._stop_listening.clear()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        for name, unit in self._open.items():
-            with suppress(UnknownUnitError):
-                self._sink.abandon(name, unit.token, Fenced(self.group, name, unit.token))
-        self._open.clear()
+        for channel in sorted(channels - self._listening.keys()) if not self.over else ():
+            self._listening[channel] = self._host.on_news(channel, self.follow)

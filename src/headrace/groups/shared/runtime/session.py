@@ -36,8 +36,7 @@ from headrace.groups.consumer import (
 )
 from headrace.groups.consumer.acks import tell_after
 from headrace.groups.consumer.types import Done
-from headrace.groups.delivery import Stalled
-from headrace.groups.progress import Progress
+from headrace.groups.owner import Owner
 from headrace.groups.shared import properties, sessions, starts
 from headrace.groups.shared.core.settings import BorrowerSettings
 from headrace.groups.shared.properties import GroupProperties
@@ -162,7 +161,7 @@ class Session:
         locks = sessions.locks(self.name)
         record, self._token = await self._host.in_transaction(open_session, locks)
         self._key = f"{self.name}:{self._token}"
-        self._consumer = Consumer(self._host, self.options, self._acks, self)
+        self._consumer = Consumer(self._host, self.options, self._acks)
         settings = self._borrower or peer.options.borrower
         self._borrowing = Borrowing(peer, self._consumer, self.name, self._token, settings)
         self._acks.borrowing = self._borrowing
@@ -202,14 +201,11 @@ class Session:
             self._stop_listening()
         try:
             if self._failure is None:
-                await asyncio.gather(
-                    self._borrowing.drain(grace_s),
-                    *(each.drain(grace_s) for each in self._private.values()),
-                )
-                await self._flush_quietly()
+                await asyncio.gather(*(each.leave(grace_s) for each in self._owners))
+                await self._store_quietly()
                 self._borrowing.disconnect()
         finally:
-            for each in self._private.values():
+            for each in self._owners:
                 await each.close()
             await self._consumer.close()
             self._peer.drop_session(self._key)
@@ -218,9 +214,13 @@ class Session:
                 lambda tx: sessions.close(tx, self.name, self._token), sessions.locks(self.name)
             )
 
-    async def _flush_quietly(self) -> None:
+    @property
+    def _owners(self) -> tuple[Owner, ...]:
+        return (self._borrowing, *self._private.values())
+
+    async def _store_quietly(self) -> None:
         try:
-            await self._consumer.flush()
+            await self._consumer.settled()
         except HeadraceError as error:
             _log.warning("session %s: the last acks do not count: %s", self.name, error)
 
@@ -257,7 +257,7 @@ class Session:
         self._consumer.fail(error)
         self._borrowing.fence()
         self._borrowing.disconnect()
-        for each in self._private.values():
+        for each in self._owners:
             await each.close()
         await self._consumer.close()
 
@@ -271,7 +271,7 @@ class Session:
     @property
     def units(self) -> tuple[str, ...]:
         """The shared units that are here now."""
-        return tuple(self._borrowing.units)
+        return self._borrowing.held
 
     async def subscribe(self, text: str, *, start: starts.Start = "now") -> None:
         """Subscribe to ``$share/GROUP/FILTER``, or to a filter of one's own.
@@ -335,8 +335,7 @@ class Session:
         if subscription.shared:
             self._borrowing.subscribe(subscription.text)
             return
-        assert self._peer is not None
-        private = Private(self._peer, self._consumer, self.name, self._token, subscription.filter)
+        private = Private(self._host, self._consumer, self.name, self._token, subscription.filter)
         self._private[subscription.text] = private
         await private.start()
 
@@ -348,7 +347,9 @@ class Session:
         self._check_open()
         if text in self._private:
             private = self._private[text]
-            await private.drain(DRAIN_S)
+            await private.leave(DRAIN_S)
+            for unit in list(private.units.values()):
+                private.drop(unit)
             await private.close()
             del self._private[text]
         elif text in self._borrowing.subscriptions:
@@ -388,37 +389,3 @@ class Session:
         """Wait until everything that was acked is stored."""
         self._check_open()
         await self._consumer.flush()
-
-    # --- what the consumer says of its units ---
-
-    def _owner(self, unit: str) -> Private | None:
-        for private in self._private.values():
-            if private.owns(unit):
-                return private
-        return None
-
-    def drained(self, unit: str, token: int, progress: Progress) -> None:
-        """For the consumer: nothing of the unit is in flight any more."""
-        if (private := self._owner(unit)) is not None:
-            private.drained(unit, progress)
-        else:
-            self._borrowing.drained(unit, token, progress)
-
-    def fenced(self, unit: str, token: int) -> None:  # noqa: ARG002
-        """For the consumer: somebody else owns the unit.  Borrowers hear it from their leader."""
-        if (private := self._owner(unit)) is not None:
-            private.fenced(unit)
-
-    def stalled(self, unit: str, token: int, stall: Stalled) -> None:  # noqa: ARG002
-        """For the consumer: nothing is answered.  The leader has its own patience."""
-        _log.warning(
-            "session %s holds %d events of %s and answers none",
-            self.name,
-            stall.unanswered,
-            unit,
-        )
-
-    def finished(self, unit: str, token: int) -> None:
-        """For the consumer: a sealed segment is consumed.  A leader sees that by itself."""
-        if (private := self._owner(unit)) is not None:
-            private.finished(unit, token)

@@ -1,0 +1,83 @@
+"""What the dispatchers of events and of batches share: progress, time, pausing and fencing.
+
+Time is an argument and only moves forward: one that runs backwards stands still, so that deadlines
+keep their order.
+"""
+
+from __future__ import annotations
+
+from headrace.errors import Fenced, InvalidDelayError
+from headrace.groups.delivery.messages import DeliveryConfig
+from headrace.groups.progress import Progress
+
+DELAY_MS_MAX = 7 * 24 * 3600 * 1000
+
+
+class UnitDispatcher:
+    """One unit: how far it is acked, and whether anything may be handed out."""
+
+    def __init__(self, config: DeliveryConfig, progress: Progress | None = None) -> None:
+        progress = progress or Progress()
+        progress.check()
+        self.config = config
+        self._acked = progress.acked()
+        self._attempts = dict(progress.attempts)  # deliveries in vain, of what was refused
+        self._next_offset = progress.floor
+        self._now_ms = 0
+        self._silent_since_ms: int | None = None
+        self._stall_told = False
+        self._paused = False
+        self._fenced: Fenced | None = None
+
+    @property
+    def next_offset(self) -> int:
+        """From where the next feed continues."""
+        return self._next_offset
+
+    @property
+    def floor(self) -> int:
+        """Everything below is acked."""
+        return self._acked.floor
+
+    @property
+    def caught_up(self) -> bool:
+        """Everything that was fed is acked."""
+        return self._acked.floor >= self._next_offset
+
+    def progress(self) -> Progress:
+        """What to store, and what the next owner starts from."""
+        return Progress.of(self._acked, self._attempts)
+
+    def pause(self) -> None:
+        """Hand out nothing more; answers to what is in flight still count."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Go on where it was paused."""
+        self._paused = False
+
+    def fence(self, fenced: Fenced) -> None:
+        """The unit belongs to someone else: every call that would act now raises this."""
+        self._fenced = fenced
+
+    def _advance(self, now_ms: int) -> int:
+        if now_ms > self._now_ms:
+            self._now_ms = now_ms
+        return self._now_ms
+
+    def _stall_ms(self) -> int | None:
+        """When the consumer has been silent for too long, if that is not told yet."""
+        since, limit = self._silent_since_ms, self.config.stall_after_ms
+        return since + limit if limit and since is not None and not self._stall_told else None
+
+    def _check_fence(self) -> None:
+        if (lost := self._fenced) is not None:
+            raise Fenced(lost.group, lost.unit, lost.token, lost.current)
+
+    @staticmethod
+    def _check_delay(what: str, delay_ms: int | None) -> None:
+        if delay_ms is not None and not 0 <= delay_ms <= DELAY_MS_MAX:
+            raise InvalidDelayError(
+                f"a nack of {what} asks for a delay of {delay_ms} ms; "
+                f"it must be 0 to {DELAY_MS_MAX}"
+            )
