@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import headrace
-from headrace.errors import Fenced, HeadraceError
+from headrace.errors import CatalogUnavailableError, Fenced, HeadraceError
 from headrace.groups.consumer import ConsumerOptions, Delivery
 from headrace.groups.delivery import DeliveryConfig
 from headrace.groups.shared.core.leader import Leader
@@ -58,6 +58,9 @@ class Worker(Program):
         self.session: Session | None = None
         self.peer: LocalPeer | None = None
         self._given: set[tuple[str, int]] = set()
+        self._in_doubt: set[tuple[str, int, int]] = set()
+        """Events that were acked in a transaction of which it is not known whether it counts.
+        They may come once more; a second transaction would be refused."""
         self._changed = asyncio.Event()
         self.closing = False
         super().start()
@@ -189,6 +192,8 @@ class Worker(Program):
         except HeadraceError as error:
             self.note("%s/%s is not acked: %s", unit, offset, type(error).__name__)
             self.world.reach(f"answer.{type(error).__name__}")
+            if isinstance(error, CatalogUnavailableError):
+                self._in_doubt.add((delivery.unit, token, offset))
             if isinstance(error, Fenced):
                 self.check(lambda: self._fenced(unit, offset))
         else:
@@ -211,7 +216,10 @@ class Worker(Program):
             "what is published is delivered",
             f"{delivery.value!r} at {number}/{delivery.offset}",
         )
-        oracle.delivered(owner, number, owned.token, event)
+        if (owned.unit, owned.token, delivery.offset) in self._in_doubt:
+            self.world.reach("delivery.of what is in doubt")
+        else:
+            oracle.delivered(owner, number, owned.token, event)
 
     def _fenced(self, unit: int, offset: int) -> None:
         self.world.require(
