@@ -34,6 +34,7 @@ FALSE_CLAIMS = [
     ("leader crash", 3, "leader crashed"),
     ("leader crash", 6, "borrower recreated"),
     ("unsubscribe", 6, "borrower gone"),
+    ("gathering", 7, "report kept"),
     ("successor", 6, "successor granted"),
 ]
 

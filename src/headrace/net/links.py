@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic
 
 import msgspec
-from picows import WSError, ws_connect
+from picows import WSError
 
 from headrace.errors import HeadraceError, PeerRefusedError
 from headrace.net.admission import shown
 from headrace.net.link import CLOSE_TIMEOUT_S, Link, Received
 from headrace.net.outbox import Post
+from headrace.net.sockets import sockets_of
 from headrace.net.tls import Secured, why
 from headrace.net.wire import Complaints, In, Out, Traffic, Wire, quiet
 
@@ -139,7 +140,7 @@ class Links(Generic[Out, In]):
         secure = self._security(peer, target)
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):
-                transport, _ = await ws_connect(
+                transport, _ = await sockets_of(asyncio.get_running_loop()).connect(
                     lambda: link,
                     target.url(self._wire.path),
                     # With TLS this is sent when the other side is verified, not before.

@@ -15,15 +15,13 @@ from picows import (
     WSUpgradeRequest,
     WSUpgradeResponse,
     WSUpgradeResponseWithListener,
-    ws_create_server,
 )
 
 from headrace.errors import ListenError
-from headrace.net import intake
 from headrace.net.admission import Admission
-from headrace.net.intake import Intake
 from headrace.net.link import CLOSE_TIMEOUT_S, Link, Received
 from headrace.net.outbox import Outbox, Post
+from headrace.net.sockets import sockets_of
 from headrace.net.tls import Secured
 from headrace.net.wire import Complaints, In, Out, Traffic, Wire, quiet
 
@@ -82,8 +80,9 @@ class Listener:
         self._traffic = Traffic()
         self._complaints = Complaints(_log)
         self._post = Post()
+        self._sockets = sockets_of(asyncio.get_running_loop())
         # What TLS has to decrypt cannot be read past it.
-        self._intake = Intake(busy) if intake.AVAILABLE and secured is None else None
+        self._intake = self._sockets.intake(busy) if secured is None else None
         self._server: asyncio.Server | None = None
 
     def serve(
@@ -112,7 +111,7 @@ class Listener:
                 "ssl_shutdown_timeout": CLOSE_TIMEOUT_S,
             }
         try:
-            self._server = await ws_create_server(
+            self._server = await self._sockets.serve(
                 self._admit,
                 host,
                 port,

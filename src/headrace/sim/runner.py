@@ -89,6 +89,8 @@ class Run:
             # anything that escapes to here would have killed a real process.
             world.note("world", "VIOLATION escaped error: %s", repr(error))
             violation = InvariantViolation("no error escapes", repr(error))
+        finally:
+            self.scenario.close()
         return RunResult(
             scenario=self.scenario.name,
             seed=world.seed,

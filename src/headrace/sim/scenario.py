@@ -17,6 +17,7 @@ line ``SCENARIO = MyScenario``; it is found by itself.  For every seed a fresh i
    A world that does not get there within ``settle_ms`` breaks the invariant `quiescence`; say in
    ``unsettled()`` what it is still waiting for.
 5. ``final()`` checks what must hold in the end (everything consumed, everything assigned).
+6. ``close()`` is called in any case, for a scenario that holds files or event loops.
 
 Processes that may crash, pause or be cut off are named by ``victims()``.  Count interesting
 states with ``self.world.reach("borrower.connected")``: they appear in the summary, and a test can
@@ -93,3 +94,6 @@ class Scenario:
 
     def final(self) -> None:
         """Check what must hold once the world has come to rest."""
+
+    def close(self) -> None:
+        """The run is over, however it ended: give back what the scenario holds outside of it."""

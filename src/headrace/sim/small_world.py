@@ -37,6 +37,7 @@ GROUP = "g"
 UNITS = (unit_of("s", 0), unit_of("s", 1))
 DEPTH = 12
 LEADER_SETTINGS = LeaderSettings(decisions_max=1)  # decisions are explained, not acted upon
+OTHER_SETTINGS = LeaderSettings(decisions_max=1, lease_ttl_ms=20_000)
 
 EventLabel: TypeAlias = tuple[Any, ...]
 
@@ -51,6 +52,9 @@ class Budget(msgspec.Struct, frozen=True):
     elections: int = 0
     crashes: int = 0
     unsubscribes: int = 0
+    gathers: int = 0
+    """Commits that wait for more reports."""
+    configures: int = 0
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -184,6 +188,13 @@ class Model:
         if budget.crashes:
             for name in self.leaders:
                 yield ("crash", name)
+        for name, leader in self.leaders.items():
+            if leader.gathering:
+                yield ("gathered", name)
+            elif budget.gathers:
+                yield ("gather", name)
+            if budget.configures:
+                yield ("configure", name)
         if budget.unsubscribes:
             for name, agent in self.agents.items():
                 if "sub" in agent.subscriptions:
@@ -230,6 +241,14 @@ class Model:
                 del self.leaders[name]
                 self.commits.pop(name, None)
                 self.seen.add("leader crashed")
+            case ("gather", name):
+                self._spend("gathers")
+                self.leaders[name].gather()
+            case ("gathered", name):
+                self._leader_does(name, self.leaders[name].gathered(0))
+            case ("configure", name):
+                self._spend("configures")
+                self.leaders[name].configure(OTHER_SETTINGS, 0)
             case ("unsubscribe", name):
                 self._spend("unsubscribes")
                 self._agent_does(self.agents[name].unsubscribe("sub", 0))
@@ -317,6 +336,9 @@ class Model:
             if message.token:
                 reply = Invalidate(GROUP, message.borrower, message.token, "no leader here")
                 self._send(reply.borrower.partition(":")[0], reply)
+            return
+        if isinstance(message, UpdateProgress) and leader.keep(message, 0):
+            self.seen.add("report kept")
             return
         try:
             effects = leader.receive(message, 0)

@@ -198,6 +198,15 @@ def _does_nothing(_: Any) -> Any:
     return lambda _self, _now_ms: []
 
 
+def _gathers_for_ever(original: Any) -> Any:
+    def gathered(self: Leader, now_ms: int) -> Any:
+        effects = original(self, now_ms)
+        self.gather()
+        return effects
+
+    return gathered
+
+
 def _forgets_what_is_closed(original: Any) -> Any:
     def grant(self: Borrower, message: Any) -> Any:
         self._closed.clear()
@@ -269,6 +278,8 @@ PLANTED: tuple[PlantedBug, ...] = (
          Borrower, "find", _asks_once, _SEEDS),
     _bug("commit-not-retried", "a commit that was refused or not answered is not sent again",
          Leader, "_retry_commit", _does_nothing, _SEEDS),
+    _bug("gathers-for-ever", "a leader that waits for more reports goes on waiting",
+         Leader, "gathered", _gathers_for_ever, _SEEDS),
     _bug("stall-tolerated", "a member that answers pings and acks nothing keeps its units",
          Leader, "_evict_stuck", _does_nothing, _SEEDS),
     _bug("late-grant-taken", "a grant that arrives after its own revocation is taken for new",

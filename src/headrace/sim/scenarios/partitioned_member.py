@@ -17,6 +17,7 @@ from headrace.groups.partitioned.core.messages import (
     Claimed,
     ClaimLost,
     ClaimPartition,
+    ClaimsFreed,
     Close,
     ConfigSeen,
     Consume,
@@ -78,6 +79,7 @@ class MemberWorld(Protocol):
 
     partitions: int
     step_downs: dict[str, int]
+    processes: list[MemberProcess]
 
     def config_seen(self) -> ConfigSeen:
         """The config as a watch shows it."""
@@ -138,6 +140,16 @@ class MemberProcess(ConsumingProcess):
     def receive(self, source: str, message: Any) -> None:  # noqa: ARG002
         if isinstance(message, PinFreed):
             self.hear(message)
+        elif isinstance(message, ClaimsFreed) and self.core.waits_for_claims:
+            self.world.reach("claim.freed, and somebody waits")
+            self.hear(message)
+
+    def _tell_of_claims(self) -> None:
+        """In some worlds news of claims arrives; in others everybody finds out by looking."""
+        if self.world.seed % 3 == 0:
+            for other in self.scenario.processes:
+                if other is not self:
+                    self.send(other.name, ClaimsFreed())
 
     def _watch(self) -> None:
         """News of the config and of step-downs; it may come late, and skip revisions."""
@@ -306,6 +318,7 @@ class MemberProcess(ConsumingProcess):
                 self._claim_judged(partition, pin_token, verdict, progress)
             case ("released", partition, token), Done() | Conflict():
                 self.hear(Released(partition, token))
+                self._tell_of_claims()
             case _:
                 super().stored(tag, outcome)
 

@@ -18,6 +18,7 @@ from headrace.groups.shared.core.assignment import AssignmentStatus
 from headrace.groups.shared.core.handler import group_key, parse_subscription
 from headrace.groups.shared.core.leader import Leader
 from headrace.groups.shared.core.messages import unit_of
+from headrace.groups.shared.core.pace import GATHER_RATE
 from headrace.groups.shared.core.settings import Balance
 from headrace.sim.faults import Fault
 from headrace.sim.oracle import GroupOracle
@@ -46,6 +47,9 @@ class SharedScenario(Scenario):
         self.leader_settings = LEADER_SETTINGS
         if rng.random() < 0.3:
             self.leader_settings = msgspec.structs.replace(LEADER_SETTINGS, balance=Balance.LAG)
+        self.hurried = world.seed % 3 == 0
+        """Whether few reports are many, and settings change while leaders lead."""
+        self.gather_rate = 1 if self.hurried else GATHER_RATE
         self.oracles: dict[str, GroupOracle] = {}
         for text in filters:
             group = group_key(*parse_subscription(text))
@@ -110,7 +114,7 @@ class SharedScenario(Scenario):
     # --- what the outside does ---
 
     def actions(self) -> list[Action]:
-        return [
+        actions = [
             Action("publish", 60, self._publish),
             Action("subscribe", 4, self._subscribe),
             Action("unsubscribe", 4, self._unsubscribe),
@@ -120,6 +124,23 @@ class SharedScenario(Scenario):
             Action("merge", 1, self._merge, Fault.SCALE),
             Action("split twice", 1, self._split_twice, Fault.SCALE),
         ]
+        if self.hurried:
+            actions.append(Action("configure", 1, self._configure))
+        return actions
+
+    def _configure(self) -> None:
+        """Groups get other settings; leaders that are awake hear of it, others go on as before."""
+        changed = msgspec.structs.replace(
+            self.leader_settings,
+            lease_ttl_ms=self.world.rng.choice((5000, 6000, 9000)),
+            revoke_timeout_ms=self.world.rng.choice((3000, 4000)),
+        )
+        self.leader_settings = changed
+        for peer in self.peers:
+            if peer.alive and not peer.paused:
+                for leader in peer.leaders.values():
+                    leader.configure(changed, peer.now_ms)
+                    self.world.reach("leader.configured")
 
     def _publish(self) -> None:
         for _ in range(self.world.rng.randint(1, 4)):

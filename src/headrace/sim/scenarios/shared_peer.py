@@ -11,7 +11,8 @@ from headrace.groups.progress import Progress
 from headrace.groups.shared.core import records, registry
 from headrace.groups.shared.core.assignment import AssignmentStatus
 from headrace.groups.shared.core.leader import Leader
-from headrace.groups.shared.core.messages import FromBorrower, Message
+from headrace.groups.shared.core.messages import FromBorrower, Message, UpdateProgress
+from headrace.groups.shared.core.pace import Pace
 from headrace.groups.shared.core.settings import LeaderSettings
 from headrace.sim.store import Conflict, Done, Outcome, Refused, Snapshot, StoreConflictError
 from headrace.sim.world import Process
@@ -95,6 +96,10 @@ class Peer(Process):
                 self.after(LEADER_SETTINGS.tick_ms, "tick")
             case registry.StartLeader() as start:
                 self._load(start)
+            case ("gathered", group, token):
+                gathering = self.leaders.get(group)
+                if gathering is not None and gathering.token == token:
+                    self._lead(group, gathering.gathered(self.now_ms))
 
     def _do(self, effects: list[registry.RegistryEffect]) -> None:
         for effect in effects:
@@ -166,6 +171,7 @@ class Peer(Process):
             settings=self.scenario.leader_settings,
             now_ms=self.now_ms,
             lease_sent_ms=start.sent_ms,
+            pace=Pace(self.scenario.gather_rate),
         )
         self.leaders[start.group] = leader
         if rows:
@@ -200,6 +206,9 @@ class Peer(Process):
 
     def _to_leader(self, message: Message) -> None:
         leader = self.leaders[message.group]
+        if isinstance(message, UpdateProgress) and leader.keep(message, self.now_ms):
+            self.world.reach("leader.keeps a report")
+            return
         try:
             effects = leader.receive(message, self.now_ms)
         except ProtocolError as error:
@@ -227,6 +236,9 @@ class Peer(Process):
                     self._to_session(message)
                 case records.StepDown(reason=reason):
                     self._step_down(group, reason)
+                case records.Gather(for_ms=for_ms) if leader is not None:
+                    self.world.reach("leader.gathers")
+                    self.after(for_ms, ("gathered", group, leader.token))
                 case _ if leader is not None:
                     self._request(leader, effect)
 

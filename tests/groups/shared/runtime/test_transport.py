@@ -285,7 +285,7 @@ def test_what_a_busy_leader_keeps_for_later_is_not_overtaken_by_a_good_bye(
             who = ("g:orders.>", unit.borrower, leading.token)
             report = UpdateProgress(*who, 1000, (UnitReport("orders/0", unit.token, ((0, 5),)),))
             assert not leading.keep(report), "nothing is gathered: it is taken in at once"
-            leading.gathering = True
+            leading.core.gather()
             assert leading.keep(report)
             assert leading.core.progress_of("orders/0").floor == 0
             assert not leading.idle
@@ -304,7 +304,7 @@ def test_reports_behind_another_message_are_in_time_for_the_commit_that_is_due(
             report = UnitReport("orders/0", unit.token, ((0, 5),))
             wire = frames.to_borrowers()
             outbox = Outbox(wire, wire.codec(), Traffic(), Post())
-            leading.gathering = True
+            leading.core.gather()
             peer._from_peer([Ping(*who, 7), UpdateProgress(*who, 1000, (report,))], outbox)
             assert leading.core.progress_of("orders/0").floor == 0
             peer.hear()  # as a leader does right before it stores what it has

@@ -11,8 +11,9 @@ successors open when the end of all predecessors is stored.  So a leader may die
 and the next one starts from what was stored without breaking a promise of the former.
 
 *One commit at a time.*  Whatever comes in while a commit is under way goes into the next.  An
-idle leader therefore stores a report at once, and a busy one as fast as the store allows, or as
-often as its runtime lets it (``gather``).
+idle leader therefore stores a report at once, and a busy one as fast as the store allows.  Where
+very many report that do not wait for each other (``pace``), commits keep a distance, and what is
+reported meanwhile is kept and looked at when it is stored (``keep``).
 
 *Cost.*  A message costs what it mentions.  A full plan, linear in units and members, is made only
 when membership or the set of units has changed, and only in ``balance``, which the runtime calls
@@ -27,12 +28,18 @@ token from the next grant on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from headrace.errors import DeposedError, StaleTokenError, UnexpectedMessageError
+from headrace.errors import (
+    DeposedError,
+    ProtocolError,
+    StaleTokenError,
+    UnexpectedMessageError,
+)
 from headrace.groups.progress import Progress
 from headrace.groups.progress.ranges import OFFSET_MAX
 from headrace.groups.shared.core.assignment import FREE, GRANTING, AssignmentStatus, UnitState
+from headrace.groups.shared.core.gathering import Gathering
 from headrace.groups.shared.core.holdings import LOADED, Holdings, Member
 from headrace.groups.shared.core.leader_view import LeaderView
 from headrace.groups.shared.core.ledger import Ledger
@@ -51,7 +58,9 @@ from headrace.groups.shared.core.messages import (
     UnitReport,
     UpdateProgress,
 )
+from headrace.groups.shared.core.pace import Pace
 from headrace.groups.shared.core.records import (
+    Gather,
     LeaderEffect,
     Listing,
     ListSegments,
@@ -76,6 +85,7 @@ class Leader(LeaderView):
         settings: LeaderSettings,
         now_ms: int,
         lease_sent_ms: int | None = None,
+        pace: Pace | None = None,
     ) -> None:
         """`lease_sent_ms` is when the lease was asked for: its time runs from there."""
         self.group = group
@@ -85,6 +95,7 @@ class Leader(LeaderView):
         self.deposed = False
         ledger = Ledger(token)
         super().__init__(Holdings(group, token, settings, ledger), ledger)
+        self._gathering = Gathering(pace or Pace())
         self._revision = -1
         self._list_due_ms = now_ms
         self._lease_ok_ms = now_ms if lease_sent_ms is None else lease_sent_ms
@@ -95,16 +106,32 @@ class Leader(LeaderView):
         for row in stored:
             self._holdings.restore(row)
 
+    @property
+    def unstored(self) -> bool:
+        """Whether something was reported or noted that is in no commit yet."""
+        return super().unstored or bool(self._gathering.kept)
+
+    @property
+    def gathering(self) -> bool:
+        """Whether the next commit waits for more reports."""
+        return self._gathering.on
+
     def snapshot(self) -> tuple[object, ...]:
-        """Everything that decides what it will do, as comparable values."""
+        """Everything that decides what it will do, as comparable values; not its pace, which
+        decides only when it gathers."""
         return (
             self.token,
             self.deposed,
+            self.settings,
+            self._gathering.on,
+            tuple(self._gathering.kept),
             self._holdings.snapshot(),
             self._ledger.snapshot(),
             self._revision,
             self._list_due_ms,
             self._lease_ok_ms,
+            self._lease_ttl_ms,
+            self._configured_ms,
             self._heartbeat_due_ms,
         )
 
@@ -115,8 +142,20 @@ class Leader(LeaderView):
     # --- messages ---
 
     def receive(self, message: Message, now_ms: int) -> list[LeaderEffect]:
-        """Take a message from a borrower."""
+        """Take a message from a borrower, after the reports that were kept before it."""
         self._check_leading()
+        if isinstance(message, UpdateProgress):
+            self._gathering.reported(message, now_ms)
+        if not self._gathering.kept:
+            return self._receive(message, now_ms)
+        refused = self._take_kept(now_ms)
+        try:
+            return [*map(ToBorrower, refused), *self._receive(message, now_ms)]
+        except ProtocolError as error:
+            error.replies = (*refused, *error.replies)
+            raise
+
+    def _receive(self, message: Message, now_ms: int) -> list[LeaderEffect]:
         if message.group != self.group:
             raise self._unexpected(message, f"is for group {message.group}")
         if isinstance(message, LeaderWanted):
@@ -311,9 +350,10 @@ class Leader(LeaderView):
                 if state.status is AssignmentStatus.REVOKING:
                     state.move("final progress durable")
                 effects += holdings.resend(state, now_ms)
-        return [*effects, *self._confirm(done.confirmations), *self._settle(now_ms)]
+        return [*effects, *self._confirm(done.confirmations, now_ms), *self._settle(now_ms)]
 
-    def _confirm(self, reports: Iterable[tuple[str, int]]) -> list[LeaderEffect]:
+    def _confirm(self, reports: Sequence[tuple[str, int]], now_ms: int) -> list[LeaderEffect]:
+        self._gathering.confirmed(reports, now_ms)
         return [
             ToBorrower(ProgressConfirmed(self.group, borrower, self.token, report))
             for borrower, report in reports
@@ -407,15 +447,36 @@ class Leader(LeaderView):
         self._heartbeat_due_ms = now_ms
         self._holdings.configure(settings)
 
-    def gather(self) -> None:
+    # --- gathering ---
+
+    def gather(self) -> Gather:
         """Make no commit before ``gathered``: more reports are on their way."""
-        self._ledger.gathering = True
+        return self._gathering.begin()
+
+    def keep(self, report: UpdateProgress, now_ms: int) -> bool:
+        """Keep a report for the commit that is being gathered; False if none is.
+
+        What may change by a report changes when it is stored, so there is no need to look at it
+        before.  Any other message of the group is taken in after the reports that came before it.
+        """
+        return not self.deposed and self._gathering.keep(report, now_ms)
 
     def gathered(self, now_ms: int) -> list[LeaderEffect]:
         """Store what has come meanwhile."""
         self._check_leading()
-        self._ledger.gathering = False
-        return self._settle(now_ms)
+        refused = self._take_kept(now_ms)
+        self._gathering.on = False
+        return [*map(ToBorrower, refused), *self._settle(now_ms)]
+
+    def _take_kept(self, now_ms: int) -> list[Invalidate]:
+        """Take in what was kept; what is said to those whose report does not count."""
+        refused: list[Invalidate] = []
+        for report in self._gathering.take(now_ms):
+            try:
+                self._receive(report, now_ms)  # says nothing: no commit is made while it gathers
+            except ProtocolError as error:
+                refused += [each for each in error.replies if isinstance(each, Invalidate)]
+        return refused
 
     def balance(self, now_ms: int) -> list[LeaderEffect]:
         """Make a new plan if membership or units have changed; linear in both."""
@@ -426,12 +487,12 @@ class Leader(LeaderView):
     def _settle(self, now_ms: int) -> list[LeaderEffect]:
         """After every event: give away what is free, and store what is new."""
         self._holdings.fill(now_ms)
-        if self._ledger.gathering:
+        if self._gathering.on:
             return []
         commit = self._ledger.next_commit(now_ms)
-        if commit is not None:
-            return [commit]
-        return self._confirm(self._ledger.settled_confirmations())
+        if commit is None:
+            return self._confirm(self._ledger.settled_confirmations(), now_ms)
+        return [*self._gathering.begin_if_busy(), commit]
 
     def _step_down(self, reason: str) -> list[LeaderEffect]:
         self.deposed = True

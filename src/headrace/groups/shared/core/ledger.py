@@ -2,7 +2,7 @@
 
 *One commit at a time.*  Whatever is noted while a commit is under way goes into the next.  An idle
 leader therefore stores a report at once, and a busy one as fast as the store allows.  Only where
-very many report does the runtime let the next commit wait for more (``gathering``), since each
+very many report does the leader let the next commit wait for more (``gathering.py``), since each
 costs more than what it stores.  A commit is kept as it was until it is answered: sending it again
 changes nothing that the first time did not.
 """
@@ -38,8 +38,6 @@ class Ledger:
         self._confirmations: list[tuple[str, int]] = []
         self._under_way: Entry | None = None
         self._commits = 0
-        self.gathering = False
-        """Whether the next commit waits for more to come; the runtime says for how long."""
 
     def snapshot(self) -> tuple[object, ...]:
         """Everything in it as comparable values; numbers of commits mean nothing."""
@@ -85,7 +83,7 @@ class Ledger:
 
     def next_commit(self, now_ms: int) -> Commit | None:
         """A commit of everything noted, if there is something and none is under way."""
-        if self._under_way or self.gathering or not self.noted:
+        if self._under_way or not self.noted:
             return None
         self._commits += 1
         progress = [ProgressRecord(u, s.progress, s.consumed) for u, s in self._progress.items()]

@@ -30,7 +30,9 @@ CONFIRMED_MAX = 10_000
 class Pace:
     """How much there is to store, and whether those who report wait for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, gather_rate: int | None = None) -> None:
+        """`gather_rate` takes the place of ``GATHER_RATE``."""
+        self._gather_rate = GATHER_RATE if gather_rate is None else gather_rate
         self._count = 0
         self._window_ms = 0
         self._rate = 0.0
@@ -43,7 +45,7 @@ class Pace:
     @property
     def busy(self) -> bool:
         """Whether many report, and most of them do not wait for the last confirmation."""
-        return self._rate >= GATHER_RATE and self._eager < 0.5
+        return self._rate >= self._gather_rate and self._eager < 0.5
 
     def keep_distance(self) -> None:
         """A commit is made, and the next one will keep its distance."""

@@ -120,4 +120,15 @@ class StepDown(msgspec.Struct, frozen=True):
     reason: str
 
 
-LeaderEffect: TypeAlias = ToBorrower | Commit | ListSegments | RenewLease | StepDown
+class Gather(msgspec.Struct, frozen=True):
+    """The next commit waits for more reports: call ``gathered`` when this time is over.
+
+    Reports that come meanwhile may be handed to ``keep``.
+    """
+
+    for_ms: int
+    judging: bool
+    """Whether it matters when reports come: then they are heard once more before that."""
+
+
+LeaderEffect: TypeAlias = ToBorrower | Commit | Gather | ListSegments | RenewLease | StepDown

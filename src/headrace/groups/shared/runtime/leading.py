@@ -36,13 +36,12 @@ from headrace.groups.shared.core.messages import (
     FromLeader,
     LeaderWanted,
     Message,
-    ProgressConfirmed,
     Unit,
     UpdateProgress,
 )
-from headrace.groups.shared.core.pace import GATHER_MS, Pace
 from headrace.groups.shared.core.records import (
     Commit,
+    Gather,
     LeaderEffect,
     ListSegments,
     RenewLease,
@@ -152,14 +151,9 @@ class Leading:
         self._told_of = 0
         self._scale_due_ms = 0
         self._idle_since_ms: int | None = None
-        self.gathering = False
-        """Whether the next commit waits for more reports."""
         self._committing: int | None = None
         """The number of the commit under way."""
         self._reading = False
-        self._pace = Pace()
-        self._reports: list[UpdateProgress] = []
-        """Reports that came while the next commit waits for more, in their order."""
         self._joining = Joining()
         self._heads: dict[Unit, int] = {}
         self._stop_listening: list[Callable[[], None]] = []
@@ -177,45 +171,17 @@ class Leading:
         self.tick()
 
     def keep(self, report: UpdateProgress) -> bool:
-        """Keep a report for the commit that is being gathered; False if none is.
-
-        What may change by a report changes when it is stored, so there is no need to look at it
-        before.  Any other message of the group is taken in after the reports that came before it.
-        """
-        if not self.gathering or self.core.deposed:
-            return False
-        if self._pace.judging:
-            self._pace.judge(report.borrower, self.home.now_ms)
-        self._reports.append(report)
-        return True
+        """Keep a report for the commit that is being gathered; False if none is."""
+        return self.core.keep(report, self.home.now_ms)
 
     def receive(self, message: Message) -> None:
         """A message of a borrower."""
         if self.core.deposed:
             return
-        if self._reports:
-            self._take_reports()
-        now_ms = self.home.now_ms
-        if isinstance(message, UpdateProgress):
-            self._pace.reported(1, now_ms)
-            if self._pace.judging:
-                self._pace.judge(message.borrower, now_ms)
-        elif isinstance(message, LeaderWanted):
+        if isinstance(message, LeaderWanted):
             self._replace_former(message)
-        self._take(message, now_ms)
-
-    def _take_reports(self) -> None:
-        """Take in what was kept."""
-        now_ms = self.home.now_ms
-        reports, self._reports = self._reports, []
-        self._pace.reported(len(reports), now_ms)
-        for report in reports:
-            if not self.core.deposed:
-                self._take(report, now_ms)
-
-    def _take(self, message: Message, now_ms: int) -> None:
         try:
-            effects = self.core.receive(message, now_ms)
+            effects = self.core.receive(message, self.home.now_ms)
         except ProtocolError as error:
             _log.debug("%s", error)
             if error.replies:
@@ -279,7 +245,7 @@ class Leading:
     @property
     def idle(self) -> bool:
         """Whether everything it was told is stored."""
-        return self._committing is None and not self.core.unstored and not self._reports
+        return self._committing is None and not self.core.unstored
 
     # --- effects ---
 
@@ -288,9 +254,6 @@ class Leading:
         now_ms = self.home.now_ms
         messages = [effect.message for effect in effects if isinstance(effect, ToBorrower)]
         if messages:
-            if self._pace.judging:
-                confirmed = [m.borrower for m in messages if isinstance(m, ProgressConfirmed)]
-                self._pace.confirmed(confirmed, now_ms)
             self.home.to_borrowers(messages)
         if len(messages) == len(effects):
             return
@@ -300,8 +263,11 @@ class Leading:
                     # The catalog always answers: one that is under way need not be sent again.
                     if self._committing != number:
                         self._committing = number
-                        self._keep_distance()
                         self._store(commit)
+                case Gather(for_ms=for_ms, judging=judging):
+                    self.home.host.after(for_ms / 1000, self._gathered)
+                    if judging:
+                        self.home.host.after(for_ms / 2000, self.home.hear)
                 case ListSegments():
                     due_ms = self._look_due_ms if self._look_again else self._quiet_due_ms
                     if now_ms >= due_ms:
@@ -311,28 +277,16 @@ class Leading:
                 case StepDown(reason=reason):
                     self._stop(reason)
 
-    def _keep_distance(self) -> None:
-        """Let what comes within the next moment share a commit, if much is coming."""
-        if not self._pace.busy:
-            self._pace.keep_none()
-            return
-        self.gathering = True
-        self.core.gather()
-        self._pace.keep_distance()
-        self.home.host.after(GATHER_MS / 1000, self._gathered)
-        if self._pace.judging:
-            self.home.host.after(GATHER_MS / 2000, self.home.hear)
-
     def _gathered(self) -> None:
         with self.home.sending():
             try:
                 self.home.hear()
             finally:  # whatever came: the next commit depends on this one
-                self.gathering = False
                 if not self.core.deposed:
-                    self._take_reports()
-                    self._do(self.core.gathered(self.home.now_ms))
-            if not self.gathering:
+                    effects = self.core.gathered(self.home.now_ms)
+                    self.unplanned = self.unplanned or self.core.unbalanced
+                    self._do(effects)
+            if not self.core.gathering:
                 self.home.hear()  # from now on what comes is heard at once
 
     def _store(self, commit: Commit) -> None:

@@ -338,7 +338,7 @@ class LocalPeer:
     def _gathers(self) -> bool:
         """Whether all leaders here wait for more reports anyway."""
         leaders = self.leaders.values()
-        return bool(leaders) and all(leading.gathering for leading in leaders)
+        return bool(leaders) and all(leading.core.gathering for leading in leaders)
 
     def _receive(self, messages: list[FromBorrower]) -> None:
         for message in messages:

@@ -1,0 +1,44 @@
+"""Where connections come from: the system's sockets, or what the event loop brings along.
+
+An event loop may bring a network of its own (``headrace_sockets``), as it may bring a clock: then
+nothing of a program reaches a socket, and whoever drives the loop decides what arrives when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from picows import ws_connect, ws_create_server
+
+from headrace.net import intake
+
+
+class Reading(Protocol):
+    """Reads from many connections at a time; see :mod:`headrace.net.intake`."""
+
+    def add(self, transport: Any, /) -> None: ...
+
+    def remove(self, transport: Any, /) -> None: ...
+
+    def look(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Sockets:
+    """The system's."""
+
+    connect: Callable[..., Any] = staticmethod(ws_connect)
+    serve: Callable[..., Any] = staticmethod(ws_create_server)
+
+    def intake(self, busy: Callable[[], bool]) -> Reading | None:
+        """Reads together what connections bring, where the system can."""
+        return intake.Intake(busy) if intake.AVAILABLE else None
+
+
+def sockets_of(loop: asyncio.AbstractEventLoop) -> Sockets:
+    """What a loop brings along, or the system's."""
+    found = getattr(loop, "headrace_sockets", None)
+    return found if isinstance(found, Sockets) else Sockets()

@@ -1,0 +1,302 @@
+"""Shared groups as they run: whole programs, in the world's time, with its network and its faults.
+
+Each worker is a program as an application would write it (:mod:`headrace.sim.programs.worker`), and
+everything below it is real: host, consumer, session, peer, leaders, connections from the frame on,
+and a catalog in memory.  Programs crash, pause past their leases, are cut off from each other and
+from the store; segments split and merge, before anything is written to them too.  The onlooker sees
+what applications see and what the catalog holds.  In the end the faults stop, and everything must
+be consumed and fairly assigned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+from unittest import mock
+
+import msgspec
+
+from headrace.groups.shared.admin import Groups
+from headrace.groups.shared.core import pace
+from headrace.groups.shared.core.assignment import AssignmentStatus
+from headrace.groups.shared.core.handler import group_key, parse_subscription
+from headrace.groups.shared.core.leader import Leader
+from headrace.groups.shared.core.messages import unit_of
+from headrace.groups.shared.core.settings import Balance
+from headrace.groups.shared.runtime import state
+from headrace.sim.faults import Fault
+from headrace.sim.oracle import GroupOracle
+from headrace.sim.programs import Internet
+from headrace.sim.programs.mirror import MirroredLog
+from headrace.sim.programs.program import wall_us
+from headrace.sim.programs.worker import LEADER_SETTINGS, Worker
+from headrace.sim.scenario import Action, Scenario
+from headrace.sim.world import Process
+
+STREAM = "orders"
+KEYS = 12
+SEGMENTS_MAX = 16
+MEMORY = Path("/dev/shm")
+
+
+class SharedRuntimeScenario(Scenario):
+    """Everything above, put together from the seed."""
+
+    name: ClassVar[str] = "shared-runtime"
+    about: ClassVar[str] = "shared groups as they run: whole programs, a real catalog, every fault"
+    steps: ClassVar[int] = 3000
+    down_ms: ClassVar[tuple[int, int]] = (50, 9000)
+    action_ms: ClassVar[int] = 60
+
+    def build(self) -> None:
+        world, rng = self.world, self.world.rng
+        self._logger = logging.getLogger("headrace")
+        self._level = self._logger.level
+        self._logger.setLevel(logging.CRITICAL + 1)
+        self.folder = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
+        self._patches = contextlib.ExitStack()
+        if world.seed % 3 == 0:  # few reports are many, so that leaders gather them
+            self._patches.enter_context(mock.patch.object(pace, "GATHER_RATE", 1))
+        self.log = world.log = MirroredLog(self.folder / "log", STREAM)
+        self.log.real.catalog.drive(lambda: wall_us(world))
+        self.log.create(rng.randint(1, 5))
+        self.filters = [f"$share/g{n}/{STREAM}.>" for n in range(rng.randint(1, 2))]
+        self.leader_settings = LEADER_SETTINGS
+        if rng.random() < 0.3:
+            self.leader_settings = msgspec.structs.replace(LEADER_SETTINGS, balance=Balance.LAG)
+        self.oracles: dict[str, GroupOracle] = {}
+        self._tokens: dict[tuple[str, int], int] = {}
+        self._stored: dict[tuple[str, str], object] = {}
+        for text in self.filters:
+            group = group_key(*parse_subscription(text))
+            self.oracles[group] = GroupOracle(world, group, self._token_reader(group))
+        self.groups = Groups(self.log.real)
+        self.internet = Internet(world)
+        self.workers = [self._spawn_worker(f"w{n}") for n in range(1, rng.randint(2, 4) + 1)]
+        self._data_version: object = None
+
+    def _token_reader(self, group: str) -> Callable[[int], int]:
+        return lambda number: self._tokens.get((group, number), 0)
+
+    def _spawn_worker(self, name: str) -> Worker:
+        worker = Worker(self.world, name)
+        worker.scenario, worker.internet, worker.folder = self, self.internet, self.folder / "log"
+        rng, faults = self.world.rng, self.world.faults
+        if faults.strikes(Fault.SLOW, 0.2):
+            worker.ack_ms = (200, 2500)
+        worker.fails = rng.random() < 0.4
+        worker.never_acks = faults.strikes(Fault.STALL, 0.15)
+        worker.wanted = tuple(text for text in self.filters if rng.random() < 0.7)
+        self.world.spawn(worker)
+        return worker
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing goes wrong but what an application refuses."""
+        return not self.world.faults.kinds - {Fault.SCALE, Fault.FAIL}
+
+    def oracle_of(self, claim: str) -> GroupOracle:
+        """The onlooker of the group that a unit's claim belongs to."""
+        return self.oracles[claim.partition("@")[2]]
+
+    def victims(self) -> list[Process]:
+        return list(self.workers)
+
+    def close(self) -> None:
+        if not hasattr(self, "folder"):
+            return
+        for worker in getattr(self, "workers", ()):
+            if worker.alive:
+                worker.crash()
+        self._patches.close()
+        self.log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._logger.setLevel(self._level)
+
+    # --- what the outside does ---
+
+    def actions(self) -> list[Action]:
+        return [
+            Action("publish", 60, self._publish),
+            Action("subscribe", 3, lambda: self._change(subscribed=False)),
+            Action("unsubscribe", 3, lambda: self._change(subscribed=True)),
+            Action("close a program", 1, self._close),
+            Action("configure", 1, self._configure),
+            Action("split", 1, self._split, Fault.SCALE),
+            Action("merge", 1, self._merge, Fault.SCALE),
+            Action("split twice", 1, self._split_twice, Fault.SCALE),
+        ]
+
+    def _told(self) -> None:
+        """Programs hear of what the outside has committed."""
+        for worker in self.workers:
+            if worker.alive:
+                worker.wake_in(self.world.rng.randint(1, 3))
+
+    def _publish(self) -> None:
+        for _ in range(self.world.rng.randint(1, 4)):
+            self.log.append(f"k{self.world.rng.randint(0, KEYS - 1)}")
+        self._told()
+
+    def _change(self, *, subscribed: bool) -> None:
+        pairs = [
+            (worker, text)
+            for worker in self.workers
+            if worker.alive and not worker.paused
+            for text in self.filters
+            if (text in worker.wanted) == subscribed
+        ]
+        if pairs:
+            worker, text = self.world.rng.choice(pairs)
+            (worker.unsubscribe if subscribed else worker.subscribe)(text)
+
+    def _close(self) -> None:
+        awake = [w for w in self.workers if w.alive and not w.paused]
+        if awake:
+            self.world.rng.choice(awake).close()
+
+    def _configure(self) -> None:
+        """Change how a group is led; its leader hears of it."""
+        known = [info.properties.group for info in self.groups.list()]
+        if known:
+            self.groups.configure(
+                self.world.rng.choice(known),
+                lease_ttl_ms=self.world.rng.choice((5000, 6000, 9000)),
+                revoke_timeout_ms=self.world.rng.choice((3000, 4000)),
+            )
+            self._told()
+            self.world.reach("group.configured")
+
+    def _split(self) -> None:
+        if len(self.log.segments) < SEGMENTS_MAX:
+            self.log.split(self.world.rng.choice(self.log.open_segments).number)
+            self._told()
+
+    def _split_twice(self) -> None:
+        if len(self.log.segments) < SEGMENTS_MAX:
+            self.log.split_twice(self.world.rng.choice(self.log.open_segments).number)
+            self._told()
+
+    def _merge(self) -> None:
+        segments = self.log.open_segments
+        if len(segments) > 1:
+            left = self.world.rng.randrange(len(segments) - 1)
+            self.log.merge(segments[left].number, segments[left + 1].number)
+            self._told()
+
+    # --- invariants ---
+
+    def look(self) -> None:
+        """Show the onlookers what has become durable."""
+        reading = self.log.real.catalog.read
+        version = reading(lambda tx: tx.row("PRAGMA data_version"))
+        if version == self._data_version:
+            return
+        self._data_version = version
+        for oracle in self.oracles.values():
+            rows = reading(partial(state.load, group=oracle.group, filter=f"{STREAM}.>"))
+            for row in rows:
+                key = (oracle.group, row.unit)
+                if self._stored.get(key) == row:
+                    continue
+                self._stored[key] = row
+                number = int(row.unit.rpartition("/")[2])
+                self._tokens[oracle.group, number] = row.token
+                oracle.stored(number, row.progress)
+                self.world.require(
+                    not row.finished or oracle.finished(number),
+                    "only what is consumed is finished",
+                    f"{oracle.group}: unit {number} is stored as finished",
+                )
+
+    def check(self) -> None:
+        for worker in self.workers:
+            if worker.violation is not None:
+                raise worker.violation
+            if worker.alive and worker.peer is not None:
+                for leading in worker.peer.leaders.values():
+                    if leading.core.gathering:
+                        self.world.reach("leader.gathers")
+        self.look()
+
+    def healed(self) -> None:
+        """The slow have slept enough, and every group gets somebody who works."""
+        for worker in self.workers:
+            worker.ack_ms = (1, 10)
+        for text in self.filters:
+            able = [w for w in self.workers if not w.never_acks]
+            if not able:
+                self.workers[0].never_acks = False
+                able = self.workers[:1]
+            if not any(text in w.wanted for w in able):
+                able[0].subscribe(text)
+
+    def quiescent(self) -> bool:
+        events = self.log.event_count
+        if any(oracle.durable_events < events for oracle in self.oracles.values()):
+            return False
+        if not all(worker.settled for worker in self.workers):
+            return False
+        return all(self._assigned(group) for group in self.oracles) and self._held() == {
+            (group, unit, state.borrower.partition(":")[0])
+            for group in self.oracles
+            for leader in self._leaders(group)
+            for unit, state in leader.units.items()
+            if state.status is not AssignmentStatus.FREE
+        }
+
+    def _held(self) -> set[tuple[str, str, str]]:
+        claims = [(name.partition("@"), w.name) for w in self.workers for name in w.units]
+        return {(group, unit, name) for (unit, _, group), name in claims}
+
+    def _leaders(self, group: str) -> list[Leader]:
+        found = [worker.leader_of(group) for worker in self.workers]
+        return [leader for leader in found if leader is not None]
+
+    def _assigned(self, group: str) -> bool:
+        """Whether every open segment is granted, in fair shares where shares are counts."""
+        leaders = self._leaders(group)
+        if len(leaders) != 1 or not leaders[0].units:
+            return False
+        leader = leaders[0]
+        for segment in self.log.segments.values():
+            state = leader.units.get(unit_of(STREAM, segment.number))
+            if state is None:
+                return False
+            if segment.sealed:
+                if not state.finished or state.status is not AssignmentStatus.FREE:
+                    return False
+            elif state.status is not AssignmentStatus.GRANTED:
+                return False
+        texts = {text for text in self.filters if group_key(*parse_subscription(text)) == group}
+        subscribed = sum(1 for worker in self.workers if texts & set(worker.wanted))
+        return len(leader.borrowers) == subscribed and self._fair(group, leader)
+
+    def _fair(self, group: str, leader: Leader) -> bool:
+        if leader.settings.balance is Balance.LAG:
+            return True
+        peer = next(w.peer for w in self.workers if w.peer and group in w.peer.leaders)
+        loads = leader.shares(peer.now_ms).values()
+        return not loads or max(loads) - min(loads) <= 1
+
+    def unsettled(self) -> str:
+        parts = [f"held {sorted(self._held())}"]
+        for group, oracle in self.oracles.items():
+            left = self.log.event_count - oracle.durable_events
+            units = {
+                unit: (state.status.value, state.borrower, state.finished)
+                for leader in self._leaders(group)
+                for unit, state in leader.units.items()
+                if not (state.finished and state.status is AssignmentStatus.FREE)
+            }
+            parts.append(f"{group}: {left} events left, {units}")
+        return "; ".join(parts)
+
+
+SCENARIO = SharedRuntimeScenario
