@@ -22,7 +22,7 @@ from headrace.log.log import Log
 from headrace.log.open import open_log
 from tests.spark import ordeal
 from tests.spark.queries import run_through
-from tests.support import ROOT, SOURCES, wait_until
+from tests.support import ROOT, wait_until
 
 EVENTS = 3 * ordeal.BATCH_EVENTS
 
@@ -38,7 +38,6 @@ def driver(folder: Path, catalogs: list[str]) -> Iterator[IO[str]]:
             stderr=errors,
             text=True,
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": SOURCES},
             start_new_session=True,
         )
     try:
