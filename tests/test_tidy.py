@@ -124,11 +124,11 @@ Check = Callable[[Path], list[str]]
 
 NUMBERS: dict[str, tuple[Check, int]] = {
     "impure imports of cores": (impure_cores, 0),
-    "SQL outside the catalog": (sql_outside_the_catalog, 9),
-    f"files over {FILE_LINES} lines": (files_over(FILE_LINES), 29),
-    f"files over {FILE_LINES_MAX} lines": (files_over(FILE_LINES_MAX), 9),
+    "SQL outside the catalog": (sql_outside_the_catalog, 0),
+    f"files over {FILE_LINES} lines": (files_over(FILE_LINES), 24),
+    f"files over {FILE_LINES_MAX} lines": (files_over(FILE_LINES_MAX), 5),
     f"functions over {FUNCTION_LINES} lines": (long_functions, 13),
-    "class names that a layer has twice": (class_names_used_twice, 36),
+    "class names that a layer has twice": (class_names_used_twice, 33),
 }
 
 

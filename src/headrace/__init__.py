@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from headrace.groups.delivery import DeliveryConfig
     from headrace.groups.shared.runtime.peer import SharedOptions
     from headrace.groups.shared.runtime.session import Session
-    from headrace.log.compact import CompactionPolicy
+    from headrace.log.compact_policy import CompactionPolicy
     from headrace.log.events import Event
     from headrace.log.position import Position
     from headrace.net.tls import TLS
@@ -96,7 +96,7 @@ _HOMES = {
     "headrace.groups.delivery": ("DeliveryConfig",),
     "headrace.groups.shared.runtime.peer": ("SharedOptions",),
     "headrace.groups.shared.runtime.session": ("Session",),
-    "headrace.log.compact": ("CompactionPolicy",),
+    "headrace.log.compact_policy": ("CompactionPolicy",),
     "headrace.log.events": ("Event",),
     "headrace.log.position": ("Position",),
     "headrace.net.tls": ("TLS",),

@@ -12,7 +12,7 @@ import pytest
 import headrace
 import headrace.sync
 from headrace.api.blocking import BlockingGroups
-from headrace.errors import NoStreamError
+from headrace.errors import CatalogClosedError, NoStreamError
 from headrace.groups.partitioned.groups import Groups as PartitionedGroups
 from headrace.groups.shared.admin import Groups as SharedGroupsHere
 from headrace.groups.shared.admin import SharedGroups
@@ -112,3 +112,15 @@ def test_what_looks_after_groups_has_the_same_calls_in_both_forms(
         }
 
     assert calls(asynchronous) == calls(blocking)
+
+
+def test_without_its_block_and_after_it_every_call_says_that_the_log_is_not_open(
+    tmp_path: Path,
+) -> None:
+    hr = headrace.sync.open(tmp_path / "data")
+    with pytest.raises(CatalogClosedError, match="not open"):
+        hr.streams()
+    with hr:
+        assert hr.streams() == ()
+    with pytest.raises(CatalogClosedError, match="not open"):
+        hr.streams()

@@ -165,6 +165,44 @@ def test_nothing_of_a_group_goes_before_events_whose_segment_was_sealed(
     run(work())
 
 
+def test_the_line_waits_while_what_is_ahead_is_settled(
+    catalog_url: str, loop_io: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment was sealed under the first; nothing is wrong with the second."""
+    plain_run, tries = Write.run, iter([Stale("a")])
+
+    def run_once_stale(write: Write, tx: Any) -> Any:
+        for stale in tries:
+            raise stale
+        return plain_run(write, tx)
+
+    async def work() -> None:
+        async with headrace.open(catalog_url, loop_io=loop_io) as hr:
+            await hr.create_stream("a", subjects=["a.>"])
+            await hr.publish("a.x", b"0", key="k")
+            settling, release = asyncio.Event(), asyncio.Event()
+            plain = hr.in_thread
+
+            async def held(fn: Any, *args: Any) -> Any:
+                settling.set()
+                await release.wait()
+                return await plain(fn, *args)
+
+            monkeypatch.setattr(hr.host.writes, "_in_thread", held)
+            monkeypatch.setattr(Write, "run", run_once_stale)
+            first = asyncio.create_task(hr.publish("a.x", b"1", key="k"))
+            await settling.wait()
+            second = asyncio.create_task(hr.publish("a.x", b"2", key="k"))
+            await asyncio.sleep(0)
+            await hr.host.in_transaction(lambda tx: None)  # a commit later
+            assert await numbers(hr) == [0]
+            release.set()
+            await asyncio.gather(first, second)
+            assert await numbers(hr) == [0, 1, 2]
+
+    run(work())
+
+
 def test_an_appender_stops_at_its_failure_within_a_group_and_others_do_not(
     catalog_url: str, loop_io: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.catalog import Catalog, batches, open_catalog
-from headrace.log.compact import CompactionPolicy
+from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.log import Log
 from headrace.store import Store, open_store
 

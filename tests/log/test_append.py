@@ -25,7 +25,7 @@ from headrace.errors import (
     UnknownStreamError,
 )
 from headrace.log import events, limits
-from headrace.log.compact import CompactionPolicy
+from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.events import Event
 from headrace.log.joined import Joined
 from headrace.log.log import Log, to_batch

@@ -26,8 +26,8 @@ from headrace.errors import (
     TrimmedError,
     UnknownStreamError,
 )
-from headrace.log import compact, limits
-from headrace.log.compact import CompactionPolicy
+from headrace.log import compact_policy, limits
+from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.log import Log
 from headrace.log.read import Query
 from headrace.store import Store
@@ -527,4 +527,4 @@ def test_an_object_store_holds_compacted_files(catalog: Catalog, s3_store: Store
     fill(log)
     assert log.compact("s", EAGER).files == 1
     assert numbers(log) == list(range(120))
-    assert compact.get_policy(catalog, "s") is None
+    assert compact_policy.get_policy(catalog, "s") is None

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from headrace.catalog.batches import Piece
 from headrace.catalog.streams import Consumed, Groups, Limits, Retention, Stream, StreamConfig
 from headrace.errors import InvalidConfigError
-from headrace.log.compact import CompactionPolicy, check_policy, runs, within_retention
+from headrace.log.compact import runs
+from headrace.log.compact_policy import CompactionPolicy, check_policy, within_retention
 
 NOW_US = 10**15
 MiB = 1 << 20

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.groups.shared.core import assignment, borrower
+from headrace.groups.shared.core import assignment
+from headrace.groups.shared.core import borrower_states as borrower
 from headrace.sim.diagrams import FILE_NAME, mermaid, render
 
 DOCS = Path(__file__).parents[2] / "docs"

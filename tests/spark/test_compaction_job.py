@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from headrace.catalog import Tx
 from headrace.errors import DamagedBatchError, NotSharedError, SparkSetupError
-from headrace.log.compact import CompactionPolicy
+from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.log import Log
 from headrace.spark.compact import CompactionJob
 from headrace.spark.connection import Connection, check_shared, connection_of

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from headrace.groups.partitioned import admin
-from headrace.log.compact import CompactionPolicy
+from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.spark.records import PipelineStatus, read_status

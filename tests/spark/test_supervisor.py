@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from headrace.catalog import Tx, leases
 from headrace.errors import CatalogUnavailableError, PipelineLedError
 from headrace.groups.partitioned import admin
-from headrace.log.compact import BUCKET, CompactionPolicy
+from headrace.log.compact_policy import BUCKET, CompactionPolicy
 from headrace.log.log import Log
 from headrace.spark import records
 from headrace.spark.compact import CompactionJob

@@ -113,6 +113,7 @@ class Appender:
     # -- giving -------------------------------------------------------------------------
 
     def _check(self) -> None:
+        self._client.host.check_fork()
         if self.failure is not None:
             raise self.failure
         if self._closed:
@@ -140,6 +141,7 @@ class Appender:
 
     async def _until(self, reached: Callable[[], bool]) -> None:
         """Wait for that, or for a failure."""
+        self._client.host.check_fork()
         while self.failure is None and not reached():
             self._moved.clear()
             await self._moved.wait()

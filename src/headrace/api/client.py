@@ -38,7 +38,8 @@ from headrace.groups.shared.sessions import SessionInfo
 from headrace.host import Host, Stage
 from headrace.log import limits
 from headrace.log.append import Write
-from headrace.log.compact import Compacted, CompactionPolicy
+from headrace.log.compact import Compacted
+from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.cursor import OnDamaged
 from headrace.log.events import Event, Events, Headers, check_event, now_us
 from headrace.log.log import Log, Scaled
@@ -119,7 +120,12 @@ class Headrace:
         await self.close()
 
     async def close(self) -> None:
-        """Finish what was published, leave groups, and release everything."""
+        """Finish what was published, leave groups, and release everything.
+
+        In a forked child this does nothing: all of it is the parent's.
+        """
+        if self.host.is_forked:
+            return
         try:
             await self.host.close()
         finally:

@@ -56,6 +56,7 @@ class Reading:
         return self
 
     async def __anext__(self) -> pa.RecordBatch:
+        self._client.host.check_fork()
         if self._reader is None:
             await self._opened()
         assert self._reader is not None
@@ -161,6 +162,8 @@ class Reading:
 
     async def close(self) -> None:
         """Stop reading; also done at the end."""
+        if self._client.host.is_forked:
+            return
         if self._opening is not None:
             await asyncio.wait([self._opening])
         if self._unsubscribe is not None:

@@ -106,6 +106,9 @@ class Headrace:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the background loop and wait for it."""
+        if not self._thread.is_alive():
+            work.close()
+            raise self.client.host.not_open()
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()
@@ -128,6 +131,8 @@ class Headrace:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self.client.host.is_forked:
+            return  # the loop shares its sockets with the parent's
         try:
             self.run(self.client.close())
         finally:
@@ -217,7 +222,8 @@ class Headrace:
             while (batch := self.run(following())) is not None:
                 yield batch
         finally:
-            self.run(reading.close())
+            if self._thread.is_alive():
+                self.run(reading.close())
 
     def session(
         self,

@@ -140,6 +140,12 @@ class Catalog(ABC):
     def close(self) -> None:
         """Finish queued writes and release everything."""
 
+    def forked(self) -> None:
+        """In a forked child: refuse every call; to close it does nothing there."""
+        self.notifier.forked()
+        if hasattr(self, "_committer"):
+            self._committer.forked()
+
     def statistics(self) -> dict[str, int]:
         """Counters since this catalog was opened."""
         return {"commits": self._committer.commits, "operations": self._committer.operations}

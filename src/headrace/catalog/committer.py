@@ -24,7 +24,7 @@ from typing import Any, TypeVar, cast
 
 from headrace.catalog.frequent import Frequent
 from headrace.catalog.transaction import Tx
-from headrace.errors import CatalogClosedError
+from headrace.errors import CatalogClosedError, ForkedError
 
 GROUP_MAX = 512
 
@@ -115,6 +115,7 @@ class Committer:
         self._driver: WriteDriver
         self._turn = threading.Lock()
         self._closed = False
+        self._forked = False
         self._queued = 0
         """Operations that were handed over and are not committed: none may be overtaken."""
         self._lock = threading.Lock()
@@ -134,6 +135,8 @@ class Committer:
         if self.inline and self.attempt([operation]):
             return
         with self._lock:
+            if self._forked:
+                raise ForkedError
             if self._closed:
                 raise CatalogClosedError("the catalog is closed; open it again to write")
             self._queued += 1
@@ -183,6 +186,11 @@ class Committer:
             self._closed = True
             self._queue.put(None)
         self._thread.join()
+
+    def forked(self) -> None:
+        """In a forked child: take nothing; what is queued is the parent's."""
+        self._turn, self._lock = threading.Lock(), threading.Lock()
+        self._closed = self._forked = True
 
     def _run(self) -> None:
         try:

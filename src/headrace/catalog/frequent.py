@@ -6,8 +6,8 @@ if this process has told of none within the last ``EVERY_S``.  Otherwise they wa
 tells of all of them together when that time is over: the last change is always told, unless the
 process dies first.
 
-It costs a commit two looks at a clock and a set, and a process twenty messages a second at most,
-to those who wait for such a channel only: the others are not woken.
+It costs a commit a look at the clock and at a set (1.2 µs), and a process that commits all the time
+ten turns of that thread a second.  Processes that wait for no such channel are not woken.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from headrace.catalog.transaction import FREQUENT
 
-EVERY_S = 0.05
+EVERY_S = 0.1
 
 
 class Frequent:
@@ -63,16 +63,17 @@ class Frequent:
         self._wanted.set()
         if self._thread is not None:
             self._thread.join()
+        if self._late:
+            self._tell(self._late)
 
     def _run(self) -> None:
-        while True:
+        while not self._closing.is_set():
             self._wanted.wait()
             self._closing.wait(max(0.0, self._next_s - time.monotonic()))
             with self._lock:
-                self._wanted.clear()
                 late, self._late = self._late, set()
+                if not late:
+                    self._wanted.clear()  # at rest, and not once an interval
+                    continue
                 self._next_s = time.monotonic() + EVERY_S
-            if late:
-                self._tell(late)
-            if self._closing.is_set():
-                return
+            self._tell(late)

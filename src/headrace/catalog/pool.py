@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from headrace.errors import CatalogClosedError
+from headrace.errors import CatalogClosedError, ForkedError
 
 IDLE_MAX = 8
 
@@ -26,9 +26,12 @@ class Pool(Generic[C]):
         self._lock = threading.Lock()
         self._idle: list[C] = []
         self._closed = False
+        self._forked = False
 
     def take(self) -> C:
         with self._lock:
+            if self._forked:
+                raise ForkedError
             if self._closed:
                 raise CatalogClosedError("the catalog was closed; open it again")
             if self._idle:
@@ -49,3 +52,9 @@ class Pool(Generic[C]):
             idle, self._idle = self._idle, []
         for connection in idle:
             self._close(connection)
+
+    def forked(self) -> None:
+        """In a forked child: hand out none, and forget the parent's."""
+        self._lock = threading.Lock()
+        self._closed = self._forked = True
+        self._idle.clear()

@@ -17,18 +17,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import os
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, LiteralString, TypeVar
 from urllib.parse import urlsplit
 
 import psycopg
 from psycopg import errors as pg_errors
 
-from headrace.catalog import schema
+from headrace.catalog import forks, schema
 from headrace.catalog.base import Catalog
 from headrace.catalog.committer import Committer, WriteDriver
 from headrace.catalog.pool import Pool
@@ -37,6 +39,7 @@ from headrace.catalog.wake import Notifier
 from headrace.errors import (
     CatalogUnavailableError,
     DiskFullError,
+    ForkedError,
     InvalidInputError,
     NotACatalogError,
 )
@@ -132,11 +135,30 @@ class _ReadTx(PostgresTx):
         self._connection.close()
 
 
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+"""All that this process has open."""
+
+
+def _forked() -> None:
+    """In a forked child: close its copies of the sockets, without a word to the servers.
+
+    The driver itself says no good-bye when it forgets a connection of another process.
+    """
+    for connection in list(_connections):
+        if not connection.closed:
+            os.close(connection.pgconn.socket)
+    _connections.clear()
+
+
+forks.first(_forked)
+
+
 def connect(url: str) -> Connection:
     try:
         connection = psycopg.connect(
             url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S, application_name="headrace"
         )
+        _connections.add(connection)
         connection.execute("SET search_path TO headrace")
         return connection
     except psycopg.ProgrammingError:
@@ -173,10 +195,6 @@ def _notices(channels: set[str]) -> Iterator[tuple[str, str]]:
             payload = "\n".join(what)
             too_long = len(payload.encode()) > PAYLOAD_BYTES_MAX
             yield where, EVERYBODY if too_long else payload
-
-
-def _notify(tx: Tx, notice: tuple[str, str]) -> None:
-    tx.rows("SELECT pg_notify(?, ?)", notice)
 
 
 def _first_line(error: BaseException) -> str:
@@ -355,10 +373,11 @@ class PostgresCatalog(Catalog):
             lambda: _ReadTx(connect(url), self._clock), _ReadTx.close
         )
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = self._forked = False
         self._listeners: dict[str, threading.Thread] = {}
         self._own_pids: set[int] = set()
         self._migrate(create)
+        forks.watch(self)
         self._committer = Committer(
             lambda: _Writer(url, self.where, self.notifier, self._own_pids, self._clock),
             "headrace-commit",
@@ -438,13 +457,18 @@ class PostgresCatalog(Catalog):
 
     def _tell(self, channels: set[str]) -> None:
         # On a connection for reads, so that no commit waits for it; whoever listens here hears it.
-        with contextlib.suppress(CatalogUnavailableError):
+        def notify(tx: Tx) -> None:
             for notice in _notices(channels):
-                self.read(partial(_notify, notice=notice))
+                tx.rows("SELECT pg_notify(?, ?)", notice)
+
+        with contextlib.suppress(CatalogUnavailableError):
+            self.read(notify)
 
     def _listen(self, *, frequent: bool) -> None:
         for where in (CHANNEL, CHANNEL_FREQUENT) if frequent else (CHANNEL,):
             with self._lock:
+                if self._forked:
+                    raise ForkedError
                 if where in self._listeners or self._closed:
                     continue
                 ready = threading.Event()
@@ -499,3 +523,10 @@ class PostgresCatalog(Catalog):
         self._readers.close()
         # Those who wait look again, and learn that the catalog is closed.
         self.notifier.everybody()
+        forks.unwatch(self)
+
+    def forked(self) -> None:
+        super().forked()
+        self._lock = threading.Lock()
+        self._closed = self._forked = True
+        self._readers.forked()

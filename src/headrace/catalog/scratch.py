@@ -30,7 +30,13 @@ class Scratch:
         while descriptor is None:
             descriptor = _hold(path)
         # At the end of the program too, if nobody closes it; a forked child is not the program.
+        self._descriptor = descriptor
         self.close = weakref.finalize(self, _let_go, path, descriptor, os.getpid())
+
+    def forked(self) -> None:
+        """In a forked child: let go of it, without giving up the parent's lock."""
+        self.close.detach()
+        os.close(self._descriptor)
 
 
 def fresh(prefix: str) -> Scratch:

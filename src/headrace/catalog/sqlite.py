@@ -1,29 +1,30 @@
 """The embedded catalog: one SQLite file in a folder, shared by the processes of one machine.
 
 WAL with ``synchronous=FULL``.  Writers of several processes queue on a lock file around each
-transaction, since SQLite's own busy handler sleeps and retries and lets some starve.  The write
-ahead log is copied back, and the disk waited for, by a thread beside the committer, so that no
-append waits for it; the committer itself only copies the little that came meanwhile, which lets
-SQLite start the log from its beginning again instead of growing it.
+transaction (``gate``).  The write-ahead log is copied back by a thread beside the committer
+(``checkpoints``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
+import ctypes
 import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headrace.catalog import schema
+from headrace.catalog import forks, schema
 from headrace.catalog.base import Catalog
+from headrace.catalog.checkpoints import WAL_BYTES_MAX, Checkpointer
 from headrace.catalog.committer import Committer, WriteDriver
+from headrace.catalog.gate import Gate
 from headrace.catalog.pool import Pool
 from headrace.catalog.transaction import CatalogClock, Row, Tx
 from headrace.catalog.wake import WakeSockets, wake_folder
@@ -31,6 +32,7 @@ from headrace.errors import (
     CatalogError,
     CatalogUnavailableError,
     DiskFullError,
+    ForkedError,
     InvalidInputError,
     NotACatalogError,
 )
@@ -51,11 +53,6 @@ BUSY_TIMEOUT_S = 60.0
 READER_CACHE_KIB = 400
 """Pages that a reader keeps at hand: the upper levels of every index, and little of a blob that is
 not read again.  What fits into a processor's cache beside a load is quicker than what does not."""
-CHECKPOINT_FRAMES = 2000
-CHECKPOINT_REST = 150
-"""So few frames are left to the committer, unless it writes faster than they are copied."""
-CHECKPOINT_ROUNDS = 3
-WAL_BYTES_MAX = 64 * 1024 * 1024
 
 _opened: Counter[str] = Counter()
 """How often this process has each file open."""
@@ -66,6 +63,35 @@ To close one takes away all locks that the process holds on the file, SQLite's a
 there is one for all, and it is closed with the last of those who have the file open.
 """
 _opening = threading.Lock()
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+"""All that this process has open."""
+_unclosed: list[Connection] = []
+"""Those of the parent that were in use at the moment of a fork: they cannot be closed here."""
+
+
+class Connection(sqlite3.Connection):
+    """One that can be found in a forked child, and used within ``forks.section`` only."""
+
+
+def _forked() -> None:
+    """In a forked child: have SQLite forget all locks, which are the parent's."""
+    global _opening
+    _opening = threading.Lock()
+    if forks.section.clean:
+        for connection in list(_connections):
+            connection.close()
+    else:
+        _unclosed.extend(_connections)
+        for connection in _unclosed:  # nor may they be closed when the interpreter ends
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+    _connections.clear()
+    for descriptor in _synced.values():
+        os.close(descriptor)
+    _synced.clear()
+    _opened.clear()
+
+
+forks.first(_forked)
 
 
 def _descriptor(path: Path) -> int:
@@ -112,10 +138,16 @@ class SqliteTx(Tx):
         self._connection.close()
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path) -> Connection:
+    """Within ``forks.section``, as everything that is done with it."""
     connection = sqlite3.connect(
-        path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_S
+        path,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=BUSY_TIMEOUT_S,
+        factory=Connection,
     )
+    _connections.add(connection)
     connection.execute("PRAGMA temp_store = MEMORY")
     return connection
 
@@ -155,15 +187,16 @@ class _Writer(WriteDriver):
         self._folder = folder
         self._where = where
         self._announce = announce
-        self._connection = connect(folder / FILE)
-        self._connection.execute("PRAGMA wal_autocheckpoint = 0")
-        self._connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX // 2}")
+        with forks.section:
+            self._connection = connect(folder / FILE)
+            self._connection.execute("PRAGMA wal_autocheckpoint = 0")
+            self._connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX // 2}")
         self._tx = SqliteTx(self._connection, clock)
-        self._gate = _Gate(folder / LOCK_FILE)
+        self._gate = Gate(folder / LOCK_FILE)
         self._sync: bool | None = None
-        self._checkpointer = _Checkpointer(folder / FILE)
+        self._checkpointer = Checkpointer(folder / FILE, _descriptor(folder / FILE), connect)
 
-    def gate(self) -> _Gate:
+    def gate(self) -> Gate:
         return self._gate
 
     def try_gate(self) -> bool:
@@ -200,7 +233,7 @@ class _Writer(WriteDriver):
             self._announce(channels)
 
     def chores(self) -> None:
-        self._checkpointer.after_commit(self)
+        self._checkpointer.after_commit(self.finish_checkpoint)
 
     def finish_checkpoint(self) -> None:
         """Copy back what came while the thread copied, so that the log starts afresh."""
@@ -215,119 +248,6 @@ class _Writer(WriteDriver):
         with contextlib.suppress(sqlite3.Error), self.gate():
             self._connection.close()
         self._gate.close()
-
-
-class _Gate:
-    """The lock file on which the writers of all processes queue."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._inside = False
-
-    def __enter__(self) -> None:
-        if not self._inside:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-            self._inside = True
-
-    def try_enter(self) -> bool:
-        """Enter if nobody is inside; to enter once more then takes no time."""
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        self._inside = True
-        return True
-
-    def __exit__(self, *_: object) -> None:
-        self._inside = False
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        os.close(self._file)
-
-
-class _Checkpointer:
-    """Copies the write-ahead log back into the database on a thread of its own.
-
-    Runs once about ``CHECKPOINT_FRAMES`` have gathered.  SQLite tells how many there are only
-    when it copies, so the number of commits to wait for is learned from the last time; a log
-    file that has grown large is copied without waiting.
-
-    SQLite waits for the disk only when it has copied all there is, which is left to the committer.
-    So the thread waits for what it has copied, and copies again what came meanwhile.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._wal = f"{path}-wal"
-        self._file = _descriptor(path)
-        self._wanted = threading.Event()
-        self._copied = threading.Event()
-        self._idle = True
-        self._closing = False
-        self._commits = 0
-        self._commits_wanted = 64
-        self._thread = threading.Thread(target=self._run, name="headrace-checkpoint", daemon=True)
-        self._thread.start()
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether nothing has to be done after the next commit but to count it."""
-        return not self._copied.is_set()
-
-    def after_commit(self, writer: _Writer) -> None:
-        if self._copied.is_set():
-            self._copied.clear()
-            writer.finish_checkpoint()
-            self._idle = True
-            return
-        self._commits += 1
-        if self._idle and (self._commits >= self._commits_wanted or self._log_is_large()):
-            self._idle = False
-            self._wanted.set()
-
-    def _log_is_large(self) -> bool:
-        if self._commits % 16:
-            return False
-        try:
-            return os.stat(self._wal).st_size > WAL_BYTES_MAX
-        except OSError:
-            return False
-
-    def _run(self) -> None:
-        connection = connect(self._path)
-        try:
-            while True:
-                self._wanted.wait()
-                self._wanted.clear()
-                if self._closing:
-                    return
-                commits, self._commits = self._commits, 0
-                frames = self._copy(connection)
-                if frames > 0:
-                    wanted = commits * CHECKPOINT_FRAMES // frames
-                    self._commits_wanted = max(1, min(wanted, CHECKPOINT_FRAMES))
-                self._copied.set()
-        finally:
-            connection.close()
-
-    def _copy(self, connection: sqlite3.Connection) -> int:
-        """Copy until little is left; returns how many frames there were at first."""
-        first = before = 0
-        with contextlib.suppress(sqlite3.Error, OSError):
-            for _ in range(CHECKPOINT_ROUNDS):
-                _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-                os.fdatasync(self._file)
-                first = first or frames
-                if frames - before <= CHECKPOINT_REST:
-                    break
-                before = frames
-        return first
-
-    def close(self) -> None:
-        self._closing = True
-        self._wanted.set()
-        self._thread.join()
 
 
 class SqliteCatalog(Catalog):
@@ -345,8 +265,9 @@ class SqliteCatalog(Catalog):
         self._key = os.path.realpath(self._path)
         self._readers: Pool[SqliteTx] = Pool(self._new_reader, SqliteTx.close)
         self._closed = False
-        self._prepare(create)
         self._sockets = WakeSockets(wake_folder(folder), self.notifier, self._change_detector)
+        self._prepare(create)
+        forks.watch(self)
         self._committer = Committer(
             lambda: _Writer(folder, self.where, self._tell, self._clock),
             "headrace-commit",
@@ -356,6 +277,11 @@ class SqliteCatalog(Catalog):
     # -- opening ------------------------------------------------------------------------
 
     def _prepare(self, create: bool) -> None:
+        if _unclosed:
+            raise ForkedError(
+                "this process was forked off in the middle of a transaction and cannot use SQLite; "
+                "start it in another way, or fork at another time"
+            )
         if sqlite3.sqlite_version_info < SQLITE_MIN:
             raise CatalogError(
                 f"SQLite {sqlite3.sqlite_version} is too old: "
@@ -417,41 +343,41 @@ class SqliteCatalog(Catalog):
             raise NotACatalogError(f"{self._path} is a SQLite file of another program")
 
     def _migrate(self) -> None:
-        lock_file = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock_file, fcntl.LOCK_EX)
-            with contextlib.closing(connect(self._path)) as connection:
-                (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-                if not tables:
-                    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = FULL")
-                connection.execute("BEGIN IMMEDIATE")
-                try:
-                    schema.migrate(SqliteTx(connection), TYPES, self.where)
-                except BaseException:
-                    connection.execute("ROLLBACK")
-                    raise
-                connection.execute("COMMIT")
-        finally:
-            os.close(lock_file)
+        with (
+            contextlib.closing(Gate(self.folder / LOCK_FILE)) as gate,
+            gate,
+            contextlib.closing(connect(self._path)) as connection,
+        ):
+            (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            if not tables:
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                schema.migrate(SqliteTx(connection), TYPES, self.where)
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
 
     # -- reading ------------------------------------------------------------------------
 
     def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False) -> T:
-        tx = self._readers.take()
-        try:
-            if not snapshot:
-                return fn(tx)
-            tx.execute("BEGIN")
+        with forks.section:
+            tx = self._readers.take()
             try:
-                return fn(tx)
+                if not snapshot:
+                    return fn(tx)
+                tx.execute("BEGIN")
+                try:
+                    return fn(tx)
+                finally:
+                    tx.execute("ROLLBACK")
+            except (sqlite3.Error, UnicodeEncodeError) as error:
+                raise translate(error, self.where) from error
             finally:
-                tx.execute("ROLLBACK")
-        except (sqlite3.Error, UnicodeEncodeError) as error:
-            raise translate(error, self.where) from error
-        finally:
-            self._readers.give(tx)
+                self._readers.give(tx)
 
     def _new_reader(self) -> SqliteTx:
         try:
@@ -482,18 +408,23 @@ class SqliteCatalog(Catalog):
     @contextlib.contextmanager
     def _change_detector(self) -> Iterator[Callable[[], bool]]:
         """Yields a function that tells whether anything was committed since its last call."""
-        with contextlib.closing(connect(self._path)) as connection:
-            last: Row | None = None
+        with forks.section:
+            connection = connect(self._path)
+        last: Row | None = None
 
-            def changed() -> bool:
-                nonlocal last
-                before = last
-                with contextlib.suppress(sqlite3.Error):
-                    last = connection.execute("PRAGMA data_version").fetchone()
-                return last != before
+        def changed() -> bool:
+            nonlocal last
+            before = last
+            with forks.section, contextlib.suppress(sqlite3.Error):
+                last = connection.execute("PRAGMA data_version").fetchone()
+            return last != before
 
+        try:
             changed()
             yield changed
+        finally:
+            with forks.section:
+                connection.close()
 
     def close(self) -> None:
         if self._closed:
@@ -502,8 +433,16 @@ class SqliteCatalog(Catalog):
         self._frequent.close()
         self._closed = True
         self._sockets.close()
-        self._readers.close()
+        with forks.section:
+            self._readers.close()
         self._forget()
+        forks.unwatch(self)
+
+    def forked(self) -> None:
+        super().forked()
+        self._closed = True
+        self._readers.forked()
+        self._sockets.forked()
 
     def _forget(self) -> None:
         with _opening:

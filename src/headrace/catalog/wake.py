@@ -36,6 +36,7 @@ from pathlib import Path
 
 from headrace.catalog.scratch import Scratch, sweep
 from headrace.catalog.transaction import FREQUENT
+from headrace.errors import ForkedError
 
 Callback = Callable[[], None]
 
@@ -94,6 +95,11 @@ class Notifier:
                 callback for entries in self._callbacks.values() for callback in entries.values()
             ]
         self._call(due)
+
+    def forked(self) -> None:
+        """In a forked child: nobody waits here."""
+        self._lock = threading.Lock()
+        self._callbacks.clear()
 
     @staticmethod
     def _call(due: list[Callback]) -> None:
@@ -164,6 +170,7 @@ class WakeSockets:
         self._peers_mtime_ns = -1
         self._path = str(folder)
         self._scratch: Scratch | None = None
+        self._forked = False
 
     # -- sending ------------------------------------------------------------------------
 
@@ -228,6 +235,8 @@ class WakeSockets:
     def listen(self) -> None:
         """Start to receive, once somebody in this process waits."""
         with self._lock:
+            if self._forked:
+                raise ForkedError
             if self._receiver is not None or self._closing:
                 return
             self._make_folder()
@@ -330,6 +339,22 @@ class WakeSockets:
             self._notifier.everybody()
         elif channels:
             self._notifier.news(channels)
+
+    def forked(self) -> None:
+        """In a forked child: close its copies of the sockets; those in the folder stay.
+
+        Nothing is said to the event loop, which shares its list of sockets with the parent's.
+        """
+        self._lock, self._sending = threading.Lock(), threading.Lock()
+        self._forked = self._closing = True
+        for inherited in (self._receiver, *self._senders.values()):
+            if inherited is not None:
+                inherited.close()
+        self._receiver = self._loop = None
+        self._senders.clear()
+        if self._scratch is not None:
+            self._scratch.forked()
+            self._scratch = None
 
     def close(self) -> None:
         with self._lock:

@@ -13,7 +13,8 @@ from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options, console, print_json, progress
 from headrace.cli.policies import duration_text, size_text
 from headrace.cli.values import duration_s, size_bytes
-from headrace.log.compact import Compacted, CompactionPolicy
+from headrace.log.compact import Compacted
+from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.log import Log
 
 WHEN = Group("What is worth a file", sort_key=10)

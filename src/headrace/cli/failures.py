@@ -12,6 +12,11 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
+_PASSWORD_OPTION = re.compile(
+    r"""((?:password|passfile|sslpassword|secret[a-z_]*|[a-z_]*_key|[a-z_]*token)\s*=\s*)"""
+    r"""(?:'(?:\\.|[^'])*'|[^\s&;,'"]+)""",
+    re.IGNORECASE,
+)
 _PASSWORD = re.compile(r"(://[^\s/@:]*):[^\s/@]*@")
 
 
@@ -64,4 +69,4 @@ def without_passwords(text: str) -> str:
     >>> without_passwords("cannot reach postgresql://ann:secret@db/app")
     'cannot reach postgresql://ann:***@db/app'
     """
-    return _PASSWORD.sub(r"\1:***@", text)
+    return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))

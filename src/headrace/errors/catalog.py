@@ -37,6 +37,23 @@ class CatalogClosedError(CatalogError):
     """The catalog was closed; open it again."""
 
 
+class ForkedError(CatalogClosedError):
+    """The log was opened before this process was forked off; it has to open one of its own."""
+
+    def __init__(
+        self, message: str = "this log was opened before a fork; open it again in this process"
+    ) -> None:
+        super().__init__(message)
+
+
+class UnreadableRecordError(CatalogError):
+    """A record of the catalog cannot be read; ``name`` is whose it is.  All others can be."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
 class DiskFullError(HeadraceError):
     """There is no room to write; nothing of the operation was kept."""
 

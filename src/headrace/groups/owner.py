@@ -20,8 +20,9 @@ the tokens with which it opened them.
 leader has granted something, somebody made a stream.  At such a moment a policy asks for a look
 (``follow``).  Looks are made one at a time, and one that failed is made again.
 
-*The end.*  ``leave`` opens and hands out nothing more, and waits a while for answers.  It drops
-nothing: who leaves in peace lets the consumer store the last answers before units are let go.
+*The end.*  ``leave`` opens and hands out nothing more, and waits a while for answers; ``close``
+drops what is left.  In between, who leaves in peace lets the consumer store the last answers: acks
+on their way would be told that they do not count, though they do.
 """
 
 from __future__ import annotations
@@ -219,11 +220,13 @@ class Owner:
         self._timer.clear()
 
     async def close(self) -> None:
-        """Open nothing more, and end a look that is under way."""
+        """End a look that is under way, and drop what is open: it counts no more."""
         self.stop()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        for unit in list(self.units.values()):
+            self.drop(unit)
 
 
 def _tokens(units: Iterable[OwnedUnit]) -> dict[str, int]:

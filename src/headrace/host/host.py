@@ -18,8 +18,8 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from headrace.catalog import Tx
-from headrace.errors import CatalogClosedError
+from headrace.catalog import Tx, forks
+from headrace.errors import CatalogClosedError, ForkedError
 from headrace.host.clock import Clock, clock_of
 from headrace.host.loads import Loads
 from headrace.host.news import News
@@ -56,6 +56,8 @@ class Host:
         self._loads: Loads | None = None
         self._writes: Writes | None = None
         self._pool: Executor | None = None
+        self.is_forked = False
+        """Whether it was opened before this process was forked off."""
         self.services = Services()
         self.parts: dict[object, Any] = {}
         """What there is one of in a program and is made when it is first needed."""
@@ -75,6 +77,7 @@ class Host:
         """Begin, and open the log."""
         self.start()
         self._pool = self.clock.executor(THREADS, "headrace")
+        forks.watch(self)
         try:
             log = await self.in_thread(opener)
         except BaseException:
@@ -104,6 +107,25 @@ class Host:
                 await self.in_thread(log.catalog.close)
                 self._pool.shutdown(wait=True)
                 self._pool = None
+                forks.unwatch(self)
+
+    def forked(self) -> None:
+        """In a forked child: refuse every call; what was open is the parent's to close."""
+        self.is_forked = True
+        self._log = self._loads = self._writes = self._pool = None
+        self.services = Services()
+        self.parts = {}
+
+    def check_fork(self) -> None:
+        """Raise if this was opened before this process was forked off."""
+        if self.is_forked:
+            raise ForkedError
+
+    def not_open(self) -> CatalogClosedError:
+        """Why there is no log."""
+        if self.is_forked:
+            return ForkedError()
+        return CatalogClosedError("this log is not open; use `async with headrace.open(…)`")
 
     @property
     def is_open(self) -> bool:
@@ -114,21 +136,21 @@ class Host:
     def log(self) -> Log:
         """The synchronous log underneath, for threads and Spark tasks."""
         if self._log is None:
-            raise _not_open()
+            raise self.not_open()
         return self._log
 
     @property
     def loads(self) -> Loads:
         """What the event loop may do by itself."""
         if self._loads is None:
-            raise _not_open()
+            raise self.not_open()
         return self._loads
 
     @property
     def writes(self) -> Writes:
         """The queue in front of the committer."""
         if self._writes is None:
-            raise _not_open()
+            raise self.not_open()
         return self._writes
 
     def serve(self, stage: Stage, service: Service) -> None:
@@ -177,7 +199,7 @@ class Host:
     async def in_thread(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run something that blocks on one of this program's threads."""
         if self._pool is None:
-            raise _not_open()
+            raise self.not_open()
         return await self.loop.run_in_executor(self._pool, partial(fn, *args, **kwargs))
 
     # -- news ---------------------------------------------------------------------------
@@ -223,7 +245,3 @@ class Host:
     async def commit(self, write: Write) -> Outcome:
         """Append what a write holds, in line with all other events of this program."""
         return await self.writes.commit(write)
-
-
-def _not_open() -> CatalogClosedError:
-    return CatalogClosedError("this log is not open; use `async with headrace.open(…)`")

@@ -35,7 +35,7 @@ from headrace.log.events import Event
 from headrace.log.message import form_of
 from headrace.log.one_event import Single, single
 from headrace.log.routing import Route, Routes
-from headrace.log.shares import Part, Share, inline, share_of_blob
+from headrace.log.shares import Rows, Share, inline, share_of_blob
 from headrace.store import Store
 from headrace.subjects import check_name
 
@@ -304,7 +304,7 @@ class Write:
         for index, count in enumerate(counts):
             if count:
                 end = at + count
-                part = Part(ordered.slice(at, count), pending.layout, stamps[at:end])
+                part = Rows(ordered.slice(at, count), pending.layout, stamps[at:end])
                 shares.append(self._share(route, index, pending, part, order[at:end]))
                 at = end
         return shares
@@ -314,13 +314,13 @@ class Write:
         route: Route,
         index: int,
         pending: Pending,
-        part: Part | None = None,
+        part: Rows | None = None,
         order: npt.NDArray[np.int64] | None = None,
     ) -> Share:
         """What one segment gets: all of an append, or a part, whose rows are in ``order``."""
         segment = route.segments[index]
         if part is None:
-            part = Part(pending.batch, pending.layout, events.stamps_of(pending.batch))
+            part = Rows(pending.batch, pending.layout, events.stamps_of(pending.batch))
         made: tuple[NewBatch, ...]
         if pending.is_small or part.rows == 1 or part.batch.nbytes <= limits.INLINE_BYTES:
             made = (inline(segment.id, part),)
@@ -331,7 +331,7 @@ class Write:
             made = tuple(self._file(route, segment, piece) for piece in pieces)
         return Share(segment.number, segment.id, part.rows, order, made)
 
-    def _file(self, route: Route, segment: streams.Segment, part: Part) -> NewBatch:
+    def _file(self, route: Route, segment: streams.Segment, part: Rows) -> NewBatch:
         assert self._store is not None
         data, checksum = files.encode(part.batch)
         path = files.new_path(self._prefix, route.stream.id, segment.number)

@@ -27,9 +27,10 @@ from headrace.errors import (
     TilingError,
     UnknownSegmentError,
 )
-from headrace.log import autoscale, compact, events, internal, limits, retain, scale
+from headrace.log import autoscale, compact_policy, events, internal, limits, retain, scale
 from headrace.log.append import Committable, R, Stale, Write
-from headrace.log.compact import Compacted, CompactionPolicy, Compactor
+from headrace.log.compact import Compacted, Compactor
+from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.cursor import OnDamaged
 from headrace.log.events import Event, Events
 from headrace.log.read import Query, Reader
@@ -149,9 +150,9 @@ class Log:
             if check is not None:
                 check(tx, found)
             streams.delete(tx, found)
-            entries.delete(tx, compact.BUCKET, name)
+            entries.delete(tx, compact_policy.BUCKET, name)
 
-        locks = (streams.LOCK_ALL, streams.lock(stream.id), entries.lock(compact.BUCKET))
+        locks = (streams.LOCK_ALL, streams.lock(stream.id), entries.lock(compact_policy.BUCKET))
         self.catalog.write(delete, locks=locks)
         self.routes.forget(name)
 
@@ -356,12 +357,12 @@ class Log:
 
     def set_compaction(self, name: str, policy: CompactionPolicy | None) -> None:
         """Have a stream compacted by ``headrace pipeline``; None: no longer."""
-        compact.set_policy(self.catalog, name, policy)
+        compact_policy.set_policy(self.catalog, name, policy)
 
     def compaction(self, name: str) -> CompactionPolicy | None:
         """The policy by which a stream is compacted, if there is one."""
         self.stream(name)
-        return compact.get_policy(self.catalog, name)
+        return compact_policy.get_policy(self.catalog, name)
 
     def empty_graveyard(self) -> int:
         """Remove the files that trimming gave up long enough ago; returns how many."""

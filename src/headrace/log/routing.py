@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.catalog import Catalog, streams
+from headrace.catalog import Catalog, forks, streams
 from headrace.errors import InvalidEventError, NoStreamError
 from headrace.subjects import (
     match_array,
@@ -115,6 +115,11 @@ class Routes:
         self._routes: dict[str, Route] = {}
         self._names: dict[str, str] = {}
         self._filters: list[tuple[str, str]] = []
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """In a forked child: nobody holds the lock there."""
+        self._lock = threading.Lock()
 
     def get(self, name: str) -> Route:
         route = self._routes.get(name)

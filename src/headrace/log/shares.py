@@ -29,7 +29,7 @@ class Share(msgspec.Struct, frozen=True):
         return None if self.order is None else np.frombuffer(self.order, np.int64)
 
 
-class Part:
+class Rows:
     """Some rows on their way into one batch, with what the catalog records of them."""
 
     __slots__ = ("batch", "layout", "markers", "max_ts_us", "rows")
@@ -41,7 +41,7 @@ class Part:
         self.max_ts_us = int(largest(stamps) if self.rows > 1 else stamps[0])
         self.markers = events.marker_rows(batch) if layout & events.MARKER_BIT else ()
 
-    def cut(self, target_bytes: int) -> list[Part]:
+    def cut(self, target_bytes: int) -> list[Rows]:
         """The same in parts of about ``target_bytes``."""
         size_bytes = self.batch.nbytes
         if size_bytes <= target_bytes or self.rows == 1:
@@ -49,7 +49,7 @@ class Part:
         count = min(self.rows, -(-size_bytes // target_bytes))
         step = -(-self.rows // count)
         slices = [self.batch.slice(at, step) for at in range(0, self.rows, step)]
-        return [Part(piece, self.layout, events.stamps_of(piece)) for piece in slices]
+        return [Rows(piece, self.layout, events.stamps_of(piece)) for piece in slices]
 
 
 def share_of_blob(
@@ -73,7 +73,7 @@ def share_of_blob(
     return Share(segment.number, segment.id, rows, order, (new,))
 
 
-def inline(segment_id: int, part: Part) -> NewBatch:
+def inline(segment_id: int, part: Rows) -> NewBatch:
     """Some rows as a batch that lives in the catalog."""
     blob = events.encode_blob(part.batch)
     return NewBatch(

@@ -12,7 +12,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.groups.shared.core import assignment, borrower, private
+from headrace.groups.shared.core import assignment, private
+from headrace.groups.shared.core import borrower_states as borrower
 
 FILE_NAME = "shared-groups-states.md"
 
@@ -23,7 +24,7 @@ _INTRODUCTION = """\
 # Shared groups: states
 
 Drawn by `python -m headrace.sim.diagrams` from the transition tables in
-`headrace.groups.shared.core`: `borrower`, `assignment` and `private`. Do not edit.
+`headrace.groups.shared.core`: `borrower_states`, `assignment` and `private`. Do not edit.
 """
 
 _ABOUT_BORROWERS = """\

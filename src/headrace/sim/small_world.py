@@ -18,7 +18,7 @@ from headrace.groups.shared.core import effects as b
 from headrace.groups.shared.core import records
 from headrace.groups.shared.core.agent import Agent
 from headrace.groups.shared.core.assignment import AssignmentStatus
-from headrace.groups.shared.core.borrower import Status
+from headrace.groups.shared.core.borrower_states import Status
 from headrace.groups.shared.core.leader import Leader
 from headrace.groups.shared.core.messages import (
     Grant,

@@ -22,7 +22,8 @@ from headrace.errors import (
     TrimmedError,
     UnknownStreamError,
 )
-from headrace.log.compact import Compacted, CompactionPolicy, Compactor, Rewrite, Run, rewrite
+from headrace.log.compact import Compacted, Compactor, Rewrite, Run, rewrite
+from headrace.log.compact_policy import CompactionPolicy
 from headrace.spark.connection import Connection, check_shared
 from headrace.spark.jobs import COMPACTION, JobSpec, JobStatus, Meter
 

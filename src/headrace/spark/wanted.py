@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from headrace.errors import InvalidNameError
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
-from headrace.log import compact
+from headrace.log import compact_policy
 from headrace.log.log import Log
 from headrace.spark.connection import Connection
 from headrace.spark.jobs import COMPACTION, PARTITION, Job, JobSpec
 
-BUCKETS = (ELASTIC_BUCKET, compact.BUCKET)
+BUCKETS = (ELASTIC_BUCKET, compact_policy.BUCKET)
 """Where the wishes stand."""
 
 
@@ -20,7 +20,7 @@ def wanted_jobs(log: Log) -> list[JobSpec]:
     """The jobs that should run now."""
     names = {stream.name for stream in log.streams(internal=True)}
     found = []
-    for entry in log.catalog.entries.list(compact.BUCKET):
+    for entry in log.catalog.entries.list(compact_policy.BUCKET):
         if entry.key in names and log.store is not None:
             found.append(JobSpec(COMPACTION, entry.key, (entry.value or b"").decode()))
     for entry in log.catalog.entries.list(ELASTIC_BUCKET):

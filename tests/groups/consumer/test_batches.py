@@ -11,7 +11,7 @@ from headrace.errors import AnsweredError, ConsumerClosedError, Fenced, StaleBat
 from headrace.groups.consumer import Batch, Consumer
 from headrace.groups.progress import Progress
 from headrace.log import files
-from headrace.log.compact import CompactionPolicy
+from headrace.log.compact_policy import CompactionPolicy
 from headrace.store import Store
 from tests.groups.consumer.rig import Heard, rig, run, take, values
 

@@ -163,11 +163,10 @@ def test_a_batch_that_nobody_has_seen_is_taken_back(tmp_path: Path) -> None:
     async def work() -> None:
         async with rig(str(tmp_path)) as r:
             consumer, unit = await opened(r, 4)
-            batches = consumer.batches()
-            waiting = asyncio.ensure_future(anext(aiter(batches)))
-            first = await waiting
+            first = await next_batch(consumer)
             await first.nack(delay_ms=0)
-            await asyncio.sleep(0)
+            while not consumer._offered:
+                await asyncio.sleep(0.001)
             consumer._fill_batches()
             assert [batch.attempt for batch in consumer._ready.batches] == [2]
             consumer.pause({"0": unit.token})

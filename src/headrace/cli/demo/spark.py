@@ -34,7 +34,7 @@ from headrace.cli.demo.acts import (
 from headrace.cli.failures import CheckFailedError
 from headrace.cli.policies import size_text
 from headrace.errors import SparkSetupError
-from headrace.log.compact import CompactionPolicy
+from headrace.log.compact_policy import CompactionPolicy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

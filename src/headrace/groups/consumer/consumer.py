@@ -88,6 +88,7 @@ class Consumer(Units):
 
     def _check(self) -> None:
         """Raise what has gone wrong, or that this is the end."""
+        self.host.check_fork()
         if self._ready.failures:
             raise self._ready.failures.popleft()
         if self._closed is not None:
@@ -112,6 +113,7 @@ class Consumer(Units):
 
     async def flush(self) -> None:
         """Wait until every answer so far is stored; raises what went wrong with one."""
+        self.host.check_fork()
         await self.settled()
         if self._ready.failures:
             raise self._ready.failures.popleft()

@@ -19,10 +19,12 @@ from collections import deque
 from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
 
+from headrace.catalog import forks
 from headrace.errors import (
     ConsumerClosedError,
     ConsumerModeError,
     Fenced,
+    ForkedError,
     HeadraceError,
     UnknownSegmentError,
     UnknownStreamError,
@@ -97,6 +99,13 @@ class Units:
         limits = options.delivery
         self._look_ms = min(LOOK_MS, limits.ack_wait_ms, limits.stall_after_ms or LOOK_MS)
         self._closed: ConsumerClosedError | None = None
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """In a forked child: what is at hand is the parent's to hand out."""
+        self._ready.clear()
+        for run in self._runs.values():
+            run.gone = ForkedError()
 
     # -- for the owner of the units -----------------------------------------------------
 
@@ -183,7 +192,7 @@ class Units:
 
         What is not answered will be delivered again, by whoever owns the units next.
         """
-        if self._closed is not None:
+        if self._closed is not None or self.host.is_forked:
             return
         self._closed = ConsumerClosedError("the consumer is closed: the answer does not count")
         self._prefetch.stop()

@@ -5,12 +5,18 @@ Each call is one transaction of the catalog.  ``lifecycle`` makes groups and rem
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 
 import msgspec
 
 from headrace.catalog import Tx, entries, leases, streams
-from headrace.errors import GroupUpdateError, NoActiveInstanceError, UnknownMemberError
+from headrace.errors import (
+    GroupUpdateError,
+    InvalidGroupConfigError,
+    NoActiveInstanceError,
+    UnknownMemberError,
+)
 from headrace.groups.partitioned.core import changes
 from headrace.groups.partitioned.core.config import ElasticGroupConfig, GroupConfig, encode
 from headrace.groups.partitioned.core.status import GroupStatus, group_status
@@ -52,6 +58,9 @@ __all__ = [
     "step_down",
 ]
 
+_log = logging.getLogger(__name__)
+
+
 # --- looking ---------------------------------------------------------------------------------
 
 
@@ -78,7 +87,12 @@ def list_groups(
         for entry in log.catalog.entries.list(BUCKETS[each]):
             name = GroupName.of_key(entry.key)
             if entry.value is not None and stream in (None, name.stream):
-                found.append(GroupInfo(name, decode(each, entry.value), entry.revision))
+                try:
+                    config = decode(each, entry.value)
+                except InvalidGroupConfigError as error:
+                    _log.warning("left out: %s group %s: %s", each.value, name.key, error)
+                    continue
+                found.append(GroupInfo(name, config, entry.revision))
     return tuple(sorted(found, key=lambda info: info.name))
 
 

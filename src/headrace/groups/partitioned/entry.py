@@ -8,12 +8,13 @@ import msgspec
 
 from headrace.catalog import Tx, entries, streams
 from headrace.catalog.streams import Stream
-from headrace.errors import UnknownGroupError
+from headrace.errors import InvalidGroupConfigError, UnknownGroupError
 from headrace.groups.partitioned.core.config import (
     GroupConfig,
     MemberMapping,
     decode_elastic,
     decode_static,
+    salvaged,
 )
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
 from headrace.groups.partitioned.runtime.units import GroupKind, kind_of
@@ -48,6 +49,20 @@ def require(tx: Tx, name: GroupName, kind: GroupKind | None) -> GroupInfo:
     groups = ", ".join(GroupName.of_key(key).group for key in sorted(found)[:10])
     hint = f"its groups are: {groups}" if groups else "it has no groups yet"
     raise UnknownGroupError(name.stream, name.group, "" if kind is None else kind.value, hint)
+
+
+def removable(tx: Tx, name: GroupName, kind: GroupKind | None) -> GroupInfo:
+    """A group to delete; of one whose config cannot be read, the members that can be."""
+    try:
+        return require(tx, name, kind)
+    except InvalidGroupConfigError:
+        for each in GroupKind if kind is None else (kind,):
+            entry = entries.get(tx, BUCKETS[each], name.key)
+            if entry is not None and entry.value is not None:
+                return GroupInfo(
+                    name, salvaged(entry.value, elastic=each is GroupKind.ELASTIC), entry.revision
+                )
+        raise
 
 
 def decode(kind: GroupKind, data: bytes) -> GroupConfig:

@@ -38,6 +38,7 @@ from headrace.groups.partitioned.entry import (
     Mappings,
     locks_of,
     mapping_records,
+    removable,
     require,
 )
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
@@ -209,11 +210,11 @@ def start_floors(log: Log, stream: Stream, start: Place) -> dict[int, int]:
 def delete(log: Log, stream: str, group: str, kind: GroupKind | None = None) -> GroupInfo:
     """Delete a group with all that is its own; its members wait until it is made again."""
     name = GroupName(stream, group)
-    info = log.catalog.read(lambda tx: require(tx, name, kind), snapshot=True)
+    info = log.catalog.read(lambda tx: removable(tx, name, kind), snapshot=True)
     found = {s.name: s for s in _own_streams(log, name)}
 
     def run(tx: Tx) -> GroupInfo:
-        current = require(tx, name, info.kind)
+        current = removable(tx, name, info.kind)
         entries.delete(tx, BUCKETS[info.kind], name.key)
         source = streams.get(tx, stream)
         if source is not None:

@@ -38,6 +38,8 @@ class Progress(msgspec.Struct, frozen=True):
 
     def merge(self, other: Progress) -> Progress:
         """What either of the two knows; of two counts of attempts the higher."""
+        if not (self.ranges or other.ranges or self.attempts or other.attempts):
+            return other if other.floor >= self.floor else self  # what most are
         acked = self.acked()
         acked.merge(other.acked())
         attempts = dict(self.attempts)

@@ -35,13 +35,12 @@ from headrace.errors import AlreadyAckedError, Fenced
 from headrace.groups.progress.record import Progress
 
 
-class Write(NamedTuple):
-    """What an owner knows of a segment, to be joined to its row."""
+class Write(stored.Progress, frozen=True):
+    """What an owner knows of a segment: the row, if nobody else has written anything."""
 
-    row: stored.Progress
-    """As it is stored if nobody else has written anything."""
-    token: int
-    progress: Progress
+    token: int = 0
+    progress: Progress = Progress()
+    """What ``state`` encodes."""
 
 
 class Place(NamedTuple):
@@ -82,16 +81,18 @@ class Joining:
     def put(self, tx: Tx, writes: Sequence[Write]) -> list[int]:
         """Join progress to what is stored; returns the segments that had no row before."""
         quick, rest = [], []
+        group = None
         for write in writes:
-            row = write.row
-            place = row.group, row.segment_id
+            place = write.group, write.segment_id
             last = self._last.get(place)
             if last is not None and last.token == write.token:
-                quick.append((row, last.row.state))
+                quick.append((write, last.state))
             else:
                 rest.append(write)
             self._last[place] = write
-            tx.notify(stored.channel(row.group))
+            if write.group != group:
+                group = write.group
+                tx.notify(stored.channel(group))
         if quick and stored.replace(tx, quick) != len(quick):
             rest = list(writes)  # of some of them, somebody else has written the row
         return self._join(tx, rest) if rest else []
@@ -109,23 +110,25 @@ class Joining:
     def _join(self, tx: Tx, writes: list[Write]) -> list[int]:
         by_group: dict[str, list[Write]] = {}
         for write in writes:
-            by_group.setdefault(write.row.group, []).append(write)
+            by_group.setdefault(write.group, []).append(write)
         rows: list[stored.Progress] = []
         new: list[int] = []
         for group, of_group in by_group.items():
-            ids = [write.row.segment_id for write in of_group]
+            ids = [write.segment_id for write in of_group]
             before = {row.segment_id: row for row in stored.of_group(tx, group, ids)}
             for write in of_group:
-                at = write.row.segment_id
+                at = write.segment_id
                 found = before.get(at)
                 if found is None:
                     new.append(at)
-                    rows.append(write.row)
-                elif found.state != write.row.state:
+                    rows.append(write)
+                elif found.state != write.state:
                     joined = decode(found).merge(write.progress)
-                    if joined != write.progress:
-                        # It holds what this owner does not know: its next write must join as well.
-                        self._last.pop((group, at), None)
+                    if joined == write.progress:
+                        rows.append(write)
+                        continue
+                    # It holds what this owner does not know: its next write must join as well.
+                    self._last.pop((group, at), None)
                     row = _row(group, at, joined)
                     if row.state != found.state:
                         rows.append(row)
@@ -135,12 +138,12 @@ class Joining:
     def forget(self, writes: Iterable[Write]) -> None:
         """These were not stored after all: an owner that begins anew may not know of them."""
         for write in writes:
-            self._last.pop((write.row.group, write.row.segment_id), None)
+            self._last.pop((write.group, write.segment_id), None)
 
 
 def write_of(group: str, segment_id: int, token: int, progress: Progress) -> Write:
     """A write, ready to be made."""
-    return Write(_row(group, segment_id, progress), token, progress)
+    return Write(group, segment_id, progress.floor, progress.encode(), token, progress)
 
 
 def join(tx: Tx, group: str, places: Mapping[int, Progress]) -> None:
@@ -154,7 +157,7 @@ def ack_once(tx: Tx, unit: str, write: Write, begun: Progress) -> None:
     ``begun`` is where the owner began, in case nothing is stored yet.  Raises ``Fenced`` when the
     token is stale, and ``AlreadyAckedError`` when any of it is acked already.
     """
-    group, segment_id = write.row.group, write.row.segment_id
+    group, segment_id = write.group, write.segment_id
     claims.check(tx, group, unit, write.token)
     before = load(tx, group, segment_id) or begun
     known, acked = before.acked(), write.progress
@@ -190,7 +193,7 @@ def _row(group: str, segment_id: int, progress: Progress) -> stored.Progress:
 
 def _check(tx: Tx, write: Write, unit: str) -> Fenced | None:
     try:
-        claims.check(tx, write.row.group, unit, write.token)
+        claims.check(tx, write.group, unit, write.token)
     except Fenced as fenced:
         return fenced
     return None

@@ -213,7 +213,9 @@ class Groups:
 
         Its dead letters go with it; returns how many there were.
         """
-        key = self.get(group, filter).properties.key
+        key = self._log.catalog.read(
+            lambda tx: properties.find_key(tx, group, filter), snapshot=True
+        )
 
         def run(tx: Tx) -> None:
             properties.delete(tx, key, force=force)
@@ -234,7 +236,9 @@ class Groups:
         Their dead letters go with it; returns how many there were.  One that somebody runs is
         deleted only with `force`.
         """
-        record = self.session(name).record
+        record = self._log.catalog.read(
+            lambda tx: sessions.removable(tx, name), snapshot=True
+        ).record
         groups = [
             sessions.private_group(name, each.filter)
             for each in record.subscriptions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.catalog import Tx, entries, leases
+from headrace.catalog.records import Records
 from headrace.errors import (
     InvalidInputError,
     SharedGroupBusyError,
@@ -45,8 +46,7 @@ class GroupProperties(msgspec.Struct, frozen=True, kw_only=True):
         return self.settings.balance
 
 
-# Made here, since the first use of a type by msgspec is not safe in several threads at once.
-_decode_group_properties = msgspec.json.Decoder(GroupProperties).decode
+_records = Records(GroupProperties, "shared group", "delete it: headrace group shared delete")
 
 
 class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,13 +89,13 @@ _decode_leader_status = msgspec.json.Decoder(LeaderStatus).decode
 
 def put(tx: Tx, properties: GroupProperties) -> None:
     """Store a group's properties; the caller holds the bucket's lock."""
-    entries.put(tx, BUCKET, properties.key, msgspec.json.encode(properties))
+    entries.put(tx, BUCKET, properties.key, _records.encode(properties.key, properties))
 
 
 def get(tx: Tx, key: str) -> GroupProperties | None:
     """The group under a key."""
     entry = entries.get(tx, BUCKET, key)
-    return None if entry is None else _decode(entry.value)
+    return None if entry is None else _records.decode(key, entry.value or b"")
 
 
 def require(tx: Tx, key: str) -> GroupProperties:
@@ -126,10 +126,23 @@ def find(tx: Tx, group: str, filter: str | None = None) -> GroupProperties:
     return found[0]
 
 
+def find_key(tx: Tx, group: str, filter: str | None = None) -> str:
+    """The key of a group, also if what is stored of it cannot be read."""
+    if filter is not None:
+        keys = [key for key in entries.keys(tx, BUCKET, "") if key == group_key(group, filter)]
+    else:
+        keys = entries.keys(tx, BUCKET, f"{group}:")
+    if not keys:
+        raise unknown(tx, group if filter is None else group_key(group, filter))
+    if len(keys) > 1:
+        filters = ", ".join(key.removeprefix(f"{group}:") for key in keys)
+        raise InvalidInputError(f"group {group!r} has several filters: say which of {filters}")
+    return keys[0]
+
+
 def all_groups(tx: Tx) -> list[GroupProperties]:
     """Every group, by key."""
-    found = entries.changes(tx, BUCKET, 0).entries
-    groups = [_decode(entry.value) for entry in found if entry.value is not None]
+    groups = _records.readable(entries.changes(tx, BUCKET, 0).entries)
     return sorted(groups, key=lambda each: each.key)
 
 
@@ -185,7 +198,8 @@ def declare_locks(key: str) -> tuple[str, ...]:
 
 def delete(tx: Tx, key: str, *, force: bool) -> None:
     """Delete a group and all its progress; its leader loses the lease at once."""
-    require(tx, key)
+    if entries.get(tx, BUCKET, key) is None:
+        raise unknown(tx, key)
     lease = leases.get(tx, lease_name(key))
     status = get_status(tx, key)
     if lease is not None and status is not None and status.members and not force:
@@ -220,7 +234,3 @@ def get_status(tx: Tx, key: str) -> LeaderStatus | None:
     if entry is None or entry.value is None:
         return None
     return _decode_leader_status(entry.value)
-
-
-def _decode(value: bytes | None) -> GroupProperties:
-    return _decode_group_properties(value or b"")

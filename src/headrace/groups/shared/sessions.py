@@ -8,15 +8,19 @@ progress of its private subscriptions; an in-memory one goes with its process.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
 from headrace.catalog import Tx, entries, leases
+from headrace.catalog.records import Records
 from headrace.errors import (
     InvalidInputError,
     LeaseLost,
     SessionBusyError,
     SessionTakenOverError,
     UnknownSessionError,
+    UnreadableRecordError,
 )
 from headrace.groups.shared import starts
 
@@ -48,8 +52,13 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: tuple[Subscription, ...] = ()
 
 
-# Made here, since the first use of a type by msgspec is not safe in several threads at once.
-_decode_session_record = msgspec.json.Decoder(SessionRecord).decode
+_records = Records(SessionRecord, "session", "remove it: headrace session rm {name}")
+
+
+class _Salvaged(msgspec.Struct, frozen=True):
+    """What deleting a session needs to know of it."""
+
+    subscriptions: tuple[Subscription, ...] = ()
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,8 +89,10 @@ def locks(name: str) -> tuple[str, ...]:
 
 def check_expiry(expiry_ms: int) -> int:
     """The time, or an error that says what is allowed."""
-    if not 0 <= expiry_ms <= EXPIRY_MS_MAX:
-        raise InvalidInputError(f"expiry_ms is {expiry_ms}; it must be 0 to {EXPIRY_MS_MAX}")
+    if type(expiry_ms) is not int or not 0 <= expiry_ms <= EXPIRY_MS_MAX:
+        raise InvalidInputError(
+            f"expiry_ms is {expiry_ms!r}; it must be an integer, 0 to {EXPIRY_MS_MAX}"
+        )
     return expiry_ms
 
 
@@ -90,12 +101,12 @@ def get(tx: Tx, name: str) -> SessionRecord | None:
     entry = entries.get(tx, BUCKET, name)
     if entry is None or entry.value is None:
         return None
-    return _decode_session_record(entry.value)
+    return _records.decode(name, entry.value)
 
 
 def put(tx: Tx, record: SessionRecord) -> None:
     """Store a session."""
-    entries.put(tx, BUCKET, record.name, msgspec.json.encode(record))
+    entries.put(tx, BUCKET, record.name, _records.encode(record.name, record))
 
 
 def open(
@@ -203,11 +214,9 @@ def info(tx: Tx, record: SessionRecord) -> SessionInfo:
 def all_sessions(tx: Tx) -> list[SessionInfo]:
     """Every session that is not over, by name."""
     found = []
-    for entry in entries.changes(tx, BUCKET, 0).entries:
-        if entry.value is not None:
-            record = _decode_session_record(entry.value)
-            if not is_over(tx, record):
-                found.append(info(tx, record))
+    for record in _records.readable(entries.changes(tx, BUCKET, 0).entries):
+        if not is_over(tx, record):
+            found.append(info(tx, record))
     return sorted(found, key=lambda each: each.record.name)
 
 
@@ -222,18 +231,41 @@ def require(tx: Tx, name: str) -> SessionInfo:
 def sweep(tx: Tx) -> list[str]:
     """Forget the sessions that are over; returns their names."""
     over = []
-    for entry in entries.changes(tx, BUCKET, 0).entries:
-        if entry.value is not None:
-            record = _decode_session_record(entry.value)
-            if is_over(tx, record):
-                forget(tx, record)
-                over.append(record.name)
+    for record in _records.readable(entries.changes(tx, BUCKET, 0).entries):
+        if is_over(tx, record):
+            forget(tx, record)
+            over.append(record.name)
     return over
+
+
+def removable(tx: Tx, name: str) -> SessionInfo:
+    """A session to delete; of one that cannot be read, as much as is needed for that."""
+    try:
+        return require(tx, name)
+    except UnreadableRecordError:
+        return info(tx, _salvaged(tx, name))
+
+
+def _salvaged(tx: Tx, name: str) -> SessionRecord:
+    """A record that cannot be read, with those of its subscriptions that can."""
+    entry = entries.get(tx, BUCKET, name)
+    subscriptions: tuple[Subscription, ...] = ()
+    with suppress(msgspec.MsgspecError, UnicodeError):
+        found = msgspec.json.decode(entry.value if entry and entry.value else b"", type=_Salvaged)
+        subscriptions = found.subscriptions
+    return SessionRecord(
+        name=name,
+        persistent=True,
+        expiry_ms=EXPIRY_MS,
+        created_us=0,
+        seen_us=tx.now_us(),
+        subscriptions=subscriptions,
+    )
 
 
 def remove(tx: Tx, name: str, *, force: bool) -> None:
     """Delete a session; one that is run only with `force`, and its process is fenced."""
-    running = require(tx, name)
+    running = removable(tx, name)
     record = running.record
     if running.node is not None:
         if not force:

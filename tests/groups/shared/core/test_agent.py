@@ -7,7 +7,7 @@ import pytest
 from headrace.errors import StaleTokenError
 from headrace.groups.progress import Progress
 from headrace.groups.shared.core.agent import Agent
-from headrace.groups.shared.core.borrower import Status
+from headrace.groups.shared.core.borrower_states import Status
 from headrace.groups.shared.core.effects import Effect, Gone, Install, ToLeader, ToRegistry
 from headrace.groups.shared.core.messages import (
     Disconnect,

@@ -6,13 +6,8 @@ import pytest
 
 from headrace.errors import StaleTokenError, UnexpectedMessageError
 from headrace.groups.progress import Progress
-from headrace.groups.shared.core.borrower import (
-    REPORTS_KEPT,
-    TRANSITIONS,
-    Borrower,
-    Status,
-    UnitStatus,
-)
+from headrace.groups.shared.core.borrower import Borrower
+from headrace.groups.shared.core.borrower_states import TRANSITIONS, Status, UnitStatus
 from headrace.groups.shared.core.effects import (
     Confirmed,
     Effect,
@@ -40,6 +35,7 @@ from headrace.groups.shared.core.messages import (
     UpdateProgress,
 )
 from headrace.groups.shared.core.settings import BorrowerSettings
+from headrace.groups.shared.core.unconfirmed import REPORTS_KEPT
 
 GROUP, ME, UNIT, OTHER = "g", "s:1:1", "orders/0", "orders/1"
 
@@ -154,8 +150,8 @@ def test_what_is_noted_of_reports_is_sifted_when_it_has_doubled() -> None:
     for unit in units:
         borrower.on_progress(unit, 3, acked=((10, 11),))
     # All of them are unconfirmed: to look at all of them again for each would take for ever.
-    assert borrower._units_in_max >= 2 * REPORTS_KEPT
-    assert len(borrower._units_in) == len(units)
+    assert borrower._index.units_in_max >= 2 * REPORTS_KEPT
+    assert len(borrower._index.units_in) == len(units)
 
 
 def test_repeated_grant_is_acknowledged_and_not_installed_again() -> None:

@@ -11,6 +11,7 @@ and without repeats, and those beyond ``max_members`` own nothing until a place 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import cached_property
 from types import MappingProxyType
@@ -25,6 +26,7 @@ from headrace.errors import (
     GroupFilterError,
     GroupMembersError,
     InvalidFilterError,
+    InvalidInputError,
     InvalidNameError,
     MaxMembersError,
     MemberMappingsError,
@@ -343,8 +345,16 @@ def _check_kept_assignment(config: ElasticGroupConfig) -> None:
 
 
 def encode(config: GroupConfig) -> bytes:
-    """The config as it is stored."""
-    return msgspec.json.encode(config)
+    """The config as it is stored, checked by type and range."""
+    try:
+        data = msgspec.json.encode(config)
+        if isinstance(config, ElasticGroupConfig):
+            _elastic_decoder.decode(data)
+        else:
+            _static_decoder.decode(data)
+    except (msgspec.MsgspecError, TypeError, UnicodeError) as error:
+        raise InvalidInputError(f"config of a partitioned group: {error}") from error
+    return data
 
 
 # Made here, since the first use of a type by msgspec is not safe in several threads at once.
@@ -360,6 +370,25 @@ def decode_static(data: bytes | str) -> StaticGroupConfig:
 def decode_elastic(data: bytes | str) -> ElasticGroupConfig:
     """A stored elastic config; one that breaks a rule is refused as at creation."""
     return checked_elastic(_sorted(_decode(data, _elastic_decoder)))
+
+
+class _Salvaged(msgspec.Struct, frozen=True):
+    """What deleting a group needs to know of its config."""
+
+    members: tuple[str, ...] = ()
+
+
+def salvaged(data: bytes, *, elastic: bool) -> GroupConfig:
+    """As much of a config that cannot be read as deleting its group needs."""
+    members: tuple[str, ...] = ()
+    with suppress(msgspec.MsgspecError, UnicodeError):
+        members = msgspec.json.decode(data, type=_Salvaged).members
+    count = max(1, len(members))
+    if elastic:
+        return ElasticGroupConfig(
+            max_members=count, filter="", partitioning_wildcards=(), members=members
+        )
+    return StaticGroupConfig(max_members=count, filter="", members=members)
 
 
 def _decode(data: bytes | str, decoder: msgspec.json.Decoder[_Config]) -> _Config:

@@ -188,6 +188,8 @@ class Member:
         """Store the answers that were given, hand the partitions over, and leave."""
         if self._consumer is None or self._hub is None or self.core.phase is Phase.CLOSED:
             return
+        if self.host.is_forked:
+            return
         try:
             await self._consumer.close()
         finally:

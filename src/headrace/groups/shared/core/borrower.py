@@ -1,9 +1,9 @@
 """The borrower: one shared subscription of one session, as seen by its leader.
 
 Theory of operation.  A borrower looks for a leader, is granted units, passes on what the session
-acks, and gives units back.  Its status and that of each unit move along the two tables below and
-never in a circle: a borrower that finds itself out of step does not repair itself, it ends, and
-its agent makes a new one with a new identifier.
+acks, and gives units back.  Its status and that of each unit move along the two tables in
+``borrower_states`` and never in a circle: a borrower that finds itself out of step does not repair
+itself, it ends, and its agent makes a new one with a new identifier.
 
 Three things make it safe on a network that loses, repeats and reorders:
 
@@ -25,10 +25,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from enum import StrEnum
-from typing import Final
 
 from headrace.errors import StaleTokenError, UnexpectedMessageError
+from headrace.groups.shared.core.borrower_states import (
+    TRANSITIONS,
+    UNIT_TRANSITIONS,
+    Status,
+    UnitStatus,
+)
 from headrace.groups.shared.core.effects import (
     Confirmed,
     Effect,
@@ -60,82 +64,7 @@ from headrace.groups.shared.core.messages import (
     UpdateProgress,
 )
 from headrace.groups.shared.core.settings import BorrowerSettings
-
-REPORTS_KEPT = 1000
-
-
-class Status(StrEnum):
-    """Where a borrower stands."""
-
-    CONNECTING = "connecting"
-    CONNECTED = "connected"
-    UNSUBSCRIBING = "unsubscribing"
-    GONE = "gone"
-
-
-class UnitStatus(StrEnum):
-    """Where one of its units stands."""
-
-    ABSENT = "absent"
-    GRANTED = "granted"
-    REVOKING = "revoking"
-
-
-TRANSITIONS: Final[dict[tuple[Status, str], Status]] = {
-    (Status.CONNECTING, "leader_connect_response"): Status.CONNECTED,
-    (Status.CONNECTING, "on_unsubscribe"): Status.GONE,
-    (Status.CONNECTING, "on_disconnect"): Status.GONE,
-    (Status.CONNECTING, "invalidate"): Status.GONE,
-    (Status.CONNECTED, "on_unsubscribe"): Status.UNSUBSCRIBING,
-    (Status.CONNECTED, "on_disconnect"): Status.GONE,
-    (Status.CONNECTED, "invalidate"): Status.GONE,
-    (Status.CONNECTED, "ping timeout"): Status.GONE,
-    (Status.UNSUBSCRIBING, "final progress confirmed"): Status.GONE,
-    (Status.UNSUBSCRIBING, "unsubscribe timeout"): Status.GONE,
-    (Status.UNSUBSCRIBING, "on_disconnect"): Status.GONE,
-    (Status.UNSUBSCRIBING, "invalidate"): Status.GONE,
-    (Status.UNSUBSCRIBING, "ping timeout"): Status.GONE,
-}
-"""Every change of a borrower's status, by what causes it."""
-
-UNIT_TRANSITIONS: Final[dict[tuple[UnitStatus, str], UnitStatus]] = {
-    (UnitStatus.ABSENT, "grant"): UnitStatus.GRANTED,
-    (UnitStatus.GRANTED, "revoke"): UnitStatus.REVOKING,
-    (UnitStatus.GRANTED, "on_unsubscribe"): UnitStatus.REVOKING,
-    (UnitStatus.GRANTED, "borrower gone"): UnitStatus.ABSENT,
-    (UnitStatus.REVOKING, "revoked"): UnitStatus.ABSENT,
-    (UnitStatus.REVOKING, "borrower gone"): UnitStatus.ABSENT,
-}
-"""Every change of a unit's status at its borrower."""
-
-
-class _Held:
-    """A unit this borrower has."""
-
-    __slots__ = ("attempts", "final", "reports", "status", "token")
-
-    def __init__(self, token: int) -> None:
-        self.token = token
-        self.status = UnitStatus.GRANTED
-        self.final = False
-        self.reports: dict[int, Ranges | None] = {}
-        """What each unconfirmed report added; None: it repeated everything before it."""
-        self.attempts: dict[int, int] = {}
-
-    def unconfirmed(self) -> Ranges:
-        """Everything that was acked and is not confirmed."""
-        return tuple(pair for ranges in self.reports.values() if ranges for pair in ranges)
-
-    def confirm(self, report: int) -> Ranges:
-        """Take out what a confirmed report covers."""
-        if report not in self.reports:
-            return ()
-        if (ranges := self.reports[report]) is not None:
-            del self.reports[report]
-            return ranges
-        covered = [number for number in self.reports if number <= report]
-        parts = [self.reports.pop(number) for number in covered]
-        return tuple(pair for part in parts if part for pair in part)
+from headrace.groups.shared.core.unconfirmed import HeldUnit, ReportIndex
 
 
 class Borrower:
@@ -157,12 +86,10 @@ class Borrower:
         self.status = Status.CONNECTING
         self.token = NO_TOKEN
         self.leader = ""
-        self._held: dict[Unit, _Held] = {}
+        self._held: dict[Unit, HeldUnit] = {}
         self._closed: dict[Unit, int] = {}
         self._reports = 0
-        self._units_in: dict[int, list[Unit]] = {}
-        """The units whose unconfirmed reports have a number; follows from ``_held``."""
-        self._units_in_max = REPORTS_KEPT
+        self._index = ReportIndex()
         self._pings: dict[int, int] = {}
         """When each unanswered ping was sent."""
         self._ping_number = 0
@@ -188,20 +115,13 @@ class Borrower:
     @property
     def due_ms(self) -> int:
         """When ``tick`` has something to do."""
-        match self.status:
-            case Status.CONNECTING:
-                return self._find_due_ms
-            case Status.CONNECTED:
-                return min(self._ping_due_ms, self._leader_lost_ms, self._resend_due_ms)
-            case Status.UNSUBSCRIBING:
-                return min(
-                    self._ping_due_ms,
-                    self._leader_lost_ms,
-                    self._resend_due_ms,
-                    self._unsubscribe_deadline_ms,
-                )
-            case _:
-                return 2**63 - 1
+        if self.status is Status.CONNECTING:
+            return self._find_due_ms
+        if self.status is Status.GONE:
+            return 2**63 - 1
+        due_ms = min(self._ping_due_ms, self._leader_lost_ms, self._resend_due_ms)
+        unsubscribing = self.status is Status.UNSUBSCRIBING
+        return min(due_ms, self._unsubscribe_deadline_ms) if unsubscribing else due_ms
 
     @property
     def _leader_lost_ms(self) -> int:
@@ -293,7 +213,7 @@ class Borrower:
             return [self._report_all([unit])]
         if token <= self._closed.get(unit, 0):
             return []  # overtaken by its own revocation
-        self._held[unit] = _Held(token)
+        self._held[unit] = HeldUnit(token)
         install = Install(self.borrower, unit, token, message.progress, self.token)
         return [install, self._report_all([unit])]
 
@@ -327,7 +247,7 @@ class Borrower:
             self._finished(unit, token),
         ]
 
-    def _check_unit_token(self, message: Message, token: int, held: _Held) -> None:
+    def _check_unit_token(self, message: Message, token: int, held: HeldUnit) -> None:
         if token < held.token:
             raise self._stale(message, f"has the unit token {token}, not {held.token}")
         if token > held.token:
@@ -339,7 +259,7 @@ class Borrower:
             _, sent_ms = self._sent.popleft()
             self._alive_ms = max(self._alive_ms, sent_ms)
             self._ping_due_ms = max(self._ping_due_ms, sent_ms + self.settings.ping_ms)
-        for unit in self._units_in.pop(message.report, ()):
+        for unit in self._index.confirmed(message.report):
             held = self._held.get(unit)
             if held is not None and (acked := held.confirm(message.report)):
                 effects.append(Confirmed(self.borrower, unit, held.token, acked))
@@ -380,7 +300,7 @@ class Borrower:
         }
         self._reports += 1
         held.reports[self._reports] = acked
-        self._note_report(self._reports, unit)
+        self._index.note(self._reports, unit, self._held)
         if not final:
             report = UnitReport(unit, held.token, acked, attempts, answered)
             return [self._tell_progress(self._reports, (report,))]
@@ -507,18 +427,8 @@ class Borrower:
             reports.append(UnitReport(unit, held.token, acked, attempts, final=final))
             if held.reports or held.final:
                 held.reports[number] = None
-                self._note_report(number, unit)
+                self._index.note(number, unit, self._held)
         return tuple(reports)
-
-    def _note_report(self, number: int, unit: Unit) -> None:
-        """Remember which units a confirmation will concern; a member may have thousands."""
-        if len(self._units_in) > self._units_in_max:
-            # Reports that were lost are covered by later ones, and never confirmed themselves.
-            live = {n for held in self._held.values() for n in held.reports}
-            self._units_in = {n: units for n, units in self._units_in.items() if n in live}
-            # What is left may be nearly all: the next look is due when it has doubled.
-            self._units_in_max = max(REPORTS_KEPT, 2 * len(self._units_in))
-        self._units_in.setdefault(number, []).append(unit)
 
     def _report(self, units: tuple[UnitReport, ...]) -> Effect:
         self._reports += 1
@@ -569,7 +479,7 @@ class Borrower:
         self.status = TRANSITIONS[self.status, cause]
 
     @staticmethod
-    def _move_unit(held: _Held, cause: str) -> None:
+    def _move_unit(held: HeldUnit, cause: str) -> None:
         held.status = UNIT_TRANSITIONS[held.status, cause]
 
     def _unexpected(self, message: Message, why: str) -> UnexpectedMessageError:

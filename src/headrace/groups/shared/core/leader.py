@@ -28,8 +28,7 @@ token from the next grant on.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, KeysView, Sequence
+from collections.abc import Iterable, Sequence
 
 from headrace.errors import (
     DeposedError,
@@ -41,7 +40,8 @@ from headrace.groups.progress import Progress
 from headrace.groups.progress.ranges import OFFSET_MAX
 from headrace.groups.shared.core.assignment import FREE, GRANTING, AssignmentStatus, UnitState
 from headrace.groups.shared.core.gathering import Gathering
-from headrace.groups.shared.core.holdings import LOADED, Holdings, Member, MemberView
+from headrace.groups.shared.core.holdings import LOADED, Holdings, Member
+from headrace.groups.shared.core.leader_view import LeaderView
 from headrace.groups.shared.core.ledger import Ledger
 from headrace.groups.shared.core.messages import (
     NO_TOKEN,
@@ -60,7 +60,6 @@ from headrace.groups.shared.core.messages import (
 )
 from headrace.groups.shared.core.pace import Pace
 from headrace.groups.shared.core.records import (
-    Decision,
     Gather,
     LeaderEffect,
     Listing,
@@ -73,7 +72,7 @@ from headrace.groups.shared.core.records import (
 from headrace.groups.shared.core.settings import Balance, LeaderSettings
 
 
-class Leader:
+class Leader(LeaderView):
     """The state machine that leads one group, for as long as it holds the lease."""
 
     def __init__(
@@ -94,8 +93,8 @@ class Leader:
         self.token = token
         self.settings = settings
         self.deposed = False
-        self._ledger = Ledger(token)
-        self._holdings = Holdings(group, token, settings, self._ledger)
+        ledger = Ledger(token)
+        super().__init__(Holdings(group, token, settings, ledger), ledger)
         self._gathering = Gathering(pace or Pace())
         self._revision = -1
         self._list_due_ms = now_ms
@@ -107,69 +106,15 @@ class Leader:
         for row in stored:
             self._holdings.restore(row)
 
-    # --- what it knows ---
-
-    @property
-    def decisions(self) -> deque[Decision]:
-        """The latest decisions, with their reasons."""
-        return self._holdings.decisions
-
-    @property
-    def borrowers(self) -> dict[str, tuple[Unit, ...]]:
-        """The borrowers and their units."""
-        return {name: tuple(member.units) for name, member in self._holdings.members.items()}
-
-    @property
-    def present(self) -> KeysView[str]:
-        """The names of the borrowers."""
-        return self._holdings.members.keys()
-
-    def shares(self, now_ms: int) -> dict[str, int]:
-        """How many units each borrower has or is being granted, of those that may have any."""
-        holdings = self._holdings
-        return {
-            name: member.load
-            for name, member in holdings.members.items()
-            if holdings.may_own(member, now_ms)
-        }
-
-    def members(self, now_ms: int) -> tuple[MemberView, ...]:
-        """Every borrower, with what it has and what it should have."""
-        return self._holdings.views(now_ms)
-
-    def note(self, what: str, unit: Unit, reason: str, now_ms: int) -> None:
-        """Remember something that the runtime has done for the group."""
-        self._holdings.decide(now_ms, what, unit, None, reason)
-
     @property
     def unstored(self) -> bool:
         """Whether something was reported or noted that is in no commit yet."""
-        return self._ledger.noted or bool(self._gathering.kept)
+        return super().unstored or bool(self._gathering.kept)
 
     @property
     def gathering(self) -> bool:
         """Whether the next commit waits for more reports."""
         return self._gathering.on
-
-    def progress_of(self, unit: Unit) -> Progress:
-        """How far the group has come in a unit, as far as this leader knows."""
-        state = self._holdings.units[unit]
-        return Progress.of(state.acked, state.attempts)
-
-    def assignment_of(self, unit: Unit) -> tuple[AssignmentStatus, str]:
-        """The status of a unit's assignment, and to whom."""
-        state = self._holdings.units[unit]
-        return state.status, state.borrower
-
-    @property
-    def units(self) -> dict[Unit, UnitState]:
-        """Every unit of the group that is known; to be looked at, not changed."""
-        return self._holdings.units
-
-    @property
-    def unbalanced(self) -> bool:
-        """Whether ``balance`` has something to do."""
-        return self._holdings.unbalanced
 
     def snapshot(self) -> tuple[object, ...]:
         """Everything that decides what it will do, as comparable values; not its pace, which
@@ -189,6 +134,10 @@ class Leader:
             self._configured_ms,
             self._heartbeat_due_ms,
         )
+
+    def note(self, what: str, unit: Unit, reason: str, now_ms: int) -> None:
+        """Remember something that the runtime has done for the group."""
+        self._holdings.decide(now_ms, what, unit, None, reason)
 
     # --- messages ---
 

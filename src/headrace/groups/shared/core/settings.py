@@ -30,8 +30,10 @@ class InvalidSharedSettingsError(InvalidInputError):
 def _check_positive(settings: msgspec.Struct, names: tuple[str, ...]) -> None:
     for name in names:
         value = getattr(settings, name)
-        if not 1 <= value <= 86_400_000:
-            raise InvalidSharedSettingsError(f"{name} is {value}; it must be 1 to 86400000")
+        if type(value) is not int or not 1 <= value <= 86_400_000:
+            raise InvalidSharedSettingsError(
+                f"{name} is {value!r}; it must be an integer, 1 to 86400000"
+            )
 
 
 class BorrowerSettings(msgspec.Struct, frozen=True):

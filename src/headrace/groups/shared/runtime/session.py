@@ -191,7 +191,7 @@ class Session:
         What is in flight is delivered again elsewhere; with `grace_s` its answers are waited for,
         that long at most.
         """
-        if self._closed or self._peer is None:
+        if self._closed or self._peer is None or self._host.is_forked:
             self._closed = True
             return
         self._closed = True
@@ -348,8 +348,6 @@ class Session:
         if text in self._private:
             private = self._private[text]
             await private.leave(DRAIN_S)
-            for unit in list(private.units.values()):
-                private.drop(unit)
             await private.close()
             del self._private[text]
         elif text in self._borrowing.subscriptions:

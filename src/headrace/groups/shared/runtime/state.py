@@ -128,15 +128,14 @@ def run_commit(
     """
     leases.check(tx, lease_name(group), commit.token)
     known = [record for record in commit.progress if record.unit in segments]
-    streams_of = {}
-    writes = []
-    for record in known:
-        key = segments[record.unit]
-        streams_of[key.segment_id] = key.stream_id
-        writes.append(write_of(group, key.segment_id, commit.token, record.progress))
-    new = (joining or Joining()).put(tx, writes)
-    for stream_id in {streams_of[segment_id] for segment_id in new}:
-        # A group has rows from the beginning in the streams that there were then.
+    writes = [
+        write_of(group, segments[record.unit].segment_id, commit.token, record.progress)
+        for record in known
+    ]
+    new = set((joining or Joining()).put(tx, writes))
+    keys = [segments[record.unit] for record in known] if new else []
+    for stream_id in {key.stream_id for key in keys if key.segment_id in new}:
+        # The streams that were there when the group was made are subscribed, and have rows.
         progress.subscribe(tx, stream_id, group)
     for record in known:
         if record.finished:

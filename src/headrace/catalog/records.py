@@ -1,0 +1,62 @@
+"""Records of the catalog: checked by type and range before they are stored.
+
+What is stored was read back first, so that no program ever finds what it cannot read.  A record
+that cannot be read all the same (damage, another program) costs an error that names it, and
+nothing else: a list goes on without it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from headrace.catalog.entries import Entry
+from headrace.errors import InvalidInputError, UnreadableRecordError
+
+R = TypeVar("R")
+
+_log = logging.getLogger(__name__)
+
+
+class Records(Generic[R]):
+    """How records of one kind are written and read; ``what`` is how errors name them."""
+
+    def __init__(self, kind: type[R], what: str, remedy: str) -> None:
+        self._what = what
+        self._remedy = remedy
+        # Made here, since the first use of a type by msgspec is not safe in several threads.
+        self._encoder = msgspec.json.Encoder()
+        self._decoder = msgspec.json.Decoder(kind)
+
+    def encode(self, name: str, record: R) -> bytes:
+        """The record as it is stored; an error that names the field if it could not be read."""
+        try:
+            data = self._encoder.encode(record)
+            self._decoder.decode(data)
+        except (msgspec.MsgspecError, TypeError, UnicodeError, OverflowError) as error:
+            raise InvalidInputError(f"{self._what} {name!r}: {error}") from error
+        return data
+
+    def decode(self, name: str, data: bytes) -> R:
+        """A stored record, or an error that names it."""
+        try:
+            return self._decoder.decode(data)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            remedy = self._remedy.format(name=name)
+            raise UnreadableRecordError(
+                f"{self._what} {name!r} cannot be read ({error}); {remedy}", name
+            ) from error
+
+    def readable(self, found: Iterable[Entry]) -> list[R]:
+        """The records of these entries; one that cannot be read is left out, with a warning."""
+        records = []
+        for entry in found:
+            if entry.value is not None:
+                try:
+                    records.append(self.decode(entry.key, entry.value))
+                except UnreadableRecordError as error:
+                    _log.warning("left out: %s", error)
+        return records

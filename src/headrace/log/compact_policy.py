@@ -1,0 +1,97 @@
+"""When batches of a stream are worth a larger file: the policy, kept as an entry per stream."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from headrace.catalog import Catalog, Tx, entries, streams
+from headrace.catalog.streams import Consumed, Groups, Limits, Stream
+from headrace.errors import InvalidConfigError
+
+BUCKET = "compaction"
+"""Policies by the names of their streams."""
+
+PIECES_MAX = 10_000
+"""Batches in one run: the commit replaces them all while appends wait."""
+ROWS_MAX = 8_000_000
+SHARE_OF_LIMIT = 10
+"""A file is no more than this part of what retention keeps, since it is removed only as a whole."""
+
+
+class CompactionPolicy(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """When batches of a stream are worth a larger file."""
+
+    target_bytes: Annotated[int, Meta(ge=1 << 16, le=1 << 30)] = 128 * 1024 * 1024
+    """The size to aim at; batches of half of it are left alone."""
+    min_batches: Annotated[int, Meta(ge=2, le=PIECES_MAX)] = 8
+    """Fewer batches than this are not worth a file, unless they fill half of one."""
+    min_age_s: Annotated[int, Meta(ge=0, le=10**9)] = 60
+    """Batches that were appended later than this are left alone."""
+    span_s: Annotated[int, Meta(ge=1, le=10**9)] = 86_400
+    """What one file holds was appended within this time."""
+
+
+# Made here, since the first use of a type by msgspec is not safe in several threads at once.
+_encode_policy = msgspec.json.Encoder().encode
+_decode_policy = msgspec.json.Decoder(CompactionPolicy).decode
+
+
+def check_policy(policy: CompactionPolicy) -> CompactionPolicy:
+    """The policy, or an error that says what is wrong with it."""
+    try:
+        return _decode_policy(_encode_policy(policy))
+    except (msgspec.ValidationError, TypeError) as error:
+        raise InvalidConfigError(f"compaction policy: {error}") from error
+
+
+def set_policy(catalog: Catalog, stream: str, policy: CompactionPolicy | None) -> None:
+    """Have a stream compacted by whoever supervises; None: no longer."""
+    checked = None if policy is None else check_policy(policy)
+
+    def change(tx: Tx) -> None:
+        streams.require(tx, stream)
+        if checked is None:
+            entries.delete(tx, BUCKET, stream)
+        else:
+            entries.put(tx, BUCKET, stream, _encode_policy(checked))
+
+    catalog.write(change, locks=(entries.lock(BUCKET),))
+
+
+def get_policy(catalog: Catalog, stream: str) -> CompactionPolicy | None:
+    entry = catalog.entries.get(BUCKET, stream)
+    return None if entry is None or entry.value is None else decode_policy(entry.value)
+
+
+def decode_policy(data: bytes) -> CompactionPolicy:
+    try:
+        return _decode_policy(data)
+    except msgspec.DecodeError as error:
+        raise InvalidConfigError(f"compaction policy: {error}") from error
+
+
+def within_retention(policy: CompactionPolicy, stream: Stream) -> tuple[CompactionPolicy, int]:
+    """The policy and most events of a file, such that trimming is not much held back by it."""
+    most = Limits()
+    match stream.config.retention:
+        case Limits() as kept:
+            most = kept
+        case Groups(cap=cap):
+            most = cap
+        case Consumed():
+            pass
+    bound = msgspec.structs.replace(
+        policy,
+        target_bytes=_least(policy.target_bytes, most.bytes),
+        span_s=_least(policy.span_s, most.age_s),
+    )
+    return bound, _least(ROWS_MAX, most.events)
+
+
+def _least(wanted: int, limit: int | None) -> int:
+    return wanted if limit is None else max(1, min(wanted, limit // SHARE_OF_LIMIT))

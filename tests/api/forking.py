@@ -1,0 +1,294 @@
+"""Programs that fork while a log is open; each prints what it saw as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import headrace
+import headrace.sync
+from headrace.errors import ForkedError
+from headrace.log.open import open_log
+
+FORK = multiprocessing.get_context("fork")
+EVENTS = 200
+
+
+def show(**seen: Any) -> None:
+    print(json.dumps(seen), flush=True)
+
+
+def in_child(work: Callable[[], Any]) -> Any:
+    """What work returns in a child that is forked off by hand."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            answer = json.dumps(work())
+        except BaseException as error:
+            answer = json.dumps(f"{type(error).__name__}: {error}")
+        os.write(writing, answer.encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as pipe:
+        answer = pipe.read()
+    os.waitpid(pid, 0)
+    return json.loads(answer)
+
+
+def refused(call: Callable[[], Any]) -> str:
+    """How a call ended."""
+    try:
+        call()
+    except ForkedError as error:
+        return str(error)
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
+    return "done"
+
+
+def publish_on(hr: headrace.sync.Headrace, subject: str, count: int = EVENTS) -> int:
+    for number in range(count):
+        hr.publish(subject, b"%d" % number)
+    return count
+
+
+def stored(url: str) -> dict[str, int]:
+    """How many events of each subject are in the log."""
+    found: dict[str, int] = {}
+    with headrace.sync.open(url) as hr:
+        for batch in hr.read("s"):
+            for subject in batch.column("subject").to_pylist():
+                found[subject] = found.get(subject, 0) + 1
+    return found
+
+
+def closing_parent(url: str) -> None:
+    """The parent closes its log, and its child goes on with the one that it has inherited."""
+    told, closed, answers = FORK.Event(), FORK.Event(), FORK.Queue()
+
+    def child() -> None:
+        first = refused(lambda: hr.publish("s.child", b"before"))
+        told.set()
+        closed.wait()
+        answers.put((first, refused(lambda: publish_on(hr, "s.child"))))
+
+    with headrace.sync.open(url) as hr:
+        hr.create_stream("s", ["s.>"])
+        publish_on(hr, "s.parent", 10)
+        process = FORK.Process(target=child)
+        process.start()
+        told.wait()
+    closed.set()
+    first, then = answers.get(timeout=30)
+    process.join()
+    show(first=first, then=then, stored=stored(url))
+
+
+def blocking_calls(url: str) -> None:
+    """Every call of the blocking API, in a child."""
+    with headrace.sync.open(url) as hr:
+        hr.create_stream("s", ["s.>"], partitions=1)
+        hr.groups.create_static("s", "g", max_members=1, members=["m"])
+        publish_on(hr, "s.parent", 3)
+        log, appender = hr.client.log, hr.appender("s")
+        appender.append([headrace.Event(subject="s.parent", value=b"appended")])
+        appender.flush()
+        reading = hr.read("s")
+        next(reading)
+        event = headrace.Event(subject="s.child", value=b"1")
+        with hr.session("one") as session, hr.join("s", "g", "m") as member:
+            delivery = next(iter(member))
+
+            def child() -> dict[str, str]:
+                calls: dict[str, Callable[[], Any]] = {
+                    "publish": lambda: hr.publish("s.child", b"1"),
+                    "append": lambda: hr.append("s", [event]),
+                    "appender": lambda: appender.append([event]),
+                    "flush": appender.flush,
+                    "streams": hr.streams,
+                    "read": lambda: list(hr.read("s")),
+                    "reading": lambda: list(reading),
+                    "session": lambda: hr.session("two").__enter__(),
+                    "subscribe": lambda: session.subscribe("s.>"),
+                    "member": lambda: next(iter(member)),
+                    "ack": delivery.ack,
+                    "groups": lambda: hr.groups.list(),
+                    "shared groups": lambda: hr.shared_groups.list(),
+                    "log": lambda: log.publish(event),
+                    "log read": log.streams,
+                    "wait": lambda: log.catalog.subscribe("x", print),
+                }
+                seen = {name: refused(call) for name, call in calls.items()}
+                hr.__exit__(None, None, None)
+                log.catalog.close()
+                return seen
+
+            seen = in_child(child)
+            delivery.ack()
+    show(seen=seen, stored=stored(url))
+
+
+def asynchronous_calls(url: str) -> None:
+    """Calls of the asynchronous API, in a child with an event loop of its own."""
+
+    async def main() -> None:
+        async with headrace.open(url) as hr:
+            await hr.create_stream("s", ["s.>"], partitions=1)
+            await hr.groups.create_static("s", "g", max_members=1, members=["m"])
+            await hr.publish("s.parent", b"0")
+            await hr.publish("s.parent", b"1")
+            following = hr.read("s", follow=True)
+            await anext(following)
+            async with hr.join("s", "g", "m") as member:
+                delivery = await anext(aiter(member))
+
+                async def call_all() -> dict[str, str]:
+                    calls: dict[str, Callable[[], Any]] = {
+                        "publish": lambda: hr.publish("s.child", b"1"),
+                        "streams": hr.streams,
+                        "read": lambda: anext(hr.read("s")),
+                        "following": lambda: anext(following),
+                        "member": lambda: anext(aiter(member)),
+                        "flush": member.flush,
+                        "ack": delivery.ack,
+                        "session": lambda: hr.session("x").__aenter__(),
+                        "join": lambda: hr.join("s", "g", "m").__aenter__(),
+                    }
+                    seen = {}
+                    for name, call in calls.items():
+                        try:
+                            await asyncio.wait_for(call(), 5)
+                            seen[name] = "done"
+                        except ForkedError as error:
+                            seen[name] = str(error)
+                        except BaseException as error:
+                            seen[name] = f"{type(error).__name__}: {error}"
+                    await asyncio.wait_for(following.close(), 5)
+                    await asyncio.wait_for(member.close(), 5)
+                    await asyncio.wait_for(hr.close(), 5)
+                    return seen
+
+                def child() -> dict[str, str]:
+                    asyncio.set_event_loop(None)
+                    asyncio._set_running_loop(None)
+                    return asyncio.run(call_all())
+
+                seen = in_child(child)
+                await delivery.ack()
+                await hr.publish("s.parent", b"2")
+                await asyncio.wait_for(anext(following), 5)
+        show(seen=seen, stored=await asyncio.to_thread(stored, url))
+
+    asyncio.run(main())
+
+
+def busy_parent(url: str) -> None:
+    """Forks while other threads publish and read; each child refuses, opens one and publishes."""
+    over = threading.Event()
+    published = [0, 0]
+
+    def publish(number: int) -> None:
+        while not over.is_set():
+            hr.publish("s.parent", b"x")
+            published[number] += 1
+
+    def read() -> None:
+        while not over.is_set():
+            hr.client.log.streams()
+
+    def child() -> list[Any]:
+        inherited = refused(lambda: hr.publish("s.child", b"lost"))
+        with headrace.sync.open(url) as own:
+            return [inherited, publish_on(own, "s.child", 5)]
+
+    with headrace.sync.open(url) as hr:
+        hr.create_stream("s", ["s.>"])
+        threads = [threading.Thread(target=publish, args=(n,)) for n in range(2)]
+        threads.append(threading.Thread(target=read))
+        for thread in threads:
+            thread.start()
+        began = time.monotonic()
+        children = [in_child(child) for _ in range(20)]
+        took_s = time.monotonic() - began
+        over.set()
+        for thread in threads:
+            thread.join()
+    show(children=children, published=sum(published), stored=stored(url), took_s=took_s)
+
+
+def prefork(url: str) -> None:
+    """A server that opens its log when it is loaded, and then forks workers with logs of their own.
+
+    The parent closes its log while they publish, and some workers are killed.
+    """
+    ready, go, answers = FORK.Barrier(5), FORK.Event(), FORK.Queue()
+
+    def worker(number: int) -> None:
+        with headrace.sync.open(url) as own:
+            publish_on(own, f"s.{number}", 10)
+            ready.wait(30)
+            go.wait(30)
+            answers.put((number, publish_on(own, f"s.{number}")))
+            answers.close()
+            answers.join_thread()
+            if number % 2:
+                os._exit(9)
+
+    with headrace.sync.open(url) as hr:
+        hr.create_stream("s", ["s.>"])
+        publish_on(hr, "s.parent", 10)
+        workers = [FORK.Process(target=worker, args=(number,)) for number in range(4)]
+        for process in workers:
+            process.start()
+        ready.wait(30)
+        go.set()
+    told = dict(answers.get(timeout=30) for _ in workers)
+    for process in workers:
+        process.join()
+    show(told=told, stored=stored(url))
+
+
+def exiting_child(url: str) -> None:
+    """A child that ends as programs do, with everything that runs at the exit."""
+    with headrace.sync.open(url) as hr:
+        hr.create_stream("s", ["s.>"])
+        following = hr.read("s", follow=True)
+        hr.publish("s.parent", b"1")
+        next(following)
+        pid = os.fork()
+        if pid == 0:
+            sys.exit(0)
+        _, status = os.waitpid(pid, 0)
+        with headrace.sync.open(url) as other:
+            other.publish("s.parent", b"2")
+        began = time.monotonic()
+        batch = next(following)
+        woken_s = time.monotonic() - began
+    show(status=status, rows=batch.num_rows, woken_s=woken_s, stored=stored(url))
+
+
+def in_a_transaction(url: str) -> None:
+    """A fork in the middle of a transaction of its own thread."""
+    log = open_log(url)
+    seen = {}
+
+    def write(tx: Any) -> None:
+        seen["own"] = in_child(lambda: refused(lambda: open_log(url)))
+
+    log.catalog.write(write)
+    log.catalog.entries.put("b", "k", b"v")
+    entry = log.catalog.entries.get("b", "k")
+    log.catalog.close()
+    show(own=seen["own"], kept=entry is not None)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
