@@ -5,9 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import msgspec
-
-from headrace.groups.consumer import UnitAck
 from headrace.groups.shared.core.records import Commit
 from headrace.groups.shared.runtime.borrowing import Borrowing
 from headrace.groups.shared.runtime.leading import Leading
@@ -44,13 +41,6 @@ def _takes_a_failure_for_success(original: Any) -> Any:
     return stored
 
 
-def _takes_time_for_an_answer(original: Any) -> Any:
-    def report(self: Borrowing, ack: UnitAck) -> Any:
-        return original(self, msgspec.structs.replace(ack, refused=True))
-
-    return report
-
-
 PLANTED: tuple[PlantedBug, ...] = (
     PlantedBug(
         "shared-runtime/answered-early",
@@ -69,11 +59,5 @@ PLANTED: tuple[PlantedBug, ...] = (
         "a unit is given back while its events are in the hands of the application",
         partial(patched, Borrowing, "_release", _hands_over_what_is_in_flight),
         by_seeds("shared-runtime", 10, steps=800, faults=frozenset({Fault.SCALE, Fault.FAIL})),
-    ),
-    PlantedBug(
-        "shared-runtime/silence-is-an-answer",
-        "events that come again because their time is over count as refused by the application",
-        partial(patched, Borrowing, "_report", _takes_time_for_an_answer),
-        by_seeds("shared-runtime", 20, steps=400, faults=frozenset({Fault.STALL})),
     ),
 )
