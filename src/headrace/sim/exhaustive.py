@@ -35,9 +35,9 @@ SETUPS: tuple[Setup, ...] = (
     Setup("leader crash", Budget(elections=1, crashes=1, timeouts=1), prologue=3, depth=9),
     Setup("overtaken grant", Budget(repeats=1), connected=0, overtaking=True, depth=9),
     Setup("unsubscribe", Budget(unsubscribes=2, losses=1), prologue=3, depth=9),
-    Setup("gathering", Budget(gathers=2, losses=1, resends=1), prologue=3, depth=10),
-    Setup("gathering, leaders", Budget(gathers=1, elections=1, timeouts=1), prologue=3, depth=9),
-    Setup("settings", Budget(configures=1, elections=1, resends=1), prologue=3, depth=9),
+    Setup("gathering", Budget(gathers=2, losses=1, resends=1), prologue=3, depth=8),
+    Setup("gathering, leaders", Budget(gathers=1, elections=1, timeouts=1), prologue=3, depth=7),
+    Setup("settings", Budget(configures=1, elections=1, resends=1), prologue=3, depth=8),
     Setup("successor", Budget(losses=1, resends=1, repeats=1), chained=True, depth=9),
 )
 

@@ -108,12 +108,13 @@ class Commits:
         runs = [run for run in due if run.gone is None]
         if not runs:
             return
+        acks = []
         for run in runs:
             run.dirty, run.storing = False, True
+            acks.append(UnitAck(run.owned, run.progress(), run.refused))
+            run.refused = False
         self._under_way = self._loop.create_future()
-        self._begin(
-            [UnitAck(run.owned, run.progress()) for run in runs], partial(self._done, due, runs)
-        )
+        self._begin(acks, partial(self._done, due, runs))
 
     def _begin(self, acks: Sequence[UnitAck], done: Done) -> None:
         try:

@@ -79,6 +79,8 @@ class Run(ABC):
         """There is something to store."""
         self.storing = False
         """A commit of it is under way."""
+        self.refused = False
+        """The application has refused something since the last commit was begun."""
         self.soon_unstored = False
         """There are acks among it that nobody waits for."""
         self.offered = False
@@ -153,7 +155,8 @@ class Run(ABC):
             self.runtime.wake_at(self.dispatcher.wake_at_ms)
 
     def _refused_and_stored(self, outcome: object) -> Awaitable[None]:
-        """The same; waits until it is stored."""
+        """The same, by the application; waits until it is stored."""
+        self.refused = True
         self._refused(outcome)
         if isinstance(outcome, DeadLetter | DyingPiece):
             return self.runtime.buried(self)

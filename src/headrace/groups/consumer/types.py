@@ -92,6 +92,8 @@ class UnitAck(msgspec.Struct, frozen=True):
 
     unit: OwnedUnit
     progress: Progress
+    refused: bool = False
+    """The application itself has refused events; others came again because their time was over."""
 
 
 class UnitEvents(Protocol):

@@ -34,10 +34,7 @@ LEADER_SETTINGS = LeaderSettings(
     bench_ms_max=60_000,
 )
 OPTIONS = ConsumerOptions(
-    # Longer than a leader has patience: whoever answers nothing is found out by the leader.
-    delivery=DeliveryConfig(
-        max_pending=6, ack_wait_ms=10_000, backoff_min_ms=20, backoff_max_ms=500
-    )
+    delivery=DeliveryConfig(max_pending=6, ack_wait_ms=3000, backoff_min_ms=20, backoff_max_ms=500)
 )
 RETRY_S = 0.2
 

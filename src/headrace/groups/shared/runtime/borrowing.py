@@ -281,7 +281,9 @@ class Borrowing(Owner):
         if self._held.get((held.borrower, held.unit)) is held:
             self._tell(held, progress, final=True)
 
-    def _tell(self, held: Held, progress: Progress, *, final: bool) -> Verdict | Report:
+    def _tell(
+        self, held: Held, progress: Progress, *, final: bool = False, answered: bool = False
+    ) -> Verdict | Report:
         """Report what is new; whether it counts, or the report whose fate tells."""
         acked, attempts = held.report(progress)
         if not (acked or attempts or final):
@@ -295,7 +297,7 @@ class Borrowing(Owner):
                 held.token,
                 acked=acked,
                 attempts=attempts,
-                answered=bool(attempts) and not final,
+                answered=answered,
                 final=final,
                 now_ms=self._post.now_ms,
             )
@@ -348,4 +350,4 @@ class Borrowing(Owner):
         held = self._by_name.get(ack.unit.unit)
         if held is None or held.token != ack.unit.token:
             return Verdict.DOES_NOT
-        return self._tell(held, ack.progress, final=False)
+        return self._tell(held, ack.progress, answered=ack.refused)
