@@ -68,7 +68,7 @@ def _is_coroutine_function(handler: Handler) -> bool:
 
 
 async def _outcome(returned: object) -> BaseException | None:
-    """What came of a call that returned: awaited if it can be."""
+    """Await what a handler returned, if it can be; returns what that raised."""
     if not inspect.isawaitable(returned):
         return None
     try:
@@ -78,7 +78,7 @@ async def _outcome(returned: object) -> BaseException | None:
     except asyncio.CancelledError as error:
         if _is_cancelled():
             raise
-        return error  # of something that the handler waited for
+        return error  # something that the handler awaited was cancelled, not this worker
     except BaseException as error:
         return error
     return None

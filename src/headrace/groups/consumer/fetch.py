@@ -74,7 +74,7 @@ class UnitReader:
         return self._cursor.in_file
 
     def next(self, end: int, *, brief: bool = False) -> Fetched | Skipped:
-        """What comes next, below ``end``; as with a cursor, it may have to be ``brief``."""
+        """What comes next, below ``end``; if ``brief``, ``FileAhead`` is raised, no file opened."""
         cursor = self._cursor
         try:
             batch = cursor.next(end, brief=brief)

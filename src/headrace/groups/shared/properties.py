@@ -58,7 +58,7 @@ class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     units: int
     share: int
     benched_ms: int = 0
-    """Left out for so long yet, because it was evicted."""
+    """It was evicted, and gets nothing for this long yet."""
 
     @property
     def why_idle(self) -> str:

@@ -168,7 +168,7 @@ def taken_over(name: str) -> SessionTakenOverError:
 
 
 def touch(tx: Tx, name: str, token: int) -> None:
-    """Still here."""
+    """Heartbeat: renew the lease of whoever runs the session."""
     owned(tx, name, token)
     leases.extend(tx, lease_name(name), token, TTL_MS)
 

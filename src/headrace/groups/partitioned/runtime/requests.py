@@ -86,7 +86,7 @@ class Asked(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The same for a request that is made again."""
+        """Equal for a request that is made again, so that it is queued once."""
         request = self.request
         match request:
             case AcquirePin():

@@ -22,7 +22,7 @@ class Loads:
         self._known: dict[str, tuple[int, int]] = {}
 
     def put(self, reader: str, owned: int, lag_ms: int) -> None:
-        """A reader owns so many segments and is so far behind."""
+        """Set how many segments a reader owns and how far it is behind."""
         self.remove(reader)
         lag_ms = max(self._assumed_ms, lag_ms)
         self._known[reader] = (owned, lag_ms)

@@ -142,7 +142,7 @@ class Reader:
         self._answer_by_ms = now_ms
 
     def detected(self, state: ReaderGroupState, expires_in_ms: int | None, now_ms: int) -> None:
-        """Looked for dead readers; the next lease runs out in so long."""
+        """Dead readers were looked for; the next lease runs out in ``expires_in_ms``."""
         order = list(state.members).index(self.name) if self.name in state.members else 0
         turn_ms = self.settings.detect_spread_ms * order // max(1, len(state.members))
         wait_ms = self.settings.lease_ttl_ms if expires_in_ms is None else expires_in_ms

@@ -9,7 +9,7 @@ Three things make it safe on a network that loses, repeats and reorders:
 
 * *Liveness is counted from the ping that was sent, not from the answer that came.*  An answer may
   have been under way for seconds; the leader has heard nothing newer than that ping.  A report that
-  is confirmed is as good as a ping, so who reports need not ping.
+  is confirmed is as good as a ping, so a borrower that reports need not ping.
 * *A unit's token decides which of two messages about it is late.*  ``closed`` remembers the
   highest token per unit that this borrower is through with, so that a grant overtaken by its own
   revocation is not taken for a new one.
@@ -94,9 +94,9 @@ class Borrower:
         """When each unanswered ping was sent."""
         self._ping_number = 0
         self._sent: deque[tuple[int, int]] = deque()
-        """Reports, and a time that each was not sent before; one for each time that is known."""
+        """(report, time): that report was not sent before that time; one entry per known time."""
         self._clock_ms = now_ms
-        """The last time it was told: not after now."""
+        """The last time that it was given; now is not before it."""
         self._alive_ms = now_ms
         self._ping_due_ms = now_ms
         self._find_due_ms = now_ms
@@ -304,7 +304,7 @@ class Borrower:
         if not final:
             report = UnitReport(unit, held.token, acked, attempts, answered)
             return [self._tell_progress(self._reports, (report,))]
-        # The last word on a unit repeats everything, so that its receipt confirms everything.
+        # A final report repeats all that is unconfirmed, so that its receipt confirms all of it.
         if self.status is Status.UNSUBSCRIBING and self._all_final:
             return [self._say_goodbye()]
         return [self._report_all([unit])]

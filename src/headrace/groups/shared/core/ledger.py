@@ -1,10 +1,10 @@
 """What a leader still has to store, and what it may say once that is durable.
 
 *One commit at a time.*  Whatever is noted while a commit is under way goes into the next.  An idle
-leader therefore stores a report at once, and a busy one as fast as the store allows.  Only where
-very many report does the leader let the next commit wait for more (``gathering.py``), since each
-costs more than what it stores.  A commit is kept as it was until it is answered: sending it again
-changes nothing that the first time did not.
+leader therefore stores a report at once, and a busy one as fast as the store allows.  Only under
+very many reports does the leader delay the next commit (``gathering.py``), since each costs more
+than what it stores.  A commit is kept as it was until it is answered: it is idempotent, so it can
+be sent again.
 """
 
 from __future__ import annotations

@@ -91,16 +91,16 @@ class SessionAcks:
     async def _commit_shared(self, acks: list[UnitAck], sync: bool) -> list[Fenced | None]:
         found = await self.borrowing.commit(acks)
         if sync:
-            # What a leader stores survives a power failure with the next commit that is synced.
+            # A synced commit makes all earlier ones durable, the leader's too.
             await self.make_durable()
         return found
 
     def stage(self, tx: Tx, ack: UnitAck) -> None:
-        """Ack within a transaction, under the claim; a leader joins to it what it knows."""
+        """Ack within a transaction, under the claim; the leader merges what it knows later."""
         self._private.stage(tx, ack)
 
     def locks(self, unit: OwnedUnit) -> list[str]:
-        """What such a transaction depends on."""
+        """The locks that such a transaction needs."""
         return self._private.locks(unit)
 
 
@@ -227,7 +227,7 @@ class Session:
     # --- who runs the session ---
 
     def _listen(self) -> None:
-        """Hear when another process opens the session."""
+        """Be notified when another process opens the session."""
         self._changed = asyncio.Event()
         channel = leases.channel(sessions.lease_name(self.name))
         self._stop_listening = self._host.on_news(channel, self._changed.set)
@@ -252,7 +252,7 @@ class Session:
         )
 
     async def _lose(self, error: SessionTakenOverError) -> None:
-        """Taken over: let go of everything; nothing counts any more."""
+        """The session was taken over: drop everything, no answer counts any more."""
         self._failure = error
         self._consumer.fail(error)
         self._borrowing.fence()
