@@ -91,7 +91,7 @@ class Batch:
         await done
 
     async def extend(self) -> None:
-        """Still at it: the whole waiting time for the answer begins anew."""
+        """Still at it: the time for the answer (``ack_wait_ms``) begins anew."""
         self._check("extend")
         self._run.dispatcher.extend(self._handout.ticket, self._run.now_ms())
 

@@ -118,7 +118,7 @@ async def _work(consumer: Consumer, call: Call) -> None:
         except StopAsyncIteration:
             return
         except (Fenced, DeliveryError) as error:
-            # Work that no longer counts is no reason to stop working on the rest.
+            # A failed answer (timed out, fenced) concerns one event: go on with the rest.
             _log.warning("%s", error)
             continue
         try:

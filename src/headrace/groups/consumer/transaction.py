@@ -96,7 +96,7 @@ class AckTransaction(Output):
                 await run.stored()
 
     async def _commit(self) -> None:
-        """Commit, and tell the delivery what came of it, whoever still waits."""
+        """Commit, and tell the delivery the outcome, even if nobody waits any more."""
         runtime, run = self._runtime, self._run
         ack = UnitAck(run.owned, acked(self._answer.ranges))
         try:
@@ -105,7 +105,7 @@ class AckTransaction(Output):
             outcome = await runtime.host.commit(self._write)
         except AlreadyAckedError as error:
             if (error.lo, error.hi) in self._answer.ranges:
-                self._answer.committed()  # by an earlier transaction, but stored: no redelivery
+                self._answer.committed()  # by another commit, but stored: no redelivery
             else:
                 self._answer.failed()
             raise

@@ -183,7 +183,7 @@ def seek(tx: Tx, group: str, places: Sequence[Place]) -> None:
 
 
 def seek_locks(group: str, units: Iterable[str]) -> list[str]:
-    """What a seek depends on: no ack may be committed between its two halves."""
+    """The locks for :func:`seek`: no ack may be committed between its two halves."""
     return [claims.lock(group, unit) for unit in units]
 
 

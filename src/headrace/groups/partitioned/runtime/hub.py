@@ -81,13 +81,13 @@ _log = logging.getLogger(__name__)
 
 
 class View(msgspec.Struct, frozen=True):
-    """The config of a group as instances see it, and its number in the order of sight."""
+    """The config of a group as instances see it; `number` counts the looks of this hub."""
 
     number: int
     config: GroupConfig | None
-    """By which units are claimed."""
+    """The config by which units are claimed."""
     group: GroupConfig | None = None
-    """As its administrator gave it."""
+    """The config as its administrator gave it."""
     layout: Layout = Layout.SEGMENTS
 
 
@@ -243,7 +243,7 @@ class Hub:
                         joined.feed(ClaimsFreed())
 
     async def _take_away(self, keys: Iterable[str]) -> None:
-        """Let instances hear what a seek has taken from them; otherwise only an ack would tell."""
+        """Tell instances which units a seek has taken, before a refused ack would tell them."""
         held = {joined: joined.held for key in keys for joined in self._by_group[key]}
         units = [unit for each in held.values() for unit in each]
         if units:
@@ -312,7 +312,7 @@ class Hub:
         core = joined.core
         at_ms = core.wake_at_ms if joined in self._joined else None
         if at_ms is not None and core.phase is Phase.PINNED and core.settled:
-            # Nothing is under way but the renewal, which can wait for the others'.
+            # Only the renewal is due: round it up to the next common moment.
             apart = max(1, core.timings.renew_every_ms // RENEWALS_APART)
             at_ms = -(-at_ms // apart) * apart
         timer = self._timers.get(joined)

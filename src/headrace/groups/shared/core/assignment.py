@@ -122,7 +122,7 @@ class UnitState:
         return mine and self.status is not AssignmentStatus.FREE
 
     def add(self, progress: Progress) -> None:
-        """Take in what is stored: acks may have been stored without the leader's knowing."""
+        """Merge stored progress: transactions store acks that the leader does not know of."""
         self.acked.merge(progress.acked())
         for offset, count in progress.attempts:
             if offset not in self.acked:

@@ -329,7 +329,7 @@ class Borrower:
         raise self._bad_call("it is unsubscribed already")
 
     def on_disconnect(self) -> list[Effect]:
-        """The session closes now: last progress to the leader, and out."""
+        """The session closes now: send the last progress to the leader, and end."""
         if self.status is Status.GONE:
             raise self._bad_call("it is gone already")
         last = self._leave_unconnected() if not self.leader else self._say_goodbye()
@@ -344,7 +344,7 @@ class Borrower:
     # --- time ---
 
     def on_cut(self, now_ms: int) -> None:
-        """The way to the leader ended, and what was on it may be lost: say it again at once."""
+        """The connection to the leader broke: send again at once what may be lost."""
         self._ping_due_ms = self._resend_due_ms = now_ms
 
     def tick(self, now_ms: int) -> list[Effect]:

@@ -341,7 +341,7 @@ class Leader(LeaderView):
                 state.claimed = True
                 state.add(stored[claim.unit])
                 if state.consumed:
-                    # Its last events were acked in transactions that nobody told us of.
+                    # Its last events were acked in transactions that were not reported.
                     self._ledger.save(state)
                 effects += holdings.grant(state, now_ms)
         for unit, token in done.finals:
@@ -382,7 +382,7 @@ class Leader(LeaderView):
     # --- time ---
 
     def tick(self, now_ms: int) -> list[LeaderEffect]:
-        """Do what is due: heartbeat, listing, resends, and the end of patience."""
+        """Do what is due: lease renewal, listing, resends, timeouts."""
         self._check_leading()
         if now_ms - self._lease_ok_ms >= self._lease_ttl_ms:
             return self._step_down("the lease has run out")
@@ -415,13 +415,13 @@ class Leader(LeaderView):
             self._holdings.drop(member, "silent", now_ms)
 
     def drop_silent(self, borrower: str, now_ms: int) -> list[LeaderEffect]:
-        """A borrower is known to be dead; what its timeout would find out."""
+        """A borrower is known to be dead: act as on its timeout."""
         self._check_leading()
         self._holdings.drop(self._member(borrower), "silent", now_ms)
         return self._settle(now_ms)
 
     def resend(self, unit: Unit, now_ms: int) -> list[LeaderEffect]:
-        """Say again what a unit's assignment has to say, if it is in transition."""
+        """Send again the grant or revocation of a unit, if it is in transition."""
         self._check_leading()
         return self._holdings.resend(self._holdings.units[unit], now_ms)
 

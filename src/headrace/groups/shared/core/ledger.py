@@ -40,7 +40,7 @@ class Ledger:
         self._commits = 0
 
     def snapshot(self) -> tuple[object, ...]:
-        """Everything in it as comparable values; numbers of commits mean nothing."""
+        """Everything in it as comparable values, without the numbers of commits."""
         entry = self._under_way
         return (
             tuple(self._progress),
@@ -59,7 +59,7 @@ class Ledger:
     # --- noting ---
 
     def save(self, state: UnitState) -> None:
-        """The progress of a unit is to be stored, as it will be when the commit is made."""
+        """Store a unit's progress with the next commit, as it is by then."""
         self._progress[state.unit] = state
 
     def claim(self, state: UnitState) -> None:

@@ -41,7 +41,7 @@ class Look(msgspec.Struct, frozen=True):
 
     streams: dict[int, str]
     sums: dict[int, Sums]
-    """Of the streams that were read; in the others nothing is new."""
+    """Of the streams whose segments were read; in the others nothing is new."""
     places: dict[Unit, Place]
     predecessors: dict[Unit, tuple[Unit, ...]]
 

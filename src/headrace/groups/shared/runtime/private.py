@@ -126,7 +126,7 @@ class Private(Owner):
         return owned
 
     def _lose(self, fenced: Fenced) -> None:
-        """Somebody has taken a unit away (a seek, too); it is claimed anew if it is still ours."""
+        """A unit was taken away, perhaps by a seek; it is claimed anew if the session is ours."""
         unit = self.units.get(fenced.unit)
         if unit is not None and unit.token == fenced.token:
             self.drop(unit, fenced)

@@ -186,10 +186,9 @@ class Session:
         await self.close()
 
     async def close(self, *, grace_s: float = 0.0) -> None:
-        """Store what was acked, say good-bye, and give everything back.
+        """Store what was acked, disconnect from the leaders, and give everything back.
 
-        What is in flight is delivered again elsewhere; with `grace_s` its answers are waited for,
-        that long at most.
+        What is in flight is delivered again elsewhere; its answers are waited for up to `grace_s`.
         """
         if self._closed or self._peer is None or self._host.is_forked:
             self._closed = True

@@ -102,7 +102,7 @@ def parts(commit: Commit, units_max: int = LOCKS_MAX) -> Iterator[Commit]:
 
 
 def locks(group: str, commit: Commit) -> tuple[str, ...]:
-    """What a commit depends on."""
+    """The locks for :func:`run_commit`."""
     units = {r.unit for r in commit.progress} | {r.unit for r in commit.claims}
     names = [claims.lock(group, claim_unit(group, unit)) for unit in units]
     if commit.forget or any(record.finished for record in commit.progress):
@@ -170,7 +170,7 @@ def seek(tx: Tx, group: str, places: Mapping[Unit, tuple[int, Progress]]) -> Non
 
 
 def seek_locks(group: str, units: Iterable[Unit]) -> tuple[str, ...]:
-    """What a seek depends on."""
+    """The locks for :func:`seek`."""
     names = store.seek_locks(group, [claim_unit(group, unit) for unit in units])
     finished = entries.lock(starts.finished_bucket(group))
     return (leases.lock(lease_name(group)), finished, *names)
