@@ -94,7 +94,7 @@ class Joining:
                 group = write.group
                 tx.notify(stored.channel(group))
         if quick and stored.replace(tx, quick) != len(quick):
-            rest = list(writes)  # of some of them, somebody else has written the row
+            rest = list(writes)  # somebody else has changed a row: read and join all
         return self._join(tx, rest) if rest else []
 
     def put_if_mine(
@@ -127,7 +127,7 @@ class Joining:
                     if joined == write.progress:
                         rows.append(write)
                         continue
-                    # It holds what this owner does not know: its next write must join as well.
+                    # The row holds what this owner does not know: its next write must join as well.
                     self._last.pop((group, at), None)
                     row = _row(group, at, joined)
                     if row.state != found.state:

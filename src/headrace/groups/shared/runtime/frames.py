@@ -1,4 +1,4 @@
-"""Frames between processes: a MessagePack array of messages, checked in full before any is used."""
+"""Frames between processes: MessagePack arrays of messages, validated whole before any is used."""
 
 from __future__ import annotations
 
