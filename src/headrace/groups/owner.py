@@ -21,8 +21,8 @@ leader has granted something, somebody made a stream.  At such a moment a policy
 (``follow``).  Looks are made one at a time, and one that failed is made again.
 
 *The end.*  ``leave`` opens and hands out nothing more, and waits a while for answers; ``close``
-drops what is left.  In between, who leaves in peace lets the consumer store the last answers: acks
-on their way would be told that they do not count, though they do.
+drops what is left.  For a clean end, let the consumer store the last answers in between: else
+``close`` refuses acks whose commit is under way, though they count.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Owner:
     """Owns units in a consumer; what a kind of group decides and hears is in its subclass."""
 
     look_every_s: float | None = None
-    """A look is due so long after the last one, whatever happens."""
+    """A look is due this long after the last one, even if nothing asks for it."""
     retry_s = 0.2
-    """A look that failed is made again after so long."""
+    """A look that failed is made again after this time."""
 
     def __init__(self, host: Host, consumer: UnitSink) -> None:
         self._host = host
@@ -154,7 +154,7 @@ class Owner:
         return ()
 
     def pause_s(self, cost_s: float) -> float:  # noqa: ARG002
-        """How long to wait after a look that took so long."""
+        """How long to wait after a look that took ``cost_s``."""
         return 0.0
 
     def follow(self) -> None:
@@ -206,7 +206,7 @@ class Owner:
     # -- the end --------------------------------------------------------------------------
 
     async def leave(self, grace_s: float) -> None:
-        """Open and hand out nothing more; wait so long for the answers to what is in flight."""
+        """Open and hand out nothing more; wait up to ``grace_s`` for answers in flight."""
         self.stop()
         self.drain(self.units.values())
         await asyncio.sleep(0)  # what is at rest is given back by then

@@ -1,4 +1,4 @@
-"""Acks in the catalog: each commit checks the claims of its units, and joins what they know."""
+"""Acks in the catalog: each commit checks the claims of its units, and merges their progress."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class CatalogAcks:
         return [claims.lock(unit.group, unit.unit)]
 
     async def commit(self, acks: Sequence[UnitAck], *, sync: bool) -> list[Fenced | None]:
-        """The same as :meth:`begin`; waits for the results."""
+        """Store progress under the claims of its units; waits for the results."""
         return await told(partial(self.begin, acks, sync=sync))
 
     def begin(self, acks: Sequence[UnitAck], done: Done, *, sync: bool) -> None:
-        """Store progress under the claims of its units; ``done(results, error)`` is told."""
+        """Store progress under the claims of its units, then call ``done(results, error)``."""
         writes = [_write(ack) for ack in acks]
         units = [ack.unit.unit for ack in acks]
 
@@ -56,7 +56,7 @@ def _write(ack: UnitAck) -> Write:
 
 
 async def told(begin: Callable[[Done], None]) -> list[Fenced | None]:
-    """Begin a commit, and wait for what it tells."""
+    """Begin a commit that takes a callback, and wait for its results."""
     found: asyncio.Future[list[Fenced | None]] = asyncio.get_running_loop().create_future()
 
     def tell(results: list[Fenced | None], error: BaseException | None) -> None:
@@ -72,7 +72,7 @@ async def told(begin: Callable[[Done], None]) -> list[Fenced | None]:
 
 
 def tell_after(host: Host, work: Coroutine[Any, Any, list[Fenced | None]], done: Done) -> None:
-    """Run a commit as a task, and tell how it went."""
+    """Run a commit as a task, and call ``done`` with its results or its error."""
 
     def tell(task: asyncio.Future[list[Fenced | None]]) -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()

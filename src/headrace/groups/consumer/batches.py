@@ -91,7 +91,7 @@ class Batch:
         await done
 
     async def extend(self) -> None:
-        """Still at it: the whole waiting time for the answer begins anew."""
+        """Still at it: the time for the answer (``ack_wait_ms``) begins anew."""
         self._check("extend")
         self._run.dispatcher.extend(self._handout.ticket, self._run.now_ms())
 
@@ -146,7 +146,7 @@ class BatchRun(Run):
         return self.dispatcher.ready or (bool(self.ahead) and self.dispatcher.empty)
 
     def fetched(self, found: Fetched | Skipped) -> None:
-        """Cut what was read into batches; to read so little at a time would cost more."""
+        """Cut what was read into batches: large reads are cheaper than one read per batch."""
         step = self.runtime.options.batch_events_max
         if isinstance(found, Skipped) or found.rows <= step:
             super().fetched(found)

@@ -4,8 +4,8 @@ Each commit stores everything that its units know at that moment, so a commit th
 good by any later one.  Acks that nobody waits for gather for a moment; one that somebody waits for
 takes all of them along.
 
-The steps are callbacks and not a task: who acks one event at a time waits for every turn of the
-event loop.
+The steps are callbacks, not a task: an application that acks one event at a time waits for every
+turn of the event loop that a commit takes.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Commits:
             waiter.result()
 
     def forget(self, run: Run, why: HeadraceError) -> None:
-        """The run is gone: who waits for it waits in vain."""
+        """The run is gone: whoever waits for it gets ``why`` raised."""
         for waiter in self._due.pop(run, ()):
             _raise_in(waiter, why)
 
@@ -101,7 +101,7 @@ class Commits:
     def _commit(self) -> None:
         self._settle()
         if self._under_way is not None:
-            return  # begun by a paused unit with the last acks that were settled
+            return  # settling the last acks of a paused unit has begun a commit
         self.stop()
         due, self._due = self._due, {}
         self._urgent = False
@@ -147,7 +147,7 @@ class Commits:
             self._commit()
 
     def _broken(self, due: Waiters, error: Exception) -> None:
-        """Nothing is known to be stored; whoever waits is told, and it is tried again."""
+        """A commit failed: raise that in whoever waits, and try again later."""
         told = False
         for run, waiters in due.items():
             for waiter in waiters:
@@ -159,17 +159,17 @@ class Commits:
 
 
 def _stopped(error: BaseException) -> Exception:
-    """A commit that was stopped is one that failed: whoever waits must not be stopped by it."""
+    """A cancelled commit counts as a failed one, so that it does not cancel whoever waits."""
     if isinstance(error, Exception):
         return error
     return CatalogUnavailableError(f"the commit of acks was stopped: {error!r}")
 
 
 def _raise_in(waiter: asyncio.Future[None], error: Exception) -> bool:
-    """Let whoever waits raise an error of their own; false if nobody does."""
+    """Raise the error in whoever waits; false if nobody does."""
     if waiter.done():
         return False
-    if isinstance(error, Fenced):  # a traceback belongs to one exception
+    if isinstance(error, Fenced):  # each needs a traceback of its own
         error = Fenced(error.group, error.unit, error.token, error.current)
     waiter.set_exception(error)
     waiter.exception()  # a waiter that went away is not worth a warning

@@ -68,7 +68,7 @@ def _is_coroutine_function(handler: Handler) -> bool:
 
 
 async def _outcome(returned: object) -> BaseException | None:
-    """What came of a call that returned: awaited if it can be."""
+    """Await what a handler returned, if it can be; returns what that raised."""
     if not inspect.isawaitable(returned):
         return None
     try:
@@ -78,7 +78,7 @@ async def _outcome(returned: object) -> BaseException | None:
     except asyncio.CancelledError as error:
         if _is_cancelled():
             raise
-        return error  # of something that the handler waited for
+        return error  # something that the handler awaited was cancelled, not this worker
     except BaseException as error:
         return error
     return None
@@ -118,7 +118,7 @@ async def _work(consumer: Consumer, call: Call) -> None:
         except StopAsyncIteration:
             return
         except (Fenced, DeliveryError) as error:
-            # Work that no longer counts is no reason to stop working on the rest.
+            # A failed answer (timed out, fenced) concerns one event: go on with the rest.
             _log.warning("%s", error)
             continue
         try:

@@ -14,8 +14,8 @@ run *hungry*, what is fetched makes it *offered*, and an application that finds 
 takes a block from the runs on offer.  So an idle consumer costs nothing, and a busy one does most
 of its work once per block of events and not once per event.
 
-*Bounds.*  Fetching stops when the bytes held, fetched ahead or in the application's hands, reach
-``prefetch_bytes``; one fetch may go beyond.  Deliveries are bounded by the dispatcher.
+*Back-pressure.*  Fetching stops when the bytes held, fetched ahead or in the application's hands,
+reach ``prefetch_bytes``; one fetch may go beyond.  Deliveries are bounded by the dispatcher.
 
 This module is the application's side; ``units`` is the owner's.
 """
@@ -34,7 +34,7 @@ from headrace.groups.consumer.units import Units
 
 BLOCK_EVENTS = 512
 SHARE_EVENTS = 64
-"""Events taken at a time, and what each unit may give of them at least."""
+"""Events taken from all units at a time, and the smallest quota of one unit among them."""
 
 
 class Consumer(Units):
@@ -59,7 +59,7 @@ class Consumer(Units):
                 self._fill()
                 self._at_a_stretch += len(self._at_hand)
                 if self._at_a_stretch > BLOCK_EVENTS:
-                    # A loop that finds events at hand never waits: others get their turn here.
+                    # `async for` over events at hand never yields to the event loop: do it here.
                     self._at_a_stretch = 0
                     await asyncio.sleep(0)
                     self._check()
@@ -68,7 +68,7 @@ class Consumer(Units):
             await self._wait()
 
     def batches(self) -> AsyncIterator[Batch]:
-        """The same events as Arrow record batches, answered as a whole::
+        """The events as Arrow record batches, each answered as a whole::
 
         async for batch in consumer.batches():
             work(batch.data)
@@ -87,7 +87,7 @@ class Consumer(Units):
             await self._wait()
 
     def _check(self) -> None:
-        """Raise what has gone wrong, or that this is the end."""
+        """Raise a failure that was noted, or ``StopAsyncIteration`` if the consumer is closed."""
         self.host.check_fork()
         if self._ready.failures:
             raise self._ready.failures.popleft()

@@ -35,7 +35,7 @@ MEMBER = "headrace-member"
 
 DETAIL_CHARS_MAX = 1000
 TOLD_MAX = 8
-"""Of many that are stored at once so many are in the decision log; the rest is counted."""
+"""Entries in the decision log per commit at most; further dead letters are only counted."""
 RETRY_S = 0.5
 
 
@@ -123,19 +123,19 @@ class Burials:
         self._tasks: dict[Run, asyncio.Task[None]] = {}
 
     def begin(self, run: Run) -> None:
-        """Store what is dying."""
+        """Start to store the run's dead letters, unless that is under way."""
         if run not in self._tasks:
             task = self._runtime.host.spawn(self._bury_all(run), awaited=True)
             self._tasks[run] = task
             task.add_done_callback(lambda _: self._ended(run))
 
     def wait(self, run: Run) -> Awaitable[None]:
-        """The same, and wait for it; raises when it does not count."""
+        """Store the run's dead letters and wait for it; raises when they do not count."""
         self.begin(run)
         return asyncio.shield(self._tasks[run])
 
     async def close(self, patience_s: float) -> None:
-        """Give what is under way a chance to end, and then end it."""
+        """Wait up to ``patience_s`` for commits under way, then cancel them."""
         tasks = list(self._tasks.values())
         if not tasks:
             return
@@ -171,6 +171,6 @@ class Burials:
         try:
             await bury(self._runtime, run, dying)
         except AlreadyAckedError:
-            # An earlier try was stored after all, of which only the answer was lost.
+            # An earlier try was stored after all; only its answer was lost.
             for part in dying.apart() if len(dying.letters) > 1 else ():
                 await self._bury(run, part)

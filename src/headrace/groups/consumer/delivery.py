@@ -123,7 +123,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         await done
 
     async def extend(self) -> None:
-        """Still at it: the whole waiting time for the answer begins anew."""
+        """Still at it: the time for the answer (``ack_wait_ms``) begins anew."""
         self._check("extend")
         run: EventRun = self._run
         run.extend(self)

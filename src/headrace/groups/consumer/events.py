@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from headrace.groups.consumer.units import Units
 
 ENOUGH_EVENTS = 64
-"""So many make a block; beyond that, nothing is fed just to find more."""
+"""A take that has found this many feeds no further events to find more."""
 FEED_EVENTS = 1024
-"""So many are made into deliveries at a time: what a column costs is spread over them."""
+"""Rows converted to deliveries at a time, to spread the fixed cost per column."""
 HOLES_DELAY_MS = 200
-"""Progress over events that were not for this group is not urgent."""
+"""Delay of a commit that only passes over events filtered out: it is not urgent."""
 
 
 class EventRun(Run):
@@ -72,7 +72,7 @@ class EventRun(Run):
         """Up to ``room`` deliveries, fed from what was fetched as far as needed."""
         dispatcher = self.dispatcher
         found: list[Delivery] = []
-        # With few keys most of what is fed waits for its key: no more of it than needed.
+        # With few keys most of what is fed is parked behind its key: feed no more than needed.
         enough = min(room, ENOUGH_EVENTS)
         while room > 0:
             if self.ahead and len(found) < enough and dispatcher.walkable < enough:
@@ -93,7 +93,7 @@ class EventRun(Run):
         return found
 
     def _renumber(self, found: list[Delivery], start: int, attempts: list[int]) -> None:
-        """Deliveries that come again are new ones: who holds the old ones holds nothing."""
+        """A redelivery is a new object: answers to the old one are refused."""
         for at, attempt in enumerate(attempts, start):
             if attempt != 1:
                 again = msgspec.structs.replace(found[at], attempt=attempt, _answer="")

@@ -74,7 +74,10 @@ class UnitReader:
         return self._cursor.in_file
 
     def next(self, end: int, *, brief: bool = False) -> Fetched | Skipped:
-        """What comes next, below ``end``; as with a cursor, it may have to be ``brief``."""
+        """What comes next, below ``end``.
+
+        If ``brief``, it raises ``FileAhead`` instead of opening a file.
+        """
         cursor = self._cursor
         try:
             batch = cursor.next(end, brief=brief)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from headrace.subjects import match_array, parse_filter
 
 FEW = 2
-"""So many filters are quicker one by one."""
+"""Up to this many filters are quicker one by one."""
 
 
 class UnitFilter:

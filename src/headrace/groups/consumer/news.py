@@ -1,8 +1,8 @@
 """News of streams: how far their segments have come, told to whoever consumes them.
 
-All consumers of a process share one look at a stream: an append wakes one callback and costs one
-small query, whether one consumer waits or five hundred, and only those are told whose segments
-moved.  While nothing is appended nothing runs.
+All consumers of a process share one subscription to a stream: an append wakes one callback and
+costs one small query, whether one consumer waits or five hundred, and only those are told whose
+segments moved.  There is no polling: while nothing is appended nothing runs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class StreamNews:
         self._looking = False
         self._again = False
         self._missed = False
-        """There was news while nobody listened: what is known may be old."""
+        """There was news while nobody listened: the heads may be out of date."""
 
     async def open(self) -> Stream:
         """Begin to follow, if nobody does yet."""
@@ -68,7 +68,7 @@ class StreamNews:
         stream = await self._host.in_thread(log.stream, self._name)
         channel = streams.channel(stream.id)
         self._unsubscribe = await self._host.in_thread(self._host.on_news, channel, self.look)
-        # Subscribed first, looked second: nothing falls in between.
+        # Subscribe first, then read: no change is missed in between.
         self._stream = await self._host.in_thread(log.stream, self._name)
         self._known = {s.number: Reach(s.head, s.sealed) for s in self._stream.segments}
         if not self._users:

@@ -6,8 +6,8 @@ whatever the backlog and however many units there are.  A fetch asks for as many
 fit, by the size of those before, and at least for one; what it asks for counts while it is under
 way.
 
-Where ``host/loads.py`` allows it, blobs are read by the event loop itself, a few events where we
-stand and one load at a turn, after whoever has something at hand.  All else is for threads.
+Where ``host/loads.py`` allows it, blobs are read on the event loop: up to ``FEW`` events at once,
+of larger reads one per turn of the loop, so that others run in between.  Threads read the rest.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from headrace.log.cursor import FileAhead
 FETCHES_MAX = 4
 """Reads under way at a time."""
 SCRAPS = 8
-"""A unit with a backlog is read when this part of the bytes is free, and not whenever a few are:
-an application that is slower than the log would be handed scraps between its batches."""
+"""A unit with a backlog is read only when 1/SCRAPS of ``prefetch_bytes`` is free (hysteresis): else
+an application that is slower than the log would get a tiny batch after each it lets go of."""
 FIRST_ROW_BYTES = 8192
-"""What an event is taken to have as long as none was seen, so that the first fetch is no surprise.
+"""The assumed size of an event until one was seen, so that the first fetch is not far too large.
 
-A reader stops at ``READ_BYTES`` in any case, which is all that matters when memory is ample.
+Used only if less than ``READ_BYTES`` is free, since a reader stops there in any case.
 """
 RETRY_S = 0.5
 
@@ -73,7 +73,7 @@ class Prefetch:
         self._hungry.pop(run, None)
 
     def account(self, size_bytes: float) -> None:
-        """So many bytes more, or less, are held."""
+        """The bytes held have changed by this much."""
         self.held_bytes += size_bytes
         if size_bytes < 0 and self._hungry:
             self._pump_soon()
@@ -88,7 +88,7 @@ class Prefetch:
         self.pump(loads=1)
 
     def pump(self, *, loads: int = 0) -> None:
-        """Start as many fetches as may run; up to so many loads may be read where we stand."""
+        """Start as many fetches as may run; up to ``loads`` large ones on the event loop itself."""
         while self._hungry and len(self._tasks) < FETCHES_MAX:
             room = self._options.prefetch_bytes - self.held_bytes - self._asked_bytes
             if room <= 0:
@@ -119,7 +119,7 @@ class Prefetch:
             task.add_done_callback(partial(self._done, asked))
 
     def _scraps(self, room: float) -> bool:
-        """Whether there is little room, and more to come: what is held will be let go of."""
+        """Whether there is little room now, and events are held whose bytes will be freed."""
         return room < self._options.prefetch_bytes / SCRAPS and self.held_bytes > 0
 
     def _rows(self, run: Run, room: float) -> int:
@@ -129,7 +129,7 @@ class Prefetch:
         return max(1, min(int(room / _row_bytes(run)), run.fetch_events_max))
 
     def _read_here(self, run: Run, reader: UnitReader, end: int) -> bool:
-        """Read what is in blobs; false if there is a file to open, for which there is no time."""
+        """Read blobs on the event loop; false if a file must be opened, which takes a thread."""
         try:
             found = self._host.loads.read(partial(reader.next, end, brief=True))
         except FileAhead:
@@ -167,7 +167,7 @@ class Prefetch:
         self.want(run)
 
     def _failed(self, run: Run, error: HeadraceError) -> None:
-        """Say so, and read again in a while."""
+        """Report the failure, and read again in a while."""
         run.fetching = True
         if self._stopped or run.gone is not None:
             return

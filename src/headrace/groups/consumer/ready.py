@@ -1,6 +1,6 @@
 """What stands ready for the application: taken from the runs, and not seen yet.
 
-A failure goes before the events: they are put aside until it has been raised.
+A failure is raised before the next event: the events are put aside until then.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def strip_tokens(subjects: pa.Array, tokens: int) -> pa.Array:
     if not skip.size:
         return subjects
     if skip.min() == skip.max():
-        # Code units are bytes here: the tokens that are cut off are all equally long.
+        # All prefixes have the same number of bytes; if they are equal, so is their length in text.
         same = pc.starts_with(subjects, subjects[0].as_py().encode()[: skip[0]].decode())
         if pc.all(same).as_py():
             return pc.utf8_slice_codeunits(subjects, len(_prefix(subjects, int(skip[0]))))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headrace.groups.consumer.units import Units
 
 AHEAD_MAX = 2
-"""Fetched parts that wait in a unit; more than this is read only for units that have none."""
+"""Fetched parts that a unit may have waiting; with this many it is not hungry."""
 
 
 class Dying(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class Dying(msgspec.Struct, frozen=True):
     letters: list[Event]
     ranges: list[tuple[int, int]]
     confirm: Callable[[], None]
-    """They are stored."""
+    """To be called when they are stored."""
 
     def apart(self) -> list[Dying]:
         """Each of them alone."""
@@ -55,7 +55,7 @@ class Run(ABC):
     """What runs of events and of batches share: reading ahead, and the end."""
 
     dispatcher: Dispatcher | BatchDispatcher
-    """The core."""
+    """The core: decides what may be handed out."""
 
     def __init__(self, runtime: Units, owned: OwnedUnit, owner: UnitEvents) -> None:
         self.runtime = runtime
@@ -82,12 +82,12 @@ class Run(ABC):
         self.refused = False
         """The application has refused something since the last commit was begun."""
         self.soon_unstored = False
-        """There are acks among it that nobody waits for."""
+        """Some of what is to be stored are acks that nobody waits for (``ack_soon``)."""
         self.offered = False
         self.ahead: deque[Fetched | Skipped] = deque()
         self.held_bytes = 0.0
         self.row_bytes = 0.0
-        """What an event of this unit takes, as far as is known."""
+        """The size of an event of this unit, as seen so far."""
 
     # -- what the two kinds do differently ----------------------------------------------
 
@@ -107,7 +107,7 @@ class Run(ABC):
 
     @abstractmethod
     def tick(self, now: int, unseen: list[int]) -> list[Stalled]:
-        """Expire what was not answered in time; what waits to be ``unseen`` has time still."""
+        """Expire what was not answered in time; what is still ``unseen`` does not expire."""
 
     @abstractmethod
     def recall(self, unseen: list[int]) -> None:
@@ -135,7 +135,7 @@ class Run(ABC):
 
     @property
     def wake_at_ms(self) -> int | None:
-        """When time matters next."""
+        """When ``tick`` has something to do."""
         return self.dispatcher.wake_at_ms
 
     def progress(self) -> Progress:
@@ -147,7 +147,7 @@ class Run(ABC):
         self.dispatcher.fence(fenced)
 
     def _refused(self, outcome: object) -> None:
-        """Something comes again, or dies."""
+        """A refusal is to be stored; ``outcome`` is a retry or a dead letter."""
         self.runtime.changed(self, delay_ms=self.runtime.options.ack_delay_ms)
         if isinstance(outcome, DeadLetter | DyingPiece):
             self.runtime.bury(self)
@@ -155,7 +155,7 @@ class Run(ABC):
             self.runtime.wake_at(self.dispatcher.wake_at_ms)
 
     def _refused_and_stored(self, outcome: object) -> Awaitable[None]:
-        """The same, by the application; waits until it is stored."""
+        """Note a refusal by the application, and wait until it is stored (or its dead letter is)."""
         self.refused = True
         self._refused(outcome)
         if isinstance(outcome, DeadLetter | DyingPiece):
@@ -230,7 +230,7 @@ class Run(ABC):
         self.drop_ahead()
 
     def reach(self, reach: Reach) -> None:
-        """The segment goes so far by now; the unit may end before."""
+        """The head of the segment has moved; a unit with an ``end`` stops there."""
         end = self.owned.end
         ended = end is not None and reach.head >= end
         self.head = end if end is not None and ended else reach.head
@@ -238,7 +238,7 @@ class Run(ABC):
 
     @property
     def through(self) -> bool:
-        """The segment is sealed, or the unit ends here, and all of it is acked."""
+        """Whether the segment is sealed (or the unit has an end) and all of it is acked."""
         return (
             self.sealed
             and self.reader is not None

@@ -4,7 +4,7 @@ The claim is checked in the same commit, so a fenced owner writes nothing; and w
 already cannot be acked by a transaction again, so an event whose delivery timed out and was
 handed out twice has its output once.  Such a commit is always synced.
 
-A transaction has one outcome, and the group knows it.  Who is cancelled while the commit is under
+A transaction has one outcome, and the group knows it.  A task cancelled while the commit is under
 way does not stop it: the commit goes on, and the delivery counts as in doubt (it neither times out
 nor comes again) until its outcome is there.  Once committed, nothing that comes later is raised as
 if it had not been.
@@ -91,12 +91,12 @@ class AckTransaction(Output):
             raise
         await asyncio.shield(self._runtime.host.spawn(self._commit(), awaited=True))
         if self._runtime.acks.repeats_transactions and run.gone is None:
-            # Whoever else keeps track of acks has heard of it; the commit counts if it has not.
+            # Tell a leader, too, which keeps its own record; the commit counts even if that fails.
             with suppress(HeadraceError):
                 await run.stored()
 
     async def _commit(self) -> None:
-        """Commit, and tell the delivery what came of it, whoever still waits."""
+        """Commit, and tell the delivery the outcome, even if nobody waits any more."""
         runtime, run = self._runtime, self._run
         ack = UnitAck(run.owned, acked(self._answer.ranges))
         try:
@@ -105,7 +105,7 @@ class AckTransaction(Output):
             outcome = await runtime.host.commit(self._write)
         except AlreadyAckedError as error:
             if (error.lo, error.hi) in self._answer.ranges:
-                self._answer.committed()  # not by this one, but stored: it does not come again
+                self._answer.committed()  # by another commit, but stored: no redelivery
             else:
                 self._answer.failed()
             raise

@@ -1,4 +1,4 @@
-"""What a consumer is told and what it tells: its units, its options, and its two outlets."""
+"""The interfaces of a consumer: its units, its options, and what it calls (owner, ack store)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.groups.progress import Progress
 MiB = 1024 * 1024
 
 Done = Callable[[list[Fenced | None], BaseException | None], None]
-"""Hears what became of acks: for each None when it counted, or why it did not; or an error."""
+"""Callback with the results of a commit: per ack None or why it does not count; or an error."""
 
 
 class OwnedUnit(msgspec.Struct, frozen=True, kw_only=True):

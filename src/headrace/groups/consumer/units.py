@@ -50,11 +50,11 @@ from headrace.host.host import Host
 
 RETRY_S = 0.5
 LOOK_MS = 1000
-"""How often time is looked at while something is due that nobody takes."""
+"""The interval of timer ticks while something is due that the application does not take."""
 
 
 class _Waiting:
-    """A unit that was opened before it is known how it is used: by events, or in batches."""
+    """A unit opened before the application has chosen between events and batches."""
 
     __slots__ = ("owner", "paused", "unit")
 
@@ -102,7 +102,7 @@ class Units:
         forks.watch(self)
 
     def forked(self) -> None:
-        """In a forked child: what is at hand is the parent's to hand out."""
+        """In a forked child: drop what stands ready, the parent hands it out."""
         self._ready.clear()
         for run in self._runs.values():
             run.gone = ForkedError()
@@ -119,7 +119,7 @@ class Units:
             self._waiting[unit.unit] = _Waiting(unit, owner)
         else:
             self._begin(self._make(self, unit, owner))
-        if unit.at_end:  # there is no news to wait for
+        if unit.at_end:  # no news of the segment will tell it
             self._loop.call_soon(self._tell_finished, unit, owner)
 
     def pause(self, units: Mapping[str, int]) -> None:
@@ -373,7 +373,7 @@ class Units:
         self.check_end(run)
 
     def account(self, size_bytes: float) -> None:
-        """So many bytes more (or less) are held."""
+        """The bytes held have changed by this much."""
         self._prefetch.account(size_bytes)
 
     def bury(self, run: Run) -> None:
@@ -414,7 +414,7 @@ class Units:
     # -- time ---------------------------------------------------------------------------
 
     def wake_at(self, at_ms: int | None) -> None:
-        """Time matters at this moment."""
+        """A tick is needed at this time, if not before."""
         if at_ms is not None and self._closed is None:
             self._timer.bring_forward_ms(at_ms)
 
@@ -432,7 +432,7 @@ class Units:
                     self.check_end(run)
                 at_ms = run.wake_at_ms
                 if at_ms is not None and at_ms <= now:
-                    # What is due is on offer; other deadlines run on until somebody takes it.
+                    # What is due stays due until it is taken: tick on, for the other deadlines.
                     at_ms = now + self._look_ms
             if at_ms is not None and (soonest is None or at_ms < soonest):
                 soonest = at_ms

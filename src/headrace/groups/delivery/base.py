@@ -1,7 +1,7 @@
 """What the dispatchers of events and of batches share: progress, time, pausing and fencing.
 
-Time is an argument and only moves forward: one that runs backwards stands still, so that deadlines
-keep their order.
+Time is an argument and monotonic: a time before the last one counts as the last one, so that
+deadlines keep their order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class UnitDispatcher:
         progress.check()
         self.config = config
         self._acked = progress.acked()
-        self._attempts = dict(progress.attempts)  # deliveries in vain, of what was refused
+        self._attempts = dict(progress.attempts)  # failed deliveries by offset, of refused events
         self._next_offset = progress.floor
         self._now_ms = 0
         self._silent_since_ms: int | None = None

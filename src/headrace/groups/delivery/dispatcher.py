@@ -18,8 +18,8 @@ is alone costs a dictionary look-up.  A refused event (``refused``) keeps holdin
 is all it takes for it to come again before the next one.
 
 *Dead letters* are two steps: the event is ``dying`` until the owner confirms that the dead
-letter is stored, so a crash in between repeats the step and loses nothing.  ``dying`` is a
-level, not a signal: what it lists is still to be done.
+letter is stored, so a crash in between repeats the step and loses nothing.  ``dying`` is
+level-triggered: it lists what is still to be done, however often it was told.
 
 *Time* is an argument and only moves forward.  All deliveries wait equally long for their
 answer, so the order in which they were handed out (which the dictionary keeps) is the order of

@@ -89,7 +89,7 @@ class KeyOrder:
             self.fill(key)
 
     def release_all(self, keys: Iterable[int]) -> None:
-        """The same for many; a limit of one is spelled out, since this is the hot path."""
+        """Many events are done with; a limit of one has code of its own, as the hot path."""
         if self.limit != 1:
             for key in keys:
                 self.release(key)

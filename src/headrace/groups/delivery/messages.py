@@ -31,12 +31,12 @@ class DeliveryConfig(msgspec.Struct, frozen=True, kw_only=True):
     ack_wait_ms: int = 30_000
     """An event not answered in this time comes again."""
     max_deliveries: int = 0
-    """After so many the event becomes a dead letter; 0: never."""
+    """After this many deliveries the event becomes a dead letter; 0: never."""
     backoff_min_ms: int = 100
     """Wait before the second delivery; it doubles with each further one."""
     backoff_max_ms: int = 60_000
     stall_after_ms: int = 0
-    """A consumer that holds events and answers none for so long has stalled; 0: never."""
+    """A consumer that holds events and answers none for this long has stalled; 0: never."""
     buffer_events_max: int = 16_384
     """Events known but not handed out yet."""
 

@@ -118,7 +118,7 @@ def status(log: Log, stream: str, group: str, kind: GroupKind | None = None) -> 
 
 
 def _of_shares(found: GroupStatus, config: GroupConfig) -> GroupStatus:
-    """The same by partition: who has claimed its share consumes all of its partitions."""
+    """A status by shares, as one by partitions: a claimed share is all of its partitions."""
     assignment = config.assignment()
     members = tuple(
         msgspec.structs.replace(

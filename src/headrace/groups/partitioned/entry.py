@@ -71,7 +71,7 @@ def decode(kind: GroupKind, data: bytes) -> GroupConfig:
 
 
 def locks_of(name: GroupName, kind: GroupKind, source: Stream | None) -> list[str]:
-    """What a change of the group depends on."""
+    """The locks for a change of the group."""
     locks = [name.lock, entries.lock(BUCKETS[kind])]
     if source is not None:
         locks += [streams.LOCK_ALL, streams.lock(source.id)]

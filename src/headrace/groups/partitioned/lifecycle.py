@@ -57,7 +57,7 @@ from headrace.log.read import Place, Query
 from headrace.subjects import overlaps
 
 NUMBERS_TRIED = 100
-"""A stream whose subjects begin with some of the partitions' numbers begins with a low one."""
+"""Partition numbers that are tried against a stream's subjects: if any can match, a low one can."""
 
 
 def create_static(

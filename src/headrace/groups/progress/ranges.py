@@ -213,7 +213,7 @@ class AckedRanges:
 
     @staticmethod
     def encode_floor(floor: int) -> bytes:
-        """The same of everything below a floor, and nothing else."""
+        """What :meth:`encode` gives for a floor without ranges above it."""
         return _encoder.encode((_ENCODING_VERSION, floor, ()))
 
     @classmethod

@@ -39,7 +39,7 @@ class Progress(msgspec.Struct, frozen=True):
     def merge(self, other: Progress) -> Progress:
         """What either of the two knows; of two counts of attempts the higher."""
         if not (self.ranges or other.ranges or self.attempts or other.attempts):
-            return other if other.floor >= self.floor else self  # what most are
+            return other if other.floor >= self.floor else self  # the usual case
         acked = self.acked()
         acked.merge(other.acked())
         attempts = dict(self.attempts)
@@ -50,7 +50,7 @@ class Progress(msgspec.Struct, frozen=True):
     def encode(self) -> bytes:
         """A compact binary record."""
         if not self.ranges and not self.attempts:
-            # What most are, and a leader writes a thousand of them a second.
+            # The usual case: a floor alone.  A leader writes a thousand of them a second.
             return _encoder.encode((_ENCODING_VERSION, AckedRanges.encode_floor(self.floor), ()))
         flat = [number for pair in self.attempts for number in pair]
         return _encoder.encode((_ENCODING_VERSION, self.acked().encode(), flat))

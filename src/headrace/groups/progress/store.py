@@ -15,11 +15,11 @@ kind of writer is stopped by what it checks before it writes: a member, a privat
 a transaction by the claim of the unit, a leader by its lease (``shared.state.seek`` takes it
 away), the round of a job by the place that it was planned from.
 
-*A row that is still what was written last* need not be read.  :class:`Joining` remembers, per row
-and token, what one owner tried to write last.  What an owner knows only grows while its token is
-the same.  So if the row is that, it holds nothing that the next write lacks, and is replaced
-unread; it does not matter whether the commit that is remembered was the one that wrote it.  A new
-token begins with no memory, since a seek may have come in between.
+*Compare and swap* saves reading most rows.  :class:`Joining` remembers, per row and token, what
+one owner tried to write last.  What an owner knows only grows while its token is the same.  So if
+the row still equals that, the next write holds all of it, and replaces it unread; it does not
+matter whether the commit that is remembered was the one that wrote it.  A new token begins with no
+memory, since a seek may have come in between.
 
 Whoever writes tells of it on the group's channel (:func:`headrace.catalog.progress.channel`).
 """
@@ -55,7 +55,7 @@ class Place(NamedTuple):
 
 
 def decode(row: stored.Progress) -> Progress:
-    """A row as the record that it holds; older ones of a floor alone have no state."""
+    """A row as the record that it holds; old rows with a floor alone have no ``state``."""
     return Progress.decode(row.state) if row.state else Progress(row.floor)
 
 
@@ -94,13 +94,13 @@ class Joining:
                 group = write.group
                 tx.notify(stored.channel(group))
         if quick and stored.replace(tx, quick) != len(quick):
-            rest = list(writes)  # of some of them, somebody else has written the row
+            rest = list(writes)  # somebody else has changed a row: read and join all
         return self._join(tx, rest) if rest else []
 
     def put_if_mine(
         self, tx: Tx, writes: Sequence[Write], units: Sequence[str]
     ) -> list[Fenced | None]:
-        """The same under the claims of units; says of each why it does not count, if so."""
+        """Join progress under the claims of units; for each, None or why it does not count."""
         results = [_check(tx, write, unit) for write, unit in zip(writes, units, strict=True)]
         mine = [w for w, fenced in zip(writes, results, strict=True) if fenced is None]
         if mine:
@@ -127,7 +127,7 @@ class Joining:
                     if joined == write.progress:
                         rows.append(write)
                         continue
-                    # It holds what this owner does not know: its next write must join as well.
+                    # The row holds what this owner does not know: its next write must join as well.
                     self._last.pop((group, at), None)
                     row = _row(group, at, joined)
                     if row.state != found.state:
@@ -183,7 +183,7 @@ def seek(tx: Tx, group: str, places: Sequence[Place]) -> None:
 
 
 def seek_locks(group: str, units: Iterable[str]) -> list[str]:
-    """What a seek depends on: no ack may be committed between its two halves."""
+    """The locks for :func:`seek`: no ack may be committed between its two halves."""
     return [claims.lock(group, unit) for unit in units]
 
 

@@ -128,7 +128,7 @@ def explain(info: GroupInfo) -> Explanation:
 
 
 class Groups:
-    """The same for programs without an event loop: each call is one transaction."""
+    """Administration of shared groups, blocking; each call is one transaction."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -276,7 +276,7 @@ class Groups:
 def _in_thread(
     method: Callable[Concatenate[Groups, P], T],
 ) -> Callable[Concatenate[SharedGroups, P], Coroutine[Any, Any, T]]:
-    """The form of a method for an event loop, which it does not hold up."""
+    """A method of :class:`Groups` as a coroutine that runs it on a thread."""
 
     async def call(self: SharedGroups, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._host.in_thread(method, Groups(self._host.log), *args, **kwargs)

@@ -58,7 +58,7 @@ class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     units: int
     share: int
     benched_ms: int = 0
-    """Left out for so long yet, because it was evicted."""
+    """It was evicted, and gets nothing for this long yet."""
 
     @property
     def why_idle(self) -> str:
@@ -107,7 +107,7 @@ def require(tx: Tx, key: str) -> GroupProperties:
 
 
 def unknown(tx: Tx, name: str) -> UnknownSharedGroupError:
-    """What to say when a group is not there."""
+    """The error for a group that does not exist."""
     known = sorted(each.key for each in all_groups(tx))[:20]
     listed = f"known: {', '.join(known)}" if known else "there are none yet"
     return UnknownSharedGroupError(f"there is no shared group {name!r}; {listed}")
@@ -191,7 +191,7 @@ def configure(
 
 
 def declare_locks(key: str) -> tuple[str, ...]:
-    """What making or deleting a group depends on."""
+    """The locks for :func:`declare`."""
     buckets = (BUCKET, starts.finished_bucket(key), starts.handed_bucket(key))
     return tuple(entries.lock(bucket) for bucket in buckets)
 
@@ -211,7 +211,7 @@ def delete(tx: Tx, key: str, *, force: bool) -> None:
 
 
 def delete_locks(key: str) -> tuple[str, ...]:
-    """What deleting a group depends on."""
+    """The locks for :func:`delete`."""
     lease = leases.lock(lease_name(key))
     return (*declare_locks(key), *explain.locks(key), entries.lock(STATUS_BUCKET), lease)
 
@@ -224,7 +224,7 @@ def put_status(tx: Tx, key: str, status: LeaderStatus) -> None:
 
 
 def status_locks(key: str) -> tuple[str, ...]:
-    """What storing a status depends on."""
+    """The locks for :func:`put_status`."""
     return (entries.lock(STATUS_BUCKET), leases.lock(lease_name(key)))
 
 

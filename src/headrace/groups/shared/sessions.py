@@ -78,12 +78,12 @@ def lease_name(session: str) -> str:
 
 
 def private_group(session: str, filter: str) -> str:
-    """The name under which a private subscription keeps its progress; no group is called so."""
+    """The group name of a private subscription's progress; ``~`` cannot begin a real group's."""
     return f"~{session}:{filter}"
 
 
 def locks(name: str) -> tuple[str, ...]:
-    """What opening, changing or deleting a session depends on."""
+    """The locks for opening, changing or deleting a session."""
     return (entries.lock(BUCKET), leases.lock(lease_name(name)))
 
 
@@ -161,14 +161,14 @@ def owned(tx: Tx, name: str, token: int) -> SessionRecord:
 
 
 def taken_over(name: str) -> SessionTakenOverError:
-    """What a process hears whose session another one runs."""
+    """The error for a process whose session was taken over."""
     return SessionTakenOverError(
         f"session {name!r} was opened by another process, or removed; this one is over"
     )
 
 
 def touch(tx: Tx, name: str, token: int) -> None:
-    """Still here."""
+    """Heartbeat: renew the lease of whoever runs the session."""
     owned(tx, name, token)
     leases.extend(tx, lease_name(name), token, TTL_MS)
 

@@ -91,7 +91,7 @@ def sticky(
 
 
 def owner_of_each(assignment: Mapping[str, Sequence[int]]) -> dict[int, str]:
-    """The same assignment by partition."""
+    """An assignment turned round: the member by partition."""
     return {p: member for member, owned in assignment.items() for p in owned}
 
 

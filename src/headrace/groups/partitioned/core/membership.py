@@ -25,7 +25,7 @@ repeated without harm.  A late or repeated answer is recognised by its token and
 A claim that was made but never heard of shows up with the next renewal and is given back.
 
 *Doubt.*  When the pin was not renewed for its time to live by the instance's own clock, it acts
-as if the pin were lost.  The tokens make that a courtesy, not a matter of safety.
+as if the pin were lost.  Safety does not depend on that: it comes from the fencing tokens.
 """
 
 from __future__ import annotations

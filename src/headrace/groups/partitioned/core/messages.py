@@ -38,7 +38,7 @@ class PinGranted(msgspec.Struct, frozen=True):
 
 
 class PinHeld(msgspec.Struct, frozen=True):
-    """Another instance has the pin, for so long at least unless it gives it up."""
+    """Another instance has the pin until it expires or is given up."""
 
     instance: str
     expires_in_ms: int

@@ -51,7 +51,7 @@ ACTIVE = (Stage.OWNED, Stage.DRAINING)
 
 
 class Part:
-    """A partition that the instance has to do with."""
+    """A partition that the instance owns, claims or gives back."""
 
     __slots__ = ("at_ms", "stage", "token", "waits_for")
 
@@ -217,7 +217,7 @@ class Partitions:
         self.forget()
 
     def forget(self) -> None:
-        """Have to do with no partition any more: there is no pin."""
+        """Forget all partitions: there is no pin."""
         for partition in list(self.parts):
             self._move(partition, StageCause.PIN_LOST)
 

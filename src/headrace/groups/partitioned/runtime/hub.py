@@ -2,12 +2,12 @@
 
 Theory of operation
 -------------------
-An instance (``membership``) decides; the hub carries out what it asks for.  It could do so for
-each by itself, but five hundred members in one process would then make five hundred times the
-traffic.  So the hub gathers:
+An instance (``membership``) decides; the hub carries out what it asks for.  A transaction for each
+request would do, but five hundred members in one process would then make five hundred times the
+traffic.  So the hub batches:
 
 *Requests* (pins and claims) that come up while a transaction is under way go together into the
-next one.  Each is judged and answered for itself.
+next one (group commit).  Each is judged and answered for itself.
 
 *Renewals* of pins are put off to common moments, a fraction of the time to live apart, and all
 that are due go into one transaction that does not wait for the disk.
@@ -69,11 +69,11 @@ from headrace.host import Host, Timer
 
 BUCKETS = (STATIC_BUCKET, ELASTIC_BUCKET, STEP_DOWN_BUCKET)
 NEWS_EVERY_S = 0.005
-"""Looks at the catalog are at least so far apart, however much news there is."""
+"""The least time between two looks at the catalog, however much news there is."""
 RENEWALS_APART = 3
-"""Pins are renewed at moments that are this fraction of the renewal time apart."""
+"""Pins are renewed at common moments, this many of them per renewal time."""
 REQUESTS_MAX = 2_000
-"""In one transaction."""
+"""Requests in one transaction at most."""
 
 T = TypeVar("T")
 
@@ -81,13 +81,13 @@ _log = logging.getLogger(__name__)
 
 
 class View(msgspec.Struct, frozen=True):
-    """The config of a group as instances see it, and its number in the order of sight."""
+    """The config of a group as instances see it; `number` counts the looks of this hub."""
 
     number: int
     config: GroupConfig | None
-    """By which units are claimed."""
+    """The config by which units are claimed."""
     group: GroupConfig | None = None
-    """As its administrator gave it."""
+    """The config as its administrator gave it."""
     layout: Layout = Layout.SEGMENTS
 
 
@@ -130,14 +130,14 @@ class Hub:
         channels += [leases.channel(joined.pin), claims.channel(name.key)]
         channels.append(progress.seek_channel(name.key))
         await self._subscribe(channels)
-        # Subscribed first, looked second: nothing falls in between.
+        # Subscribe first, then read: no change is missed in between.
         view = await self._look(name)
         if joined in self._joined:
             joined.feed(ConfigSeen(view.number, view.config))
             self._watch_queue(name)
 
     def _watch_queue(self, name: GroupName) -> None:
-        """See to it that members are not left waiting for a queue that nobody fills."""
+        """Warn, while members wait, if nobody fills the work queue."""
         view = self._views.get(name.key)
         if name.key not in self._queues and view and isinstance(view.group, ElasticGroupConfig):
             self._queues[name.key] = self._host.spawn(warn_if_nobody_fills(self._host, name))
@@ -243,7 +243,7 @@ class Hub:
                         joined.feed(ClaimsFreed())
 
     async def _take_away(self, keys: Iterable[str]) -> None:
-        """Let instances hear what a seek has taken from them; otherwise only an ack would tell."""
+        """Tell instances which units a seek has taken, before a refused ack would tell them."""
         held = {joined: joined.held for key in keys for joined in self._by_group[key]}
         units = [unit for each in held.values() for unit in each]
         if units:
@@ -308,11 +308,11 @@ class Hub:
     # -- the clock ----------------------------------------------------------------------
 
     def wake(self, joined: Joined) -> None:
-        """The instance may have another moment to wait for; called after each of its events."""
+        """Set the instance's timer anew; called after each of its events."""
         core = joined.core
         at_ms = core.wake_at_ms if joined in self._joined else None
         if at_ms is not None and core.phase is Phase.PINNED and core.settled:
-            # Nothing is under way but the renewal, which can wait for the others'.
+            # Only the renewal is due: round it up to the next common moment.
             apart = max(1, core.timings.renew_every_ms // RENEWALS_APART)
             at_ms = -(-at_ms // apart) * apart
         timer = self._timers.get(joined)

@@ -150,7 +150,7 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Moment:
-    """What many claims of one transaction look up alike: a group's config and stream."""
+    """A cache for the claims of one transaction: the config and the stream of each group."""
 
     def __init__(self, tx: Tx) -> None:
         self.tx = tx
@@ -180,10 +180,10 @@ class Group(msgspec.Struct, frozen=True):
 
     config: GroupConfig
     judged: GroupConfig
-    """By which claims are judged."""
+    """The config by which claims are judged."""
     layout: Layout
     stream: streams.Stream
-    """That its members read."""
+    """The stream that its members read."""
 
 
 def claim(

@@ -71,7 +71,7 @@ class Record:
         await self._host.in_transaction(run, [entries.lock(DECISIONS_BUCKET)], sync=False)
 
     def close(self) -> None:
-        """Write no more."""
+        """Stop writing; what has gathered is lost unless it was flushed."""
         if self._task is not None:
             self._task.cancel()
 

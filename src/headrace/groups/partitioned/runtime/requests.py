@@ -48,7 +48,7 @@ class Joined(Protocol):
 
     @property
     def core(self) -> Instance:
-        """What decides."""
+        """The core, which decides."""
         ...
 
     @property
@@ -80,13 +80,13 @@ class Asked(msgspec.Struct, frozen=True, eq=False):
     joined: Joined
     request: Request
     pin_token: int
-    """Under which it is made."""
+    """The pin token under which it is made."""
     units: tuple[tuple[str, str, int], ...] = ()
     """(group, unit, token) that a partition stands for, where that is not itself."""
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The same for a request that is made again."""
+        """Equal for a request that is made again, so that it is queued once."""
         request = self.request
         match request:
             case AcquirePin():
@@ -115,7 +115,7 @@ def segments_of(tx: Tx, *, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
 
 
 def locks_of(batch: Sequence[Asked], segments: Mapping[str, Sequence[int]]) -> list[str]:
-    """What the transaction of a batch depends on."""
+    """The locks for the transaction of a batch."""
     locks: set[str] = set()
     for asked in batch:
         name, pin = asked.joined.name, asked.joined.pin

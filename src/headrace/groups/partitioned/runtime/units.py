@@ -145,7 +145,7 @@ def units_of_share(
     floors = {number: progress.floor for number, progress in places.items()}
     for segment in stream.segments:
         if segment.number in held:
-            # Trimming does not end what is in the owner's hands: it tells when it is through.
+            # A held segment is not over when it is trimmed, but when its owner says so.
             floors[segment.number] = found.get(segment.id, Progress()).floor
     ready = set(order.standing_at(stream.segments, floors).ready)
     rest = config.filter or ">"
@@ -186,7 +186,7 @@ def seek(tx: Tx, name: GroupName, reader: str, places: Mapping[int, tuple[int, P
 
 
 def seek_locks(name: GroupName, reader: str, numbers: Iterable[int]) -> list[str]:
-    """What a seek depends on."""
+    """The locks for :func:`seek`."""
     return [name.lock, *store.seek_locks(reader, map(str, numbers))]
 
 

@@ -115,7 +115,7 @@ def next_reads(
     left = events_max
     reads = []
     for at, number in enumerate(ready):
-        # What is left is shared out anew over those that are left, so that none of it is wasted.
+        # The rest is divided among the segments left, so that none of the limit is wasted.
         share = -(-left // (len(ready) - at))
         start = floors[number]
         end = min(heads[number], start + share)
@@ -143,8 +143,8 @@ def commit_round(tx: Tx, planned: Round, append: Callable[[Tx], T]) -> T:
         raise RoundOvertakenError(name.key, f"the group has changed: {error}") from error
     if streams.name_of(tx, planned.queue_id) != name.work_queue:
         raise RoundOvertakenError(name.key, "its work queue was made anew")
-    # What was finished by trimming is written down too: a round that was planned before has read
-    # it, and must not come after those that take it for finished.
+    # The ends of trimmed segments are checked and stored, too: a round planned earlier may have
+    # read such a segment, and must not commit after rounds that take it for finished.
     reads = (*planned.trimmed, *planned.reads)
     stored = load_all(tx, name.partition_job, [read.segment_id for read in reads])
     for read in reads:

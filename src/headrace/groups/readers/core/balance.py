@@ -39,7 +39,7 @@ def acquire_count(state: ReaderGroupState, reader: str) -> int:
 
 
 def is_overloaded(state: ReaderGroupState, reader: str, released: int = 0) -> bool:
-    """Whether a reader that has released so many already should release one more."""
+    """Whether a reader that has ``released`` some segments already should release one more."""
     owned = len(state.owned(reader)) - released
     offered = len(state.unassigned) + released
     return owned > 1 and state.exceeds(reader, released, max(1, offered))

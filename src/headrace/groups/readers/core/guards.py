@@ -7,7 +7,7 @@ do harm with it, so nobody who prepares an update for the log is given it:
 * recorded positions move forward; a reset is the one way back;
 * checkpoints are answered in the order of their creation, so they complete in that order and
   the last one is the newest;
-* only so many checkpoints of either kind wait for readers at a time.
+* the number of checkpoints of either kind that wait for readers is bounded.
 
 Followers apply what is in the log and ask nothing of this.
 """

@@ -22,7 +22,7 @@ class Loads:
         self._known: dict[str, tuple[int, int]] = {}
 
     def put(self, reader: str, owned: int, lag_ms: int) -> None:
-        """A reader owns so many segments and is so far behind."""
+        """Set how many segments a reader owns and how far it is behind."""
         self.remove(reader)
         lag_ms = max(self._assumed_ms, lag_ms)
         self._known[reader] = (owned, lag_ms)
@@ -44,7 +44,7 @@ class Loads:
         return len(self._order) - 1 - bisect_left(self._order, (owned * lag_ms, reader))
 
     def exceeds(self, reader: str, fewer: int, margin: int) -> bool:
-        """Whether a reader with `fewer` segments less is above the least by more than `margin`."""
+        """Whether a reader without `fewer` of its segments exceeds the smallest by > `margin`."""
         owned, lag_ms = self._known[reader]
         unit = self._lags[-1] if self._lags else self._assumed_ms
         return (owned - fewer) * lag_ms > self._order[0][0] + margin * unit

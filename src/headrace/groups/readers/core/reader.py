@@ -119,7 +119,7 @@ class Reader:
         """Segments that the runtime was told to read, with the tokens of their claims."""
         self.over = False
         self.paused: dict[SegmentId, None] = {}
-        """What must hand out nothing, also of what the runtime is only about to begin."""
+        """Segments that must hand out nothing, also those that the runtime has yet to begin."""
         self._leaving: dict[SegmentId, None] = {}
         self._proposed: Update | None = None
         self._answer_by_ms = 0
@@ -136,13 +136,13 @@ class Reader:
     def answered(self, now_ms: int) -> None:
         """The update was applied, refused, or came to nothing; the replica shows which."""
         if isinstance(self._proposed, AcquireShare | ReleaseSegments):
-            # The next attempt takes its turn by the load of then.
+            # The delay of the next attempt is computed anew, from the load by then.
             self._acquire_at_ms = self._release_at_ms = None
         self._proposed = None
         self._answer_by_ms = now_ms
 
     def detected(self, state: ReaderGroupState, expires_in_ms: int | None, now_ms: int) -> None:
-        """Looked for dead readers; the next lease runs out in so long."""
+        """Dead readers were looked for; the next lease runs out in ``expires_in_ms``."""
         order = list(state.members).index(self.name) if self.name in state.members else 0
         turn_ms = self.settings.detect_spread_ms * order // max(1, len(state.members))
         wait_ms = self.settings.lease_ttl_ms if expires_in_ms is None else expires_in_ms
@@ -178,7 +178,7 @@ class Reader:
         return effects
 
     def _reconcile(self, state: ReaderGroupState) -> list[ReaderEffect]:
-        """Read what the state says is ours, and nothing else."""
+        """Begin and stop reading, so that it is what the state says is ours."""
         effects: list[ReaderEffect] = []
         owned = state.owned(self.name)
         for segment, token in list(self.held.items()):
@@ -280,7 +280,7 @@ class Reader:
         return None
 
     def _pauses(self, state: ReaderGroupState) -> list[ReaderEffect]:
-        """Pause what must come to rest, and let go on what need not any more."""
+        """Pause segments that must come to rest, and resume those that need not any more."""
         owed = state.checkpoints.next_for(self.name)
         checkpoint = None if owed is None else state.checkpoints.get(owed)
         barrier = checkpoint is not None and checkpoint.kind is CheckpointKind.NORMAL

@@ -76,7 +76,7 @@ class _EndCut(msgspec.Struct, frozen=True, tag="end"):
 
 
 class _Checkpoint(msgspec.Struct, frozen=True, tag="checkpoint"):
-    """Positions may come in several parts; `named` is false for a last one known only as that."""
+    """Positions may come in several parts; `named`: it can still be asked for by name."""
 
     name: str
     kind: CheckpointKind

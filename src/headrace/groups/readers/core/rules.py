@@ -1,10 +1,10 @@
-"""What an update comes to: the one place where preconditions are judged.
+"""The rules: what an update changes; the one place where preconditions are judged.
 
 Theory of operation
 -------------------
 :func:`decide` looks at a state and an update and returns the changes, or raises; it changes
-nothing.  :func:`apply` decides and carries out.  Time and chance play no part, so whoever applies
-the same updates to the same state gets the same state: that is how readers follow each other.
+nothing.  :func:`apply` decides and carries out.  Both are deterministic (no clock, no random
+numbers), so replicas that apply the same log are equal: that is how readers follow each other.
 
 An update may come to nothing (a reader put offline twice, a share of nothing); then there is no
 new revision and nothing for others to follow.

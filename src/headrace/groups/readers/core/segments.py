@@ -97,7 +97,7 @@ RESETS: Final = {
     "reset ahead of the cut": SegmentStatus.UNKNOWN,
     "reset halfway ahead of the cut": SegmentStatus.FUTURE,
 }
-"""Where a reset puts a segment, wherever it was; halfway: it follows some behind, some within."""
+"""Where a reset puts a segment; *halfway*: with predecessors both behind and within the cut."""
 
 SEGMENT_TRANSITIONS: Final[dict[tuple[SegmentStatus, str], SegmentStatus]] = {
     (SegmentStatus.UNKNOWN, "start of the group"): SegmentStatus.UNASSIGNED,

@@ -58,7 +58,7 @@ class ReaderSettings(msgspec.Struct, frozen=True):
     """A new reader waits this long before its first claim, so that readers who start together
     share from the beginning and the first of them does not take everything."""
     lag_unit_ms: int = 1000
-    """A reader writes its lag every (readers + 1) of these."""
+    """A reader writes its lag once in (number of readers + 1) times this."""
     refresh_ms: int = 3000
     """A reader looks at the state at least this often, whatever it hears from watching."""
     record_ms: int = 30_000
@@ -68,7 +68,7 @@ class ReaderSettings(msgspec.Struct, frozen=True):
     lease_ttl_ms: int = 10_000
     heartbeat_ms: int = 3000
     detect_spread_ms: int = 150
-    """Readers look for dead ones when a lease runs out, one after the other within this."""
+    """When a lease runs out, readers look for dead ones in turn, spread over this time."""
 
     def __post_init__(self) -> None:
         _check(self, 1, _MS_MAX, self.__struct_fields__)

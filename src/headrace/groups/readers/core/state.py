@@ -162,7 +162,7 @@ class ReaderGroupState:
         return self._loads.size(reader)
 
     def exceeds(self, reader: str, fewer: int, margin: int) -> bool:
-        """Whether a reader's size, with `fewer` segments less, tops the least by > `margin`."""
+        """Whether a reader without `fewer` of its segments exceeds the smallest by > `margin`."""
         return self._loads.exceeds(reader, fewer, margin)
 
     def blockers(self) -> dict[str, tuple[str, ...]]:

@@ -8,8 +8,8 @@ catches up, *prepares* the update (that decides, and changes nothing) and append
 when the transaction is committed the entry is followed like anybody else's.  If it is not, or
 nobody knows, the replica is simply behind or not, and the log tells.
 
-Under the lock nobody's revision can move, so nothing is tried twice: N readers that answer a
-checkpoint at once cost N updates, one after the other, each as large as itself.
+Under the lock the revision cannot change, so there are no retries as with optimistic locking: N
+readers that answer a checkpoint at once cost N small updates, one after the other.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Agent:
         return self._handle(effects, now_ms)
 
     def on_cut(self, leader: str, now_ms: int) -> None:
-        """The way to a leader ended; those who speak to it say again what may be lost."""
+        """The connection to a leader broke; its borrowers send again what may be lost."""
         for borrower in self._borrowers.values():
             if borrower.leader == leader:
                 borrower.on_cut(now_ms)
@@ -146,7 +146,7 @@ class Agent:
         return effects
 
     def lose_leader(self, borrower: str, now_ms: int) -> list[Effect]:
-        """A borrower's leader is known to be gone; what its ping timeout would find out."""
+        """A borrower's leader is known to be gone: act as on its ping timeout."""
         return self._handle(self._borrowers[borrower].lose_leader(), now_ms)
 
     def _handle(self, effects: list[Effect], now_ms: int) -> list[Effect]:

@@ -28,8 +28,8 @@ class AssignmentStatus(StrEnum):
 FREE: Final = AssignmentStatus.FREE
 GRANTING: Final = AssignmentStatus.GRANTING
 GRANTED: Final = AssignmentStatus.GRANTED
-"""For what is done a thousand times a second: to look a member of an enumeration up takes longer
-than all the rest of a comparison."""
+"""Aliases for the hot path: looking up a member of an enumeration takes longer than all the rest of
+a comparison."""
 
 ASSIGNMENT_TRANSITIONS: Final[dict[tuple[AssignmentStatus, str], AssignmentStatus]] = {
     (AssignmentStatus.FREE, "assign"): AssignmentStatus.GRANTING,
@@ -122,7 +122,7 @@ class UnitState:
         return mine and self.status is not AssignmentStatus.FREE
 
     def add(self, progress: Progress) -> None:
-        """Take in what is stored: acks may have been stored without the leader's knowing."""
+        """Merge stored progress: transactions store acks that the leader does not know of."""
         self.acked.merge(progress.acked())
         for offset, count in progress.attempts:
             if offset not in self.acked:

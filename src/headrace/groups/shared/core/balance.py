@@ -7,7 +7,7 @@ do, and every unit taken away is missing somewhere else: nothing is revoked to b
 *By lag.*  A unit weighs its lag plus one (so idle units still spread by count).  Free units go,
 heaviest first, to whoever carries least.  A unit moves only if its owner exceeds the mean by more
 than the slack and the move leaves its new owner lighter than the old one was: each move lowers
-the sum of squares, so there is an end to them, and no pair of moves cancels out.
+the sum of squares, so moves come to an end, and no pair of them cancels out.
 """
 
 from __future__ import annotations

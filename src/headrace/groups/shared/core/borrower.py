@@ -9,7 +9,7 @@ Three things make it safe on a network that loses, repeats and reorders:
 
 * *Liveness is counted from the ping that was sent, not from the answer that came.*  An answer may
   have been under way for seconds; the leader has heard nothing newer than that ping.  A report that
-  is confirmed is as good as a ping, so who reports need not ping.
+  is confirmed is as good as a ping, so a borrower that reports need not ping.
 * *A unit's token decides which of two messages about it is late.*  ``closed`` remembers the
   highest token per unit that this borrower is through with, so that a grant overtaken by its own
   revocation is not taken for a new one.
@@ -94,9 +94,9 @@ class Borrower:
         """When each unanswered ping was sent."""
         self._ping_number = 0
         self._sent: deque[tuple[int, int]] = deque()
-        """Reports, and a time that each was not sent before; one for each time that is known."""
+        """(report, time): that report was not sent before that time; one entry per known time."""
         self._clock_ms = now_ms
-        """The last time it was told: not after now."""
+        """The last time that it was given; now is not before it."""
         self._alive_ms = now_ms
         self._ping_due_ms = now_ms
         self._find_due_ms = now_ms
@@ -304,7 +304,7 @@ class Borrower:
         if not final:
             report = UnitReport(unit, held.token, acked, attempts, answered)
             return [self._tell_progress(self._reports, (report,))]
-        # The last word on a unit repeats everything, so that its receipt confirms everything.
+        # A final report repeats all that is unconfirmed, so that its receipt confirms all of it.
         if self.status is Status.UNSUBSCRIBING and self._all_final:
             return [self._say_goodbye()]
         return [self._report_all([unit])]
@@ -329,7 +329,7 @@ class Borrower:
         raise self._bad_call("it is unsubscribed already")
 
     def on_disconnect(self) -> list[Effect]:
-        """The session closes now: last progress to the leader, and out."""
+        """The session closes now: send the last progress to the leader, and end."""
         if self.status is Status.GONE:
             raise self._bad_call("it is gone already")
         last = self._leave_unconnected() if not self.leader else self._say_goodbye()
@@ -344,7 +344,7 @@ class Borrower:
     # --- time ---
 
     def on_cut(self, now_ms: int) -> None:
-        """The way to the leader ended, and what was on it may be lost: say it again at once."""
+        """The connection to the leader broke: send again at once what may be lost."""
         self._ping_due_ms = self._resend_due_ms = now_ms
 
     def tick(self, now_ms: int) -> list[Effect]:

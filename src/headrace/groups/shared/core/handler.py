@@ -137,7 +137,7 @@ class Handler:
         return self._note(self._agent.receive(message, now_ms))
 
     def on_cut(self, leader: str, now_ms: int) -> None:
-        """The way to a leader ended."""
+        """The connection to a leader broke."""
         self._agent.on_cut(leader, now_ms)
 
     def tick(self, now_ms: int) -> list[Effect]:

@@ -45,13 +45,13 @@ class Member:
         self.session = session
         self.seen_ms = now_ms
         self.proven = False
-        """It has answered: a repeated, late `leader_wanted` alone gets no units."""
+        """It has answered; a `leader_wanted` alone may be an old one, and gets no units."""
         self.units: dict[Unit, UnitState] = {}
         self.load = 0
         """Units granted, or being granted."""
         self.share = 0
         self.waiting: dict[Unit, int] = {}
-        """Units with something to ack, and since when nothing was; the longest wait first."""
+        """Units with something to ack, and since when nothing was acked; longest wait first."""
 
     def snapshot(self) -> tuple[object, ...]:
         """Everything about it as comparable values."""
@@ -343,7 +343,7 @@ class Holdings:
             if member is None or member.load >= member.share:
                 self._short.popleft()
                 continue
-            # From the end: taking from the front of a dict walks over everything taken before.
+            # From the end: the front of a dict is slow, it walks over every entry removed before.
             _, state = self._free.popitem()
             self.assign(state, member, now_ms)
             self._short.rotate(-1)
@@ -366,7 +366,7 @@ class Holdings:
         self.decide(now_ms, "grant", state.unit, member.borrower, "below its share")
 
     def grant(self, state: UnitState, now_ms: int) -> list[LeaderEffect]:
-        """Tell the owner of a unit that it is one."""
+        """Send the grant of a unit to its owner."""
         if state.status is not AssignmentStatus.GRANTING:
             return self.resend(state, now_ms)
         state.resend_ms = now_ms + self._settings.resend_ms
@@ -388,7 +388,7 @@ class Holdings:
         return self.resend(state, now_ms)
 
     def resend(self, state: UnitState, now_ms: int) -> list[LeaderEffect]:
-        """Say what an assignment in transition has to say, first or again."""
+        """Send the grant or revocation of an assignment in transition, first or again."""
         if not state.claimed:
             return []  # said when the claim is durable
         state.resend_ms = now_ms + self._settings.resend_ms

@@ -5,15 +5,15 @@ on everything it says and guards everything it stores.  It is told what the dura
 hears which segments there are, takes borrowers in, and keeps each unit of the group assigned to
 one of them, in fair shares, by the table in ``assignment``.
 
-*Write ahead.*  Nothing is said that is not durable.  A grant is sent when its claim is stored, a
+*Write-ahead.*  Nothing is said before it is durable.  A grant is sent when its claim is stored, a
 progress is confirmed when it is stored, `revoked` is sent when the final progress is stored, and
 successors open when the end of all predecessors is stored.  So a leader may die at any moment,
 and the next one starts from what was stored without breaking a promise of the former.
 
 *One commit at a time.*  Whatever comes in while a commit is under way goes into the next.  An
-idle leader therefore stores a report at once, and a busy one as fast as the store allows.  Where
-very many report that do not wait for each other (``pace``), commits keep a distance, and what is
-reported meanwhile is kept and looked at when it is stored (``keep``).
+idle leader therefore stores a report at once, and a busy one as fast as the store allows.  Under
+many reports commits are spaced out, so that each serves many (``pace``); reports that come in
+between are kept unprocessed until then (``keep``).
 
 *Cost.*  A message costs what it mentions.  A full plan, linear in units and members, is made only
 when membership or the set of units has changed, and only in ``balance``, which the runtime calls
@@ -117,8 +117,8 @@ class Leader(LeaderView):
         return self._gathering.on
 
     def snapshot(self) -> tuple[object, ...]:
-        """Everything that decides what it will do, as comparable values; not its pace, which
-        decides only when it gathers."""
+        """Everything that decides what it will do, as comparable values; without its pace, which
+        decides only when commits are delayed."""
         return (
             self.token,
             self.deposed,
@@ -205,7 +205,7 @@ class Leader(LeaderView):
         return [ToBorrower(PingResponse(self.group, member.borrower, self.token, message.number))]
 
     def _progress(self, member: Member, message: UpdateProgress, now_ms: int) -> None:
-        # All of them are looked at before any of them counts.
+        # All are checked before any of them is applied.
         found = []
         for report in message.units:
             found.append((self._reported(member, message, report), report))
@@ -341,7 +341,7 @@ class Leader(LeaderView):
                 state.claimed = True
                 state.add(stored[claim.unit])
                 if state.consumed:
-                    # Its last events were acked in transactions that nobody told us of.
+                    # Its last events were acked in transactions that were not reported.
                     self._ledger.save(state)
                 effects += holdings.grant(state, now_ms)
         for unit, token in done.finals:
@@ -382,7 +382,7 @@ class Leader(LeaderView):
     # --- time ---
 
     def tick(self, now_ms: int) -> list[LeaderEffect]:
-        """Do what is due: heartbeat, listing, resends, and the end of patience."""
+        """Do what is due: lease renewal, listing, resends, timeouts."""
         self._check_leading()
         if now_ms - self._lease_ok_ms >= self._lease_ttl_ms:
             return self._step_down("the lease has run out")
@@ -415,13 +415,13 @@ class Leader(LeaderView):
             self._holdings.drop(member, "silent", now_ms)
 
     def drop_silent(self, borrower: str, now_ms: int) -> list[LeaderEffect]:
-        """A borrower is known to be dead; what its timeout would find out."""
+        """A borrower is known to be dead: act as on its timeout."""
         self._check_leading()
         self._holdings.drop(self._member(borrower), "silent", now_ms)
         return self._settle(now_ms)
 
     def resend(self, unit: Unit, now_ms: int) -> list[LeaderEffect]:
-        """Say again what a unit's assignment has to say, if it is in transition."""
+        """Send again the grant or revocation of a unit, if it is in transition."""
         self._check_leading()
         return self._holdings.resend(self._holdings.units[unit], now_ms)
 
@@ -456,8 +456,8 @@ class Leader(LeaderView):
     def keep(self, report: UpdateProgress, now_ms: int) -> bool:
         """Keep a report for the commit that is being gathered; False if none is.
 
-        What may change by a report changes when it is stored, so there is no need to look at it
-        before.  Any other message of the group is taken in after the reports that came before it.
+        A report has no effect before it is stored, so it need not be processed before.  Any other
+        message of the group is processed after the reports that came before it.
         """
         return not self.deposed and self._gathering.keep(report, now_ms)
 
@@ -469,7 +469,7 @@ class Leader(LeaderView):
         return [*map(ToBorrower, refused), *self._settle(now_ms)]
 
     def _take_kept(self, now_ms: int) -> list[Invalidate]:
-        """Take in what was kept; what is said to those whose report does not count."""
+        """Process the reports that were kept; returns the replies to those that do not count."""
         refused: list[Invalidate] = []
         for report in self._gathering.take(now_ms):
             try:

@@ -1,4 +1,4 @@
-"""What a leader knows, for whoever looks at it from outside; nothing here changes anything."""
+"""The read-only view of a leader, for use from outside its core."""
 
 from __future__ import annotations
 

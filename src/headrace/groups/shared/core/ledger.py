@@ -1,10 +1,10 @@
 """What a leader still has to store, and what it may say once that is durable.
 
 *One commit at a time.*  Whatever is noted while a commit is under way goes into the next.  An idle
-leader therefore stores a report at once, and a busy one as fast as the store allows.  Only where
-very many report does the leader let the next commit wait for more (``gathering.py``), since each
-costs more than what it stores.  A commit is kept as it was until it is answered: sending it again
-changes nothing that the first time did not.
+leader therefore stores a report at once, and a busy one as fast as the store allows.  Only under
+very many reports does the leader delay the next commit (``gathering.py``), since each costs more
+than what it stores.  A commit is kept as it was until it is answered: it is idempotent, so it can
+be sent again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Ledger:
         self._commits = 0
 
     def snapshot(self) -> tuple[object, ...]:
-        """Everything in it as comparable values; numbers of commits mean nothing."""
+        """Everything in it as comparable values, without the numbers of commits."""
         entry = self._under_way
         return (
             tuple(self._progress),
@@ -59,7 +59,7 @@ class Ledger:
     # --- noting ---
 
     def save(self, state: UnitState) -> None:
-        """The progress of a unit is to be stored, as it will be when the commit is made."""
+        """Store a unit's progress with the next commit, as it is by then."""
         self._progress[state.unit] = state
 
     def claim(self, state: UnitState) -> None:

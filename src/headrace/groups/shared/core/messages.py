@@ -77,7 +77,7 @@ class UpdateProgress(Message, frozen=True, array_like=True, gc=False):
 
 
 class RevokeFinished(Message, frozen=True, array_like=True, gc=False):
-    """Everything about the unit is deleted here."""
+    """The borrower has deleted everything about the unit."""
 
     unit: Unit
     unit_token: int

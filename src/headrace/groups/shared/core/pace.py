@@ -1,9 +1,9 @@
-"""How often a leader stores what is reported.
+"""Pacing a leader's group commits: at once, or spaced out so that each serves many reports.
 
-A report is stored at once while there is little to do.  When many borrowers report that do not wait
-for each other, commits keep a distance, so that each of them serves many reports.  A borrower that
-reports as soon as its last report is confirmed is one that waits for each; while most reports are
-of that kind there is no distance.
+While there is little to do, a report is stored at once.  From ``GATHER_RATE`` reports per second on
+commits are spaced ``GATHER_MS`` apart, unless most borrowers are *eager*: such a one waits for each
+confirmation before it reports again (a closed loop), so a delay would only slow it down.  Who is
+eager shows in how soon a report follows the last confirmation.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 GATHER_MS = 25
-"""The distance of commits when there is much to store: a part of what may be lost with a leader."""
+"""Time between commits while they are spaced out; adds to what may be lost with a leader."""
 GATHER_RATE = 200
-"""Reports per second from which on commits keep their distance."""
+"""Reports per second from which on commits are spaced out."""
 EAGER_MS = 15
-"""A report so soon after the confirmation of the last one comes from somebody who waited for it.
+"""A report within this time of the borrower's last confirmation is eager.
 
-More than half the distance of commits: that is when reports are looked at to tell.
+More than half of ``GATHER_MS``, since reports are read at the middle of a judged interval.
 """
 JUDGED = 4
-"""While commits keep their distance, of so many of them one is followed by such a look."""
+"""While commits are spaced out, reports are judged after one commit in this many."""
 EAGER_REPORTS = 20
-"""So many reports make an opinion of who reports."""
+"""The share of eager reports is a moving average over about this many."""
 PACE_MS = 100
 CONFIRMED_MAX = 10_000
 
 
 class Pace:
-    """How much there is to store, and whether those who report wait for it."""
+    """The rate of reports, and the share of them that is eager."""
 
     def __init__(self, gather_rate: int | None = None) -> None:
         """`gather_rate` takes the place of ``GATHER_RATE``."""
@@ -39,16 +39,16 @@ class Pace:
         self._eager = 0.0
         self._commits = 0
         self.judging = True
-        """Whether it matters when reports come and are confirmed."""
+        """Whether reports and confirmations are timed now, to tell who is eager."""
         self._confirmed_ms: dict[str, int] = {}
 
     @property
     def busy(self) -> bool:
-        """Whether many report, and most of them do not wait for the last confirmation."""
+        """Whether commits should be spaced out: many reports, and most of them not eager."""
         return self._rate >= self._gather_rate and self._eager < 0.5
 
     def keep_distance(self) -> None:
-        """A commit is made, and the next one will keep its distance."""
+        """A commit is made, and the next one is delayed."""
         self._commits += 1
         self.judging = self._commits % JUDGED == 0
 
@@ -57,7 +57,7 @@ class Pace:
         self.judging = True
 
     def reported(self, reports: int, now_ms: int) -> None:
-        """So many reports have come."""
+        """Count reports that have come, and measure the rate."""
         past_ms = now_ms - self._window_ms
         if past_ms >= PACE_MS:
             self._rate = self._count * 1000 / past_ms
@@ -65,12 +65,12 @@ class Pace:
         self._count += reports
 
     def judge(self, borrower: str, now_ms: int) -> None:
-        """One of them is of this borrower, and has come now."""
+        """A report of this borrower has come: take into the average whether it is eager."""
         eager = now_ms - self._confirmed_ms.get(borrower, -EAGER_MS - 1) <= EAGER_MS
         self._eager += (eager - self._eager) / EAGER_REPORTS
 
     def confirmed(self, borrowers: Iterable[str], now_ms: int) -> None:
-        """Reports of these were confirmed."""
+        """Remember when reports of these borrowers were confirmed."""
         if len(self._confirmed_ms) >= CONFIRMED_MAX:
             self._confirmed_ms.clear()
         self._confirmed_ms.update(dict.fromkeys(borrowers, now_ms))

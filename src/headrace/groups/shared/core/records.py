@@ -128,7 +128,7 @@ class Gather(msgspec.Struct, frozen=True):
 
     for_ms: int
     judging: bool
-    """Whether it matters when reports come: then they are heard once more before that."""
+    """Whether reports are timed: then they are also read at the middle of this time."""
 
 
 LeaderEffect: TypeAlias = ToBorrower | Commit | Gather | ListSegments | RenewLease | StepDown

@@ -85,7 +85,7 @@ class Registry:
         if group in self._local:
             return [ToLocalLeader(message)]
         if forwarded:
-            return []  # the sender's knowledge was old; passing it on could go in circles
+            return []  # the sender was out of date; forwarding again could loop
         remote = self._remote.get(group)
         if remote is not None and now_ms < remote.until_ms:
             return [Forward(remote.peer, message)]

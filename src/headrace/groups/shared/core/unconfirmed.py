@@ -40,23 +40,23 @@ class HeldUnit:
 
 
 class ReportIndex:
-    """Which units a confirmation concerns; follows from the reports of the units."""
+    """An index of unconfirmed reports: the units of each; derived from the held units."""
 
     def __init__(self) -> None:
         self.units_in: dict[int, list[Unit]] = {}
-        """The units whose unconfirmed reports have a number."""
+        """The units in each unconfirmed report, by its number."""
         self.units_in_max = REPORTS_KEPT
 
     def note(self, number: int, unit: Unit, held: Mapping[Unit, HeldUnit]) -> None:
-        """A unit is in a report; a member may have thousands."""
+        """Note that a unit is in a report (of a member that may have thousands of units)."""
         if len(self.units_in) > self.units_in_max:
             # Reports that were lost are covered by later ones, and never confirmed themselves.
             live = {n for each in held.values() for n in each.reports}
             self.units_in = {n: units for n, units in self.units_in.items() if n in live}
-            # What is left may be nearly all: the next look is due when it has doubled.
+            # Nearly all may be left: clean up again when it has doubled (amortized cost).
             self.units_in_max = max(REPORTS_KEPT, 2 * len(self.units_in))
         self.units_in.setdefault(number, []).append(unit)
 
     def confirmed(self, number: int) -> list[Unit]:
-        """The units of a report, which need not be known any more."""
+        """Remove a report from the index; returns its units."""
         return self.units_in.pop(number, [])

@@ -1,11 +1,11 @@
-"""The shared side of a session at work: handler, consumer, and acks by way of the leader.
+"""The shared subscriptions of a session: connects handler and consumer; acks go to the leader.
 
 The handler's effects move units in and out of the session's consumer; what the consumer wants
 stored goes to the handler as progress, and counts once the leader has confirmed it.  So
 ``ack()`` means the same here as in every other kind of group.
 
-A report holds what is new since the last one.  The confirmation names the same ranges again, which
-is how it finds the commit that waits for it.
+A report is a difference: what was acked since the last one.  Its confirmation names the same
+ranges, and by them is matched to the commit that waits for it.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Held:
         return tuple(acked), tuple(pair for pair in progress.attempts if pair not in counted)
 
     def confirm(self, ranges: Ranges) -> None:
-        """These are stored."""
+        """The leader has stored these ranges: reports that have none left count."""
         for report in self.reports:
             report.left.difference_update(ranges)
             if not report.left:
@@ -112,11 +112,11 @@ class Held:
             self.reports.popleft()
 
     def refuse_last(self) -> None:
-        """The last report was not made; of those before it nothing is known yet."""
+        """The last report was never sent, so it does not count; those before it stay open."""
         self.reports.pop().tell(Verdict.DOES_NOT)
 
     def settle(self, settler: Settler) -> None:
-        """No confirmation will come: what became of the reports is for the catalog to say."""
+        """No confirmation will come: find out from the catalog what became of the reports."""
         while self.reports:
             report = self.reports.popleft()
             ranges = tuple(sorted(report.left))
@@ -140,7 +140,7 @@ class Borrowing(Owner):
         self._settler = Settler(post.host, settings.settle_timeout_ms)
         self._doing = False
         self._told: deque[Callable[[], None]] = deque()
-        """Commits that were decided by the effects at hand."""
+        """Callbacks of commits that were decided while effects are being carried out."""
         self.gone: deque[Gone] = deque(maxlen=64)
         """The latest borrowers that ended, and why."""
 
@@ -154,11 +154,11 @@ class Borrowing(Owner):
 
     @property
     def held(self) -> tuple[str, ...]:
-        """The units that are here, by claim."""
+        """The names of the units that are here, as in their claims."""
         return tuple(self._by_name)
 
     def owns(self, name: str) -> bool:
-        """Whether a unit is, or was last, one of a shared group."""
+        """Whether a unit belongs to a shared group; names of private groups begin with ``~``."""
         return not name.rpartition("@")[2].startswith("~")
 
     # --- subscriptions ---
@@ -238,7 +238,7 @@ class Borrowing(Owner):
         held = Held(effect, group_key(group, filter), filter)
         before = self._by_name.get(held.name)
         if before is not None:
-            # Of a borrower that is finishing: its leader has given the unit on already.
+            # Held by a borrower that is finishing: the leader has granted the unit again already.
             self._close(before)
         self._held[effect.borrower, effect.unit] = held
         self._by_name[held.name] = held
@@ -246,7 +246,7 @@ class Borrowing(Owner):
         self.follow()
 
     async def look(self) -> list[OwnedUnit]:
-        """Find the rows of the log that granted units are, many at a time."""
+        """Look up the segment ids of units that were granted, all in one read."""
         batch = list(self._opening)
         wanted = [held.unit for held in batch]
         host = self._post.host
@@ -277,14 +277,14 @@ class Borrowing(Owner):
             self._final(held, progress)
 
     def _final(self, held: Held, progress: Progress) -> None:
-        """The last word on a unit."""
+        """Send the final report of a unit."""
         if self._held.get((held.borrower, held.unit)) is held:
             self._tell(held, progress, final=True)
 
     def _tell(
         self, held: Held, progress: Progress, *, final: bool = False, answered: bool = False
     ) -> Verdict | Report:
-        """Report what is new; whether it counts, or the report whose fate tells."""
+        """Report what is new; returns the verdict, or the report that will have it."""
         acked, attempts = held.report(progress)
         if not (acked or attempts or final):
             return held.reports[-1] if held.reports else Verdict.COUNTS
@@ -334,13 +334,13 @@ class Borrowing(Owner):
         return await told(partial(self.begin, acks))
 
     def begin(self, acks: Sequence[UnitAck], done: Done) -> None:
-        """The same as :meth:`commit`, under way at once; ``done(results, error)`` is told."""
+        """Report progress at once; ``done(results, error)`` is called when it is stored."""
         found: list[Report | Verdict] = []
         self._post.hand_over(lambda: found.extend([self._report(ack) for ack in acks]))
         Waiting(acks, found, done, self._tell_after)
 
     def _tell_after(self, tell: Callable[[], None]) -> None:
-        """Tell when the effects at hand are carried out: units may end by it, or report again."""
+        """Call ``tell`` after the current effects, since it may end units or report again."""
         if self._doing:
             self._told.append(tell)
         else:

@@ -34,7 +34,7 @@ _decode_address = msgspec.json.Decoder(Address).decode
 
 
 def locks() -> tuple[str, ...]:
-    """What registering depends on."""
+    """The locks for :func:`register` and :func:`unregister`."""
     return (entries.lock(BUCKET),)
 
 

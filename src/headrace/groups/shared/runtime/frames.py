@@ -1,4 +1,4 @@
-"""Frames between processes: a MessagePack array of messages, checked in full before any is used."""
+"""Frames between processes: MessagePack arrays of messages, validated whole before any is used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATH = "/shared"
 FRAME_BYTES_MAX = 8 * 1024 * 1024
 FRAME_MESSAGES_MAX = 10_000
 GATHER_S = 0.01
-"""How long messages to a leader wait for others while it has not answered the last ones."""
+"""How long messages to a leader are gathered while it has not answered the last ones."""
 
 M = TypeVar("M", bound=Message)
 
@@ -35,7 +35,7 @@ def encode(messages: Sequence[Message]) -> bytes:
 
 
 def encode_parts(messages: Sequence[Message]) -> list[bytes]:
-    """Frames that are small enough."""
+    """As many frames as it takes, each within the limits."""
     data = _encoder.encode(messages)
     if len(data) <= FRAME_BYTES_MAX:
         return [data]
@@ -82,12 +82,12 @@ class MessageCodec(Generic[M]):
 
 
 def to_borrowers() -> Wire[FromLeader, FromBorrower]:
-    """What a process speaks whose leaders are dialled."""
+    """The protocol on the side that accepts connections: its leaders answer borrowers."""
     codec = MessageCodec(decode_from_borrowers)
     return Wire(PATH, lambda: codec, frame_bytes_max=FRAME_BYTES_MAX)
 
 
 def to_leaders() -> Wire[FromBorrower, FromLeader]:
-    """What a process speaks that dials leaders."""
+    """The protocol on the side that dials: its borrowers report to leaders."""
     codec = MessageCodec(decode_from_leaders)
     return Wire(PATH, lambda: codec, frame_bytes_max=FRAME_BYTES_MAX, gather_s=GATHER_S)

@@ -1,12 +1,12 @@
-"""A leader at work: its core, the catalog, and the clock.
+"""A leader at work: connects its core to the catalog and the clock.
 
 Everything happens on the event loop.  The core's requests (store this, list the segments, renew
 the lease) become transactions and reads; their answers go back into the core.  A full plan is
-made when the peer has handed over everything that was waiting.
+made when the peer's queues are empty.
 
-*Looking at the log.*  The core asks for a listing once a second.  News of a stream brings the next
-one forward, but looks never take more than a fiftieth of the time, and those that no news has
-called for a quarter of that: what they cost is measured.
+*Looking at the log.*  The core asks for a listing once a second, and news of a stream brings the
+next one forward.  Listings are rate-limited by their measured cost: they take at most a fiftieth of
+the time, and those without news (which only find news that was lost) a quarter of that.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ from headrace.host import Host
 from headrace.host.loads import FEW
 
 STATUS_MS = 250
-"""Who came and went is stored for others to see at once, decisions and shares this often."""
+"""How often decisions and shares are published in the catalog; joins and leaves are at once."""
 LOOK_MS_MIN = 50
 LOOK_COST_FACTOR = 50
 QUIET_COST_FACTOR = 200
-"""The same while there is no news: news that was lost is all that such a look can find."""
+"""After a look, the pause is its cost times this: the first after news, the second without."""
 RETRY_MS = 5
 SCALE_MS = 1000
 IDLE_MS = 10_000
@@ -85,11 +85,11 @@ class LeaderHome(Protocol):
         ...
 
     def sending(self) -> AbstractContextManager[None]:
-        """What is sent meanwhile goes out at the end of it, many messages at a time."""
+        """A block whose messages are sent together when it ends."""
         ...
 
     def hear(self) -> None:
-        """Take in what has come from elsewhere."""
+        """Read and process now what other peers have sent, without waiting for the event loop."""
         ...
 
     def stopped(self, leading: Leading) -> None:
@@ -97,15 +97,15 @@ class LeaderHome(Protocol):
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside."""
+        """Run a coroutine as a background task."""
         ...
 
     def rearm(self) -> None:
-        """A due time may have changed."""
+        """A due time may have changed: set the timer again."""
         ...
 
     def run(self, work: Callable[[], None]) -> None:
-        """Do something, hand over what it says to borrowers here, and plan."""
+        """Do something, then deliver what it sent to borrowers of this process, and plan."""
         ...
 
 
@@ -142,12 +142,12 @@ class Leading:
         self._looking = False
         self._look_again = False
         self._look_due_ms = 0
-        """When a look may be taken on news."""
+        """The earliest time of the next look if there is news."""
         self._quiet_due_ms = 0
-        """When one is taken without."""
+        """The earliest time of the next look without news."""
         self._status_due_ms = 0
         self._told: tuple[object, object] | None = None
-        """The last decision and the members that others have been told of."""
+        """The last decision and the members that were last published."""
         self._told_of = 0
         self._scale_due_ms = 0
         self._idle_since_ms: int | None = None
@@ -200,7 +200,7 @@ class Leading:
                 self._do(self.core.drop_silent(borrower, self.home.now_ms))
 
     def plan(self) -> None:
-        """Everything that waited has been taken in: decide anew what has to be."""
+        """The queues are empty: make a new plan if one is needed."""
         if self.unplanned and not self.core.deposed:
             self.unplanned = False
             self._do(self.core.balance(self.home.now_ms))
@@ -250,7 +250,7 @@ class Leading:
     # --- effects ---
 
     def _do(self, effects: list[LeaderEffect]) -> None:
-        """Say what is to be said, then do the rest."""
+        """Carry out effects: messages to borrowers first, then the rest."""
         now_ms = self.home.now_ms
         messages = [effect.message for effect in effects if isinstance(effect, ToBorrower)]
         if messages:
@@ -260,7 +260,7 @@ class Leading:
         for effect in effects:
             match effect:
                 case Commit(number=number) as commit:
-                    # The catalog always answers: one that is under way need not be sent again.
+                    # The catalog always answers, so a commit under way need not be sent again.
                     if self._committing != number:
                         self._committing = number
                         self._store(commit)
@@ -281,13 +281,13 @@ class Leading:
         with self.home.sending():
             try:
                 self.home.hear()
-            finally:  # whatever came: the next commit depends on this one
+            finally:  # even if a message fails: without this there is no next commit
                 if not self.core.deposed:
                     effects = self.core.gathered(self.home.now_ms)
                     self.unplanned = self.unplanned or self.core.unbalanced
                     self._do(effects)
             if not self.core.gathering:
-                self.home.hear()  # from now on what comes is heard at once
+                self.home.hear()  # commits are no longer spaced out: nothing may wait in sockets
 
     def _store(self, commit: Commit) -> None:
         """Store a commit, in parts if it is long; sent again by the core when it fails."""
@@ -336,7 +336,7 @@ class Leading:
     def _stored(
         self, commit: Commit, claimed: list[tuple[Unit, Progress]], error: BaseException | None
     ) -> None:
-        """What the catalog says to a commit."""
+        """A commit has succeeded or failed: tell the core."""
         number = commit.number
         if error is None:
             self.commits += 1
@@ -382,14 +382,14 @@ class Leading:
                 self._do(self.core.lease_renewed(renewal.sent_ms))
 
     def _check_lease(self) -> None:
-        """The lease has changed hands, or so it seems."""
+        """There is news of the lease: renew it, to see whether it is still ours."""
         if not self.core.deposed:
             settings, now_ms = self.properties.settings, self.home.now_ms
             renewal = RenewLease(self.token, settings.lease_ttl_ms, now_ms)
             self.home.spawn(self._renew(renewal))
 
     def _check_properties(self) -> None:
-        """Some group was made, changed or deleted; this one, perhaps."""
+        """Some group was made, changed or deleted: read whether it is this one."""
         if not self._reading and not self.core.deposed:
             self._reading = True
             self.home.spawn(self._read_properties())
@@ -504,7 +504,7 @@ class Leading:
     # --- what others see ---
 
     def status(self, now_ms: int) -> LeaderStatus:
-        """What there is to say about the group."""
+        """The state of the group, as it is published."""
         offset_ms = self.home.host.clock.wall_us() // 1000 - now_ms
         return LeaderStatus(
             leader=self.home.name,
@@ -550,11 +550,11 @@ class Leading:
                 lambda tx: properties.put_status(tx, self.group, status), lock, sync=False
             )
         except HeadraceError:
-            self._told = None  # told again, if this one still leads
+            self._told = None  # published again, if this one still leads
 
 
 def _needs_sync(commit: Commit) -> bool:
-    """An ack lost with the power repeats an event; a lost claim lets a token be given twice."""
+    """Whether to wait for the disk: a lost ack repeats an event, a lost claim repeats a token."""
     return bool(commit.claims or commit.forget)
 
 

@@ -1,9 +1,9 @@
 """Which segments a group has: what a leader is told of the log.
 
-A look sums up the segments of each matching stream, reads their places where the sums have changed,
-and compares those with the last look: a leader hears only what has changed.  All that is summed up
-only grows, so equal sums mean that nothing has happened.  Edges between segments are read when a
-segment is new, since they never change.
+A look computes a checksum of each matching stream (sums over its segments), reads the segments of
+streams whose sums have changed, and compares them with the last look: a leader hears only of
+changes.  All that is summed only grows, so equal sums mean that nothing has happened.  Edges
+between segments never change, and are read when a segment is new.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
 
 Sums: TypeAlias = tuple[int, ...]
-"""Of a stream's segments: how many, their numbers, heads, tails, and how many are sealed."""
+"""Sums over a stream's segments: count, numbers, heads, tails, and how many are sealed."""
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class Look(msgspec.Struct, frozen=True):
 
     streams: dict[int, str]
     sums: dict[int, Sums]
-    """Of the streams that were read; in the others nothing is new."""
+    """Of the streams whose segments were read; in the others nothing is new."""
     places: dict[Unit, Place]
     predecessors: dict[Unit, tuple[Unit, ...]]
 
@@ -62,7 +62,7 @@ class Segments:
         self._predecessors: dict[Unit, tuple[Unit, ...]] = {}
         self._revision = 0
         self.keys: dict[Unit, SegmentKey] = {}
-        """Which rows the units are; those that are gone stay until they are found again."""
+        """The ids of the units in the log; those that are gone stay until they are found again."""
         self.streams: dict[int, str] = {}
 
     def look(self, tx: Tx, *, everything: bool = False) -> Look:

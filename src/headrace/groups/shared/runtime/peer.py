@@ -1,14 +1,15 @@
 """The peer: everything of shared groups that a process has one of.
 
 It holds the registry, the leaders that this process has won, the listener and the connections to
-other peers, and it knows the local sessions.  Messages within the process wait in two queues, for
-leaders and for sessions, so that no core is called while it is being called; when both are empty,
-leaders plan.
+other peers, and it knows the local sessions.  Messages within the process wait in two queues, one
+for leaders and one for sessions, since cores are not re-entrant; when both are empty, leaders plan.
 
-*Who empties them.*  The event loop at its next turn, so that what comes at once makes one plan.
-But who acks waits for every turn, and in each of them threads that read ahead may take the
-interpreter away.  So leaders hear of acks at once (``hand_over``): they never call a session, they
-only leave messages for it.  And what a stored commit has to say reaches sessions with it (``run``).
+*Who empties them.*  Normally the event loop at its next turn (``post``), so that messages that come
+together make one plan.  But an ack would wait for several turns, and in each of them the threads
+that read ahead may take the GIL.  So there are two short cuts.  Acks are delivered to leaders of
+this process within the call (``hand_over``), which is safe because leaders never call a session,
+they only queue messages for it.  And a commit that is stored delivers its confirmations to the
+sessions in the same turn (``run``).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ DISTRUST_MS = 30_000
 FAR_MS = 2**62
 REARM_S = 0.01
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""An address that stands for all of them is none that others can dial."""
+"""Wildcard addresses, which nobody can dial, and what is registered in their place."""
 
 _log = logging.getLogger(__name__)
 
@@ -127,15 +128,15 @@ class LocalPeer:
             self._on_refused,
         )
         self._leads_from_ms = 0
-        """When this process may lead again: nobody may trust it."""
+        """Before this time it claims no group, since TLS keeps others from talking to it."""
         self._tls = secured is not None
         self._loading: dict[str, StartLeader] = {}
         self._sessions: dict[str, LocalSession] = {}
         self._routes: dict[str, Outbox[FromLeader]] = {}
         self._queue: deque[Callable[[], None]] = deque()
-        """For leaders, and for the registry."""
+        """Calls for leaders and for the registry, in order."""
         self._mail: deque[FromLeader] = deque()
-        """For sessions."""
+        """Messages for sessions, in order."""
         self._drain_due = False
         self._draining = False
         self._plan_due = False
@@ -165,7 +166,7 @@ class LocalPeer:
         )
 
     async def close(self) -> None:
-        """Give up what this peer leads, say so, and hang up."""
+        """Step down everywhere, tell borrowers, and close the connections."""
         self._closing = True
         for leading in list(self.leaders.values()):
             # What borrowers have reported is stored before their leader goes.
@@ -186,7 +187,7 @@ class LocalPeer:
             _log.warning("the address of this peer stays registered: %s", error)
 
     async def _until(self, done: Callable[[], bool]) -> None:
-        """Wait for something that takes milliseconds, and not for long."""
+        """Poll a condition every millisecond, for ``CLOSE_MS`` at most."""
         for _ in range(CLOSE_MS):
             if done():
                 return
@@ -198,11 +199,11 @@ class LocalPeer:
 
     @property
     def now_ms(self) -> int:
-        """A clock that never goes back."""
+        """The monotonic clock."""
         return self._now_ms()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside; its failure is written down."""
+        """Run a background task; its failure is logged."""
         if self._closed:
             work.close()
         else:
@@ -211,7 +212,7 @@ class LocalPeer:
     # --- sessions ---
 
     def add_session(self, key: str, session: LocalSession) -> None:
-        """A session is opened here; `key` begins the names of its borrowers."""
+        """A session is opened here; `key` is the prefix of its borrowers' names."""
         self._sessions[key] = session
 
     def drop_session(self, key: str) -> None:
@@ -232,7 +233,7 @@ class LocalPeer:
     # --- messages ---
 
     def post(self, work: Callable[[], None]) -> None:
-        """Do something when everything before it is done."""
+        """Queue a call; the event loop makes it at its next turn."""
         self._queue.append(work)
         self._drain_soon()
 
@@ -242,9 +243,9 @@ class LocalPeer:
             self._loop.call_soon(self._drain)
 
     def run(self, work: Callable[[], None]) -> None:
-        """Do something, and then all that waits; within another such call only the former.
+        """Make a call, then empty both queues; if they are being emptied, only the call is made.
 
-        Not for sessions, which would be told something while they speak.
+        Not to be called by sessions: they are not re-entrant, and this delivers their messages.
         """
         if self._draining:
             work()
@@ -257,7 +258,7 @@ class LocalPeer:
             self._drain()
 
     def hand_over(self, work: Callable[[], None]) -> None:
-        """Do something that speaks to leaders; those who are here have heard it when it is done."""
+        """Make a call that sends to leaders; those of this process have it when this returns."""
         if self._draining:
             work()
             return
@@ -295,7 +296,7 @@ class LocalPeer:
             work = self._queue.popleft()
             try:
                 work()
-            except Exception as error:  # not that of whoever is being served
+            except Exception as error:  # must not reach the caller, who may be any session
                 context = {"message": "shared groups: a message was lost", "exception": error}
                 self._loop.call_exception_handler(context)
 
@@ -307,7 +308,7 @@ class LocalPeer:
     def _from_peer(self, messages: list[FromBorrower], outbox: Outbox[FromLeader]) -> None:
         """Borrowers elsewhere speak to leaders here; answers go back the same way."""
         routes, leaders = self._routes, self.leaders
-        # Nothing is overtaken: behind what waits here, or was not kept, everything waits.
+        # Order is kept: once a message has to wait in the queue, all that follow wait, too.
         waiting = messages if self._queue else []
         for number, message in enumerate(messages):
             if routes.get(message.borrower) is not outbox:
@@ -320,23 +321,23 @@ class LocalPeer:
             if isinstance(message, UpdateProgress):
                 leading = leaders.get(message.group)
                 if leading is not None and leading.keep(message):
-                    continue  # the leader looks at it when it stores it
+                    continue  # the leader processes it with the commit
             waiting = messages[number:]
         if waiting:
             self.post(functools.partial(self._receive, waiting))
 
     def hear(self) -> None:
-        """Take in what has come from other peers, in case the loop is not in a hurry.
+        """Read now what other peers have sent, though the listener puts off reading for a while.
 
-        All of it: reports behind something else would have to wait for the next commit.  Only for
-        who was called by the loop itself, since cores are called.
+        The queue is emptied, too: a report behind another message would miss the commit.  Call it
+        only from a callback of the event loop, since cores are called and are not re-entrant.
         """
         self.listener.look()
         if self._queue:
             self._drain()
 
     def _gathers(self) -> bool:
-        """Whether all leaders here wait for more reports anyway."""
+        """Whether all leaders here delay their commits: then the listener may put off reading."""
         leaders = self.leaders.values()
         return bool(leaders) and all(leading.core.gathering for leading in leaders)
 
@@ -347,7 +348,7 @@ class LocalPeer:
     def _to_leader(self, message: FromBorrower) -> None:
         leading = self.leaders.get(message.group)
         if leading is not None and isinstance(message, UpdateProgress):
-            leading.receive(message)  # as the registry would say, for most messages
+            leading.receive(message)  # a short cut past the registry, for most messages
             self._plan_due = self._plan_due or leading.unplanned
         else:
             self._do(self.registry.received(message, self.now_ms))
@@ -366,17 +367,17 @@ class LocalPeer:
                 self.unroutable += 1
 
     def sending(self) -> AbstractContextManager[None]:
-        """What is said to borrowers elsewhere meanwhile is sent at the end of it."""
+        """A block whose messages to other processes are sent together when it ends."""
         return self.listener.sending()
 
     def _on_cut(self, peer: str) -> None:
-        """Those who speak to leaders there do not wait to find out that they were not heard."""
+        """A connection broke: sessions send again at once what may be lost, without a timeout."""
         for session in self._sessions.values():
             session.on_cut(peer)
         self.rearm()
 
     def _on_refused(self, peer: str) -> None:  # noqa: ARG002
-        """Whoever others do not talk to is not to lead them: they would wait for it for ever."""
+        """TLS failed with a peer: claim no group for a while, its borrowers could not reach us."""
         self._leads_from_ms = self.now_ms + DISTRUST_MS
 
     def _deliver(self, message: FromLeader) -> None:
@@ -497,7 +498,7 @@ class LocalPeer:
     # --- time ---
 
     def rearm(self) -> None:
-        """See before long when there is something to do next; many changes make one look."""
+        """Set the timer anew within ``REARM_S``; many changes in that time are one."""
         if self._rearming.at_s == NEVER and not self._closed:
             self._rearming.after(REARM_S)
 

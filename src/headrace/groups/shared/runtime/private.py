@@ -29,7 +29,7 @@ class Private(Owner):
     """One private subscription at work."""
 
     look_every_s = 1.0
-    """Nothing tells that a stream was made."""
+    """There is no notification of new streams, so they are polled for."""
 
     def __init__(
         self, host: Host, consumer: UnitSink, session: str, token: int, filter: str
@@ -52,7 +52,7 @@ class Private(Owner):
             self._listening.popitem()[1]()
 
     def pause_s(self, cost_s: float) -> float:
-        """Every append is news, and few of them change which segments there are."""
+        """Rate-limits looks: every append is news, but few of them change the segments."""
         return max(PAUSE_S, cost_s * LOOK_COST_FACTOR)
 
     def finished(self, unit: OwnedUnit) -> None:
@@ -126,7 +126,7 @@ class Private(Owner):
         return owned
 
     def _lose(self, fenced: Fenced) -> None:
-        """Somebody has taken a unit away (a seek, too); it is claimed anew if it is still ours."""
+        """A unit was taken away, perhaps by a seek; it is claimed anew if the session is ours."""
         unit = self.units.get(fenced.unit)
         if unit is not None and unit.token == fenced.token:
             self.drop(unit, fenced)

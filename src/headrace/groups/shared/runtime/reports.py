@@ -1,8 +1,9 @@
 """Reports of a session that are not confirmed, and the commits that wait for them.
 
-A commit of acks is over when the fate of each of its reports is known.  That is told by a call and
-not by a task or a future: who acks one batch at a time waits for every turn of the event loop, and
-in each of them threads that read ahead may take the interpreter away.
+A commit of acks is over when the verdict on each of its reports is known.  That is told by a
+callback, not by a task or a future, each of which takes another turn of the event loop: an
+application that acks one batch at a time waits for every turn, and in each of them the threads that
+read ahead may take the GIL.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Report:
         self.commits: list[Waiting] = []
 
     def tell(self, verdict: Verdict) -> None:
-        """Whoever waits learns what became of it."""
+        """The verdict is known: tell the commits that wait; only the first one counts."""
         if self.verdict is None:
             self.verdict = verdict
             for commit in self.commits:
@@ -36,7 +37,7 @@ class Report:
 
 
 class Waiting:
-    """Acks that are stored together, each with its report or with what is known of it at once."""
+    """A commit of acks: for each its report, or the verdict if that was known at once."""
 
     __slots__ = ("_acks", "_done", "_found", "_later", "_open")
 
@@ -59,7 +60,7 @@ class Waiting:
             asyncio.get_running_loop().call_soon(self._tell)
 
     def decided(self) -> None:
-        """One of the reports is."""
+        """The verdict on one of the reports is known; after the last one, tell the result."""
         self._open -= 1
         if not self._open:
             self._later(self._tell)

@@ -91,16 +91,16 @@ class SessionAcks:
     async def _commit_shared(self, acks: list[UnitAck], sync: bool) -> list[Fenced | None]:
         found = await self.borrowing.commit(acks)
         if sync:
-            # What a leader stores survives a power failure with the next commit that is synced.
+            # A synced commit makes all earlier ones durable, the leader's too.
             await self.make_durable()
         return found
 
     def stage(self, tx: Tx, ack: UnitAck) -> None:
-        """Ack within a transaction, under the claim; a leader joins to it what it knows."""
+        """Ack within a transaction, under the claim; the leader merges what it knows later."""
         self._private.stage(tx, ack)
 
     def locks(self, unit: OwnedUnit) -> list[str]:
-        """What such a transaction depends on."""
+        """The locks that such a transaction needs."""
         return self._private.locks(unit)
 
 
@@ -186,10 +186,9 @@ class Session:
         await self.close()
 
     async def close(self, *, grace_s: float = 0.0) -> None:
-        """Store what was acked, say good-bye, and give everything back.
+        """Store what was acked, disconnect from the leaders, and give everything back.
 
-        What is in flight is delivered again elsewhere; with `grace_s` its answers are waited for,
-        that long at most.
+        What is in flight is delivered again elsewhere; its answers are waited for up to `grace_s`.
         """
         if self._closed or self._peer is None or self._host.is_forked:
             self._closed = True
@@ -227,7 +226,7 @@ class Session:
     # --- who runs the session ---
 
     def _listen(self) -> None:
-        """Hear when another process opens the session."""
+        """Be notified when another process opens the session."""
         self._changed = asyncio.Event()
         channel = leases.channel(sessions.lease_name(self.name))
         self._stop_listening = self._host.on_news(channel, self._changed.set)
@@ -252,7 +251,7 @@ class Session:
         )
 
     async def _lose(self, error: SessionTakenOverError) -> None:
-        """Taken over: let go of everything; nothing counts any more."""
+        """The session was taken over: drop everything, no answer counts any more."""
         self._failure = error
         self._consumer.fail(error)
         self._borrowing.fence()

@@ -1,19 +1,19 @@
-"""What became of reports whose confirmation did not come: the catalog knows, and is asked.
+"""Settling reports in doubt: their confirmation did not come, so the catalog is asked.
 
-A leader that dies, or that a borrower lost touch with, may have stored a report without saying so.
-Whoever acked must not be told that it does not count while it does, so nothing is said before the
-catalog tells.  A report was made under the token of a unit, to the leader of one token, and
+A leader that dies, or that a borrower lost touch with, may have stored a report without confirming
+it.  An application must not be told that its ack does not count when it does, so it is told nothing
+until the catalog shows it.  A report carries two fencing tokens, the unit's and the leader's.  It
 
 * *counts* if its ranges are stored while the unit still has that token: nobody else can have
   acked them;
 * *does not count* if they are not, and the leader it was made to has been replaced: that one can
   store nothing any more;
-* is judged by what was stored at the moment of the hand-over if the unit has a new token: leaders
-  write that down with the claims of a commit, in a few slots that are used in turn.
+* is judged by the progress at the moment of the hand-over if the unit has a new token: leaders
+  store that with the claims of a commit, in a ring of a few slots.
 
-Until one of these holds the question is open.  If the slot was used again in the meantime and the
-ranges are stored, it cannot be known who acked them; that takes two hand-overs and many others
-within the time of one look, and is told as what it is.
+Until one of these holds the question is open.  If the slot was overwritten in the meantime and the
+ranges are stored, nobody can know who acked them: the verdict is ``UNKNOWN``.  That takes two
+hand-overs of the unit, and many of others, between two looks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LOOK_FACTOR = 1.5
 
 
 class Doubt(msgspec.Struct, frozen=True):
-    """A report, and to whom and under which claim it was made."""
+    """A report in doubt, with the tokens under which it was made."""
 
     group: str
     unit: Unit
@@ -58,7 +58,7 @@ class Verdict(Enum):
 
 
 def judge(tx: Tx, doubts: Sequence[Doubt]) -> list[Verdict]:
-    """What became of reports, as the catalog stands."""
+    """The verdicts on reports, by what the catalog holds now."""
     leaders = {
         group: _lease_token(tx, group) if properties.get(tx, group) is not None else None
         for group in {doubt.group for doubt in doubts}
@@ -108,7 +108,7 @@ def _holds(progress: Progress, ranges: Ranges) -> bool:
 
 
 def segment_ids(tx: Tx, units: Sequence[Unit]) -> dict[Unit, int]:
-    """Which rows of the log some units are."""
+    """The segment ids of units; those that do not exist are left out."""
     by_stream: dict[str, list[int]] = {}
     for unit in units:
         stream, _, number = unit.rpartition("/")
@@ -129,7 +129,7 @@ class _Question(msgspec.Struct, frozen=True, eq=False):
 
 
 class Settler:
-    """Asks until everything is decided, or for as long as somebody is willing to wait."""
+    """Polls the catalog until each report has a verdict, for ``patience_ms`` at most."""
 
     def __init__(self, host: Host, patience_ms: int) -> None:
         self._host = host

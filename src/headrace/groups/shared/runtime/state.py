@@ -19,11 +19,11 @@ from headrace.groups.shared.core.messages import Unit, unit_of
 from headrace.groups.shared.core.records import ClaimRecord, Commit, ProgressRecord, StoredUnit
 
 LOCKS_MAX = 500
-"""Units in one transaction; PostgreSQL holds a lock for each of them."""
+"""Units in one transaction at most; PostgreSQL holds a lock for each of them."""
 
 
 SLOTS = 32
-"""Commits whose claims are remembered with the progress that they began with."""
+"""The ring of recent hand-overs: how many commits with claims are remembered."""
 
 
 class Handed(msgspec.Struct, frozen=True, array_like=True):
@@ -35,7 +35,7 @@ class Handed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SegmentKey(msgspec.Struct, frozen=True):
-    """Which row of the log a unit is."""
+    """The ids of a unit in the log."""
 
     stream_id: int
     segment_id: int
@@ -90,7 +90,7 @@ def parts(commit: Commit, units_max: int = LOCKS_MAX) -> Iterator[Commit]:
         yield commit
         return
     records = iter(
-        (*commit.progress, *commit.claims, *commit.forget)  # in the order in which they count
+        (*commit.progress, *commit.claims, *commit.forget)  # in the order of application
     )
     while part := tuple(islice(records, units_max)):
         yield msgspec.structs.replace(
@@ -102,7 +102,7 @@ def parts(commit: Commit, units_max: int = LOCKS_MAX) -> Iterator[Commit]:
 
 
 def locks(group: str, commit: Commit) -> tuple[str, ...]:
-    """What a commit depends on."""
+    """The locks for :func:`run_commit`."""
     units = {r.unit for r in commit.progress} | {r.unit for r in commit.claims}
     names = [claims.lock(group, claim_unit(group, unit)) for unit in units]
     if commit.forget or any(record.finished for record in commit.progress):
@@ -122,7 +122,7 @@ def run_commit(
 ) -> list[tuple[Unit, Progress]]:
     """Store a commit; returns the merged progress of each unit that it claims.
 
-    ``joining`` is what stores the progress of one leader from its beginning to its end.
+    ``joining`` remembers what this leader wrote last; one for as long as it leads.
 
     Raises ``LeaseLost`` if somebody else leads, and ``Fenced`` if a claim's token is not new.
     """
@@ -170,7 +170,7 @@ def seek(tx: Tx, group: str, places: Mapping[Unit, tuple[int, Progress]]) -> Non
 
 
 def seek_locks(group: str, units: Iterable[Unit]) -> tuple[str, ...]:
-    """What a seek depends on."""
+    """The locks for :func:`seek`."""
     names = store.seek_locks(group, [claim_unit(group, unit) for unit in units])
     finished = entries.lock(starts.finished_bucket(group))
     return (leases.lock(lease_name(group)), finished, *names)
