@@ -241,7 +241,7 @@ def _append(log: Log, by_stream: dict[str, list[Event]], tally: _Tally) -> None:
 
 
 def _chunks(source: IO[bytes]) -> Iterator[list[bytes]]:
-    """Whole lines, as many as are there now: what waits while a commit runs shares the next."""
+    """Whole lines, as many as are there now: those that come during a commit share the next one."""
     descriptor = source.fileno()
     rest = b""
     while data := os.read(descriptor, READ_BYTES):

@@ -44,7 +44,7 @@ START_S = 1000
 WALL_START_US = 1_893_456_000_000_000
 """The calendar at that moment: the beginning of 2030."""
 PATIENCE_S = 30.0
-"""So long, by real time, a loop at rest waits for sockets and threads."""
+"""How long, in real time, a loop at rest waits for sockets and threads."""
 
 
 class DrivenClock(clock.Clock):

@@ -34,7 +34,7 @@ LEADER_SETTINGS = LeaderSettings(
     bench_ms_max=60_000,
 )
 OPTIONS = ConsumerOptions(
-    # Longer than a leader has patience: whoever answers nothing is found out by the leader.
+    # Longer than the leader's stall timeout, so that the leader finds a silent worker first.
     delivery=DeliveryConfig(
         max_pending=6, ack_wait_ms=10_000, backoff_min_ms=20, backoff_max_ms=500
     )
@@ -59,8 +59,8 @@ class Worker(Program):
         self.peer: LocalPeer | None = None
         self._given: set[tuple[str, int]] = set()
         self._in_doubt: set[tuple[str, int, int]] = set()
-        """Events that were acked in a transaction of which it is not known whether it counts.
-        They may come once more; a second transaction would be refused."""
+        """Events acked in a transaction whose outcome is unknown.  They may come once more; a second
+        transaction would be refused."""
         self._changed = asyncio.Event()
         self.closing = False
         super().start()
@@ -78,7 +78,7 @@ class Worker(Program):
         self.inject(self._changed.set)
 
     def close(self) -> None:
-        """Leave in good order, and come back later."""
+        """Shut down gracefully, and come back later."""
         self.closing = True
         self.inject(self._changed.set)
 
@@ -229,7 +229,7 @@ class Worker(Program):
         )
 
     def check(self, look: Callable[[], None]) -> None:
-        """Look whether a promise holds, at what is durable now."""
+        """Run a check against what is durable now."""
         if self._dying:
             return
         try:
