@@ -96,7 +96,7 @@ def _csv_parts(raw: IO[bytes], name: str, mapping: Mapping, as_text: bool) -> It
         )
         row = 0
         for number, batch in enumerate(reader, 1):
-            # The reader runs ahead of these rows: their place is known by the number of their block.
+            # The reader runs ahead of these rows; the number of their block tells their place.
             done = raw.tell() if name.endswith(".gz") else number * CSV_BLOCK_BYTES
             if batch.num_rows:
                 yield FilePart(_events(batch, mapping, row), row, done)

@@ -59,8 +59,8 @@ class Worker(Program):
         self.peer: LocalPeer | None = None
         self._given: set[tuple[str, int]] = set()
         self._in_doubt: set[tuple[str, int, int]] = set()
-        """Events acked in a transaction whose outcome is unknown.  They may come once more; a second
-        transaction would be refused."""
+        """Events acked in a transaction whose outcome is unknown.  They may come once more; a
+        second transaction would be refused."""
         self._changed = asyncio.Event()
         self.closing = False
         super().start()
