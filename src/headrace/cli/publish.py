@@ -207,7 +207,7 @@ def _publish_json_lines(name: str | None, options: Options) -> None:
                     event = check_event(records.parsed(line, number))
                     by_stream.setdefault(log.routes.stream_for(event.subject), []).append(event)
             except HeadraceError as error:
-                # What came before the bad line is good; what comes after it is not looked at.
+                # Lines before the bad one are published; those after it are not read.
                 _append(log, by_stream, tally)
                 at = f"line {number}"
                 text = str(error) if str(error).startswith(at) else f"{at}: {error}"

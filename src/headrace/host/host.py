@@ -164,7 +164,7 @@ class Host:
         return self._timers.timer(call)
 
     def after(self, delay_s: float, call: Callable[[], None]) -> Timer:
-        """Call something once, so many seconds from now; cleared, it is not called."""
+        """Call ``call`` once, ``delay_s`` from now; clear the timer to cancel it."""
         timer = self._timers.timer(call)
         timer.after(delay_s)
         return timer
@@ -174,7 +174,7 @@ class Host:
         await asyncio.sleep(seconds)
 
     def timeout(self, seconds: float) -> asyncio.Timeout:
-        """A context that ends its block with ``TimeoutError`` after so many seconds."""
+        """A context that ends its block with ``TimeoutError`` after ``seconds``."""
         return asyncio.timeout(seconds)
 
     async def wait(self, event: asyncio.Event, timeout_s: float) -> bool:

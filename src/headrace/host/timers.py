@@ -50,7 +50,7 @@ class Timer:
         self.set(at_ms / 1000 + LATE_S)
 
     def after(self, delay_s: float) -> None:
-        """Call it so many seconds from now."""
+        """Call it ``delay_s`` from now."""
         self.set(self._timers.now_s() + delay_s)
 
     def bring_forward(self, at_s: float) -> None:

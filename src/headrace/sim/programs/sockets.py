@@ -314,7 +314,7 @@ class Internet:
         def arrive() -> None:
             server = self.servers.get(port)
             if server is not None and world.network.is_cut(program.name, server.program.name):
-                return  # whoever dials gives up some time
+                return  # the dialling side gives up by its timeout
             if server is None or reset:
                 refused = ConnectionRefusedError if server is None else ConnectionResetError
                 tell(lambda: fail(refused("simulated")))
