@@ -58,7 +58,7 @@ class Services:
                     await service.close()
                 except Exception as error:
                     if stage is Stage.APPENDERS and isinstance(error, HeadraceError):
-                        # Raised already to whoever closed the appender; for others, a line in the log.
+                        # Raised to whoever closed the appender; for others, a line in the log.
                         _log.warning("appends were not stored: %s", error)
                     else:
                         failure = failure or error
