@@ -1,7 +1,7 @@
 """Blocking wrappers of appenders, sessions, members and groups, for :mod:`headrace.sync`.
 
 The real objects live on the event loop of a :class:`headrace.sync.Headrace`, in a background
-thread; each call is handed to it and waited for.  Only an appender works on its caller's thread.
+thread; each call is handed to it and waited for.  An appender does what it can on its caller's.
 """
 
 from __future__ import annotations

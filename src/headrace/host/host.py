@@ -239,7 +239,7 @@ class Host:
         sync: bool = True,
         small: bool = False,
     ) -> None:
-        """Run ``fn`` in a write transaction; the callback is never called within this call."""
+        """Run ``fn`` in a write transaction; calls back later, on the event loop."""
         self.writes.submit(fn, locks, told, sync=sync, small=small)
 
     async def commit(self, write: Write) -> Outcome:
