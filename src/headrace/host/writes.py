@@ -105,7 +105,7 @@ class Writes:
             await self._in_thread(write.prepare)
 
     async def checked(self, data: Events) -> pa.RecordBatch:
-        """A caller's data as one checked batch; a thread checks all but one event or a small table."""
+        """A caller's data as one checked batch; checked on a thread unless it is small."""
         if isinstance(data, Event) or _is_small(data):
             return to_batch(data)
         return await self._in_thread(to_batch, data)
