@@ -1,9 +1,9 @@
-"""Appending in a plain loop at full speed.
+"""Appending in a plain loop at full speed: pipelined, with back-pressure.
 
-Whoever waits for each append pays for a commit each time.  An appender takes the next table while
-the one before is stored: what gathers during a commit shares the next one.  Everything is stored in
-the order in which it was given; and when an append fails, nothing behind it is written.  What the
-log holds is always what was given first.
+A program that waits for each append pays for a commit each time.  An appender takes the next table
+while the last one is being stored, and all that gathers during a commit shares the next one (group
+commit).  Events are stored in the order of the calls; when an append fails, no later one is
+written.  So the log always holds a prefix of what was appended.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 WAITING_BYTES = 2 * GROUP_BYTES
 WAITING_APPENDS = 128
-"""With so much on its way, whoever appends has to wait: one group is stored, and one gathers."""
+"""Back-pressure: beyond this much unstored, ``append`` waits.  Room for a group being stored and
+one that gathers."""
 
 
 class Appender:
@@ -38,14 +39,14 @@ class Appender:
     def __init__(self, client: Headrace, stream: str) -> None:
         self._client = client
         self._stream = stream
-        # Scripts give from threads of their own.
+        # ``headrace.sync`` appends on its caller's thread.
         self._lock = threading.Lock()
         self._waiting_bytes = 0
         self._given = self._stored = 0
         """How many appends there were, and how many of them are durable."""
         self._moved = asyncio.Event()
         self.failure: BaseException | None = None
-        """Why nothing more is written."""
+        """The first error; after it nothing more is written."""
         self._told = False
         self._closed = False
 
@@ -67,7 +68,7 @@ class Appender:
         writes.put(self._give(write))
 
     def append_from_thread(self, data: Events) -> bool:
-        """The same on another thread than the loop's; false, and nothing is done, without room."""
+        """Append from another thread than the loop's; if there is no room, do nothing: false."""
         self._check()
         if self._is_full:
             return False
@@ -106,7 +107,7 @@ class Appender:
         try:
             await self.close()
         except HeadraceError:
-            # What went wrong first is what the caller has to hear of.
+            # An error of the block itself came first: do not hide it.
             if error is None:
                 raise
 
@@ -140,7 +141,7 @@ class Appender:
         return Waiting(partial(self._answered, write), write=write, lane=self)
 
     async def _until(self, reached: Callable[[], bool]) -> None:
-        """Wait for that, or for a failure."""
+        """Wait until ``reached()`` is true or an append has failed."""
         self._client.host.check_fork()
         while self.failure is None and not reached():
             self._moved.clear()

@@ -1,7 +1,7 @@
-"""Consuming, and appending in a loop, without ``await``: what scripts hold in their hands.
+"""Blocking wrappers of appenders, sessions, members and groups, for :mod:`headrace.sync`.
 
-Everything runs on the loop of a :class:`headrace.sync.Headrace`; each call here is handed to it
-and waited for.  Only an appender does what it can on the thread of its caller.
+The real objects live on the event loop of a :class:`headrace.sync.Headrace`, in a background
+thread; each call is handed to it and waited for.  An appender does what it can on its caller's.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ T = TypeVar("T")
 
 
 class Runner(Protocol):
-    """Somebody with a loop on another thread."""
+    """Whatever runs an event loop on another thread."""
 
     loop: asyncio.AbstractEventLoop
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there, and wait for it."""
+        """Run a coroutine on that loop, and wait for its result."""
         ...
 
 
@@ -101,11 +101,11 @@ class BlockingDelivery:
         self._runner.run(self.delivery.nack(delay_ms, reason))
 
     def reject(self, reason: str = "") -> None:
-        """It can never be done: a dead letter at once."""
+        """It can never be processed: make it a dead letter at once."""
         self._runner.run(self.delivery.reject(reason))
 
     def extend(self) -> None:
-        """Still at it: the waiting time for the answer begins anew."""
+        """Still at work: the ack timeout begins anew."""
         self._runner.run(self.delivery.extend())
 
     @contextmanager

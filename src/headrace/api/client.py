@@ -425,7 +425,7 @@ class Headrace:
     # -- bridges to threads -------------------------------------------------------------
 
     async def in_thread(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run something that blocks on one of this log's threads."""
+        """Run a blocking function on one of this log's threads."""
         return await self.host.in_thread(fn, *args, **kwargs)
 
 

@@ -35,7 +35,7 @@ class Housekeeper:
         host.serve(Stage.CHORES, self)
 
     async def close(self) -> None:
-        """Begin no other round."""
+        """Start no further round."""
         await self._tasks.close()
 
     async def _run(self) -> None:
@@ -50,9 +50,9 @@ class Housekeeper:
 
 
 def tidy(log: Log, owner: str, lease_ttl_ms: int) -> bool:
-    """One round, if no other process is at it; true if it was done here.
+    """One round, if this process gets the lease; whether it did.
 
-    The lease is kept, so that the same process goes on while it lives.
+    The lease is not given back, so that the same process does the next round, too.
     """
     held = log.catalog.leases.get(LEASE)
     if held is not None and held.owner != owner:

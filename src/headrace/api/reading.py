@@ -1,8 +1,8 @@
 """A read under way, for programs with an event loop.
 
-Where ``host/loads.py`` allows it, blobs are read by the event loop itself, one load at a turn;
-another thread only joins what it fetched.  Everything else is for threads: while a load is looked
-at, the next one is fetched.
+Where ``host/loads.py`` allows it, the event loop itself reads blobs from the catalog, one load per
+turn, and another thread only joins them into batches.  Otherwise threads read, one load ahead:
+while the caller looks at a load, the next one is fetched.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.api.client import Headrace
 
 Load = tuple[pa.RecordBatch | None, dict[int, int]]
-"""Events, and where a read goes on after them."""
+"""Events, and the positions from which a read continues after them."""
 
 
 class Reading:
@@ -126,11 +126,11 @@ class Reading:
         if not self._loads.may_read:
             return None
         if not self._query.follow:
-            # Between two loads it is everybody else's turn.
+            # Yield between two loads, so that other tasks run.
             await asyncio.sleep(0)
         elif not self._caught_up:
             return None
-        # Of a read that follows it is news of a few events.
+        # A read that follows and has caught up: only a few new events can be there.
         self._news.clear()
         with suppress(FileAhead):
             return self._load_here()

@@ -53,7 +53,7 @@ def open(
     loop_io: bool = True,
     tls: TLS | None = None,
 ) -> Headrace:
-    """As :func:`headrace.open`, for use with ``with``."""
+    """Open a log for use with ``with``; takes what :func:`headrace.open` takes."""
     return Headrace(
         client.open(
             url,
@@ -157,8 +157,8 @@ class Headrace:
     set_compaction = _mirror(client.Headrace.set_compaction)
     sweep = _mirror(client.Headrace.sweep)
 
-    # These two wait for a commit and nothing else, so they do it on the caller's thread; not while
-    # events of an appender are on their way, which they would overtake.
+    # These two only wait for a commit, so they commit on the caller's thread; not while events of
+    # an appender are unstored, which they would overtake.
 
     def publish(
         self,

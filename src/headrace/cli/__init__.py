@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _ready_streams(as_json: bool) -> None:
-    """Make up for what a shell may have closed, or for a screen that knows few letters."""
+    """Open standard streams that a shell has closed, and escape what the terminal cannot encode."""
     if sys.stdin is None:
         sys.stdin = open(os.devnull)  # noqa: SIM115
     if sys.stdout is None:
@@ -126,7 +126,7 @@ def _run(argv: Sequence[str]) -> int:
         code = app(_with_own_help(arranged(list(argv))), exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output has seen enough.  The interpreter's own flush at exit must not
+        # Broken pipe: the reader has closed it.  The interpreter's own flush at exit must not
         # complain about it once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -169,7 +169,7 @@ def _dash_last(tokens: list[str]) -> list[str]:
 
 
 def _with_own_help(tokens: list[str]) -> list[str]:
-    """The same words; the command they name shows its own help, not the line in our list."""
+    """The words, after the named command's own help text was put in place of its summary line."""
     _, apps, _ = app.parse_commands(tokens)
     if len(apps) > 1 and apps[1].default_command is not None:
         apps[1].help = None

@@ -22,7 +22,7 @@ app = App(name="doctor", help="Check Python, Java, Spark, the catalog and the st
 
 PYTHON_MIN = (3, 11)
 PYSPARK = ((4, 2), (4, 4))
-"""From the first that has what the source needs to the first that was not tried."""
+"""The supported versions: the lowest, and the first that was not tried (exclusive)."""
 PANDAS_BELOW = (3,)
 
 State = Literal["ok", "warning", "failed"]

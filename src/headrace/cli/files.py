@@ -82,7 +82,7 @@ def _csv_parts(raw: IO[bytes], name: str, mapping: Mapping, as_text: bool) -> It
         stream = pa.CompressedInputStream(stream, "gzip")
     delimiter = "\t" if ".tsv" in name else ","
     parse = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    # Only an empty field is null: NA may be a name.
+    # Only an empty field is null: Arrow would take NA for null, which may be a name.
     convert: dict[str, Any] = {"null_values": [""], "strings_can_be_null": True}
     if as_text:
         names = _csv_names(raw, name, delimiter)
@@ -96,7 +96,7 @@ def _csv_parts(raw: IO[bytes], name: str, mapping: Mapping, as_text: bool) -> It
         )
         row = 0
         for number, batch in enumerate(reader, 1):
-            # The reader runs ahead; how far along these rows are is known by their block.
+            # The reader runs ahead of these rows; the number of their block tells their place.
             done = raw.tell() if name.endswith(".gz") else number * CSV_BLOCK_BYTES
             if batch.num_rows:
                 yield FilePart(_events(batch, mapping, row), row, done)

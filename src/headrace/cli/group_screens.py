@@ -99,7 +99,7 @@ def status_table(status: GroupStatus) -> Table:
 
 
 def status_lines(status: GroupStatus) -> list[str]:
-    """What is wanting."""
+    """What is missing."""
     lines = []
     if status.missing:
         names = ", ".join(member.member for member in status.missing)

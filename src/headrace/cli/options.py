@@ -74,7 +74,7 @@ class Options:
             log.catalog.close()
 
     def open_async(self, tls: TLS | None = None) -> Headrace:
-        """The same with an event loop; housekeeping is left to programs that stay."""
+        """The log for asynchronous use; housekeeping is left to long-running programs."""
         import headrace
 
         return headrace.open(

@@ -208,7 +208,8 @@ def _signals() -> Iterator[list[int]]:
 def _in_thread(
     work: Callable[[], T], caught: list[int], stop: threading.Event, wake: Callable[[], None]
 ) -> T:
-    """Run it beside the main thread, in which signals arrive at any point and may hold no locks."""
+    """Run it on another thread: a signal handler interrupts the main one at any point, so that one
+    must hold no locks."""
     results: list[T] = []
     errors: list[BaseException] = []
 

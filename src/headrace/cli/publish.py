@@ -207,7 +207,7 @@ def _publish_json_lines(name: str | None, options: Options) -> None:
                     event = check_event(records.parsed(line, number))
                     by_stream.setdefault(log.routes.stream_for(event.subject), []).append(event)
             except HeadraceError as error:
-                # What came before the bad line is good; what comes after it is not looked at.
+                # Lines before the bad one are published; those after it are not read.
                 _append(log, by_stream, tally)
                 at = f"line {number}"
                 text = str(error) if str(error).startswith(at) else f"{at}: {error}"
@@ -241,7 +241,7 @@ def _append(log: Log, by_stream: dict[str, list[Event]], tally: _Tally) -> None:
 
 
 def _chunks(source: IO[bytes]) -> Iterator[list[bytes]]:
-    """Whole lines, as many as are there now: what waits while a commit runs shares the next."""
+    """Whole lines, as many as are there now: those that come during a commit share the next one."""
     descriptor = source.fileno()
     rest = b""
     while data := os.read(descriptor, READ_BYTES):

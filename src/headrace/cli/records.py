@@ -19,8 +19,8 @@ from headrace.log.events import ORIGIN_REFUSED, Event
 
 FIELDS = {"subject", "key", "value", "value_base64", "headers", "timestamp", "epoch"}
 IGNORED = {"stream", "segment", "offset", "origin"}
-"""Where an event was, as ``read`` prints it; it gets a new place.  Of these, an origin that is not
-null is refused: to leave it out is for whoever publishes to decide."""
+"""Fields that ``read`` prints and ``publish`` ignores, since an event gets a new place.  An origin
+that is not null is refused: whoever publishes must decide to leave it out."""
 
 
 def shown(row: dict[str, Any]) -> dict[str, Any]:

@@ -367,7 +367,7 @@ def trim(
 
 
 def _check_within(stream: Stream, cut: object) -> None:
-    """A place beyond the end is a slip, and would remove everything."""
+    """Refuse a place beyond the end: most likely a typo, it would remove everything."""
     for segment in stream.segments:
         offset = cut.get(segment.number, 0) if isinstance(cut, dict) else 0
         if offset > segment.head:

@@ -1,4 +1,4 @@
-"""What a running program gives its parts: clock, timers, tasks, services and their end, news."""
+"""What a running program gives its parts: clock, timers, tasks, writes, news, and their end."""
 
 from headrace.host.clock import Clock
 from headrace.host.host import Host

@@ -27,22 +27,22 @@ class Clock:
     """The system's clocks."""
 
     driven = False
-    """Whether time stands still until somebody moves it: then nothing runs on threads either."""
+    """Whether a test drives the time; then nothing runs on threads either."""
 
     def __init__(self) -> None:
         self.random: random.Random = random.SystemRandom()
-        # Plain functions: on hot paths a method between would be half of the cost.
+        # Plain functions: on hot paths a method in between would be half of the cost.
         self.now_ms = _monotonic_ms
-        """Milliseconds that never run backwards; the same clock as the event loop's."""
+        """The event loop's monotonic clock, in milliseconds."""
         self.now_s = time.monotonic
-        """The same clock in seconds."""
+        """The event loop's clock, in seconds."""
         self.wall_us = _wall_us
         """The calendar, in microseconds since 1970."""
         self.spent_s = time.perf_counter
-        """Seconds for measuring what something costs."""
+        """A performance counter in seconds, for measuring durations."""
 
     def executor(self, threads: int, name: str) -> Executor:
-        """Threads for what blocks; where time is driven, the event loop stands in for them."""
+        """A thread pool for blocking calls; where time is driven, the event loop runs them."""
         return ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     @property

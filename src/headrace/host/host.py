@@ -43,9 +43,9 @@ class Host:
     loop: asyncio.AbstractEventLoop
     clock: Clock
     now_ms: Callable[[], int]
-    """Milliseconds that never run backwards; what cores are told."""
+    """The monotonic clock in milliseconds, as cores are told the time."""
     now_s: Callable[[], float]
-    """The same clock in seconds; timers are set by it."""
+    """The monotonic clock in seconds, by which timers are set."""
 
     def __init__(self, *, loop_io: bool = True) -> None:
         self._loop_io = loop_io
@@ -60,7 +60,7 @@ class Host:
         """Whether it was opened before this process was forked off."""
         self.services = Services()
         self.parts: dict[object, Any] = {}
-        """What there is one of in a program and is made when it is first needed."""
+        """Singletons of this program, made when first needed."""
 
     # -- beginning and end --------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class Host:
         return self._writes
 
     def serve(self, stage: Stage, service: Service) -> None:
-        """Close a service at this stage of the end."""
+        """Register a service, to be closed at this stage of the shutdown."""
         self.services.add(stage, service)
 
     # -- time ---------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class Host:
         return self._timers.timer(call)
 
     def after(self, delay_s: float, call: Callable[[], None]) -> Timer:
-        """Call something once, so many seconds from now; cleared, it is not called."""
+        """Call ``call`` once, ``delay_s`` from now; clear the timer to cancel it."""
         timer = self._timers.timer(call)
         timer.after(delay_s)
         return timer
@@ -174,11 +174,11 @@ class Host:
         await asyncio.sleep(seconds)
 
     def timeout(self, seconds: float) -> asyncio.Timeout:
-        """End what is within it with ``TimeoutError`` after so long."""
+        """A context that ends its block with ``TimeoutError`` after ``seconds``."""
         return asyncio.timeout(seconds)
 
     async def wait(self, event: asyncio.Event, timeout_s: float) -> bool:
-        """Wait for an event, for so long at most; whether it came."""
+        """Wait for an event, but at most ``timeout_s``; whether it came."""
         try:
             async with self.timeout(timeout_s):
                 return await event.wait()
@@ -193,11 +193,11 @@ class Host:
         return made
 
     def spawn(self, work: Coroutine[Any, Any, T], *, awaited: bool = False) -> asyncio.Task[T]:
-        """Run something beside, until the program ends; see :meth:`Tasks.spawn`."""
+        """Run a background task, until the program ends; see :meth:`Tasks.spawn`."""
         return self._tasks.spawn(work, awaited=awaited)
 
     async def in_thread(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run something that blocks on one of this program's threads."""
+        """Run a blocking function on one of this program's threads."""
         if self._pool is None:
             raise self.not_open()
         return await self.loop.run_in_executor(self._pool, partial(fn, *args, **kwargs))
@@ -205,12 +205,12 @@ class Host:
     # -- news ---------------------------------------------------------------------------
 
     def on_news(self, channel: str, call: Callable[[], None]) -> Callable[[], None]:
-        """Have the event loop call something after commits that notified a channel, in any
-        process; what is returned ends it.
+        """Have the event loop call ``call`` after commits, in any process, that notified a channel;
+        returns the function that unsubscribes.
 
-        News that comes before the call was made is told by one call.  To lose nothing, subscribe
-        first and look second.  The first subscription of a program may take a while, so where
-        there may be none before it, this is called on a thread.
+        News that comes while a call is pending is coalesced into that call.  To miss nothing,
+        subscribe first and look second.  A program's first subscription may block for a while, so
+        make it on a thread.
         """
         return self._news.subscribe(self.log.catalog, channel, call)
 
@@ -224,9 +224,9 @@ class Host:
         sync: bool = True,
         small: bool = False,
     ) -> asyncio.Future[T]:
-        """Run ``fn`` in a write transaction, in a group with others.
+        """Run ``fn`` in a write transaction, in one group commit with others.
 
-        What is ``small`` may be committed by the event loop itself, where that is quick.
+        A ``small`` one may be committed by the event loop itself, where that is quick.
         """
         return self.writes.transact(fn, locks, sync=sync, small=small)
 
@@ -239,7 +239,7 @@ class Host:
         sync: bool = True,
         small: bool = False,
     ) -> None:
-        """As ``in_transaction``; calls back on the event loop, never at once."""
+        """Run ``fn`` in a write transaction; calls back later, on the event loop."""
         self.writes.submit(fn, locks, told, sync=sync, small=small)
 
     async def commit(self, write: Write) -> Outcome:

@@ -3,10 +3,9 @@
 A commit or a read of a catalog on this machine's own disk takes less time than to hand it to
 another thread and to hear back: a lone publish takes 0.37 ms in place of 0.54, a batch of 1,000
 events 1.09 ms in place of 1.14, and reads gain a sixth.  But while an event loop does it, nothing
-else runs on that loop. So it may only where the *slow* ones are quick too: of the last ``WINDOW``
-commits (or reads) all but one in a hundred took at most ``HELD_UP_S``, the 99th percentile.  A
-moving average does not tell: a disk that is quick nine times and takes 50 ms the tenth has a good
-average.
+else runs on that loop.  So it may only while the 99th percentile is low: of the last ``WINDOW``
+commits (or reads) all but one in a hundred took at most ``HELD_UP_S``.  A moving average does not
+show this: a disk that is quick nine times and takes 50 ms the tenth has a good average.
 
 Threads go on measuring, so a disk that was slow for a while is trusted again.  Files, PostgreSQL
 and what is large are always for threads.  ``headrace.open(…, loop_io=False)``, or
@@ -28,26 +27,26 @@ from headrace.log import limits
 from headrace.log.cursor import FileAhead
 
 HELD_UP_S = 0.005
-"""So long a commit or a read may hold up an event loop, but for one in a hundred."""
+"""How long a commit or a read may block the event loop, as a 99th percentile."""
 SLOW_SHARE = 0.01
 WINDOW = 128
 SEEN_MIN = 4
-"""Commits are made by threads until so many were seen; reads are trusted from the start."""
+"""Threads make the first commits, until this many were measured; reads are trusted at once."""
 
 SMALL_BYTES = 256 * 1024
-"""What one call brings and is checked and encoded on the event loop; more, on a thread."""
+"""Data of one call up to this size is checked and encoded on the event loop, else on a thread."""
 LOOP_BYTES = limits.INLINE_BYTES
-"""What gathered from several calls and may be committed by the event loop at once."""
+"""The most that the event loop commits itself, gathered from several calls."""
 GROUP_BYTES = 4 * limits.INLINE_BYTES
-"""What is encoded and handed over together; beyond ``LOOP_BYTES`` a thread commits it."""
+"""The most that is encoded as one group; beyond ``LOOP_BYTES`` a thread commits it."""
 FEW = 64
-"""So many events, or units whose progress is stored, are few: they wait for no turn."""
+"""Up to this many events to read, acks or units of progress count as small for the event loop."""
 
 T = TypeVar("T")
 
 
 class Quick:
-    """Whether the slow ones among the last durations were quick."""
+    """Whether the 99th percentile of the last ``WINDOW`` durations is at most ``HELD_UP_S``."""
 
     def __init__(self, *, seen_min: int) -> None:
         self._seen_min = seen_min
@@ -56,7 +55,7 @@ class Quick:
         self.on = seen_min == 0
 
     def add(self, took_s: float) -> None:
-        """Another one took so long."""
+        """Take in one duration."""
         seen = self._slow
         if len(seen) == WINDOW:
             self._slow_count -= seen[0]
@@ -72,7 +71,7 @@ class Loads:
     def __init__(self, catalog: Catalog, *, loop_io: bool = True, driven: bool = False) -> None:
         self._catalog = catalog
         self._driven = driven
-        """Whether there are no threads, and no time passes: then all is for the event loop."""
+        """Whether a test drives the clock: without threads, the event loop does everything."""
         allowed = loop_io and os.environ.get("HEADRACE_LOOP_IO") != "0"
         self._on = allowed and catalog.quick
         self._reads = Quick(seen_min=0)
@@ -87,14 +86,14 @@ class Loads:
         return self._on and (self._driven or self._reads.on)
 
     def read(self, load: Callable[[], T]) -> T:
-        """Read something from the catalog, on whatever thread, and see how long that takes."""
+        """Read from the catalog, on any thread, and measure how long that takes."""
         began_s = time.perf_counter()
         found = load()
         self._reads.add(time.perf_counter() - began_s)
         return found
 
     def read_all(self, load: Callable[..., T]) -> T:
-        """On a thread: what ``load(brief=True)`` reads, or a file, which it refuses to open."""
+        """On a thread: try ``load(brief=True)``, which opens no files; else read the file."""
         try:
             return self.read(partial(load, brief=True))
         except FileAhead:
@@ -103,7 +102,7 @@ class Loads:
     # -- commits ------------------------------------------------------------------------
 
     def commit(self, operations: list[Operation]) -> bool:
-        """Commit something small where we stand; false: nothing was done, it is for a thread."""
+        """Commit small operations on this thread; false: nothing was done, leave it to a thread."""
         if not self._on:
             return False
         judge = self._judge(any(operation.sync for operation in operations))
@@ -116,7 +115,7 @@ class Loads:
         return done
 
     def committed(self, took_s: float, *, sync: bool) -> None:
-        """A thread made a small commit, which took so long."""
+        """Take in how long a small commit took that a thread made."""
         self._judge(sync).add(took_s)
 
     def _judge(self, sync: bool) -> Quick:

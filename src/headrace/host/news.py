@@ -1,9 +1,9 @@
 """News of the catalog, as calls on the event loop.
 
-The catalog tells of a commit on whatever thread it was made, or heard of.  Each subscription whose
-channel is told of waits in one queue, once, until the loop empties that queue: a program with
-thousands of subscriptions, all of which are told when it is not known what has changed, wakes its
-loop up once.
+The catalog notifies on the thread that made a commit or heard of one.  A notified subscription
+enters one queue, at most once, and the event loop is woken to empty it.  So notifications are
+coalesced: even if thousands of subscriptions are notified together, as when it is not known what
+has changed, the loop wakes up once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class News:
         return subscription.stop
 
     def put(self, subscription: _Subscription) -> None:
-        """There is something to tell; on any thread."""
+        """Queue a notified subscription, on any thread."""
         self._waiting.append(subscription)
         if self._telling or self._loop.is_closed():
             return
@@ -48,12 +48,12 @@ class News:
             self._loop.call_soon_threadsafe(self._tell)
 
     def _tell(self) -> None:
-        # In this order: what comes from here on is told anew, what came before is in the queue.
+        # Flag first: news from here on wakes the loop again, earlier news is in the queue already.
         self._telling = False
         for _ in range(len(self._waiting)):
             try:
                 self._waiting.popleft().tell()
-            except Exception as error:  # not that of whoever waits behind it
+            except Exception as error:  # must not reach the subscriptions behind it
                 context = {"message": "a callback failed on news", "exception": error}
                 self._loop.call_exception_handler(context)
 

@@ -1,4 +1,4 @@
-"""What waits in the line of events, and how its neighbours become one operation."""
+"""Entries of the write queue, and how neighbours in it are joined into one operation."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Told = Callable[[Any, BaseException | None], None]
 
 
 class Lane(Protocol):
-    """Whose events are written up to the first failure and not beyond it."""
+    """A sequence of writes that stops at its first failure, such as an appender's."""
 
     failure: BaseException | None
 
 
 class Waiting:
-    """An event or a write in the line, and who is told its ``Outcome``."""
+    """An event or a write in the queue, and the callback that gets its ``Outcome``."""
 
     __slots__ = ("event", "joins", "lane", "size_bytes", "stream", "told", "write")
 
@@ -40,7 +40,7 @@ class Waiting:
         self.told = told
         self.event = event
         self.stream = stream
-        """That of an event, as far as it is known without asking the catalog."""
+        """An event's stream; None if only the catalog knows it."""
         self.write = write
         self.lane = lane
         if write is None:
@@ -60,17 +60,17 @@ class Waiting:
         return self.stream, self.event
 
     def is_ready(self, log: Log) -> bool:
-        """Whether it is known where it goes."""
+        """Whether its route is known without asking the catalog."""
         if self.write is not None:
             return self.write.is_routed
         return self.stream is not None and log.routes.is_known(self.stream)
 
 
 class Package:
-    """Some of the line that become one operation: what was joined, or a write by itself.
+    """One operation of the committer: joined neighbours of the queue, or a write by itself.
 
-    ``stale`` is shared by the packages of a group: once the events of one package were found to be
-    for a sealed segment, those behind it for the same stream may not go before them.
+    The packages of a group share ``stale``: the streams for which a package met a sealed segment.
+    Later packages for such a stream must wait, or they would overtake it.
     """
 
     def __init__(self, log: Log, items: Sequence[Waiting], stale: set[str]) -> None:
@@ -110,7 +110,7 @@ class Package:
             raise
 
     def failed(self, error: BaseException) -> None:
-        """Nothing of this was written; called on whatever thread, before anything behind it."""
+        """Note that nothing of it was written; on any thread, before the next package runs."""
         if isinstance(error, Stale):
             self._stale.add(error.stream)
             return
@@ -125,13 +125,13 @@ class Package:
         self.write.discard()
 
     def outcomes(self, outcome: Outcome) -> Iterator[tuple[Waiting, Outcome]]:
-        """What each is told."""
+        """The outcome of each item."""
         found = [outcome] if self._joined is None else self._joined.outcomes(outcome)
         return zip(self.items, found, strict=True)
 
 
 def packages(log: Log, items: list[Waiting]) -> Iterator[Package]:
-    """A group in as few operations as may be; each segment's share is small enough for a blob."""
+    """A group in as few packages as possible; what is joined still fits an inline blob."""
     stale: set[str] = set()
     run: list[Waiting] = []
     size = 0
@@ -145,9 +145,10 @@ def packages(log: Log, items: list[Waiting]) -> Iterator[Package]:
 
 
 def apart(items: list[Waiting], error: BaseException) -> list[list[Waiting]]:
-    """Those that an error of all of them need not be of: by stream, and one by one.
+    """Split failed items, so that the innocent can be tried without the culprit: by stream, then
+    one by one.
 
-    Not when the outcome is unknown, since what did commit would be written twice.
+    Not when the outcome is unknown: what did commit would be written twice.
     """
     if not isinstance(error, HeadraceError) or isinstance(error, CatalogUnavailableError):
         return [items]
@@ -157,7 +158,7 @@ def apart(items: list[Waiting], error: BaseException) -> list[list[Waiting]]:
         streams.setdefault(stream or "", []).append(item)
     if len(streams) > 1:
         return list(streams.values())
-    # Of events whose subjects were found to be captured none is at fault by itself.
+    # Checked events, whose stream is known, are not at fault one by one.
     if all(item.write is None or item.lane is not None for item in items):
         return [items]
     return [[item] for item in items]

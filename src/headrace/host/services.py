@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 class Stage(IntEnum):
-    """When a service is closed: each stage needs those after it to be at work still."""
+    """When a service is closed: each stage still needs the later ones to be running."""
 
     APPENDERS = 1
     """Store what they were given."""
@@ -25,11 +25,11 @@ class Stage(IntEnum):
     CHORES = 4
     """What goes on in the background."""
     WRITES = 5
-    """Whatever was written by any of the above."""
+    """Wait for what all of the above have written."""
 
 
 class Service(Protocol):
-    """Something that is closed; once more, and before it was opened, that does nothing."""
+    """Something to close.  Closing is idempotent, and does nothing before it was opened."""
 
     async def close(self) -> None:
         """Finish what is under way, and end."""
@@ -37,7 +37,7 @@ class Service(Protocol):
 
 
 class Services:
-    """Those of one program; one that nobody else knows any more is forgotten."""
+    """The services of one program, weakly referenced."""
 
     def __init__(self) -> None:
         self._numbers = count()
@@ -46,11 +46,11 @@ class Services:
         }
 
     def add(self, stage: Stage, service: Service) -> None:
-        """Close it at this stage of the end, after those that were added before it."""
+        """Close it at this stage of the shutdown, after those that were added before it."""
         self._stages[stage][next(self._numbers)] = service
 
     async def close(self) -> None:
-        """Close all, whatever fails; raises the first failure that nobody was told of."""
+        """Close all, whatever fails; then raise the first failure that nobody has been told of."""
         failure: Exception | None = None
         for stage, services in self._stages.items():
             for service in [services[number] for number in sorted(services)]:
@@ -58,7 +58,7 @@ class Services:
                     await service.close()
                 except Exception as error:
                     if stage is Stage.APPENDERS and isinstance(error, HeadraceError):
-                        # Whoever waited for its end has heard of it; others may look here.
+                        # Raised to whoever closed the appender; for others, a line in the log.
                         _log.warning("appends were not stored: %s", error)
                     else:
                         failure = failure or error

@@ -24,7 +24,7 @@ class Tasks:
     def __init__(self, loop: asyncio.AbstractEventLoop, part: str) -> None:
         self._loop = loop
         self._part = part
-        # In order: that of a set would be by chance.
+        # A dict keeps the order; that of a set would be random.
         self._running: dict[asyncio.Task[Any], None] = {}
         self._awaited: dict[asyncio.Task[Any], None] = {}
 
@@ -32,10 +32,10 @@ class Tasks:
         return len(self._running)
 
     def spawn(self, work: Coroutine[Any, Any, T], *, awaited: bool = False) -> asyncio.Task[T]:
-        """Run something beside.
+        """Run a coroutine as a task.
 
-        If it is `awaited`, its failure and its end are for whoever does that: they would be
-        cancelled together with it.
+        The failure of an `awaited` one is its awaiter's business, and it is not cancelled with the
+        others, since that would cancel the awaiter, too.
         """
         task = self._loop.create_task(work)
         if awaited:
@@ -49,7 +49,7 @@ class Tasks:
     def _heard(self, task: asyncio.Task[Any]) -> None:
         del self._awaited[task]
         if not task.cancelled():
-            task.exception()  # one that nobody is left to hear of is not worth a warning
+            task.exception()  # retrieved, so that asyncio does not warn
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         del self._running[task]
@@ -68,6 +68,6 @@ class Tasks:
             await asyncio.wait(list(self._running))
 
     async def close(self) -> None:
-        """Have all of them end, and wait for that."""
+        """Cancel all of them, and wait for their end."""
         self.cancel()
         await self.rest()

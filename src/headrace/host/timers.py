@@ -1,7 +1,7 @@
 """Timers: one heap, and one timer of the event loop, for all parts of a program.
 
-A part makes a :class:`Timer` once and sets it as often as it likes.  To set one to another moment
-leaves the old entry in the heap, where it is skipped when its time comes: that is cheaper than
+A part makes a :class:`Timer` once and sets it as often as it likes.  Deletion is lazy: setting a
+timer anew leaves its old entry in the heap, to be skipped when it comes up, which is cheaper than
 ``loop.call_later``, which makes an object each time and compares them in Python.  So the loop may
 wake up for a timer that was cleared meanwhile and find nothing to do.  Where time is driven it
 does not, since the clock would jump there for nothing (``exact``).
@@ -19,13 +19,13 @@ from heapq import heapify, heappop, heappush
 
 NEVER = math.inf
 STALE_MIN = 256
-"""Entries of the heap from which on those that no longer count are taken out."""
+"""The size of the heap from which on stale entries are swept out."""
 LATE_S = 0.001
-"""How much later than its millisecond a timer is called: a look that comes early finds a lease
-still running, and would have to be repeated."""
+"""A timer is called this much after its millisecond: one that came early would find a lease still
+running, and have to be repeated."""
 
 EARLY_S = 1e-9
-"""The loop itself calls a timer that much too early."""
+"""Tolerance: the loop itself may call a timer this much too early."""
 
 
 class Timer:
@@ -50,7 +50,7 @@ class Timer:
         self.set(at_ms / 1000 + LATE_S)
 
     def after(self, delay_s: float) -> None:
-        """Call it so many seconds from now."""
+        """Call it ``delay_s`` from now."""
         self.set(self._timers.now_s() + delay_s)
 
     def bring_forward(self, at_s: float) -> None:
@@ -85,11 +85,11 @@ class Timers:
         self._count = itertools.count()
         self._handle: asyncio.TimerHandle | None = None
         self._armed_s = NEVER
-        """When the loop looks next; before all of time while it does."""
+        """When the loop looks next; -inf while it is looking."""
         self._clean_at = STALE_MIN
 
     def __len__(self) -> int:
-        """Entries in the heap, with those that no longer count."""
+        """Entries in the heap, stale ones included."""
         return len(self._heap)
 
     def timer(self, call: Callable[[], None]) -> Timer:
@@ -152,7 +152,7 @@ class Timers:
             if timer.at_s == at_s:
                 try:
                     timer.fire()
-                except Exception as error:  # not that of whoever is due after it
+                except Exception as error:  # must not reach the timers due after it
                     context = {"message": "a timer failed", "exception": error}
                     self._loop.call_exception_handler(context)
         self._armed_s = NEVER

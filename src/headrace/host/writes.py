@@ -1,20 +1,20 @@
 """The one queue in front of the committer: all that a program writes from its event loop.
 
 *Events*, whether published, appended, given to an appender or part of a transaction, wait in one
-line.  One group of them is under way at a time; what comes meanwhile waits and shares the next
-commit.  So a program's events of one key are stored in the order of its calls, whichever calls
-those were.  Neighbours in the line that are plain become one write (``log/joined.py``).
+FIFO, the line.  One group of them is committed at a time; what comes meanwhile shares the next
+group commit.  So a program's events of one key are stored in the order of its calls, whichever
+calls those were.  Plain neighbours in the line become one write (``log/joined.py``).
 
-*Transactions* hold no events: acks, leases, what leaders store.  They overtake the line, and are
-handed over at the end of the turn of the event loop in which they came, together with the group of
-events that is due, if one is.
+*Transactions* hold no events: acks, leases, what leaders store.  They overtake the line: they are
+handed over at the end of the event loop's current turn, together with the next group of events if
+it is due.
 
 A hand-over is committed by the event loop itself where ``loads`` allows that, else by the
-committer's thread.  What cannot go that way is *settled* by another thread with ``Log.commit``,
-while the line waits, so that nothing overtakes it: events for streams that have to be looked up,
-events whose segment was sealed under them (``Stale``), and several of which one is at fault.
+committer's thread.  The exceptions are *settled* on another thread with ``Log.commit``, while the
+line waits so that nothing overtakes them: events for streams that have to be looked up, events
+whose segment was sealed under them (``Stale``), and groups in which one event is at fault.
 
-What is large is encoded on a thread *before* it enters the line, which no one else should wait for.
+A large write is encoded on a thread *before* it enters the line, so that no other waits for that.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GROUP_MAX = 4096
 
 T = TypeVar("T")
 Threads = Callable[..., Coroutine[Any, Any, Any]]
-"""Runs something that blocks on a thread."""
+"""Runs a blocking function on a thread."""
 
 
 class _Job(NamedTuple):
@@ -52,10 +52,10 @@ class _Job(NamedTuple):
     locks: tuple[str, ...]
     sync: bool
     size_bytes: float
-    """Infinite, if it is for a thread in any case."""
+    """Infinite, if a thread has to commit it in any case."""
     told: Told
     failed: Callable[[BaseException], None] | None = None
-    """Told first, on the thread that found out, before anything behind it is begun."""
+    """Called with an error on the committing thread, before the next job begins."""
 
 
 class Writes:
@@ -66,13 +66,13 @@ class Writes:
         self._loads = loads
         self._in_thread = in_thread
         self._loop = asyncio.get_running_loop()
-        # Scripts add to it from threads of their own.
+        # ``headrace.sync`` adds to it on its callers' threads.
         self._line: deque[Waiting] = deque()
         self._jobs: list[_Job] = []
         self._due = False
-        """Whether somebody hands over at the end of this turn."""
+        """Whether a hand-over is scheduled for the end of this turn."""
         self._busy = False
-        """Whether a group of events is under way."""
+        """Whether a group of events is being committed."""
         self._under_way = 0
         self._troubles: list[tuple[Package, BaseException | None]] = []
         self._later: list[tuple[Package, BaseException | None]] = []
@@ -100,12 +100,12 @@ class Writes:
         return outcome
 
     async def prepare(self, write: Write) -> None:
-        """Encode a write on a thread if it is large; in the line that would hold up others."""
+        """Encode a large write on a thread; done in the line, that would hold up others."""
         if write.size_bytes > SMALL_BYTES:
             await self._in_thread(write.prepare)
 
     async def checked(self, data: Events) -> pa.RecordBatch:
-        """What a caller appends as one checked batch; a thread checks it unless it is little."""
+        """A caller's data as one checked batch; checked on a thread unless it is small."""
         if isinstance(data, Event) or _is_small(data):
             return to_batch(data)
         return await self._in_thread(to_batch, data)
@@ -119,8 +119,8 @@ class Writes:
     def put_from_thread(self, item: Waiting) -> None:
         """Add to the line on another thread.
 
-        The loop looks at the line *after* it said that it is not busy, and this side looks the
-        other way round: one of them sees the other.
+        No wake-up is lost: the loop clears ``_busy`` and then looks at the line; this adds to the
+        line and then looks at ``_busy``.  So at least one of the two sees the other.
         """
         self._line.append(item)
         if not self._busy and not self._due:
@@ -144,7 +144,7 @@ class Writes:
         sync: bool,
         small: bool,
     ) -> None:
-        """The same with a callback, which is called on the event loop, never at once."""
+        """Run ``fn`` in a write transaction; ``told`` is called later, on the event loop."""
         size_bytes = 0 if small else math.inf
         self._jobs.append(_Job(fn, tuple(locks), sync, size_bytes, told))
         self._soon()
@@ -155,7 +155,7 @@ class Writes:
         return self._busy or bool(self._line)
 
     async def close(self) -> None:
-        """Wait until no events are on their way; transactions are handed over."""
+        """Wait until all events are stored; transactions have been handed over by then."""
         self._hand_over()
         while self.busy:
             self._rested.clear()
@@ -167,13 +167,13 @@ class Writes:
         return self._loop.create_future()
 
     def _soon(self) -> None:
-        """Hand over once all that are ready to write have done so: they share the commit."""
+        """Hand over at the end of this turn: all tasks that write in it share the commit."""
         if not self._due:
             self._due = True
             self._loop.call_soon(self._hand_over)
 
     async def _answered_in_turn(self, answer: asyncio.Future[Outcome]) -> Outcome:
-        """Wait for an answer; the first of a turn hands over for all, and goes on in that turn.
+        """Wait for an answer; the first task of a turn to wait hands over for all of them.
 
         A lone publish takes 4 % less than if a callback handed over.
         """
@@ -226,7 +226,7 @@ class Writes:
             loop.call_soon(job.told, None, error)
 
     def _tell(self, told: Told, result: object, error: BaseException | None) -> None:
-        """Tell somebody; whoever cannot be told must not keep the others from it."""
+        """Call a callback; if it raises, the others are called all the same."""
         try:
             told(result, error)
         except Exception as caught:
@@ -368,7 +368,7 @@ class Writes:
 def _is_small(data: Events) -> bool:
     if not isinstance(data, pa.Table | pa.RecordBatch):
         return False
-    # Only of a slice do the buffers tell too much.
+    # The buffers of a slice are those of the whole, so then ``nbytes`` decides.
     return bool(data.get_total_buffer_size() < SMALL_BYTES or data.nbytes < SMALL_BYTES)
 
 

@@ -2,17 +2,16 @@
 
 A program listens (``listener``) and dials others (``links``).  A connection shows the catalog's
 secret in its first request or is refused (``admission``); with ``tls`` both sides are verified
-before that.  What is said goes through an ``outbox`` per connection, bounded, with back-pressure.
-Which messages there are is not known here: a ``Wire`` says how they become frames, and how much of
-everything there may be.
+before that.  Messages go through a bounded ``outbox`` per connection, with back-pressure.  This
+package knows no message types: a ``Wire`` says how messages become frames, and sets all bounds.
 
-Nothing here repeats or repairs anything: a message that cannot be sent is dropped, a connection
-that ends is dialled again with the next message (after looking the address up anew), and the timers
-of the protocol above do the rest.  So a slow peer costs no more than the room in its outbox.  A
+Delivery is at most once: a message that cannot be sent is dropped, a connection that ends is
+dialled again with the next message (after looking the address up anew), and the protocol above
+repeats by its own timers.  So a slow peer costs no more than the room in its outbox.  A
 frame that is too large or makes no sense ends the connection it came on, and nothing else.
 
-A listener may have hundreds of connections with a few frames a second on each, so what counts is
-the cost of a frame: it is taken in and sent by plain calls, without a task for each connection.
+A listener may have hundreds of connections with a few frames a second on each, so the cost of a
+frame counts: frames are received and sent by plain calls, without a task for each connection.
 """
 
 from headrace.net.links import Links, Target

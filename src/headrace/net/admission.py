@@ -24,6 +24,6 @@ class Admission:
         self._secret = secret.encode()
 
     def admits(self, headers: Mapping[str, str]) -> bool:
-        """Whether these headers show the secret; takes the same time for every wrong one."""
+        """Whether these headers show the secret, compared in constant time."""
         given = headers.get(HEADER, "").removeprefix("Bearer ").encode()
         return bool(self._secret) and hmac.compare_digest(given, self._secret)

@@ -1,10 +1,11 @@
-"""Reading from many connections at a time.
+"""Batched reading from many connections.
 
 A listener with hundreds of connections gets a frame here and a frame there, and an event loop that
 wakes up for each of them spends more on waking than on the frames.  So connections are watched
-together, by one epoll, and while who listens is busy gathering anyway, there is a pause between two
-looks; it looks itself before it uses what has come.  For the leader of a shared group, 200 members
-on as many connections and 1,000 reports a second, that is 7 to 8 % of a core in place of 9 to 10 %.
+together, by one epoll.  While the listener's owner is busy gathering, there is a pause between two
+polls; the owner polls itself before it uses what has come.  For the leader of a shared group, 200
+members on as many connections and 1,000 reports a second, that is 7 to 8 % of a core in place of 9
+to 10 %.
 
 This takes the place of the loop's own reading only: it fills the buffers of the protocols as the
 loop would, and leaves everything else about a connection, its end too, to the loop.
@@ -18,9 +19,9 @@ import select
 from collections.abc import Callable
 
 PAUSE_S = 0.05
-"""Longer than a leader of a shared group gathers (25 ms): who gathers looks by itself."""
+"""Longer than the leader of a shared group gathers (25 ms), which ends with a poll of its own."""
 LOOK_MAX = 1024
-"""Connections that are read before the loop gets to do something else."""
+"""The most connections that are read in one turn of the event loop."""
 
 AVAILABLE = hasattr(select, "epoll")
 
@@ -29,7 +30,7 @@ class Intake:
     """Connections that are read together."""
 
     def __init__(self, busy: Callable[[], bool]) -> None:
-        """While it is `busy`, looks keep a distance."""
+        """While `busy()` is true, there is a pause between two polls."""
         self._busy = busy
         self._loop = asyncio.get_running_loop()
         self._epoll = select.epoll()
@@ -63,7 +64,7 @@ class Intake:
         self._epoll.close()
 
     def _watch(self, watch: bool) -> None:
-        """Have the loop say when there is something to read; not for free, so not often."""
+        """Have the loop watch the epoll, or not; a system call, so it is not done often."""
         if watch and not self._watching:
             self._loop.add_reader(self._epoll.fileno(), self.look)
         elif self._watching and not watch:
@@ -71,11 +72,11 @@ class Intake:
         self._watching = watch
 
     def look(self) -> None:
-        """Take in what has come, and see to the next look."""
+        """Poll: read what has come, and arrange for the next poll."""
         if self._epoll.closed:
             return
         for fd, _ in self._epoll.poll(0, LOOK_MAX):
-            if fd in self._open:  # what one of them says may be the end of another
+            if fd in self._open:  # reading one connection may close another
                 self._read(fd)
         busy = self._busy()
         self._watch(not busy)

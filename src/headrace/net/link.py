@@ -21,7 +21,7 @@ Received: TypeAlias = Callable[[list[In], Outbox[Out]], None]
 
 
 class Link(WSListener, Generic[Out, In]):
-    """Hands over what comes, until a frame makes no sense."""
+    """Decodes frames and hands their messages over; a malformed frame ends the connection."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Link(WSListener, Generic[Out, In]):
         *,
         peer: str = "",
     ) -> None:
-        """`complaints` are written down; `peer` is who was dialled, if that was done here."""
+        """`complaints` logs warnings; `peer` is who was dialled, if this side dialled."""
         codec = wire.codec()
         self.outbox = Outbox(wire, codec, traffic, post, peer)
         self.transport: WSTransport | None = None
@@ -45,15 +45,15 @@ class Link(WSListener, Generic[Out, In]):
         self._hanging_up = False
 
     def on_ws_connected(self, transport: WSTransport) -> None:
-        """The other side was found, or was let in."""
+        """The connection is open, whichever side dialled."""
         self.transport = transport
         self.outbox.connect(transport)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        """Something came."""
+        """A frame has arrived."""
         kind = frame.msg_type
         if (self._hanging_up or transport.is_close_frame_sent) and kind != WSMsgType.CLOSE:
-            return  # also the one that was too large for the listener, which is handed on
+            return  # also one too large for the listener, which is passed on all the same
         try:
             if frame.payload_size > self._frame_bytes_max:
                 raise FrameError(
@@ -75,7 +75,7 @@ class Link(WSListener, Generic[Out, In]):
             self._complaints.say(f"a connection is dropped: {error}", loop.time())
             self._hanging_up = True
             transport.send_close(WSCloseCode.POLICY_VIOLATION, b"malformed frame")
-            # The other side has a moment to hear it.
+            # Time for the close frame to reach the other side.
             loop.call_later(CLOSE_TIMEOUT_S, transport.disconnect)
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:  # noqa: ARG002
@@ -91,7 +91,7 @@ class Link(WSListener, Generic[Out, In]):
         self.outbox.resume()
 
     async def close(self) -> None:
-        """Send what is there, hang up, and wait until that is done, but not for long."""
+        """Send what is queued, close, and wait for that, but not for long."""
         if (transport := self.transport) is None or transport.is_disconnected:
             return
         self._hanging_up = True
@@ -104,6 +104,6 @@ class Link(WSListener, Generic[Out, In]):
             self.abort()
 
     def abort(self) -> None:
-        """End at once, without a word."""
+        """End at once, without a close frame."""
         if self.transport is not None:
             self.transport.disconnect(graceful=False)

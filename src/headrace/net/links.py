@@ -36,7 +36,7 @@ class Target(msgspec.Struct, frozen=True):
     """Whether it takes connections with TLS only."""
 
     def url(self, path: str) -> str:
-        """As a WebSocket client takes it."""
+        """The WebSocket URL of a path there."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'wss' if self.tls else 'ws'}://{host}:{self.port}{path}"
 
@@ -66,8 +66,8 @@ class Links(Generic[Out, In]):
         secured: Secured | None = None,
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`cut` is told of a peer whose connection has ended after it had been there a while, and
-        `refused` of one with which there is none, since one of both does not trust the other."""
+        """`cut` is called with a peer whose connection has ended after more than ``REDIAL_S``, and
+        `refused` with one to which there is none because one side does not trust the other."""
         self.connections: dict[str, Link[Out, In]] = {}
         self._links: dict[str, Link[Out, In]] = {}
         self._wire = wire
@@ -121,7 +121,7 @@ class Links(Generic[Out, In]):
                 _log.debug("%s: %s", peer, error)
             link.outbox.close()
             lasted = False
-            # So that a peer that is gone is not dialled for every single message.
+            # A dead peer is not dialled for every single message.
             await asyncio.sleep(REDIAL_S)
         finally:
             self.connections.pop(peer, None)

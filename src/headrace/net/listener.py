@@ -65,12 +65,12 @@ class AdmittedLink(Link[Any, Any]):
 
 
 class Listener:
-    """One address, for everything that this program speaks with others who dial it."""
+    """One address, on which this program serves all its wires."""
 
     def __init__(
         self, busy: Callable[[], bool] = lambda: False, secured: Secured | None = None
     ) -> None:
-        """While it is `busy`, there is no hurry to hear what comes."""
+        """While `busy()` is true, reading may be delayed; see :mod:`headrace.net.intake`."""
         self.connections: set[AdmittedLink] = set()
         self.connections_max = CONNECTIONS_MAX
         self._links: dict[bytes, Callable[[], AdmittedLink]] = {}
@@ -81,7 +81,7 @@ class Listener:
         self._complaints = Complaints(_log)
         self._post = Post()
         self._sockets = sockets_of(asyncio.get_running_loop())
-        # What TLS has to decrypt cannot be read past it.
+        # With TLS the raw sockets cannot be read directly: the loop has to decrypt.
         self._intake = self._sockets.intake(busy) if secured is None else None
         self._server: asyncio.Server | None = None
 
@@ -91,7 +91,7 @@ class Listener:
         received: Received[In, Out],
         ended: Callable[[Outbox[Out]], None] | None = None,
     ) -> None:
-        """Speak this with who asks for its path; before the listener is opened."""
+        """Serve a wire at its path; to be called before the listener is opened."""
         self._frame_bytes_max = max(self._frame_bytes_max, wire.frame_bytes_max)
 
         def link() -> AdmittedLink:
@@ -169,11 +169,11 @@ class Listener:
         return any(not link.outbox.empty for link in self.connections)
 
     def sending(self) -> AbstractContextManager[None]:
-        """What is said to others meanwhile is sent at the end of it, many messages at a time."""
+        """A context at whose end all messages put into outboxes meanwhile are sent together."""
         return self._post.held()
 
     def look(self) -> None:
-        """Take in what has come, if the event loop has not yet done so."""
+        """Read what has come, without waiting for the event loop to do so."""
         if self._intake is not None:
             self._intake.look()
 

@@ -1,4 +1,4 @@
-"""What waits to be sent over one connection: bounded, and sent many messages at a time."""
+"""The send queue of one connection: bounded, and flushed many messages at a time."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class OutboxStatistics(msgspec.Struct, frozen=True):
     """One connection's outbox, as it is now."""
 
     messages: int
-    """That wait."""
+    """How many messages wait."""
     bytes: int
-    """That wait, where the wire knows the size of a message."""
+    """How many bytes wait, where the wire knows the size of a message."""
     paused: bool
     """Whether the network takes no more for now: back-pressure."""
     closed: bool
 
 
 class Post:
-    """Sends what is in many outboxes in one go, at the end of the turn in which it was put in."""
+    """Flushes many outboxes together, at the end of the event loop's current turn."""
 
     def __init__(self) -> None:
         self._due: list[Outbox[Any]] = []
@@ -43,7 +43,7 @@ class Post:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Send at the end of it what is put in meanwhile: the event loop need not turn for that."""
+        """A context that flushes at its end, without waiting for the turn's end."""
         self._held = True
         try:
             yield
@@ -68,7 +68,7 @@ class Outbox(Generic[Out]):
         post: Post,
         peer: str = "",
     ) -> None:
-        """`peer` is who was dialled; who has dialled has no name here."""
+        """`peer` is who was dialled; empty on the listening side, where peers have no name."""
         self.peer = peer
         self.closed = False
         """Whether the connection has ended: what is put in is lost."""
@@ -80,7 +80,7 @@ class Outbox(Generic[Out]):
         self._bytes = 0
         self._transport: WSTransport | None = None
         self._armed = False
-        """Whether there will be a look at what is to be sent."""
+        """Whether a flush is scheduled."""
         self._paused = False
         self._unanswered = False
         self._room = asyncio.Event()
@@ -140,7 +140,7 @@ class Outbox(Generic[Out]):
         self._arm()
 
     def _arm(self) -> None:
-        """See to it that what is there is sent, with what else comes within this turn."""
+        """Schedule a flush, which takes along what else comes within this turn."""
         if self._transport is None or self._paused or self._armed or not self._messages:
             return
         self._armed = True
@@ -151,7 +151,7 @@ class Outbox(Generic[Out]):
             self._post.soon(self)
 
     def send(self) -> None:
-        """Send what there is."""
+        """Flush: send what is queued."""
         self._armed = False
         size, most = self._wire.size, self._wire.batch_messages_max
         while self._messages and self._transport is not None and not self._paused:
@@ -166,7 +166,7 @@ class Outbox(Generic[Out]):
         self._room.set()
 
     def close(self) -> None:
-        """Forget what was not sent; it is old by now."""
+        """Drop what was not sent; it is out of date by now."""
         self.closed = True
         self._transport = None
         self._traffic.dropped += len(self._messages)

@@ -34,7 +34,7 @@ class Sockets:
     serve: Callable[..., Any] = staticmethod(ws_create_server)
 
     def intake(self, busy: Callable[[], bool]) -> Reading | None:
-        """Reads together what connections bring, where the system can."""
+        """A batched reader of connections, where the system has epoll; else None."""
         return intake.Intake(busy) if intake.AVAILABLE else None
 
 

@@ -1,8 +1,8 @@
-"""TLS between programs: both sides are verified, by what is in files, before anything is said.
+"""Mutual TLS between programs: both sides are verified before any message is sent.
 
 The certificate of a program serves for connections in both directions.  With an authority, each
-side asks the other for a certificate that the authority has signed.  Without one, the machine's own
-authorities decide whether who is dialled is trusted, and who dials is known by the secret alone.
+side asks the other for a certificate that the authority has signed.  Without one, the dialled side
+is verified by the machine's own authorities, and the dialling side by the secret alone.
 
 Settings that cannot work are found when a log is opened: the program shakes hands with itself, as
 another one with the same settings would.
@@ -21,7 +21,7 @@ import msgspec
 from headrace.errors import TLSError
 
 ROUNDS_MAX = 10
-"""Of the handshake with oneself; it takes three."""
+"""The most rounds of the handshake with oneself; it takes three."""
 
 _NO_TLS = ("HTTP_REQUEST", "WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "PACKET_LENGTH")
 
@@ -34,19 +34,20 @@ class TLS(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     certificate: str | Path
-    """With those between it and the authority behind it, if there are any."""
+    """The certificate, followed by its intermediate ones, if there are any."""
     key: str | Path
-    """Not encrypted, and not readable by everybody."""
+    """The private key: not encrypted, and not readable by everybody."""
     authority: str | Path | None = None
-    """Who signs the certificates of all programs that take part; else the machine's authorities
-    are trusted, and who dials needs no certificate."""
+    """The certificate authority of all programs that take part; without one the machine's own
+    authorities are trusted, and clients need no certificate."""
 
 
 class Secured:
     """TLS of an open program."""
 
     def __init__(self, tls: TLS, host: str) -> None:
-        """Read the files, and see that they work for who dials `host`; blocks for milliseconds."""
+        """Read the files, and check that a client dialling `host` accepts them; blocks for
+        milliseconds."""
         for file in (tls.certificate, tls.key, tls.authority or tls.certificate):
             try:
                 Path(file).read_bytes()
@@ -68,7 +69,7 @@ class Secured:
             ) from error
 
     def listening(self, refused: Callable[[str], None]) -> ssl.SSLContext:
-        """For connections of others; `refused` is told why one was refused."""
+        """The server's context; `refused` is called with the reason when a handshake fails."""
 
         class Watched(ssl.SSLObject):
             def do_handshake(self) -> None:
@@ -79,7 +80,7 @@ class Secured:
                         refused(reason)
                     raise
 
-        # An event loop tells nobody of a handshake that fails.
+        # asyncio reports a failed handshake to nobody.
         self._listening.sslobject_class = Watched
         return self._listening
 
@@ -103,7 +104,7 @@ def why(error: BaseException) -> str | None:
 
 
 def _check_key(key: Path) -> None:
-    """Whoever has the key can pass for this program."""
+    """Refuse a key that others can read: they could impersonate this program."""
     mode = key.stat().st_mode
     if os.name == "posix" and mode & (stat.S_IRWXO | stat.S_IWGRP):
         raise TLSError(

@@ -1,4 +1,4 @@
-"""What is spoken over a connection: its path, how messages become frames, and its bounds."""
+"""The protocol of a connection: its path, how messages become frames, and its bounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ In = TypeVar("In")
 COMPLAINT_S = 60.0
 COMPLAINTS_MAX = 100
 
-# Below warnings this library writes down whole requests, and so the secret.
+# Below WARNING this library logs whole requests, the secret included.
 quiet = logging.getLogger("headrace.net.picows")
 quiet.addHandler(logging.NullHandler())
 quiet.propagate = False
@@ -41,11 +41,11 @@ class Wire(Generic[Out, In]):
     """What one side of a connection says and hears."""
 
     path: str
-    """Of the first request, by which a listener knows what will be spoken."""
+    """The path of the HTTP request, by which a listener knows the protocol."""
     codec: Callable[[], Codec[Out, In]]
-    """Called for every connection, since what a frame is may depend on the one before."""
+    """Makes a codec per connection, since a frame may depend on the one before (stateful)."""
     size: Callable[[Out], int] | None = None
-    """How many bytes a message is about, where an outbox is to be bounded by that."""
+    """The approximate size of a message, where outboxes are to be bounded by bytes."""
     frame_bytes_max: int = 8 * 1024 * 1024
     queue_messages_max: int = 20_000
     queue_bytes_max: int = 64 * 1024 * 1024
@@ -71,14 +71,14 @@ class Traffic(msgspec.Struct):
 
 
 class Complaints:
-    """Warnings that are repeated once a minute at most: a peer may try five times a second."""
+    """Rate-limited warnings, each at most once a minute: a peer may try five times a second."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._last_s: dict[str, float] = {}
 
     def say(self, text: str, now_s: float) -> None:
-        """Write it down, unless that was done a moment ago."""
+        """Log it, unless it was logged within the last minute."""
         if now_s - self._last_s.get(text, -COMPLAINT_S) >= COMPLAINT_S:
             if len(self._last_s) >= COMPLAINTS_MAX:
                 self._last_s.clear()

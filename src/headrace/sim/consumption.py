@@ -4,11 +4,11 @@ A :class:`ConsumingProcess` owns units, each with a dispatcher, and behaves as a
 reads ahead as far as the dispatcher wants, answers for the application, commits progress in
 groups under the unit's token, stores dead letters before it confirms them, and drops a unit when
 the store says that its token is stale.  The application acks, nacks, rejects, extends, forgets,
-takes its time or answers nothing at all; *poison* events it can never do.
+takes its time or answers nothing at all; *poison* events always fail.
 
-:class:`DeliveryOracle` adds to the onlooker of all groups what delivery alone promises: attempts
-are counted on through hand-overs and are bounded, a dead letter was really tried that often, and
-offsets that hold nothing for the group need nobody's ack.
+:class:`DeliveryOracle` adds to the oracle of all groups what delivery alone promises: attempts are
+bounded and counted across hand-overs, a dead letter was really tried that often, and offsets that
+hold nothing for the group need nobody's ack.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class DeliveryOracle(GroupOracle):
 
 
 def is_poison(event: Event) -> bool:
-    """About one event in thirty can never be done."""
+    """Whether processing an event always fails; true of about one in thirty."""
     return zlib.crc32(f"{event.key}/{event.key_sequence}".encode()) % 31 == 0
 
 
@@ -408,7 +408,7 @@ class ConsumingProcess(Process):
 
 
 def watch_progress(oracle: DeliveryOracle, seen_revision: int) -> int:
-    """Show the oracle what has become durable since; for a scenario's check."""
+    """Show the oracle what has become durable after a revision; for a scenario's check."""
     store = oracle.world.store
     if store.revision != seen_revision:
         for number in oracle.world.log.segments:

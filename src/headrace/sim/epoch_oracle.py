@@ -1,4 +1,4 @@
-"""An onlooker that knows every batch ever published and checks what epoch subscribers are given.
+"""The oracle of epochs: knows every batch ever published and checks what subscribers are given.
 
 It compares times with its own few lines, never with those of the cores.
 

@@ -1,8 +1,8 @@
-"""Visits every reachable state of a small shared group, breadth first, and checks each of them.
+"""Model checking: visits every reachable state of a small shared group, breadth first.
 
-The simulator draws a few stories out of very many; here, with two sessions, one or two leaders
-and two segments of one event each, all of them are told up to a given number of events.  An event
-is one of: any message under way arrives, whatever was sent before it; a message is lost; a
+The simulator samples a few runs out of very many; here, with two sessions, one or two leaders and
+two segments of one event each, all runs are tried up to a given number of events.  An event is one
+of: any message under way arrives, whatever was sent before it; a message is lost; a
 message arrives and stays under way to arrive again; a commit reaches the store; a timer fires; a
 consumer acks; somebody leaves; a leader crashes, or is replaced while it still believes to lead.
 

@@ -2,8 +2,8 @@
 
 Every kind of fault can be switched off by name (``--faults``).  The dice are thrown even for a
 kind that is off, and even after a fault has been muted: that keeps the random stream of a run
-aligned while a failing run is being shortened, so that taking one fault away tends to leave the
-rest of the story as it was.
+aligned while a failing run is being shrunk, so that taking one fault away tends to leave the rest
+of the run as it was.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class FaultPlan:
         self.active = True
         self.counts: Counter[Fault] = Counter()
         self.struck = 0
-        """How many faults have been decided on so far; a fault's number is its name for muting."""
+        """How many faults have struck so far; a fault is muted by its number in this count."""
 
     def strikes(self, kind: Fault, probability: float) -> bool:
         """Throw the dice for one fault; a hit is counted."""

@@ -1,8 +1,8 @@
-"""An onlooker that knows everything and checks what every kind of group promises.
+"""The test oracle of groups: it sees everything and checks what every kind of group promises.
 
 It watches one group: who is given a unit, what is delivered and acked, what becomes durable and
-what is confirmed.  It judges only what counts: an owner whose token has passed on may not know it
-yet and may still hand out events; nothing it does may count, and that is what is checked.
+what is confirmed.  An owner whose fencing token is stale may not know it yet and still hand out
+events.  That is allowed; what is checked is that nothing it does takes effect.
 
 * one owner per unit and token;
 * a new owner starts from exactly what is durable, and only when all predecessors are finished;

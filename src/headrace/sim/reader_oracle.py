@@ -1,9 +1,8 @@
-"""An onlooker that knows everything about one reader group and checks what it promises.
+"""The test oracle of one reader group: it sees everything and checks what the group promises.
 
 It follows the group's log with a replica of its own, keeps its own books (who owns what, where
-each segment stands, what was acked, what a checkpoint must hold) and compares.  As with every
-onlooker, what a reader does under a token that has passed on is not judged, except that it must
-not count.
+each segment stands, what was acked, what a checkpoint must hold) and compares.  What a reader does
+under a stale fencing token is not judged, except that it must not take effect.
 
 * one owner per segment and token, and hand-overs are exact;
 * recorded positions never fall, except by a reset, and never pass what is acked;

@@ -416,7 +416,7 @@ class ReaderProcess(Process):
                 held.commit_since_ms = None
 
     def close(self) -> RemoveReader | None:
-        """Leave in peace, with what is durably acked; no event that failed is counted."""
+        """Leave the group, with what is durably acked; failed events do not count."""
         if not self.at_work or self.paused or self.core is None:
             return None
         left = {segment: self._standing(held).offset for segment, held in self.held.items()}

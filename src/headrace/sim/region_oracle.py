@@ -1,4 +1,4 @@
-"""An onlooker that knows every region's log and every ack, and judges what the cursors claim.
+"""The oracle of regions: knows every log and every ack, and judges what the cursors claim.
 
 Under origin cursors:
 

@@ -1,9 +1,9 @@
 """Runs one seed of a scenario, shortens what fails, and adds up what was seen.
 
-A run that breaks an invariant is told again with less and less going wrong, as long as the same
-invariant still breaks: first whole kinds of fault are left out, then halves, quarters and so on of
-the single faults.  The number of attempts is bounded, so a result may not be the very shortest
-story, but it is always one that fails by itself when replayed with the same arguments.
+A failing run is shrunk (delta debugging): it is repeated with fewer and fewer faults, as long as
+the same invariant still breaks; first without whole kinds of fault, then without halves, quarters
+and so on of the single faults.  The number of attempts is bounded, so a result may not be minimal,
+but it always fails by itself when replayed with the same arguments.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HISTORY_LINES_SHOWN = 60
 
 
 class RunResult(msgspec.Struct, frozen=True):
-    """What one seed came to."""
+    """The result of one seed."""
 
     scenario: str
     seed: int
@@ -42,7 +42,7 @@ class RunResult(msgspec.Struct, frozen=True):
 
 
 class Shrunk(msgspec.Struct, frozen=True):
-    """A shorter story that breaks the same invariant."""
+    """A run with fewer faults that breaks the same invariant."""
 
     result: RunResult
     history: list[str]
@@ -60,7 +60,7 @@ class Shrunk(msgspec.Struct, frozen=True):
 
 
 class Run:
-    """One life of one world, step by step."""
+    """One run of one world, step by step."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ def replay(
     steps: int | None = None,
     faults: Iterable[Fault] = ALL_FAULTS,
 ) -> tuple[RunResult, str]:
-    """Run one seed and tell its whole history; the same to the byte every time."""
+    """Run one seed; also returns its whole history, the same to the byte every time."""
     run = Run(scenario, seed, steps=steps, faults=faults)
     result = run.finish()
     return result, "\n".join(run.world.history()) + "\n"
@@ -194,7 +194,7 @@ def shrink(
     faults: Iterable[Fault] = ALL_FAULTS,
     runs_max: int = SHRINK_RUNS_MAX,
 ) -> Shrunk:
-    """Find a shorter story of a seed that fails; the invariant broken stays the same."""
+    """Shrink a seed that fails; the invariant broken stays the same."""
     return _Shrinker(scenario, seed, steps, frozenset(faults), runs_max).shrink()
 
 

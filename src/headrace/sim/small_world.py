@@ -1,4 +1,5 @@
-"""A small shared group as one value: everything that can happen to it, one event at a time.
+"""A small shared group as one value, and every event that can happen to it: the model that
+``exhaustive`` searches.
 
 Two sessions, one or two leaders and two segments of one event each.  Time stands still: every
 core is told ``now = 0``, and timers fire as events of their own.  What could go on for ever has a
@@ -43,7 +44,7 @@ EventLabel: TypeAlias = tuple[Any, ...]
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """How often the things may happen that could happen for ever."""
+    """How often each kind of event may happen that could be repeated for ever."""
 
     losses: int = 0
     repeats: int = 0
@@ -132,7 +133,7 @@ class Model:
                 return
 
     def key(self) -> int:
-        """The hash of everything that decides what can happen from here."""
+        """The hash of the whole state, as far as it decides what can happen from here."""
         return hash(
             (
                 self.budget,

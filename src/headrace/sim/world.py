@@ -1,9 +1,9 @@
-"""A world with its own time, in which everything that may go wrong does.
+"""Deterministic simulation: a world with virtual time, in which everything that may go wrong does.
 
-Theory of operation.  A :class:`World` is a heap of things that will happen, ordered by virtual
-time and, at the same instant, by the order in which they were asked for.  One step takes the
-first of them and runs it.  Nothing in a world looks at a real clock, and every choice comes from
-one random source, so a seed is a story: told twice, it is the same to the byte.
+Theory of operation.  A :class:`World` is a heap of scheduled events, ordered by virtual time and,
+at the same instant, by the order of scheduling.  One step takes the first of them and runs it.
+Nothing in a world looks at a real clock, and every choice comes from one random generator, so a
+seed fixes the whole run: repeated, its history is the same to the byte.
 
 A :class:`Process` is the runtime of one or more protocol cores.  It hears of messages, timers
 and answers of the store, and acts by sending, setting timers and submitting transactions.  A
@@ -11,7 +11,7 @@ crash forgets everything the process made in :meth:`Process.start`; a pause keep
 the world run on meanwhile.  Each process has a clock of its own that may run fast or slow:
 ``process.now_ms`` is what a core is told, ``world.now_ms`` is what really is.
 
-The order of the random draws is part of the format of a story; containers that are walked while
+The order of the random draws is part of what a seed means; containers that are walked while
 drawing are lists or dicts, never sets of strings, whose order changes between interpreters.
 """
 
@@ -196,12 +196,12 @@ class World:
     # --- time ---
 
     def call_in(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Run `action` after `delay_ms` of real (virtual) time."""
+        """Run `action` after `delay_ms` of the world's time."""
         self._asked += 1
         heapq.heappush(self._heap, (self.now_ms + max(0, delay_ms), self._asked, action))
 
     def step(self) -> bool:
-        """Let the next thing happen; False when nothing is left."""
+        """Run the next scheduled event; False when nothing is left."""
         if not self._heap:
             return False
         at_ms, _, action = heapq.heappop(self._heap)

@@ -44,7 +44,7 @@ START_S = 1000
 WALL_START_US = 1_893_456_000_000_000
 """The calendar at that moment: the beginning of 2030."""
 PATIENCE_S = 30.0
-"""So long, by real time, a loop at rest waits for sockets and threads."""
+"""How long, in real time, a loop at rest waits for sockets and threads."""
 
 
 class DrivenClock(clock.Clock):
@@ -165,8 +165,8 @@ class DrivenLoop(asyncio.SelectorEventLoop):
     def run_to_rest(self) -> int | None:
         """Run until nothing can run; returns when the next timer is due, in nanoseconds.
 
-        For whoever keeps several loops, each of them a program, in one time: ``now_ns`` is set
-        before.
+        For a driver of several loops, each of them a program, that share one time: it sets
+        ``now_ns`` first.
         """
         self._until_rest = True
         try:
@@ -184,8 +184,8 @@ class DrivenLoop(asyncio.SelectorEventLoop):
     # -- at rest ------------------------------------------------------------------------
 
     def at_rest(self, timer_s: float | None) -> float:
-        """Nothing can run; the next timer is due in so many seconds.  Returns how long to wait for
-        sockets and threads: not at all if there is something to do now."""
+        """Nothing can run, and the next timer is due in ``timer_s``.  Returns how long to wait for
+        sockets and threads: 0 if there is something to do now."""
         due_ns = None if timer_s is None else self.now_ns + max(1, round(timer_s * 1_000_000_000))
         self.due_ns = due_ns
         if self._until_rest:

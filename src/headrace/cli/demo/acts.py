@@ -137,7 +137,7 @@ async def split_fullest(hr: Headrace, due: asyncio.Event) -> tuple[int, tuple[in
 
 
 async def follow(hr: Headrace, count: int) -> int:
-    """Read along until so many events came; tells how many."""
+    """Read along until ``count`` events came; returns how many came."""
     seen = 0
     async with hr.tail(STREAM, start="earliest") as reading:
         async for batch in reading:

@@ -54,8 +54,8 @@ class Crew:
 
     async def __aexit__(self, *_: object) -> None:
         for name, process in self._running.items():
-            # Who was killed before may be dead and not waited for yet: to signal it would do that
-            # waiting, behind the back of the event loop.
+            # A killed process may be a zombie: to signal it would reap it behind the event loop's
+            # back.
             if process.returncode is None and name not in self._killed:
                 process.kill()
             await process.wait()
@@ -92,7 +92,7 @@ class Crew:
         self._running[name].send_signal(signal.SIGKILL)
 
     def check(self) -> None:
-        """Whoever was not killed has to be alive."""
+        """Raise if a process has ended that was not killed."""
         for name, process in self._running.items():
             if process.returncode is not None and name not in self._killed:
                 raise CheckFailedError(f"{name} ended with {process.returncode}")

@@ -102,7 +102,7 @@ def _open(folder: Path) -> tuple[SparkSession, bool]:
 
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """What is started meanwhile writes its warnings to a file, and not across the tour."""
+    """Processes started meanwhile inherit a stderr that goes to a file, not across the tour."""
     kept = os.dup(2)
     target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:

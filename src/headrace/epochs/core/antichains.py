@@ -85,7 +85,7 @@ class Antichain:
         return f"{{{', '.join(map(str, self.frontier))}}}"
 
     def covers(self, time: Time) -> bool:
-        """Whether one of the times is on the way to `time` (or is it)."""
+        """Whether `time` is at or after one of the times; if maximal, at or before one."""
         leq = self._leq
         for held in self._times:  # noqa: SIM110 - a loop takes half the time of any()
             if leq(held, time):
@@ -118,7 +118,7 @@ class Antichain:
         return pruned
 
     def copy(self) -> Antichain:
-        """One of its own with the same times."""
+        """An independent copy."""
         twin = Antichain(self.shape, self._leq)
         twin._times = list(self._times)
         return twin

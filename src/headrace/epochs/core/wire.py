@@ -1,4 +1,4 @@
-"""Messages as frames: a head that says what and when, and for data a second frame that says what.
+"""Messages as frames: a head with kind and time, and for data a second frame with the payload.
 
 A subscriber reads the head, decides, and drops the second frame unread if the epoch is filtered.
 Nothing in a head depends on the size or the content of the data.

@@ -158,7 +158,7 @@ class OriginCursor:
         return merged
 
     def _merge_many(self, merged: Merged) -> None:
-        """So much is new that the other regions are better sent the whole."""
+        """Join a bulk of acks: too many to journal, so the other regions are sent the whole."""
         by_lane: dict[Lane, list[tuple[int, int]]] = {}
         for lane, lo, hi in merged.gains:
             by_lane.setdefault(lane, []).append((lo, hi))

@@ -143,7 +143,7 @@ class OriginMap:
     def many_offsets(
         self, lane: Lane, ranges: Sequence[tuple[int, int]]
     ) -> Iterable[tuple[int, int]]:
-        """As :meth:`offsets` for many ascending ranges of a lane, at once."""
+        """Where many ascending ranges of a lane's events are; :meth:`offsets` in one pass."""
         runs = self._lanes.get(lane)
         if runs is None or not runs.sequences or not ranges:
             return []

@@ -16,7 +16,7 @@ deleted, created again) is stamped in the same way above all lanes.
 
 Two regions that seek at the same time therefore agree on one of the two, the same one everywhere.
 
-All of that makes a join: commutative, associative, idempotent.
+So a join is commutative, associative and idempotent: the state is a CRDT.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class LinkedSegment:
         self.lives: dict[str, Life] = {}
         """The last command to each snapshot group that ever had one; to be saved with them."""
         self._awaited: dict[str, Life] = {}
-        """Lives that were met in an update before their command."""
+        """Lives that an update named before their command arrived."""
         self.origin_groups: dict[str, OriginCursor] = {}
 
     # --- the log -----------------------------------------------------------------------
@@ -145,12 +145,12 @@ class LinkedSegment:
             cursor.trimmed()
 
     def events_restored(self, offset: int, lane: Lane, sequence: int, count: int = 1) -> None:
-        """The log is read again from its first record, before any group is put in."""
+        """Events of a log that is read again from its first record, before any group is added."""
         self.log.events(offset, lane, sequence, count)
         self.controller.traffic(count)
 
     def marker_restored(self, offset: int, marker: Marker) -> None:
-        """As :meth:`events_restored`; of the markers only snapshots still matter."""
+        """A marker of a log that is read again; only snapshots still matter."""
         self.log.marker(offset)
         if isinstance(marker, SnapshotMarker):
             self.index.add(marker, offset)

@@ -1,4 +1,4 @@
-"""Stamps: which of two commands to a replicated group counts.
+"""Stamps (Lamport timestamps): which of two commands to a replicated group counts.
 
 A command takes acks back (a seek) or all of them (a delete), and must not be undone by acks or
 updates from before it that arrive later.  So it carries a counter beyond every stamp that its

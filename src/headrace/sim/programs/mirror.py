@@ -1,4 +1,4 @@
-"""A real stream that the outside writes to and scales, and what an onlooker knows of it."""
+"""A real stream that the scenario writes to and scales, with the oracle's model of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.sim.log import Event, ModelLog, Segment
 
 
 class MirroredLog(ModelLog):
-    """Does to a real stream what is asked of it, and keeps the model beside."""
+    """Applies every change to a real stream, and to the model alike."""
 
     def __init__(self, folder: Path, stream: str) -> None:
         super().__init__()

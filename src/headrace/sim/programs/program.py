@@ -3,7 +3,7 @@
 The world gives it the time, and lets it run until nothing can run any more; then it waits for the
 next of its timers, or for something that arrives.  A program that is paused is not run, and finds
 out afterwards how late it is.  One that crashes loses its connections and its catalog first, and
-only then its tasks are taken down, so that nothing they do about it reaches anybody.
+only then are its tasks cancelled, so that nothing their cleanup does reaches anybody.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ MS_NS = 1_000_000
 START_NS = START_S * 1_000_000_000
 TAKE_DOWN_ROUNDS = 50
 NEWS_MS = 3
-"""News of a commit takes so long at most."""
+"""The most that news of a commit takes to arrive."""
 
 
 def wall_us(world: World) -> int:
-    """The calendar of a world, by which the database goes."""
+    """The wall clock of a world, in microseconds, as its database sees it."""
     return WALL_START_US + world.now_ms * 1000
 
 
@@ -87,7 +87,7 @@ class Program(Process):
             tasks = sorted(asyncio.all_tasks(self.loop), key=asyncio.Task.get_name)
             if not tasks:
                 break
-            for task in tasks:  # again, if it waits for something in order to end well
+            for task in tasks:  # again, if its cleanup awaits something
                 task.cancel()
             self.loop.run_to_rest()
         self.loop.kill()
@@ -114,7 +114,7 @@ class Program(Process):
             self.wake_in(0)
 
     def wake_in(self, delay_ms: int) -> None:
-        """Run it then, if that is sooner than it would be run."""
+        """Run it after ``delay_ms``, unless it will be run sooner anyway."""
         at_ms = self.world.now_ms + delay_ms
         if self._wake_ms is None or at_ms < self._wake_ms:
             self._wake_ms = at_ms
@@ -128,7 +128,7 @@ class Program(Process):
             self.world.call_in(delay_ms, wake)
 
     def run(self) -> None:
-        """Let it do all that it can do now."""
+        """Run its event loop until nothing can run."""
         if not self.alive or self.paused or self._running:
             return
         local_ns = START_NS + int(self.world.now_ms * MS_NS * self.clock_rate)

@@ -1,10 +1,10 @@
-"""Connections between simulated programs, which do to frames what a network does under a WebSocket.
+"""Simulated connections between programs, with the faults that TCP lets through to a WebSocket.
 
-What is sent on a connection arrives in its order, once, or the connection ends: frames are late,
-held back for seconds, and wait while a partition lasts; a connection is cut, and what was on its
-way is lost, and each side hears of it in its own time; to dial takes a while, is refused, or is not
-answered at all.  Messages that are lost, repeated or overtake each other within a connection cannot
-happen here.  The parts of ``headrace.net`` are real from the frame on.
+Frames of a connection arrive in order and once, or the connection ends.  What goes wrong: frames
+are late, held back for seconds, or wait while a partition lasts; a connection is cut, what was
+under way is lost, and each side notices in its own time; dialling takes a while, is refused, or is
+never answered.  Within a connection no frame is lost, repeated or overtaken.  From the frame on,
+the parts of ``headrace.net`` are the real ones.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class SimTransport:
             self.intake.arrived(self, call)
 
     def end(self) -> None:
-        """It is over, for this side."""
+        """This side has learned that the connection has ended."""
         if not self.is_disconnected:
             self.is_disconnected = True
             self._internet.ends.pop(self, None)
@@ -314,7 +314,7 @@ class Internet:
         def arrive() -> None:
             server = self.servers.get(port)
             if server is not None and world.network.is_cut(program.name, server.program.name):
-                return  # whoever dials gives up some time
+                return  # the dialling side gives up by its timeout
             if server is None or reset:
                 refused = ConnectionRefusedError if server is None else ConnectionResetError
                 tell(lambda: fail(refused("simulated")))

@@ -23,7 +23,7 @@ SLOW_MS_MAX = 400
 class FaultyCommitter:
     """Stands where the :class:`~headrace.catalog.committer.Committer` of a catalog stood.
 
-    One that is slow holds up all that comes after; nothing is overtaken.
+    A slow commit holds up all later ones; none overtakes another.
     """
 
     def __init__(self, program: Program, committer: Committer) -> None:

@@ -56,8 +56,8 @@ class Worker(Program):
         self.peer: LocalPeer | None = None
         self._given: set[tuple[str, int]] = set()
         self._in_doubt: set[tuple[str, int, int]] = set()
-        """Events that were acked in a transaction of which it is not known whether it counts.
-        They may come once more; a second transaction would be refused."""
+        """Events acked in a transaction whose outcome is unknown.  They may come once more; a
+        second transaction would be refused."""
         self._changed = asyncio.Event()
         self.closing = False
         super().start()
@@ -75,7 +75,7 @@ class Worker(Program):
         self.inject(self._changed.set)
 
     def close(self) -> None:
-        """Leave in good order, and come back later."""
+        """Shut down gracefully, and come back later."""
         self.closing = True
         self.inject(self._changed.set)
 
@@ -226,7 +226,7 @@ class Worker(Program):
         )
 
     def check(self, look: Callable[[], None]) -> None:
-        """Look whether a promise holds, at what is durable now."""
+        """Run a check against what is durable now."""
         if self._dying:
             return
         try:

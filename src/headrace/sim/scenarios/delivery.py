@@ -1,8 +1,8 @@
 """Delivery: workers pass units to one another; the dispatcher decides what is handed out.
 
 There is no protocol of membership here: whoever gets the lease of a unit consumes it, until it
-hands it over in peace, crashes, or pauses so long that someone else takes it.  Everything that
-remains is the dispatcher's doing.
+hands it over, crashes, or pauses until its lease runs out and another takes it.  So what is tested
+is the dispatcher alone.
 """
 
 from __future__ import annotations

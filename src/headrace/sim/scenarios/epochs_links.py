@@ -36,7 +36,7 @@ class Frame(msgspec.Struct, frozen=True):
 
     connection: str
     life: int
-    """A connection that is made again is another one."""
+    """The number of the connection; grows when it is made again."""
     number: int
     message: Any
 

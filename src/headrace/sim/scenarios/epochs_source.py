@@ -66,7 +66,7 @@ class EpochSource(Process):
         self.after(TICK_MS, "tick")
 
     def _watched(self) -> None:
-        """After every change: what the onlooker must know, and what must hold."""
+        """After every change: tell the oracle, and check what must hold."""
         publisher = self.publisher
         self.scenario.oracle.advances(self.name, publisher.lower)
         self.scenario.oracle.remembers(self.name, publisher.upper)

@@ -129,7 +129,7 @@ class MemberProcess(ConsumingProcess):
         if tag == "tick":
             self.after(TICK_MS, "tick")
             self._watch()
-            # A sluggish process hardly looks at the clock: the tokens alone must hold it back.
+            # A sluggish process hardly looks at the clock: fencing tokens alone must hold it back.
             if self.world.rng.random() < (0.2 if self.sluggish else 1.0):
                 self.hear(Tick())
                 self._check_claims_are_known()

@@ -37,7 +37,7 @@ SEGMENTS_MAX = 20
 
 
 class StoreOracle(ReaderOracle):
-    """The onlooker, with a look into the store."""
+    """The oracle, with access to the store."""
 
     def restored(self) -> dict[SegmentId, AckedRanges]:
         entries = self.world.store.entries

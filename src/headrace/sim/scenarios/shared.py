@@ -48,7 +48,7 @@ class SharedScenario(Scenario):
         if rng.random() < 0.3:
             self.leader_settings = msgspec.structs.replace(LEADER_SETTINGS, balance=Balance.LAG)
         self.hurried = world.seed % 3 == 0
-        """Whether few reports are many, and settings change while leaders lead."""
+        """Whether leaders gather at a low rate of reports, and settings change under them."""
         self.gather_rate = 1 if self.hurried else GATHER_RATE
         self.oracles: dict[str, GroupOracle] = {}
         for text in filters:
@@ -91,7 +91,7 @@ class SharedScenario(Scenario):
         return session
 
     def oracle_of(self, subscription: str) -> GroupOracle:
-        """The onlooker of the group behind a subscription."""
+        """The oracle of the group behind a subscription."""
         return self.oracles[subscription]
 
     def listing(self, after_revision: int) -> records.Listing:

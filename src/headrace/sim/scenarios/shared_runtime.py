@@ -3,7 +3,7 @@
 Each worker is a program as an application would write it (:mod:`headrace.sim.programs.worker`), and
 everything below it is real: host, consumer, session, peer, leaders, connections from the frame on,
 and a catalog in memory.  Programs crash, pause past their leases, are cut off from each other and
-from the store; segments split and merge, before anything is written to them too.  The onlooker sees
+from the store; segments split and merge, before anything is written to them too.  The oracle sees
 what applications see and what the catalog holds.  In the end the faults stop, and everything must
 be consumed and fairly assigned.
 """
@@ -61,7 +61,7 @@ class SharedRuntimeScenario(Scenario):
         self._logger.setLevel(logging.CRITICAL + 1)
         self.folder = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
         self._patches = contextlib.ExitStack()
-        if world.seed % 3 == 0:  # few reports are many, so that leaders gather them
+        if world.seed % 3 == 0:  # leaders gather at a low rate of reports
             self._patches.enter_context(mock.patch.object(pace, "GATHER_RATE", 1))
         self.log = world.log = MirroredLog(self.folder / "log", STREAM)
         self.log.real.catalog.drive(lambda: wall_us(world))
@@ -102,7 +102,7 @@ class SharedRuntimeScenario(Scenario):
         return not self.world.faults.kinds - {Fault.SCALE, Fault.FAIL}
 
     def oracle_of(self, claim: str) -> GroupOracle:
-        """The onlooker of the group that a unit's claim belongs to."""
+        """The oracle of the group that a unit's claim belongs to."""
         return self.oracles[claim.partition("@")[2]]
 
     def victims(self) -> list[Process]:
@@ -193,7 +193,7 @@ class SharedRuntimeScenario(Scenario):
     # --- invariants ---
 
     def look(self) -> None:
-        """Show the onlookers what has become durable."""
+        """Show the oracles what has become durable."""
         reading = self.log.real.catalog.read
         version = reading(lambda tx: tx.row("PRAGMA data_version"))
         if version == self._data_version:
