@@ -1,4 +1,4 @@
-"""Retain: what a stream's policy lets go, as a pure plan, and its execution batch by batch.
+"""Retain: what a stream's policy lets go, as a pure plan, and the queries that feed it.
 
 A plan says, for each segment, the offset below which everything may go.  Only whole batches are
 removed, so a little more may be kept than the policy asks for, and never less.
@@ -87,7 +87,7 @@ def _walk(stream: Stream, places: Places, may_go: Callable[[int, int, Place], bo
     events = sum(segment.events for segment in stream.segments)
     size = sum(segment.retained_bytes for segment in stream.segments)
     cuts = {segment.number: segment.tail for segment in stream.segments}
-    # Sizes as appended, from the running totals: a file that compaction wrote is smaller.
+    # Sizes as appended, from the running totals: a compacted file is smaller than its batches.
     totals = {segment.number: segment.trimmed_bytes for segment in stream.segments}
     heap: list[tuple[int, int, int, Place, Iterator[Place]]] = []
 
