@@ -251,7 +251,7 @@ def edges(tx: Tx, stream_id: int) -> list[tuple[int, int]]:
 
 
 def heads(tx: Tx, stream_id: int) -> list[tuple[int, int, int, bool]]:
-    """(number, tail, head, sealed) of every segment: the cheap look of a waiting reader."""
+    """(number, tail, head, sealed) of every segment: the cheap query of a waiting reader."""
     rows = tx.rows(
         "SELECT number, tail, head, sealed_us IS NOT NULL FROM segments WHERE stream_id = ? "
         "ORDER BY number",
