@@ -1,13 +1,12 @@
-"""The commit of what tasks staged: one transaction on the driver counts all of it.
+"""The commit of what tasks staged: one transaction on the driver, all or nothing.
 
 The files and the rows of all tasks are placed at the heads of their segments, and (producer,
 sequence) is recorded with them: a batch that comes again finds its record and writes nothing.  The
 record holds a digest of the rows, whatever their order, so that a batch that comes again with
 others is told from one that is the same.
 
-Files for a segment that was sealed meanwhile are read and staged again for its successors; so are
-files that lay about for long, because a sweep takes unnamed files that are older than any append
-may be.
+Files for a segment that was sealed meanwhile are read and staged again for its successors.  So are
+old files, because a sweep removes unnamed files that are older than any append may be.
 """
 
 from __future__ import annotations
