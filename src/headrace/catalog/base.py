@@ -104,7 +104,7 @@ class Catalog(ABC):
 
     @contextmanager
     def waiting(self, *channels: str) -> Iterator[Callable[[float | None], bool]]:
-        """For threads: yields ``wait(timeout_s)``, true when there was news since the last call."""
+        """For threads: yields ``wait(timeout_s)``, true if notified since the last call."""
         event = threading.Event()
         unsubscribe = [self.subscribe(channel, event.set) for channel in channels]
 

@@ -264,7 +264,7 @@ def files_between(tx: Tx, segment_id: int, start: int, end: int) -> list[FilePla
 
 
 def bytes_before(tx: Tx, segment: streams.Segment, offset: int) -> int:
-    """The bytes of a segment that lie before an offset; within a batch they count evenly."""
+    """The bytes of a segment that lie before an offset, interpolated within a batch."""
     row = tx.row(
         f"SELECT {_PLACE} FROM batches WHERE segment_id = ? AND start_offset <= ? "
         "ORDER BY start_offset DESC LIMIT 1",
@@ -279,7 +279,7 @@ def bytes_before(tx: Tx, segment: streams.Segment, offset: int) -> int:
 
 
 def offset_at_bytes(tx: Tx, segment: streams.Segment, size_bytes: int) -> int:
-    """The offset before which about so many bytes of the segment lie: ``bytes_before`` reversed."""
+    """The offset before which about ``size_bytes`` lie: the inverse of ``bytes_before``."""
     place = _search(tx, segment, "total_bytes", size_bytes)
     if place is None:
         return segment.head

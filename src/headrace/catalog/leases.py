@@ -128,7 +128,7 @@ def renew(tx: Tx, name: str, token: int, ttl_ms: int) -> Lease:
 def check(tx: Tx, name: str, token: int) -> None:
     """Raise :class:`LeaseLost` unless ``token`` is the newest.
 
-    A lease that has run out and was not taken over still counts: nobody else acts on it.
+    A lease that has run out and was not taken over still counts: it has no other owner.
     """
     row = tx.row("SELECT owner, token FROM leases WHERE name = ?", (name,))
     if row is None or row[0] is None or row[1] != token:

@@ -1,6 +1,6 @@
 """The shared catalog: PostgreSQL, for workers on several machines.
 
-The same operations and the same SQL as the embedded one.  Before a group of writes runs, its
+It runs the same operations and SQL as the SQLite catalog.  Before a group of writes runs, its
 locks are taken in sorted order as transaction-level advisory locks: writes that share a name
 run one after the other, in the order in which they commit, and none can deadlock.  News travels
 by ``NOTIFY`` inside the transaction.
@@ -449,7 +449,7 @@ class PostgresCatalog(Catalog):
     # -- waiting ------------------------------------------------------------------------
 
     def serve_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        del loop  # news come over a connection that a thread waits on
+        del loop  # notifications come over a connection that a thread waits on
 
     def leave_loop(self) -> None:
         return

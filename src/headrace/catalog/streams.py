@@ -203,7 +203,7 @@ def name_of(tx: Tx, stream_id: int) -> str | None:
 
 
 def segment_ids(tx: Tx, name: str, numbers: Sequence[int]) -> dict[int, int]:
-    """{number: id} of those segments of a stream that are there."""
+    """{number: id} of those of the segments that exist."""
     found: list[Row] = []
     for part, marks in in_parts(numbers):
         found += tx.rows(

@@ -62,7 +62,7 @@ class Notifier:
         self._callbacks: dict[str, dict[object, Callback]] = {}
 
     def subscribe(self, channel: str, callback: Callback) -> Callback:
-        """Call ``callback`` on news of ``channel`` until the returned function is called."""
+        """Call ``callback`` when ``channel`` is notified; returns a function that unsubscribes."""
         handle = object()
         with self._lock:
             self._callbacks.setdefault(channel, {})[handle] = callback

@@ -80,9 +80,9 @@ def _outside(keep: Limits, stream: Stream, now_us: int, places: Places) -> Cuts:
 
 
 def _walk(stream: Stream, places: Places, may_go: Callable[[int, int, Place], bool]) -> Cuts:
-    """Offer batches from the oldest on; stop at the first of a segment that must stay.
+    """Offer batches from the oldest on; in each segment stop at the first that must stay.
 
-    ``may_go(events, bytes, place)`` is told what the stream would still hold without the batch.
+    ``may_go(events, bytes, place)`` gets what the stream would still hold without the batch.
     """
     events = sum(segment.events for segment in stream.segments)
     size = sum(segment.retained_bytes for segment in stream.segments)

@@ -1,4 +1,4 @@
-"""What a job of the pipeline is, and what is told about it.
+"""The jobs of the pipeline: their interface, and their status.
 
 A job moves data in rounds.  The supervisor gives it the Spark session (``start``), lets it work in
 a thread of its own until told to stop (``run``), and asks now and then how it is doing

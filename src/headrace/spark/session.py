@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MASTER_VARIABLE = "HEADRACE_SPARK_MASTER"
-"""Tells the Python processes of the driver, which are not told by Spark, what the master is."""
+"""Passes the master on to the driver's Python processes, since Spark does not."""
 
 SETTINGS = {
     # A checkpoint's files are renamed into place by one call each, which halves a small trigger.

@@ -201,7 +201,7 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """A batch read that is told what the query filters by.
+    """A batch read with filter push-down.
 
     Spark refuses a reader with ``pushFilters`` when ``spark.sql.python.filterPushdown.enabled`` is
     not set, so this one is made only in the process that Spark starts to push filters down.

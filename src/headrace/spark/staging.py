@@ -36,7 +36,7 @@ from headrace.subjects import route_hash_array
 ROUTE_BYTES = 8 * 1024 * 1024
 """Rows are routed in portions of about this size."""
 FILE_BYTES = 32 * 1024 * 1024
-"""A segment's share is written once it has so many bytes; they are fewer in the file."""
+"""A segment's share is written at this size in memory; compressed, the file is smaller."""
 HELD_BYTES_MAX = 96 * 1024 * 1024
 """What a task holds in memory at most; beyond it the largest share is written."""
 ROWS_BYTES = 256 * 1024

@@ -79,7 +79,7 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 class Forget(msgspec.Struct, frozen=True):
-    """The job is over and no longer wanted: nothing is to be told of it any more."""
+    """The job is over and no longer wanted: remove its record."""
 
     name: str
 
