@@ -39,7 +39,7 @@ CLIENT_OPTIONS = (
     "timeout",
     "user_agent",
 )
-"""Options of the connection; all others are the storage service's."""
+"""Options of the HTTP client; all others are the storage service's."""
 
 
 class StoredFile(msgspec.Struct, frozen=True):
@@ -70,8 +70,8 @@ class Store:
             if self._folder is not None:
                 _write_durably(self._folder, self._folder / path, view)
             else:
-                # Not as a creation: a request that is sent again after its answer was lost must
-                # not fail on the file of its own first try, and names are never used twice.
+                # Not "create only": a retry after a lost answer must not fail on the file of its
+                # own first attempt, and names are never used twice.
                 obstore.put(self._backend, path, view, use_multipart=False)
         except (OSError, obstore_errors.BaseError) as error:
             raise self._failure("write", path, error) from error

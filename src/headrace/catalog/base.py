@@ -1,10 +1,10 @@
 """The catalog: transactions, group commit and waiting, whatever database lies under it.
 
 ``read`` runs a function on a connection of the calling thread; ``write`` hands one to the
-committer and returns when it is durable.  Both are thread-safe and synchronous; ``submit`` is
-the form for callers with an event loop.  ``locks`` name what a write depends on: SQLite has one
-write lock and ignores them, PostgreSQL takes them in order before the function runs, so that no
-two writes that share a name ever interleave and none deadlock.
+committer and returns when it is durable.  Both are thread-safe and synchronous; ``submit`` takes a
+callback instead, for event loops.  ``locks`` name what a write depends on: SQLite has one write
+lock and ignores them, PostgreSQL takes them as advisory locks, in sorted order, before the function
+runs, so that no two writes that share a name interleave and none deadlock.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ class Catalog(ABC):
     """Whether other machines can reach it."""
 
     locking: bool
-    """Whether it looks at the names of locks; otherwise they need not be made up."""
+    """Whether it uses the names of locks; otherwise callers need not build them."""
 
     quick: bool
-    """Whether it is on this machine, so that reads and commits may be as quick as a change of
-    thread."""
+    """Whether it is on this machine, where a read or commit can cost less than a thread switch."""
 
     def __init__(self) -> None:
         self.notifier = Notifier()
@@ -54,7 +53,7 @@ class Catalog(ABC):
 
     @abstractmethod
     def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False) -> T:
-        """Run ``fn`` now; with ``snapshot`` all its queries see one moment."""
+        """Run ``fn`` now; with ``snapshot`` all its queries see one snapshot of the database."""
 
     def submit(
         self,
@@ -68,10 +67,10 @@ class Catalog(ABC):
         self._committer.submit(Operation(fn, tuple(locks), sync, done))
 
     def attempt(self, operations: list[Operation]) -> bool:
-        """Commit writes now, on this thread, if nobody has to be waited for.
+        """Commit writes now, on this thread, if no lock has to be waited for.
 
-        False means that nothing was done and that they have to be queued.  Whether the disk is
-        quick enough for that is for the caller to judge.
+        False means that nothing was done and that they have to be queued.  It does wait for the
+        disk; whether that is quick enough for an event loop is for the caller to judge.
         """
         return self._committer.attempt(operations)
 
@@ -86,26 +85,26 @@ class Catalog(ABC):
     def subscribe(self, channel: str, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback`` after every commit that notified ``channel``, in any process.
 
-        It may be called without need, and runs on a thread of the catalog's: set a flag, do not
-        work.  To lose nothing, subscribe first and look second.
+        Wake-ups may be spurious.  The callback runs on a thread of the catalog and must not block:
+        let it set a flag.  To lose nothing, subscribe first and look second.
         """
         self._listen(frequent=channel.startswith(FREQUENT))
         return self.notifier.subscribe(channel, callback)
 
     @abstractmethod
     def serve_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """All who subscribe do so for this loop: it may bring the news itself.
+        """Let this event loop receive notifications itself, as all subscribers live on it.
 
-        It has to run until :meth:`leave_loop`, which is called on it before the end.
+        It has to run until :meth:`leave_loop`, which is called on it before it ends.
         """
 
     @abstractmethod
     def leave_loop(self) -> None:
-        """The loop brings no more news."""
+        """The loop stops receiving notifications."""
 
     @contextmanager
     def waiting(self, *channels: str) -> Iterator[Callable[[float | None], bool]]:
-        """For threads: yields ``wait(timeout_s)``, true when there was news since the last call."""
+        """For threads: yields ``wait(timeout_s)``, true if notified since the last call."""
         event = threading.Event()
         unsubscribe = [self.subscribe(channel, event.set) for channel in channels]
 
@@ -121,16 +120,16 @@ class Catalog(ABC):
                 stop()
 
     def drive(self, now_us: Callable[[], int]) -> None:
-        """Take the time from here, and commit every write on the thread that hands it over.
+        """For tests: take the time from ``now_us``, and commit every write on the calling thread.
 
-        For tests: what happens then depends on no clock and no thread.
+        What happens is then deterministic: it depends on no clock and no thread.
         """
         self._clock.driven_us = now_us
         self._committer.inline = True
 
     @abstractmethod
     def _listen(self, *, frequent: bool) -> None:
-        """Make sure that news of other processes arrives, or of ``frequent`` channels too."""
+        """Begin to receive notifications of other processes; with ``frequent`` those as well."""
 
     @abstractmethod
     def _tell(self, channels: set[str]) -> None:
@@ -141,7 +140,7 @@ class Catalog(ABC):
         """Finish queued writes and release everything."""
 
     def forked(self) -> None:
-        """In a forked child: refuse every call; to close it does nothing there."""
+        """In a forked child: refuse every call; ``close`` does nothing there."""
         self.notifier.forked()
         if hasattr(self, "_committer"):
             self._committer.forked()

@@ -12,7 +12,7 @@ from headrace.catalog.transaction import Tx
 
 
 class NewBatch(msgspec.Struct, frozen=True):
-    """A batch that has no place yet: a blob in ``data``, or a file at ``path``."""
+    """A batch that has no offsets yet: a blob in ``data``, or a file at ``path``."""
 
     segment_id: int
     rows: int
@@ -27,7 +27,7 @@ class NewBatch(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
-    """A batch in its place: offsets ``start`` to ``end`` - 1."""
+    """A recorded batch, with offsets ``start`` to ``end`` - 1."""
 
     start: int
     end: int
@@ -42,8 +42,8 @@ def append(tx: Tx, new: Sequence[NewBatch]) -> list[int] | None:
     """Place batches at the heads of their segments, each segment once; returns their offsets.
 
     None if a segment is sealed or gone.  The caller holds the stream's lock, so offsets become
-    visible in their order.  Two statements for all: every one more is a change of hands between
-    Python and the database.
+    visible in their order.  All batches take two statements together, since each one is a round
+    trip to the server, or releases and takes the GIL.
     """
     if len(new) == 1:
         (one,) = new
@@ -119,7 +119,7 @@ def from_offset(
 ) -> Iterator[Batch]:
     """The batch that holds ``offset`` and those after it, for about ``size_bytes``."""
     if tx.lazy:
-        # Whoever has enough stops asking.  A read that goes on begins where a batch does.
+        # The caller stops when it has enough.  A continued read starts at the start of a batch.
         found = _starting(tx, segment_id, offset, limit)
         first = next(found, None)
         if first is not None and first.start == offset:
@@ -132,7 +132,7 @@ def from_offset(
         (segment_id, offset),
     )
     if row is None or row[1] <= offset:
-        # What stood here is gone: the first that is left tells how much.
+        # The batch at this offset is gone; the first one left shows how large the gap is.
         yield from _starting(tx, segment_id, offset, 1)
     elif tx.lazy:
         yield from _starting(tx, segment_id, row[0], limit)
@@ -153,10 +153,10 @@ def _starting(tx: Tx, segment_id: int, offset: int, limit: int) -> Iterator[Batc
 def _starting_within(
     tx: Tx, segment_id: int, offset: int, limit: int, total_bytes: int
 ) -> Iterator[Batch]:
-    """The same up to a size of the segment; for a driver that holds all of an answer at once.
+    """Batches from ``offset`` on, up to a total size; for drivers that buffer a whole result.
 
-    Limited before it is filtered: the size of a batch is no key, and what follows the last one
-    within bounds must not be looked through for more.
+    LIMIT stands in the subquery, before the filter by size: no index has sizes, so the filter
+    alone would scan the segment to its end.
     """
     found = tx.iterate(
         f"SELECT {_BATCH} FROM (SELECT {_BATCH}, total_bytes FROM batches "
@@ -176,7 +176,7 @@ class Place(msgspec.Struct, frozen=True):
     total_bytes: int
     created_us: int
     markers: int = 0
-    """Of its rows; known only where it was asked for."""
+    """How many of its rows are markers; filled in only where it was asked for."""
 
     @property
     def events(self) -> int:
@@ -199,7 +199,7 @@ def first_by_append_time(tx: Tx, segment: streams.Segment, created_us: int) -> P
 def _search(tx: Tx, segment: streams.Segment, column: str, least: int) -> Place | None:
     """The first batch whose ``column``, which never falls along a segment, is at least ``least``.
 
-    A binary search over offsets, so that appends have no index to feed for it.
+    A binary search over offsets, so that appends need not maintain an index for it.
     """
     low, high = segment.tail, segment.head
     found = None
@@ -217,7 +217,7 @@ def _search(tx: Tx, segment: streams.Segment, column: str, least: int) -> Place 
             found = place
             high = place.start
         else:
-            # Past the middle too, which a missing record leaves beyond the batch's end.
+            # Past the middle too: if a record is missing, the middle can lie beyond the end.
             low = max(place.end, middle + 1)
     return found
 
@@ -264,7 +264,7 @@ def files_between(tx: Tx, segment_id: int, start: int, end: int) -> list[FilePla
 
 
 def bytes_before(tx: Tx, segment: streams.Segment, offset: int) -> int:
-    """The bytes of a segment that lie before an offset; within a batch they count evenly."""
+    """The bytes of a segment that lie before an offset, interpolated within a batch."""
     row = tx.row(
         f"SELECT {_PLACE} FROM batches WHERE segment_id = ? AND start_offset <= ? "
         "ORDER BY start_offset DESC LIMIT 1",
@@ -279,7 +279,7 @@ def bytes_before(tx: Tx, segment: streams.Segment, offset: int) -> int:
 
 
 def offset_at_bytes(tx: Tx, segment: streams.Segment, size_bytes: int) -> int:
-    """The offset before which about so many bytes of the segment lie: ``bytes_before`` reversed."""
+    """The offset before which about ``size_bytes`` lie: the inverse of ``bytes_before``."""
     place = _search(tx, segment, "total_bytes", size_bytes)
     if place is None:
         return segment.head
@@ -316,7 +316,7 @@ def trim(tx: Tx, stream_id: int, segment_id: int, before: int) -> bool:
 
 
 class CompactedFile(msgspec.Struct, frozen=True):
-    """A file that holds the events of neighbouring batches, and does not count yet."""
+    """A file with the events of neighbouring batches, written and not committed yet."""
 
     path: str
     rows: int
@@ -357,9 +357,9 @@ def pieces(tx: Tx, segment_id: int, start: int, limit: int) -> list[Piece]:
 def replace(tx: Tx, segment_id: int, old: Sequence[Piece], new: CompactedFile) -> bool:
     """Put one file in the place of neighbouring batches; false if they are no longer as they were.
 
-    The caller holds the stream's lock.  The running values are those of the last batch that goes:
-    the segment's size counts events as they were appended, whatever a file makes of them, so that
-    nothing behind has to be told.
+    The caller holds the stream's lock.  The file takes over the running totals of the last batch
+    it replaces.  Totals count bytes as appended, not as compressed, so that later batches need
+    no update.
     """
     first, last = old[0], old[-1]
     span = (segment_id, first.start, last.end)
@@ -370,7 +370,7 @@ def replace(tx: Tx, segment_id: int, old: Sequence[Piece], new: CompactedFile) -
     )
     found = [Piece(*row) for row in rows]
     if found != list(old):
-        # Done already, when a commit whose answer was lost is tried again.
+        # Idempotent: a retry after a lost answer finds its own file.
         return len(found) == 1 and found[0].path == new.path
     tx.execute(
         "INSERT INTO graveyard (path, buried_us) SELECT path, ? FROM batches WHERE segment_id = ? "

@@ -1,7 +1,7 @@
-"""Copying SQLite's write-ahead log back beside the committer, so that no append waits for it.
+"""Checkpoints of SQLite's write-ahead log (WAL) on a thread, so that no append waits for one.
 
-The committer itself only copies the little that came meanwhile, which lets SQLite start the log
-from its beginning again instead of growing it.
+The committer itself only copies the few frames that came meanwhile.  That completes the checkpoint,
+so that SQLite restarts the WAL from its beginning instead of growing it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.catalog import forks
 
 CHECKPOINT_FRAMES = 2000
 CHECKPOINT_REST = 150
-"""So few frames are left to the committer, unless it writes faster than they are copied."""
+"""At most this many frames are left to the committer, unless it writes faster than the thread."""
 CHECKPOINT_ROUNDS = 3
 WAL_BYTES_MAX = 64 * 1024 * 1024
 
@@ -25,18 +25,19 @@ WAL_BYTES_MAX = 64 * 1024 * 1024
 class Checkpointer:
     """Copies the write-ahead log back into the database on a thread of its own.
 
-    Runs once about ``CHECKPOINT_FRAMES`` have gathered.  SQLite tells how many there are only
-    when it copies, so the number of commits to wait for is learned from the last time; a log
-    file that has grown large is copied without waiting.
+    Runs once about ``CHECKPOINT_FRAMES`` have gathered.  SQLite reports their number only with a
+    checkpoint, so the number of commits to wait for is estimated from the last one; a WAL file
+    that has grown large is copied without waiting.
 
-    SQLite waits for the disk only when it has copied all there is, which is left to the committer.
-    So the thread waits for what it has copied, and copies again what came meanwhile.
+    SQLite calls ``fsync`` only when a checkpoint completes, which happens in the committer.  So
+    the thread syncs the database file itself, then copies again what came meanwhile: little is
+    left for the committer to sync.
     """
 
     def __init__(
         self, path: Path, descriptor: int, connect: Callable[[Path], sqlite3.Connection]
     ) -> None:
-        """`descriptor` is of the database's file, to wait for the disk with; it stays open."""
+        """`descriptor` is the database file's, for ``fsync``; it stays open."""
         self._path = path
         self._connect = connect
         self._wal = f"{path}-wal"
@@ -52,11 +53,11 @@ class Checkpointer:
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing has to be done after the next commit but to count it."""
+        """Whether the next commit has no checkpoint to complete."""
         return not self._copied.is_set()
 
     def after_commit(self, finish: Callable[[], None]) -> None:
-        """Count a commit; `finish` copies the rest of what the thread has copied."""
+        """Count a commit; calls `finish` to complete a checkpoint that the thread has made."""
         if self._copied.is_set():
             self._copied.clear()
             finish()

@@ -1,7 +1,7 @@
-"""Claims: which member owns a unit of a group, under which token.
+"""Claims: which member owns a unit of a group, under which fencing token.
 
-A unit has one owner at most.  Claiming raises the token whoever held it before: the former
-owner's token is stale from that commit on, and every operation that checks it is refused with
+A unit has one owner at most.  Every claim raises the token, so the former owner's is stale from
+that commit on, and every operation that checks it is refused with
 :class:`~headrace.errors.Fenced`.
 """
 
@@ -113,7 +113,7 @@ def release(tx: Tx, group: str, unit: str, token: int) -> None:
 
 
 def fence(tx: Tx, group: str, units: Iterable[str] | None = None) -> None:
-    """Take units, or all of a group's, from whoever owns them; their tokens stay."""
+    """Leave units, or all of a group's, without an owner; their tokens stay as they are."""
     if units is None:
         tx.execute("UPDATE claims SET owner = NULL WHERE group_name = ?", (group,))
     else:
@@ -125,7 +125,7 @@ def fence(tx: Tx, group: str, units: Iterable[str] | None = None) -> None:
 
 
 def lost(tx: Tx, held: Iterable[tuple[str, str, int]]) -> list[Fenced]:
-    """Of the (group, unit, token) that an owner believes to hold, those that it does not."""
+    """Check the (group, unit, token) that an owner believes to hold; an error for each lost one."""
     found: dict[str, dict[str, Claim]] = {}
     gone = []
     for group, unit, token in held:

@@ -2,13 +2,13 @@
 
 Callers queue operations; the thread takes all that have gathered while the last commit was
 under way, runs each inside its own savepoint and commits them together, so that one ``fsync``
-serves them all and nobody waits for company that may not come.  An operation that raises is
-rolled back alone.  Nobody hears of success before the commit has returned.
+serves them all.  There is no delay to gather more.  An operation that raises is rolled back
+alone.  Callers are told of success only after the commit has returned.
 
-A caller that waits anyway (``run``) and finds nobody at work commits by itself, which spares it
-two changes of thread.  So does an event loop with something small (``attempt``), if nobody else
-wants to write: a change of thread takes longer than such a commit.  ``_turn`` is held by whoever
-commits.
+A caller that blocks anyway (``run``) commits on its own thread if the committer is idle, which
+spares two thread switches.  So does an event loop with something small (``attempt``), if nobody
+else wants to write: a thread switch takes longer than such a commit.  ``_turn`` is the lock that
+whoever commits holds.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Operation:
 
 
 class WriteDriver(ABC):
-    """What the committer needs of a database; all calls come from its one thread."""
+    """What the committer needs of a database; calls come from one thread at a time."""
 
     @abstractmethod
     def gate(self) -> AbstractContextManager[None]:
@@ -60,8 +60,8 @@ class WriteDriver(ABC):
 
     @abstractmethod
     def try_gate(self) -> bool:
-        """Enter the gate, for the one commit that follows, if that takes no waiting and the commit
-        will leave nothing else to do; never where a server has to be waited for."""
+        """Enter the gate for one commit, if that needs no waiting and no checkpoint is due after
+        it; always false for a server, which an event loop must not wait for."""
 
     @abstractmethod
     def begin(self, locks: Iterable[str], sync: bool) -> Tx: ...
@@ -81,11 +81,11 @@ class WriteDriver(ABC):
 
     @abstractmethod
     def committed(self, channels: set[str]) -> None:
-        """Tell the waiters; the gate is open again."""
+        """Notify the waiters; called after the gate was left."""
 
     @abstractmethod
     def chores(self) -> None:
-        """House-keeping between two groups, after everybody has been told."""
+        """Maintenance between two groups, after all callers were answered."""
 
     @abstractmethod
     def translate(self, error: BaseException) -> BaseException: ...
@@ -95,7 +95,7 @@ class WriteDriver(ABC):
 
 
 def nobody(result: object, error: BaseException | None) -> None:
-    """The caller looks at the operation itself."""
+    """No callback: the caller reads the result from the operation."""
     del result, error
 
 
@@ -117,13 +117,13 @@ class Committer:
         self._closed = False
         self._forked = False
         self._queued = 0
-        """Operations that were handed over and are not committed: none may be overtaken."""
+        """Operations queued and not committed; ``attempt`` must not overtake them."""
         self._lock = threading.Lock()
         self._ready: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self.commits = 0
         self.operations = 0
         self.inline = False
-        """Whether every write is committed on the thread that hands it over."""
+        """Whether every write is committed on its caller's thread (driven tests)."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         error = self._ready.get()
@@ -143,7 +143,7 @@ class Committer:
             self._queue.put(operation)
 
     def run(self, fn: Callable[[Tx], T], locks: tuple[str, ...], sync: bool) -> T:
-        """Commit a write and return its result, on this thread if nobody else is at it."""
+        """Commit a write and return its result, on this thread if nobody else is committing."""
         if self._turn.acquire(blocking=False):
             try:
                 if not self._queued and not self._closed:
@@ -165,7 +165,7 @@ class Committer:
         return future.result()
 
     def attempt(self, operations: list[Operation]) -> bool:
-        """Commit on this thread if nobody has to be waited for; false: nothing was done."""
+        """Commit on this thread if no lock has to be waited for; false: nothing was done."""
         if not self._turn.acquire(blocking=False):
             return False
         try:
@@ -215,7 +215,7 @@ class Committer:
                 self._queued -= len(group)
 
     def _process(self, group: list[Operation], *, gather: bool) -> bool:
-        """Commit a group, with all that waits if asked to; false when it is time to stop."""
+        """Commit a group, with ``gather`` all that is queued too; false when it is time to stop."""
         driver = self._driver
         running = True
         try:
@@ -239,7 +239,7 @@ class Committer:
         try:
             operation.done(operation.result, operation.error)
         except Exception:
-            # A caller that is gone must not take the thread of all the others with it.
+            # A callback that raises must not end the thread that serves everybody else.
             _log.exception("nobody could be told how a write went")
 
     def _gather(self, group: list[Operation]) -> bool:

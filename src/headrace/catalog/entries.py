@@ -62,7 +62,7 @@ def get(tx: Tx, bucket: str, key: str) -> Entry | None:
 
 
 def keys(tx: Tx, bucket: str, beginning: str) -> list[str]:
-    """The keys of a bucket's entries that begin so, sorted."""
+    """The keys of a bucket's entries with the prefix ``beginning``, sorted."""
     rows = tx.rows(
         "SELECT key FROM entries WHERE bucket = ? AND substr(key, 1, ?) = ? AND value IS NOT NULL "
         "ORDER BY key",

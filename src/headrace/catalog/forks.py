@@ -7,8 +7,8 @@ child for ever.  So a fork waits until no thread is within SQLite, and no thread
 is over.  The child then closes what it has inherited, while its parent waits: as long as the
 parent has the file open, SQLite removes nothing.
 
-Whoever has something open is told in the child (:func:`watch`) and refuses every call from then on.
-What is done there must not wait for anybody: there are no other threads.
+Every open object is told in the child (:func:`watch`) and refuses every call from then on.  Such
+a handler must not wait for anything: the child has no other threads.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ class Watched(Protocol):
     """Something open that a child inherits."""
 
     def forked(self) -> None:
-        """In the child: refuse every call, and let go without a word to the parent's peers."""
+        """In the child: refuse every call, and close handles without sending anything."""
         ...
 
 
 class Section:
-    """Time during which this process is not forked by another thread; ``with section:``."""
+    """A critical section during which no other thread forks this process; ``with section:``."""
 
     def __init__(self) -> None:
-        # Not plain locks: a signal may fork on a thread that is just taking one.
+        # Re-entrant: a signal handler may fork on the very thread that holds the lock.
         self._lock = threading.RLock()
         self._forking = threading.RLock()
         self._inside: list[int] = []
         self._over: threading.Event | None = None
         self._pipe: tuple[int, int] | None = None
         self.clean = True
-        """Whether nobody was inside when this process was forked off."""
+        """Whether no thread was inside the section when this process was forked off."""
 
     def __enter__(self) -> None:
         ident = get_ident()
@@ -120,17 +120,17 @@ section = Section()
 
 
 def watch(opened: Watched) -> None:
-    """Tell something in every child that is forked from now on."""
+    """Call ``opened.forked()`` in every child that is forked from now on."""
     _watched.add(opened)
 
 
 def unwatch(closed: Watched) -> None:
-    """It holds nothing any more that a child could inherit."""
+    """Undo ``watch``: it is closed, so a child inherits nothing of it."""
     _watched.discard(closed)
 
 
 def first(tell: Callable[[], None]) -> None:
-    """Call something in every child, before anybody who is watched."""
+    """Call ``tell`` in every child, before any watched object."""
     _first.append(tell)
 
 

@@ -1,10 +1,10 @@
-"""News of what changes many times a second, told at intervals.
+"""Throttled notifications, for channels that change many times a second.
 
-Every ack moves the progress of its group, and there may be thousands a second; whoever follows it
-wants to know that it moved and looks for itself how far.  So a commit tells of such channels only
-if this process has told of none within the last ``EVERY_S``.  Otherwise they wait, and a thread
-tells of all of them together when that time is over: the last change is always told, unless the
-process dies first.
+Every ack moves the progress of its group, and there may be thousands a second; a follower only
+wants to know that it moved, and reads for itself how far.  So a commit notifies such channels only
+if this process has notified none of them within the last ``EVERY_S``.  Otherwise they are
+collected, and a thread notifies all of them together when that time is over: the last change is
+always told, unless the process dies first.
 
 It costs a commit a look at the clock and at a set (1.2 µs), and a process that commits all the time
 ten turns of that thread a second.  Processes that wait for no such channel are not woken.
@@ -22,7 +22,7 @@ EVERY_S = 0.1
 
 
 class Frequent:
-    """Decides what is told with a commit, and tells of the rest in time."""
+    """Decides which channels are notified with a commit, and notifies the rest later."""
 
     def __init__(self, tell: Callable[[set[str]], None]) -> None:
         self._tell = tell
@@ -34,7 +34,7 @@ class Frequent:
         self._thread: threading.Thread | None = None
 
     def due(self, channels: set[str]) -> tuple[set[str], set[str]]:
-        """Before a commit: the channels to tell of with it, and those for :meth:`later`."""
+        """Before a commit: the channels to notify with it, and those for :meth:`later`."""
         often = {channel for channel in channels if channel.startswith(FREQUENT)}
         if not often:
             return channels, often
@@ -45,9 +45,9 @@ class Frequent:
         return channels, set()
 
     def later(self, channels: set[str]) -> None:
-        """After the commit: tell of these within ``EVERY_S``."""
+        """After the commit: notify these within ``EVERY_S``."""
         if channels <= self._late:
-            return  # nobody is told of what stands in there before it is taken out
+            return  # pending already: the thread takes them out before it notifies
         with self._lock:
             self._late |= channels
             if self._thread is None:
@@ -58,7 +58,7 @@ class Frequent:
         self._wanted.set()
 
     def close(self) -> None:
-        """Tell of what is left, and stop; there are no more commits."""
+        """Notify what is left, and stop; there are no more commits."""
         self._closing.set()
         self._wanted.set()
         if self._thread is not None:
@@ -73,7 +73,7 @@ class Frequent:
             with self._lock:
                 late, self._late = self._late, set()
                 if not late:
-                    self._wanted.clear()  # at rest, and not once an interval
+                    self._wanted.clear()  # sleep until there is work, not an interval at a time
                     continue
                 self._next_s = time.monotonic() + EVERY_S
             self._tell(late)

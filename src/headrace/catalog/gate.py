@@ -1,4 +1,4 @@
-"""The queue of writers: SQLite's own busy handler sleeps and retries, and lets some starve."""
+"""A fair queue of writers; SQLite's own busy handler sleeps and retries, so some would starve."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Gate:
             self._inside = True
 
     def try_enter(self) -> bool:
-        """Enter if nobody is inside; to enter once more then takes no time."""
+        """Enter if nobody is inside; to enter again after that is a no-op."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -44,5 +44,5 @@ class Gate:
         os.close(self._file)
 
     def forked(self) -> None:
-        """In a forked child: let go of the file, and not of the parent's lock."""
+        """In a forked child: close the file without releasing the parent's lock."""
         os.close(self._file)

@@ -1,4 +1,4 @@
-"""What may name a row of the catalog: short text that every database and channel can carry."""
+"""Which texts may be keys of the catalog: short ones that every database and channel can carry."""
 
 from __future__ import annotations
 

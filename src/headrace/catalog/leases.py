@@ -1,7 +1,7 @@
 """Leases: a named claim with a time to live, judged by the catalog's clock.
 
-The token grows with every acquisition, and the row stays when the lease ends, so a token is
-never used twice.  Whoever shows an old token is refused.
+The fencing token grows with every acquisition, and the row stays when the lease ends, so a token
+is never used twice.  An operation with an old token is refused.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def not_released(tx: Tx, names: Sequence[str]) -> list[Lease]:
 
 
 def beginning_with(tx: Tx, text: str) -> list[Lease]:
-    """Leases whose names begin so and that have an owner, even if they have run out."""
+    """Leases with the name prefix ``text`` that have an owner, even if they have run out."""
     rows = tx.rows(
         "SELECT name, owner, token, expires_us FROM leases WHERE substr(name, 1, ?) = ? "
         "AND owner IS NOT NULL",
@@ -128,7 +128,7 @@ def renew(tx: Tx, name: str, token: int, ttl_ms: int) -> Lease:
 def check(tx: Tx, name: str, token: int) -> None:
     """Raise :class:`LeaseLost` unless ``token`` is the newest.
 
-    A lease that has run out and was not taken over still counts: nobody else acts on it.
+    A lease that has run out and was not taken over still counts: it has no other owner.
     """
     row = tx.row("SELECT owner, token FROM leases WHERE name = ?", (name,))
     if row is None or row[0] is None or row[1] != token:

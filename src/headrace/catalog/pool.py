@@ -1,7 +1,7 @@
 """Connections for reads: one for each read under way, and a few kept for the next.
 
-They are not bound to threads, so threads that come and go leave none behind, and closing the
-catalog never pulls a connection away from under a read.
+They are not bound to threads, so short-lived threads leak none, and closing the catalog never
+closes a connection that a read still uses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ C = TypeVar("C")
 
 
 class Pool(Generic[C]):
-    """Whoever takes one gives it back; one that broke is not kept."""
+    """A pool of connections: take one, give it back; a broken one is not kept."""
 
     def __init__(self, connect: Callable[[], C], close: Callable[[C], None]) -> None:
         self._connect = connect

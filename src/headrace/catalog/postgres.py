@@ -1,15 +1,14 @@
 """The shared catalog: PostgreSQL, for workers on several machines.
 
-The same operations and the same SQL as the embedded one.  Before a group of writes runs, its
+It runs the same operations and SQL as the SQLite catalog.  Before a group of writes runs, its
 locks are taken in sorted order as transaction-level advisory locks: writes that share a name
 run one after the other, in the order in which they commit, and none can deadlock.  News travels
 by ``NOTIFY`` inside the transaction.
 
-When the connection breaks during a commit, the transaction's fate is looked up on a new
-connection, so that a caller is told the truth: every transaction writes its number into the row
-of its writer, so it has committed if and only if its number is there.  (The server's own status
-of a transaction id is no proof: ids that a crash forgot are given out again.)  To read the row
-under lock is to wait until a commit that is still under way has ended.
+When the connection breaks during a commit, a new connection looks up whether the transaction has
+committed: every transaction writes its number into the row of its writer, so it has committed if
+and only if its number is there.  (``pg_xact_status`` is no proof: ids that a crash forgot are given
+out again.)  The row is read ``FOR UPDATE``, which waits for a commit that is still under way.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ LISTEN_S = 0.5
 WRITERS_KEPT_S = 7 * 24 * 3600
 CHANNEL = "headrace"
 CHANNEL_FREQUENT = "headrace_frequent"
-"""Heard by those who wait for a channel of that kind, so that it does not wake the others."""
+"""Carries frequent channels, apart from the others, so that only those who want them wake up."""
 PAYLOAD_BYTES_MAX = 7000
 EVERYBODY = "*"
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
@@ -64,7 +63,7 @@ SIGN: LiteralString = (
     "VALUES (%s, %s, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) "
     "ON CONFLICT (name) DO UPDATE SET number = excluded.number, seen_us = excluded.seen_us"
 )
-"""What every transaction writes first, so that it can be told whether it has committed."""
+"""Every transaction's first statement: its number, which proves later that it has committed."""
 
 
 @lru_cache(maxsize=512)
@@ -140,9 +139,9 @@ _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """In a forked child: close its copies of the sockets, without a word to the servers.
+    """In a forked child: close its copies of the sockets without sending anything.
 
-    The driver itself says no good-bye when it forgets a connection of another process.
+    The driver does not send Terminate when it drops a connection that another process made.
     """
     for connection in list(_connections):
         if not connection.closed:
@@ -162,7 +161,7 @@ def connect(url: str) -> Connection:
         connection.execute("SET search_path TO headrace")
         return connection
     except psycopg.ProgrammingError:
-        # The driver's own words would quote the whole address.
+        # The driver's own message would quote the whole address, with the password.
         raise CatalogUnavailableError(
             f"{_where(url)}: the address is malformed; write postgresql://user@host:port/database"
         ) from None
@@ -173,7 +172,7 @@ def connect(url: str) -> Connection:
 
 
 LOST_STATEMENT = pg_errors.InvalidSqlStatementName
-"""The driver counts a statement as prepared that a pipeline which was cut short never prepared."""
+"""Raised when psycopg believes a statement prepared that an aborted pipeline never prepared."""
 
 
 def _where(url: str) -> str:
@@ -236,7 +235,7 @@ class _Writer(WriteDriver):
     def _use(self, connection: Connection) -> None:
         self._connection = connection
         self._tx = PostgresTx(connection, self._clock)
-        # The number of a connection that is gone may soon be somebody else's.
+        # The server may give the pid of a lost connection to another one.
         self._own_pids.clear()
         self._own_pids.add(connection.info.backend_pid)
 
@@ -300,7 +299,7 @@ class _Writer(WriteDriver):
                 raise error
 
     def _has_committed(self) -> bool:
-        """What became of the transaction whose commit was not answered."""
+        """Whether a transaction has committed whose COMMIT was not answered."""
         deadline = time.monotonic() + RECONNECT_S
         while True:
             self._reconnect()
@@ -450,13 +449,13 @@ class PostgresCatalog(Catalog):
     # -- waiting ------------------------------------------------------------------------
 
     def serve_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        del loop  # news come over a connection that a thread waits on
+        del loop  # notifications come over a connection that a thread waits on
 
     def leave_loop(self) -> None:
         return
 
     def _tell(self, channels: set[str]) -> None:
-        # On a connection for reads, so that no commit waits for it; whoever listens here hears it.
+        # On a reader's connection, so that no commit waits for it; this process hears it as well.
         def notify(tx: Tx) -> None:
             for notice in _notices(channels):
                 tx.rows("SELECT pg_notify(?, ?)", notice)
@@ -497,7 +496,7 @@ class PostgresCatalog(Catalog):
                     time.sleep(LISTEN_S)
 
     def _heard(self, notice: psycopg.Notify) -> None:
-        # The committer has told this process itself, and sooner.
+        # The committer has notified this process already, without the server.
         if notice.pid in self._own_pids:
             return
         if notice.payload == EVERYBODY:

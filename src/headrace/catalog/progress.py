@@ -1,6 +1,6 @@
-"""How far groups have come: per group and segment, the floor and the state above it.
+"""The progress of groups: per group and segment, the floor and the state above it.
 
-``floor`` is plain, so that retention can compare it; ``state`` (acked ranges, attempts) is the
+``floor`` is a column, so that retention can compare it; ``state`` (acked ranges, attempts) is the
 group's own and opaque here.  A group counts for a stream's retention once it is subscribed.
 
 Rows are written by ``groups/progress/store.py`` alone.  :func:`put` and :func:`replace` let no
@@ -98,7 +98,7 @@ def put(tx: Tx, *rows: Progress) -> None:
 
 
 def replace(tx: Tx, rows: Sequence[tuple[Progress, bytes]]) -> int:
-    """Record progress where a row's state is still the given one; returns how many were."""
+    """Compare-and-set: record rows whose state is still the given one; returns how many were."""
     params = [
         (row.floor, row.state, row.group, row.segment_id, before, row.floor) for row, before in rows
     ]

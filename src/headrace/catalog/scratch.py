@@ -1,10 +1,9 @@
 """Folders in the system's temporary folder that go when the last program that uses them ends.
 
-A program holds a shared ``flock`` on a folder that it uses, which ends with the process however
-that dies.  Whoever gets the exclusive lock is alone with the folder and may remove it: a program
-that closes, and, for those that were killed, the next program that begins (:func:`sweep`).  One
-that comes while a folder is being removed finds that it holds the lock of a folder that is no
-longer there, and makes it again.
+A program holds a shared ``flock`` on a folder that it uses; the system drops it when the process
+dies.  Whoever gets the exclusive lock is the only user and may remove the folder: a program that
+closes it, or the next one that starts, for those that were killed (:func:`sweep`).  A program that
+locks a folder just as it is removed notices that the path is gone, and makes it again.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ class Scratch:
         descriptor = _hold(path)
         while descriptor is None:
             descriptor = _hold(path)
-        # At the end of the program too, if nobody closes it; a forked child is not the program.
+        # A finalizer, so that it also runs at exit; a forked child detaches it.
         self._descriptor = descriptor
         self.close = weakref.finalize(self, _let_go, path, descriptor, os.getpid())
 
     def forked(self) -> None:
-        """In a forked child: let go of it, without giving up the parent's lock."""
+        """In a forked child: close the descriptor without releasing the parent's lock."""
         self.close.detach()
         os.close(self._descriptor)
 
@@ -45,7 +44,7 @@ def fresh(prefix: str) -> Scratch:
 
 
 def sweep(prefix: str, within: Path | None = None) -> None:
-    """Remove folders of this user whose names begin so and that no program uses."""
+    """Remove this user's folders with the name ``prefix`` that no program uses."""
     place = Path(tempfile.gettempdir()) if within is None else within
     try:
         with os.scandir(place) as found:
@@ -89,7 +88,7 @@ def _let_go(path: Path, descriptor: int, pid: int) -> None:
 
 def _remove_if_alone(path: Path, descriptor: int) -> None:
     try:
-        # To ask for it gives up the shared one, so of several that let go at once the last gets it.
+        # Upgrading drops the shared lock first, so of several that close at once the last gets it.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return

@@ -1,8 +1,9 @@
 """The embedded catalog: one SQLite file in a folder, shared by the processes of one machine.
 
-WAL with ``synchronous=FULL``.  Writers of several processes queue on a lock file around each
-transaction (``gate``).  The write-ahead log is copied back by a thread beside the committer
-(``checkpoints``).
+A write-ahead log with ``synchronous=FULL``.  Writers of several processes queue on a lock file
+around each transaction (``gate``).  Checkpoints are made by a thread beside the committer
+(``checkpoints``).  Mapping the database file for large reads (``mmap_size``) was tried and taken
+out: consumers were slower with it, and reads no quicker.
 """
 
 from __future__ import annotations
@@ -51,16 +52,16 @@ TYPES = {
 }
 BUSY_TIMEOUT_S = 60.0
 READER_CACHE_KIB = 400
-"""Pages that a reader keeps at hand: the upper levels of every index, and little of a blob that is
-not read again.  What fits into a processor's cache beside a load is quicker than what does not."""
+"""A reader's page cache: room for the upper levels of every index, and little for blobs, which are
+not read again.  Small, so that it fits into the processor's cache together with a load."""
 
 _opened: Counter[str] = Counter()
 """How often this process has each file open."""
 _synced: dict[str, int] = {}
-"""A descriptor of each file that is open, to wait for the disk with.
+"""A descriptor of each open database file, for ``fsync``.
 
-To close one takes away all locks that the process holds on the file, SQLite's among them.  So
-there is one for all, and it is closed with the last of those who have the file open.
+Closing any descriptor of a file drops all POSIX locks that the process holds on it, SQLite's among
+them.  So all catalogs share one, and it is closed with the last of them.
 """
 _opening = threading.Lock()
 _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
@@ -70,11 +71,11 @@ _unclosed: list[Connection] = []
 
 
 class Connection(sqlite3.Connection):
-    """One that can be found in a forked child, and used within ``forks.section`` only."""
+    """A connection that a forked child can find; used only within ``forks.section``."""
 
 
 def _forked() -> None:
-    """In a forked child: have SQLite forget all locks, which are the parent's."""
+    """In a forked child: close all connections, so that SQLite forgets the parent's locks."""
     global _opening
     _opening = threading.Lock()
     if forks.section.clean:
@@ -139,7 +140,7 @@ class SqliteTx(Tx):
 
 
 def connect(path: Path) -> Connection:
-    """Within ``forks.section``, as everything that is done with it."""
+    """Open a connection; call this, and use the connection, within ``forks.section``."""
     connection = sqlite3.connect(
         path,
         isolation_level=None,
@@ -160,7 +161,7 @@ def translate(error: BaseException, where: str) -> BaseException:
         return error
     extended = getattr(error, "sqlite_errorcode", 0)
     code = extended & 0xFF
-    # A write that the system refuses is a quota or a limit on file sizes, most of all.
+    # A refused write is mostly a quota or a limit on file sizes.
     if code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_WRITE:
         return DiskFullError(f"{where}: no room left to write; free some space and try again")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -236,7 +237,7 @@ class _Writer(WriteDriver):
         self._checkpointer.after_commit(self.finish_checkpoint)
 
     def finish_checkpoint(self) -> None:
-        """Copy back what came while the thread copied, so that the log starts afresh."""
+        """Complete the thread's checkpoint with the last frames, so that the WAL restarts."""
         with self.gate(), contextlib.suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
@@ -327,8 +328,8 @@ class SqliteCatalog(Catalog):
     def _refuse_foreign_file(self) -> None:
         """Judge an existing file by its first bytes, before anything is opened for writing.
 
-        Never while this process has the file open: to close a file takes away all locks that the
-        process holds on it, SQLite's among them.
+        Never while this process has the file open: closing a descriptor would drop all POSIX
+        locks that the process holds on the file, SQLite's among them.
         """
         try:
             with open(self._path, "rb") as file:

@@ -203,7 +203,7 @@ def name_of(tx: Tx, stream_id: int) -> str | None:
 
 
 def segment_ids(tx: Tx, name: str, numbers: Sequence[int]) -> dict[int, int]:
-    """{number: id} of those segments of a stream that are there."""
+    """{number: id} of those of the segments that exist."""
     found: list[Row] = []
     for part, marks in in_parts(numbers):
         found += tx.rows(
@@ -251,7 +251,7 @@ def edges(tx: Tx, stream_id: int) -> list[tuple[int, int]]:
 
 
 def heads(tx: Tx, stream_id: int) -> list[tuple[int, int, int, bool]]:
-    """(number, tail, head, sealed) of every segment: the cheap look of a waiting reader."""
+    """(number, tail, head, sealed) of every segment: the cheap query of a waiting reader."""
     rows = tx.rows(
         "SELECT number, tail, head, sealed_us IS NOT NULL FROM segments WHERE stream_id = ? "
         "ORDER BY number",

@@ -18,15 +18,15 @@ IN_ONE_QUERY = 400
 
 
 def in_parts(values: Sequence[T]) -> Iterator[tuple[Sequence[T], str]]:
-    """Values for ``IN (…)`` of several queries, so that none is too long; with their marks."""
+    """Values in chunks for the ``IN (…)`` of several queries, each with its ``?`` marks."""
     for at in range(0, len(values), IN_ONE_QUERY):
         part = values[at : at + IN_ONE_QUERY]
         yield part, ", ".join("?" * len(part))
 
 
 FREQUENT = "often:"
-"""Channels whose names begin so are told of at intervals, however often there is news of them, and
-only to processes that wait for one of them (:mod:`headrace.catalog.frequent`)."""
+"""Prefix of throttled channels: they are notified at intervals, however often they change, and only
+in processes that wait for one of them (:mod:`headrace.catalog.frequent`)."""
 
 
 class CatalogClock:
@@ -39,10 +39,10 @@ class CatalogClock:
 
 
 class Tx(ABC):
-    """One transaction: reads and writes, the catalog's clock, and who to tell afterwards."""
+    """One transaction: reads and writes, the catalog's clock, and notifications."""
 
     lazy = False
-    """Whether ``iterate`` fetches a row when it is asked for it, and not all of them before."""
+    """Whether ``iterate`` fetches rows one by one as they are consumed, not all beforehand."""
 
     def __init__(self, clock: CatalogClock | None = None) -> None:
         self.channels: set[str] = set()

@@ -1,4 +1,4 @@
-"""Waking those who wait for news, in this process and in others on the same machine.
+"""Notifications: waking those who wait, in this process and in others on the same machine.
 
 ``Notifier`` is the part within a process: callbacks by channel.  ``WakeSockets`` carries the
 news between processes that share one SQLite file: every waiting process binds a datagram
@@ -8,12 +8,11 @@ the waiting process also compares SQLite's ``data_version`` once a second.
 
 A full socket queue drops datagrams.  The receiver drains its socket until it is empty, and a
 full queue means that at least ``BURST`` datagrams are read in one go; it then wakes everybody,
-so that no channel is missed.  A committer has a socket for each receiver: what lies unread in
-the queue of one that is paused counts against the sending socket, and would silence a shared one
-for all.
+so that no channel is missed.  A committer has a sending socket for each receiver: unread datagrams
+of a paused receiver count against the sender's buffer, and would block one socket for all.
 
-The socket is served by a thread, or by an event loop where all who wait are on one: a thread
-between the news and the loop would cost more time than reading what they are about.
+The socket is served by a thread, or by the event loop where all who wait are on one: a switch from
+a thread to the loop would take longer than the read that follows.
 """
 
 from __future__ import annotations
@@ -48,22 +47,22 @@ SOCKET_PATH_MAX = 100
 DATAGRAM_BYTES_MAX = 4096
 EVERYBODY = b"*"
 SCRATCH = "headrace-wake-"
-"""How folders of sockets outside of their catalogs begin; they go with the last program."""
+"""Prefix of folders for sockets outside of their catalogs; they go with the last program."""
 WANTS_FREQUENT = ".often"
-"""What the name of a file ends in that says: the socket beside it wants such channels as well."""
+"""Suffix of a marker file: the socket of that name wants frequent channels as well."""
 
 _log = logging.getLogger(__name__)
 
 
 class Notifier:
-    """Callbacks by channel; they run on the thread that brings the news and must not block."""
+    """Callbacks by channel; they run on the thread that receives, and must not block."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._callbacks: dict[str, dict[object, Callback]] = {}
 
     def subscribe(self, channel: str, callback: Callback) -> Callback:
-        """Call ``callback`` on news of ``channel`` until the returned function is called."""
+        """Call ``callback`` when ``channel`` is notified; returns a function that unsubscribes."""
         handle = object()
         with self._lock:
             self._callbacks.setdefault(channel, {})[handle] = callback
@@ -97,7 +96,7 @@ class Notifier:
         self._call(due)
 
     def forked(self) -> None:
-        """In a forked child: nobody waits here."""
+        """In a forked child: drop all callbacks, which are the parent's."""
         self._lock = threading.Lock()
         self._callbacks.clear()
 
@@ -107,7 +106,7 @@ class Notifier:
             try:
                 callback()
             except Exception:
-                # The others are waiting too, and so is the thread that brings the news.
+                # Neither the other callbacks nor the receiving thread may suffer from it.
                 _log.exception("a callback failed on news")
 
 
@@ -161,7 +160,7 @@ class WakeSockets:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_loop = contextlib.ExitStack()
-        """What to undo when the loop no longer serves."""
+        """What ``leave_loop`` has to undo."""
         self._closing = False
         self._sending = threading.Lock()
         self._senders: dict[str, socket.socket] = {}
@@ -175,7 +174,7 @@ class WakeSockets:
     # -- sending ------------------------------------------------------------------------
 
     def send(self, channels: Collection[str]) -> None:
-        """Tell every waiting process; called after a commit, or for what waited since one."""
+        """Notify every waiting process; called after a commit, or later for frequent channels."""
         with self._sending:
             self._send(channels)
 
@@ -195,7 +194,7 @@ class WakeSockets:
                 self._senders.pop(peer).close()
                 _remove(peer)
             except OSError:
-                # A full queue, most of all; its reader will notice how full it was.
+                # Mostly a full queue; its reader sees that it was full and wakes everybody.
                 continue
 
     def _sender(self, peer: str) -> socket.socket:
@@ -225,7 +224,8 @@ class WakeSockets:
         }
         for gone in self._senders.keys() - peers.keys():
             self._senders.pop(gone).close()
-        # A folder's time stamp is coarse: a listing is kept only once it cannot change unseen.
+        # A folder's mtime is coarse: a listing is cached only once the mtime is old enough that
+        # any later change must alter it.
         if time.time_ns() - mtime_ns > 100_000_000:
             self._peers, self._peers_mtime_ns = peers, mtime_ns
         return peers
@@ -246,7 +246,7 @@ class WakeSockets:
             self._receiver = receiver
             watching = threading.Event()
             self._start(receiver, watching)
-        # Whoever looks after this misses no change, even of a committer that dies untold.
+        # From here on data_version is watched too, so even a committer that dies is noticed.
         watching.wait(POLL_S)
 
     def _make_folder(self) -> None:
@@ -343,7 +343,7 @@ class WakeSockets:
     def forked(self) -> None:
         """In a forked child: close its copies of the sockets; those in the folder stay.
 
-        Nothing is said to the event loop, which shares its list of sockets with the parent's.
+        The event loop's selector is left alone: the child shares its epoll set with the parent.
         """
         self._lock, self._sending = threading.Lock(), threading.Lock()
         self._forked = self._closing = True

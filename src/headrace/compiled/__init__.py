@@ -1,9 +1,8 @@
-"""Compiled parts: the few loops over every byte of every event, where they were built.
+"""Compiled kernels (Cython): the few loops that touch every byte of every event.
 
 ``kernels`` is a module, or None where no compiler was at hand when the package was installed, or
-``HEADRACE_COMPILED=0`` is set.  Whoever uses it has a way without it that does the same, more
-slowly: the kernels know no rule that is not also elsewhere, and what they are not sure of they
-leave to that other way.
+``HEADRACE_COMPILED=0`` is set.  Every caller has a slower fallback in Python with the same result:
+the kernels hold no rule that is not also there, and leave to it whatever is not a plain case.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from types import ModuleType
 
 kernels: ModuleType | None = None
 
-# They write numbers as Arrow does, which is how nearly all processors have them.
+# They write Arrow's little-endian integers straight from memory.
 if os.environ.get("HEADRACE_COMPILED") != "0" and sys.byteorder == "little":
     try:
         from headrace.compiled import _kernels as kernels  # noqa: F401

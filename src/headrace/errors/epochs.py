@@ -1,4 +1,4 @@
-"""Epochs."""
+"""Epochs: times, frontiers, and what publishers and subscribers refuse."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class EpochError(HeadraceError):
 
 
 class IllegalTimeError(EpochError):
-    """Data or a new capability at a time that no held time allows any more."""
+    """Data or a new capability at a time that is not at or after a held one."""
 
 
 class FrontierError(EpochError):

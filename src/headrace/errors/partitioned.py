@@ -1,4 +1,4 @@
-"""Partitioned groups."""
+"""Partitioned groups: their configuration, members and rounds."""
 
 from __future__ import annotations
 

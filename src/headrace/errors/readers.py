@@ -1,4 +1,4 @@
-"""Reader groups."""
+"""Reader groups: updates that a group's state does not allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regions."""
+"""Regions: snapshots, replicated cursors and their markers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of tests that drive the clock."""
+"""Tests that drive the clock."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from headrace.store import Store
 from headrace.subjects import check_name
 
 TOGETHER_MAX = 50
-"""Batches in one statement; databases bound the number of its parameters."""
+"""Batches in one INSERT; databases limit the number of a statement's parameters."""
 
 
 class Stale(HeadraceError):
@@ -108,7 +108,7 @@ class Pending:
         self.single: Single | None = None
         self.batch = batch
         self.rows: int = batch.num_rows
-        # The buffers tell at once that a batch is small; of a slice they tell too much.
+        # The size of the buffers is cheap to ask, and an upper bound: a slice counts as the whole.
         whole = batch.get_total_buffer_size()
         self.size_bytes = whole if whole <= limits.INLINE_BYTES else batch.nbytes
         self.is_small = self.size_bytes <= limits.INLINE_BYTES
@@ -193,13 +193,13 @@ class Write:
 
     @property
     def is_routed(self) -> bool:
-        """Whether preparing takes no question to the catalog."""
+        """Whether all routes are cached, so that preparing needs no query."""
         known = self._routes.is_known
         return all(p.route is not None or known(p.stream) for p in self._pending)
 
     @property
     def size_bytes(self) -> int:
-        """How much it holds."""
+        """The size of all its events."""
         return sum(pending.size_bytes for pending in self._pending)
 
     @property
@@ -227,7 +227,7 @@ class Write:
 
     @property
     def has_files(self) -> bool:
-        """Whether there are files of it to remove if it does not happen."""
+        """Whether it has written files, which have to go if the commit fails."""
         return bool(self._files)
 
     def prepare(self) -> None:
@@ -244,7 +244,7 @@ class Write:
 
     def _checked_shares(self, route: Route, pending: Pending) -> list[Share]:
         if pending.pinned is None and not pending.captured:
-            # What is compiled looks at the subjects along the way.
+            # The compiled kernel checks the subjects in the same pass.
             shares = route.prefix and self._compiled_shares(route, pending, route.prefix)
             if shares:
                 return shares
@@ -270,10 +270,11 @@ class Write:
         return self._compiled_shares(route, pending, b"") or self._sorted_shares(route, pending)
 
     def _compiled_shares(self, route: Route, pending: Pending, prefix: bytes) -> list[Share] | None:
-        """All in one pass, for plain events that go into the catalog; all begin with a prefix.
+        """Check, route and encode plain events in one compiled pass; None if it does not apply.
 
-        1,000 events of 100 bytes for 4 segments take 56 us; 191 us if only their hashes are
-        compiled and Arrow sorts and encodes them, of a commit of 1 ms.
+        All subjects must begin with ``prefix``, and the shares be small enough for the catalog.
+        1,000 events of 100 bytes for 4 segments take 56 us; 191 us if only the hashing is
+        compiled and Arrow sorts and encodes.  The commit takes 1 ms.
         """
         kernels = compiled.kernels
         if kernels is None or not pending.is_small or pending.rows < 2 or len(route.segments) < 2:
@@ -290,13 +291,13 @@ class Write:
         ]
 
     def _sorted_shares(self, route: Route, pending: Pending) -> list[Share]:
-        """The rows sorted by segment, and cut."""
+        """The shares by way of numpy and Arrow: rows are sorted by segment, then cut."""
         batch = pending.batch
         places = route.segments_of(batch)
         counts = np.bincount(places, minlength=len(route.segments)).tolist()
         if max(counts) == batch.num_rows:
             return [self._share(route, int(places[0]), pending)]
-        # Numbers this short are sorted by radix, several times faster.
+        # numpy sorts 16-bit integers by radix, several times faster.
         order = places.astype(np.uint16).argsort(kind="stable")
         ordered = events.reordered(batch, order)
         stamps = events.stamps_of(ordered)
@@ -317,7 +318,7 @@ class Write:
         part: Rows | None = None,
         order: npt.NDArray[np.int64] | None = None,
     ) -> Share:
-        """What one segment gets: all of an append, or a part, whose rows are in ``order``."""
+        """The share of one segment: all rows, or those whose numbers are in ``order``."""
         segment = route.segments[index]
         if part is None:
             part = Rows(pending.batch, pending.layout, events.stamps_of(pending.batch))
@@ -385,7 +386,7 @@ class Write:
     # -- after it -----------------------------------------------------------------------
 
     def again(self, stale: Stale) -> None:
-        """Forget what was prepared for the streams that changed, and learn their segments."""
+        """After ``Stale``: drop what was prepared for those streams, and read their routes."""
         expired = bool(self._files) and (
             time.monotonic() - self._files_since > limits.APPEND_DEADLINE_S
         )
@@ -396,7 +397,7 @@ class Write:
                 pending.route = None
 
     def discard(self) -> None:
-        """Remove the files of a write that did not happen; the sweep finds what this misses."""
+        """Remove the files of a write that was not committed; the sweep finds what this misses."""
         for pending in self._pending:
             self._discard_files(pending)
             pending.route = None
@@ -424,7 +425,8 @@ def _place(tx: Tx, pending: Pending) -> list[Placed]:
     if pending.expected:
         _check_heads(tx, route, pending.expected)
     starts: dict[int, int] = {}
-    # A large share has several batches: the first ones of all shares go together, and so on.
+    # A large share has several batches.  One INSERT takes the first batch of every share, the
+    # next one the second, and so on: a statement may advance each head only once.
     for turn in zip_longest(*(share.batches for share in pending.shares)):
         due = [batch for batch in turn if batch is not None]
         for at in range(0, len(due), TOGETHER_MAX):

@@ -1,7 +1,7 @@
 """Autoscale: when to split a hot segment and when to merge cold neighbours.
 
 A pure function from loads to decisions.  Rates are averages over the last 2, 5, 10 and 20
-minutes, read off the log itself (what was appended since), so no state is kept between looks.
+minutes, computed from the log itself (what was appended since), so no state is kept between calls.
 
 - Hot: more than 5 times the target over 2 minutes, 2 times over 5, or the target over 10.  A hot
   segment is cut into rate / target parts, at least 2 and at most the policy's factor.
@@ -9,7 +9,7 @@ minutes, read off the log itself (what was appended since), so no state is kept 
   they would stay below the target over every window, so the result is not hot again.
 - Rest: a segment that came out of a scaling is left alone for 10 minutes, and no window is judged
   that is longer than a segment's life.  A cut leaves each part more than half the target, which
-  is not cold.  So a steady load never makes a stream swing.
+  is not cold.  This is the hysteresis: under a steady load a stream never oscillates.
 """
 
 from __future__ import annotations

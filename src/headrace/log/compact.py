@@ -3,9 +3,9 @@
 Three steps, of which only the last one counts:
 
 1. **Plan.**  ``runs`` picks neighbours that are small and old enough, without gaps, up to the
-   target size.  A batch that outweighs the rest of its run twice over stays out of it, so that
-   every rewrite adds half at least and an event is rewritten a few times in its life, not with
-   every batch that comes after it.
+   target size.  A batch more than twice as large as the rest of its run stays out of it.  That
+   bounds the write amplification: each rewrite makes a file larger by half at least, so an event
+   is rewritten a few times in its life, not with every batch that comes after it.
 2. **Rewrite.**  The run is read like any reader reads it, every checksum verified, and written as
    one file, row by row in the order of offsets.  A damaged batch is never rewritten: it stays an
    error that names it.
@@ -52,12 +52,12 @@ from headrace.log.shelf import widen
 from headrace.store import Store
 
 INLINE_BYTES_MAX = 16 * 1024 * 1024
-"""Bytes inside the catalog that one commit frees, for the same reason; files cost it nothing.
+"""Bytes of blobs that one commit may delete, since appends wait for it; files cost it nothing.
 
-What is left small by this is joined with its neighbours by a later run.
+A file that stays small because of this is joined with its neighbours by a later run.
 """
 PASSES_MAX = 20
-"""Every pass makes the files it joins larger by half at least, so that a few are enough."""
+"""Passes of one call; each makes files larger by half at least, so a few are enough."""
 PAGE = 1000
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 
@@ -93,7 +93,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Rewrite(msgspec.Struct, frozen=True):
-    """What a run asks of whoever reads and writes it, on any machine."""
+    """The order to rewrite one run, for a worker on any machine."""
 
     stream: str
     stream_id: int
@@ -232,7 +232,7 @@ def _read(cursor: Cursor, task: Rewrite) -> Iterator[pa.RecordBatch]:
 
 
 def _row_groups(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in parts of the size of a row group, or less where events are large."""
+    """Regroup rows into parts of one row group each, smaller ones where events are large."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for part in parts:
@@ -256,7 +256,7 @@ def _row_groups(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class Compactor:
-    """The compaction of one stream; thread-safe, and any number of them may be at it."""
+    """The compaction of one stream; thread-safe, and several may run at the same time."""
 
     def __init__(
         self,
@@ -323,10 +323,10 @@ class Compactor:
         return rewrite(self._catalog, self._store, self._prefix, run.task)
 
     def commit(self, run: Run, file: CompactedFile, began_s: float) -> bool:
-        """Put the file in the place of the run; false when the run is not there any more.
+        """Replace the run by the file; false when the run has changed or is gone.
 
-        ``began_s`` is the monotonic time before the file was begun: one that is old enough for a
-        sweep to take it for an orphan must not come to count.
+        ``began_s`` is the monotonic time before the file was begun: a file old enough for a sweep
+        to remove as an orphan must not be committed.
         """
 
         def apply(tx: Tx) -> bool:
@@ -338,7 +338,7 @@ class Compactor:
         try:
             done = self._catalog.write(apply, locks=(streams.lock(run.stream_id),))
         except CatalogUnavailableError:
-            # Perhaps it happened: the sweep finds out.
+            # The outcome is unknown, so the file stays; if it is an orphan, the sweep removes it.
             raise
         except HeadraceError:
             self.discard(file)
@@ -359,7 +359,7 @@ class Compactor:
         return [msgspec.structs.replace(run, pieces=pieces) for pieces in parts if len(pieces) > 1]
 
     def discard(self, file: CompactedFile) -> None:
-        """Remove a file that does not count; the sweep finds what this misses."""
+        """Remove a file that was not committed; the sweep finds what this misses."""
         try:
             self._store.delete(file.path)
         except StoreError:
@@ -399,9 +399,9 @@ class Compactor:
 
 
 class _Stretch:
-    """Where the small batches at the end of a segment begin, as far as it was looked through.
+    """Finds where the trailing small batches of a segment begin.
 
-    What lies before it was seen with all its neighbours, and need not be looked at again.
+    Everything before that was judged together with all its neighbours; later plans skip it.
     """
 
     def __init__(self, policy: CompactionPolicy, start: int) -> None:
@@ -420,7 +420,7 @@ class _Stretch:
 
 
 def _beyond_rates(policy: CompactionPolicy, stream: Stream, segment: Segment) -> CompactionPolicy:
-    """Leave alone what scaling still measures: when batches were appended, and how large."""
+    """Leave alone batches that autoscaling still needs to compute a segment's rates."""
     if isinstance(stream.config.scaling, Fixed) or segment.sealed:
         return policy
     return msgspec.structs.replace(policy, min_age_s=max(policy.min_age_s, autoscale.WINDOWS_S[-1]))

@@ -18,7 +18,7 @@ PIECES_MAX = 10_000
 """Batches in one run: the commit replaces them all while appends wait."""
 ROWS_MAX = 8_000_000
 SHARE_OF_LIMIT = 10
-"""A file is no more than this part of what retention keeps, since it is removed only as a whole."""
+"""A file holds at most 1/10 of what retention keeps, since it is removed only as a whole."""
 
 
 class CompactionPolicy(
@@ -31,9 +31,9 @@ class CompactionPolicy(
     min_batches: Annotated[int, Meta(ge=2, le=PIECES_MAX)] = 8
     """Fewer batches than this are not worth a file, unless they fill half of one."""
     min_age_s: Annotated[int, Meta(ge=0, le=10**9)] = 60
-    """Batches that were appended later than this are left alone."""
+    """Batches younger than this are left alone."""
     span_s: Annotated[int, Meta(ge=1, le=10**9)] = 86_400
-    """What one file holds was appended within this time."""
+    """All events of one file were appended within this time."""
 
 
 # Made here, since the first use of a type by msgspec is not safe in several threads at once.
@@ -50,7 +50,7 @@ def check_policy(policy: CompactionPolicy) -> CompactionPolicy:
 
 
 def set_policy(catalog: Catalog, stream: str, policy: CompactionPolicy | None) -> None:
-    """Have a stream compacted by whoever supervises; None: no longer."""
+    """Have the pipeline's supervisor compact a stream; None: no longer."""
     checked = None if policy is None else check_policy(policy)
 
     def change(tx: Tx) -> None:
@@ -76,7 +76,7 @@ def decode_policy(data: bytes) -> CompactionPolicy:
 
 
 def within_retention(policy: CompactionPolicy, stream: Stream) -> tuple[CompactionPolicy, int]:
-    """The policy and most events of a file, such that trimming is not much held back by it."""
+    """The policy, limited so that its files hardly delay trimming, and the most events of one."""
     most = Limits()
     match stream.config.retention:
         case Limits() as kept:

@@ -23,17 +23,17 @@ from headrace.store import Store
 
 FETCH_MAX = 512
 LARGE_BYTES = limits.READ_BYTES // 16
-"""Smaller loads are joined in less time than it takes to hand them over to another thread."""
+"""Loads smaller than this are joined faster than they could be handed to another thread."""
 
 AHEAD_BYTES = limits.READ_BYTES * 3 // 2
-"""How much is fetched while another thread joins the load before it: to fetch and join
-``READ_BYTES`` takes as long."""
+"""How much to prefetch while another thread joins the previous load: fetching this much takes as
+long as fetching and joining ``READ_BYTES``."""
 
 OnDamaged = Callable[[DamagedBatchError], None]
 
 
 class FileAhead(Exception):
-    """What comes next is in a file, and whoever asked has no time to open one."""
+    """The next batch is a file, which a ``brief`` read (on an event loop) must not open."""
 
 
 class Load(msgspec.Struct, frozen=True, eq=False):
@@ -42,14 +42,14 @@ class Load(msgspec.Struct, frozen=True, eq=False):
     cursor: Cursor
     shelf: Shelf
     skip: int
-    """So many events of the first blob come before ``start``."""
+    """How many events of the first blob come before ``start``."""
     start: int
     end: int
 
     def joined(self) -> pa.RecordBatch:
-        """Its events as :meth:`Cursor.next` returns them; once, and on any thread.
+        """Its events as :meth:`Cursor.next` returns them; call it once, on any thread.
 
-        Raises one of ``UNDECODABLE`` if a blob is no good although its checksum is.
+        Raises one of ``UNDECODABLE`` if a blob cannot be decoded although its checksum is right.
         """
         found = self.shelf.joined()
         assert found is not None
@@ -86,14 +86,14 @@ class Cursor:
 
     @property
     def in_file(self) -> bool:
-        """Whether what comes next is in a file that is open."""
+        """Whether the next events are in a file that is open already."""
         return self._file is not None
 
     def next(self, end: int, *, brief: bool = False) -> pa.RecordBatch | None:
         """Stored columns of the next events below ``end``, with an ``offset`` column in front.
 
-        None when what came next had to be skipped; ``position`` moves on either way.  If it has to
-        be ``brief``, it raises :class:`FileAhead` instead of opening one.
+        None when damaged events were skipped; ``position`` moves on either way.  With ``brief`` it
+        raises :class:`FileAhead` instead of opening a file.
         """
         if self._file is not None:
             if brief:
@@ -119,9 +119,9 @@ class Cursor:
     # -- blobs --------------------------------------------------------------------------
 
     def fetch(self, start: int, end: int) -> Load | None:
-        """The blobs from ``start`` on, if there are any good ones and the last load was large.
+        """Prefetch the blobs from ``start`` on; None if there are none, or loads are small.
 
-        ``position`` stays: whoever joined the load moves it.
+        ``position`` stays: it moves once the load was joined.
         """
         if self._file is not None or self._load_bytes < LARGE_BYTES:
             return None
@@ -131,11 +131,11 @@ class Cursor:
             return None
 
     def _read(self, end: int) -> tuple[pa.RecordBatch | None, Batch | None]:
-        """The blobs from ``position`` on, and what they stop at if that is no good blob."""
+        """The blobs from ``position`` on, and the batch that ended them if it is no valid blob."""
         try:
             return self._joined(end)
         except UNDECODABLE:
-            # Which of them is no good is seen when each is decoded by itself.
+            # Decode each by itself, to find the damaged one.
             return self._joined(end, copies=False)
 
     def _joined(
@@ -147,7 +147,7 @@ class Cursor:
     def _gather(
         self, start: int, end: int, size_bytes: int, *, copies: bool = True
     ) -> tuple[Load | None, Batch | None]:
-        """About so much from ``start`` on, and what it stops at if that is no good blob."""
+        """About ``size_bytes`` of blobs, and the batch that ended them if it is no valid blob."""
         shelf = Shelf(copies=copies)
         return self._catalog.read(lambda tx: self._put_all(tx, start, end, size_bytes, shelf))
 
@@ -172,14 +172,14 @@ class Cursor:
         if not count:
             return None, stop
         self._load_bytes = size
-        # As many as fill a load, from the sizes seen; a wrong guess costs a short one.
+        # Estimate from these sizes how many fill the next load; a wrong guess makes it short.
         wanted = size_bytes * count // max(1, size) + 1
         self._batches_wanted = max(1, min(FETCH_MAX, wanted))
         return Load(self, shelf, start - begin, start, min(at, end)), stop
 
     def _lost(self, upto: int) -> None:
         """There is no batch at ``position``: it was trimmed, or it is missing."""
-        # Or it was compacted between two queries: one moment decides, and the next look finds it.
+        # Or it was compacted between two queries: a snapshot decides, and the next fetch finds it.
         found = self._catalog.read(
             lambda tx: next(batches.from_offset(tx, self._segment_id, self.position, 1, 1), None),
             snapshot=True,
@@ -220,7 +220,7 @@ class Cursor:
             self._skip_file(start, f"its file cannot be read: {reason}")
             return None
         except BaseException:
-            # The store's trouble, not the file's: it is opened again by whoever tries again.
+            # The store failed, the file is not damaged: a retry opens it again.
             self._file = None
             raise
         count = 0 if part is None else part.num_rows

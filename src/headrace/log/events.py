@@ -223,9 +223,9 @@ def batch_of(events: Sequence[Event], now: int) -> pa.RecordBatch:
 
 
 def _batch_of_one(event: Event, now: int) -> pa.RecordBatch:
-    """The same for a plain event, straight into buffers.
+    """One plain event as a record batch, built from buffers.
 
-    ``pa.array`` would load pandas, where it is installed, for the sake of one event.
+    ``pa.array`` would import pandas, where it is installed, for a single event.
     """
     stamp = now if event.timestamp is None else to_us(event.timestamp)
     arrays = [
@@ -269,7 +269,7 @@ def marker_batch(payload: bytes, now: int) -> pa.RecordBatch:
 
 
 def marker_rows(batch: pa.RecordBatch) -> tuple[int, ...]:
-    """The rows of a batch with markers that are such."""
+    """Which rows of a batch are markers."""
     valid = batch.column("marker").is_valid().to_numpy(zero_copy_only=False)
     return tuple(np.flatnonzero(valid).tolist())
 
@@ -280,7 +280,7 @@ def marker_rows(batch: pa.RecordBatch) -> tuple[int, ...]:
 def normalise(data: pa.Table | pa.RecordBatch, now: int) -> pa.RecordBatch:
     """A caller's columns as stored ones: cast, filled in, checked, in one batch."""
     rows = data.num_rows
-    # The buffers tell at once that there is little; the true size takes a while to find out.
+    # The size of the buffers is cheap to ask and an upper bound; the exact size takes a while.
     size = data.get_total_buffer_size()
     if size > limits.APPEND_BYTES_MAX // len(TYPES):
         size = data.nbytes
@@ -397,7 +397,7 @@ def check_batch(batch: pa.RecordBatch) -> None:
 
 
 def _are_plain(batch: pa.RecordBatch) -> bool:
-    """Whether no event can break a rule, the times aside; false: that has to be looked at."""
+    """A quick check that passes most batches, times aside; false means: check every column."""
     kernels = compiled.kernels
     if kernels is None or batch.schema not in _PLAIN_SCHEMAS:
         return False
@@ -430,7 +430,7 @@ def _check_columns(batch: pa.RecordBatch) -> None:
 
 
 def _refuse_origins(column: pa.Array) -> None:
-    """Nulls may stand there, so that what was read can be appended elsewhere."""
+    """Refuse origins, which callers cannot set; nulls pass, so that a read can be appended."""
     if column.null_count < len(column):
         row = _first(column.is_valid())
         raise InvalidEventError(f"row {row}: {ORIGIN_REFUSED}", row=row)
@@ -443,7 +443,7 @@ def _check_lengths(column: pa.Array, name: str, most: int) -> None:
     bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
     lengths = bounds[1:] - bounds[:-1]
     if largest(lengths, initial=0) > most:
-        # Of a null the length says nothing.
+        # The length of a null is null.
         lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy()
         row = int(np.argmax(lengths > most))
         if lengths[row] > most:
@@ -453,7 +453,7 @@ def _check_lengths(column: pa.Array, name: str, most: int) -> None:
 
 
 def _check_times(column: pa.Array) -> None:
-    """Times that no calendar of a reader has would be events that nobody can look at."""
+    """Refuse times outside the years 1 to 9999, which Python's ``datetime`` cannot show."""
     if not len(column):
         return
     stamps = column.view(pa.int64()).to_numpy()
@@ -463,7 +463,7 @@ def _check_times(column: pa.Array) -> None:
 
 
 def _check_text(column: pa.StringArray, name: str) -> None:
-    """Arrow takes a column's text on trust, which is not enough for text from a file."""
+    """Refuse text that is not UTF-8: Arrow does not validate what comes from a file."""
     _, offsets, data = column.buffers()
     if data is None or not data.size:
         return
@@ -526,7 +526,7 @@ def _first(mask: pa.Array) -> int:
 
 
 def encode_blob(batch: pa.RecordBatch) -> memoryview:
-    """The Arrow message of a batch, without its schema (its layout tells that)."""
+    """A batch as an Arrow IPC message, without its schema (the layout implies it)."""
     return memoryview(batch.serialize())
 
 
@@ -540,28 +540,28 @@ _NUMBERS = {np.dtype(np.int32): pa.int32(), np.dtype(np.int64): pa.int64()}
 
 
 def numbers(values: npt.NDArray[np.int32] | npt.NDArray[np.int64]) -> pa.Array:
-    """An Arrow array on the memory of numpy's.
+    """A numpy array as an Arrow array, zero-copy.
 
-    ``pa.array`` does that too, but looks for pandas first, and loads it where it is installed.
+    ``pa.array`` does that too, but imports pandas first where it is installed.
     """
     kind = _NUMBERS[values.dtype]
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def reordered(batch: pa.RecordBatch, order: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    """The rows in another order; that all of them are there is not checked again."""
+    """The rows in another order; ``order`` is taken on trust, without a bounds check."""
     return _take.call([batch, numbers(order)], _UNCHECKED)
 
 
 def stamps_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """The times of a stored batch in microseconds, in place."""
+    """The times of a stored batch in microseconds, as a zero-copy view."""
     column = batch.column("timestamp")
     start = column.offset
     return np.frombuffer(column.buffers()[1], np.int64)[start : start + len(column)]
 
 
 def public(batch: pa.RecordBatch, segment: int, offsets: pa.Array) -> pa.RecordBatch:
-    """A stored batch as a reader is given it: with place, without internal columns."""
+    """A stored batch as readers get it: with segment and offset, without internal columns."""
     count = batch.num_rows
     stored = batch.columns
     arrays = [_segment_column(segment, count), offsets]
@@ -580,7 +580,7 @@ def _read_plan(names: tuple[str, ...]) -> tuple[int | pa.Array, ...]:
 
 
 def _segment_column(segment: int, count: int) -> pa.Array:
-    """One number over and over; as nulls, from memory that all share."""
+    """The segment number for every row; a slice of one shared array, as for nulls."""
     if count > _NULLS:
         return numbers(np.full(count, segment, np.int32))
     return _many_times(segment).slice(0, count)
@@ -592,7 +592,7 @@ def _many_times(segment: int) -> pa.Array:
 
 
 def _nulls(many: pa.Array, count: int) -> pa.Array:
-    """Nulls for a column that is not stored; all share one piece of memory."""
+    """Nulls for a column that is not stored; a slice of one shared array."""
     return many.slice(0, count) if count <= _NULLS else pa.nulls(count, many.type)
 
 

@@ -20,7 +20,7 @@ ROW_GROUP_ROWS = 65_536
 TAIL_BYTES = 65_536
 """Read at once from a file's end: nearly always the whole footer."""
 _END_BYTES = 8
-"""The footer's length and the magic word."""
+"""The footer's length and Parquet's magic number."""
 
 
 def new_path(prefix: str, stream_id: int, segment: int) -> str:
@@ -34,7 +34,7 @@ def encode(batch: pa.RecordBatch) -> tuple[memoryview, int]:
 
 
 def encode_all(schema: pa.Schema, parts: Iterable[pa.RecordBatch]) -> tuple[memoryview, int]:
-    """The same for the parts of a batch, each a row group or several of its own."""
+    """The file of a batch given in parts, each one or more row groups; and its checksum."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink, schema, compression="zstd", write_page_checksum=True, version="2.6"

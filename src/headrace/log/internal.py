@@ -26,9 +26,9 @@ def create(
     *,
     key_tokens: Iterable[int] = (),
 ) -> streams.Stream:
-    """Create an internal stream; one that is there in the same form is left as it is.
+    """Create an internal stream; one that exists with the same configuration is left as it is.
 
-    ``key_tokens`` tell what the key of an event is whose own key does not say it.  The caller
+    ``key_tokens`` are the subject tokens that make the key of an event without one.  The caller
     holds ``streams.LOCK_ALL``.
     """
     check_key(name, "the name of an internal stream")

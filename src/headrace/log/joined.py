@@ -1,9 +1,9 @@
 """Small appends and single events that are ready at the same time, written as one.
 
-Each was checked by itself.  Routed, encoded and recorded they are together: one batch per segment
-for all that go to a stream, which costs little more than for one of them.  Whoever reads finds
-larger batches.  Everyone is told their own places; the events of one append in a segment stand
-together and in their order, since rows are sorted by segment alone.
+Each append was checked by itself.  They are routed, encoded and recorded together: one batch per
+segment for all that go to a stream, which costs little more than one append alone and gives readers
+larger batches.  Every caller is told its own offsets: the sort by segment is stable, so the events
+of one append stay together and in order within a segment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Joined:
         self.write = write
         self._given = given
         self._runs: list[list[int]] = []
-        # What goes to a stream keeps its order; only neighbours with the same columns are joined.
+        # Appends to a stream keep their order; only neighbours with the same columns are joined.
         order = sorted(range(len(given)), key=lambda at: _kind(given[at])[0])
         for (stream, _), found in groupby(order, key=lambda at: _kind(given[at])):
             run = list(found)
@@ -53,7 +53,7 @@ class Joined:
                 ends.append(ends[-1] + _rows(self._given[at]))
             for share in shares:
                 spot = next(spots)
-                # The rows of a share are in their old order: those of one append lie together.
+                # The sort was stable: the rows of one append are contiguous in a share.
                 rows = share.rows
                 if isinstance(self._given[run[0]], tuple):
                     for at, row in enumerate(range(spot.count) if rows is None else rows.tolist()):
@@ -69,7 +69,7 @@ class Joined:
 
 
 def _kind(given: Given) -> tuple[str, int]:
-    """What can be one batch: single events, or the same columns, for the same stream."""
+    """The stream and the columns; what has both in common can become one batch."""
     return (given[0], -1) if isinstance(given, tuple) else (given.stream, given.layout)
 
 

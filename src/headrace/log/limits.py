@@ -12,7 +12,7 @@ EPOCH_LENGTH_MAX = 8
 
 APPEND_ROWS_MAX = 4_000_000
 APPEND_BYTES_MAX = 1024 * 1024 * 1024
-"""One append is one transaction; more than this is for several."""
+"""One append is one transaction; larger ones are refused and have to be cut."""
 
 INLINE_BYTES = 1024 * 1024
 """A segment's share of an append up to this size lives inside the catalog."""
@@ -22,7 +22,7 @@ FILE_BYTES = 64 * 1024 * 1024
 
 READ_BYTES = 2 * 1024 * 1024
 READ_ROWS = 65_536
-"""How much a reader fetches and holds at a time."""
+"""How much a reader fetches and holds at a time: this many rows, or ``READ_BYTES``."""
 
 APPEND_DEADLINE_S = 600.0
 """An append whose files are older than this starts over, so that a sweep never races with it."""

@@ -138,9 +138,9 @@ class Log:
     def delete_stream(
         self, name: str, *, check: Callable[[Tx, Stream], None] | None = None
     ) -> None:
-        """Delete a stream with all its events; its files go once running reads are through.
+        """Delete a stream with all its events; its files go after a grace for running reads.
 
-        What ``check`` raises is raised in the same transaction, and nothing is deleted.
+        ``check`` runs in the same transaction; if it raises, nothing is deleted.
         """
         stream = self.stream(name)
         internal.refuse(stream, "deleted")
@@ -194,8 +194,8 @@ class Log:
     def commit(self, write: Committable[R], stale: Stale | None = None) -> R:
         """Prepare and commit a write, again if its segments were sealed meanwhile.
 
-        This is the one place that tries again.  Whoever tried first and found a segment sealed
-        (an event loop, which must not wait) says so with ``stale``.
+        This is the only retry.  An event loop, which must not wait, makes the first attempt itself
+        and passes on the ``stale`` that it got.
         """
         for _ in range(ATTEMPTS_MAX):
             try:
@@ -285,7 +285,7 @@ class Log:
                         sealed = segments
                         opened = () if dry_run else self.merge(name, segments).opened
             except SegmentSealedError:
-                # Somebody else scaled it meanwhile, who looked at the same loads.
+                # Another process decided on the same loads, and was first.
                 continue
             done.append(Scaled(sealed, opened, reason))
         return done
@@ -340,7 +340,7 @@ class Log:
             pass
 
     def compactor(self, name: str, policy: CompactionPolicy | None = None) -> Compactor:
-        """What compacts a stream, by its own policy if none is given."""
+        """The compactor of a stream, by the stream's own policy if none is given."""
         self.stream(name)
         return Compactor(self.catalog, self.store, self.prefix, name, policy)
 
@@ -365,7 +365,7 @@ class Log:
         return compact_policy.get_policy(self.catalog, name)
 
     def empty_graveyard(self) -> int:
-        """Remove the files that trimming gave up long enough ago; returns how many."""
+        """Remove trimmed and replaced files whose grace for reads is over; returns how many."""
         return 0 if self.store is None else empty_graveyard(self.catalog, self.store)
 
     def sweep(
@@ -446,7 +446,7 @@ def check_config(config: StreamConfig) -> StreamConfig:
                 f"key_tokens: {token!r} is not a token's place (1 to {SUBJECT_TOKENS_MAX})"
             )
     try:
-        # Through its own encoding, so that every bound declared on a field is checked.
+        # A round trip through JSON, which checks every bound declared on a field.
         checked = streams.decode_config(msgspec.json.encode(config))
     except (msgspec.ValidationError, TypeError) as error:
         raise InvalidConfigError(f"stream configuration: {error}") from error
@@ -478,7 +478,7 @@ def _refuse_overlap(tx: Tx, name: str, config: StreamConfig) -> None:
 
 
 def _find_catalog_id(tx: Tx) -> str | None:
-    """The name under which this catalog's files stand in a store."""
+    """The catalog's id, which is the prefix of its files in a store."""
     return schema.get_setting(tx, "catalog_id")
 
 

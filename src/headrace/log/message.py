@@ -1,13 +1,13 @@
-"""The Arrow message of a batch of plain events, taken apart.
+"""The Arrow IPC message of a batch of plain events, as a template with numbers to fill in.
 
-A message is a description and a body.  The body is the columns' buffers, one after the other,
-each filled up to eight bytes: for the times one, for texts one of their bounds and one of their
-bytes.  The description of one layout is always the same but for some numbers: how many rows there
-are, where every buffer begins and how long it is, and the size of the body.  Whoever knows where
-these stand can write a message without Arrow (``one_event``, the compiled ``split``).
+A message is a flatbuffer header (here: the description) and a body.  The body is the columns'
+buffers one after the other, each padded to eight bytes: the values of the times; for a text column
+its offsets and its bytes.  Headers of one layout differ only in some integers: the number of rows,
+the place and length of every buffer, and the size of the body.  Knowing where these stand, one can
+write a message without calling Arrow (``one_event``, the compiled ``split``).
 
-That is found out from messages that Arrow wrote, and tried on others.  Should Arrow ever write
-them in another way, there is no form, and its own way is taken.
+Their places are found by comparing messages that Arrow wrote, and verified on others.  Should a
+version of Arrow write another header, there is no template, and Arrow's own encoder is used.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ PLAIN = (events.PLAIN, events.PLAIN | events.KEY_BIT)
 
 
 class Form(NamedTuple):
-    """A description, and where in it the numbers stand."""
+    """A header as a template: its bytes, and where the integers stand in it."""
 
     description: bytes
     rows_at: int
     nodes_at: int
-    """Of every column its rows and its nulls."""
+    """Where each column's numbers of rows and of nulls begin."""
     buffers_at: int
-    """Of every buffer its place and its size."""
+    """Where each buffer's offset and length begin."""
     body_at: int
 
     def describe(self, rows: int, sizes: Sequence[int]) -> bytes:
-        """The description of so many rows, with so many bytes in each column of texts."""
+        """The header for ``rows`` rows, with ``sizes`` bytes in the text columns."""
         found = bytearray(self.description)
         for at, part in zip(self[1:], _numbers(rows, sizes), strict=True):
             found[at : at + len(part)] = part
@@ -46,10 +46,10 @@ class Form(NamedTuple):
 
 @lru_cache(maxsize=4)
 def form_of(layout: int) -> Form | None:
-    """The form of a layout, if it has one."""
+    """The template of a layout, if it has one."""
     if layout not in PLAIN:
         return None
-    # Numbers that come up nowhere else in the description.
+    # Numbers that occur nowhere else in the header, so that a search finds their places.
     rows, sizes = 77, [77 * 13, 77 * 11, 77 * 17][: _texts_in(layout)]
     message, body = _example(layout, rows, sizes)
     description = message[: len(message) - len(body)]
@@ -57,7 +57,7 @@ def form_of(layout: int) -> Form | None:
     if any(description.count(part) != 1 for part in others):
         return None
     places = [description.index(part) for part in others]
-    # The columns have as many rows as the batch, which stands by itself.
+    # The number of rows occurs once for the batch, and once in the list of columns.
     nodes_at, nodes = places[0], len(others[0])
     without = description[:nodes_at] + bytes(nodes) + description[nodes_at + nodes :]
     if without.count(count) != 1 or any(at % 8 for at in (without.index(count), *places)):
@@ -71,12 +71,12 @@ def form_of(layout: int) -> Form | None:
 
 
 def padded(size: int) -> int:
-    """A buffer's size, filled up."""
+    """A buffer's size, padded to eight bytes."""
     return -(-size // 8) * 8
 
 
 def _numbers(rows: int, sizes: Sequence[int]) -> tuple[bytes, bytes, bytes, bytes]:
-    """All numbers of a description, in the order of a form's places."""
+    """All integers of a header, in the order of the template's places."""
     buffers, at = [0, 0, 0, 8 * rows], 8 * rows
     for size in sizes:
         bounds = 4 * (rows + 1)

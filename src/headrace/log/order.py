@@ -16,7 +16,7 @@ read while events of the same keys lie in wait in its predecessor.
 
 A predecessor that takes no part holds nobody up: the log has deleted it, it lies before the place
 at which the reader began, or the reader was not asked to read it.  How far a segment is read is
-for the caller to say: a group counts what was trimmed before it came by as read.
+for the caller to say: to a group, events that were trimmed before it read them count as read.
 
 :func:`standing` looks at all segments afresh; :class:`Order` is told step by step.  Both are linear
 in segments and edges, and pure, so that the cores of groups use them as well.

@@ -1,6 +1,6 @@
-"""Output: appends to any streams that are gathered for one commit.
+"""Output: appends to any streams, gathered for one commit.
 
-Transactions are made of it: what commits it, and together with what, is theirs to say.
+The transactions of the public API build on it; they decide when it commits, and with which acks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Output:
         """Where the events are, once the block has ended."""
 
     async def _begin(self, in_thread: Callable[[Callable[[], None]], Awaitable[None]]) -> None:
-        """Have the streams' filters read by a thread, so that ``publish`` need not."""
+        """Load the streams' filters on a thread, so that ``publish`` never queries the catalog."""
         if not self._log.routes.learned:
             await in_thread(self._log.routes.learn)
 

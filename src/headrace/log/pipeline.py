@@ -1,10 +1,11 @@
-"""A read of blobs on two threads: one fetches a load while the other joins the one before.
+"""A read of blobs on two threads: one fetches a load while the other joins the previous one.
 
-Python runs on one thread at a time, but SQLite and Arrow let go of it for most of that: batches of
-1,000 events are read at 8.2 M events/s, against 7.6 M/s by the event loop alone and 7.1 M/s by a
-thread that reads ahead.  What is done ahead is done on trust: a reader moves on only with a load
-that is returned, so that one that is of no use is simply forgotten, and whatever is not a good blob
-comes when its turn does.
+SQLite and Arrow release the GIL for most of that work, so the two overlap: batches of 1,000 events
+are read at 8.2 M events/s.  Two simpler ways were slower: the event loop alone reads 7.6 M/s, and
+one thread that reads ahead 7.1 M/s.
+
+Prefetching is speculative.  The reader's position moves only when a load is returned, so a load
+that turns out useless is dropped; a damaged blob or a file is handled when its turn comes.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from headrace.log.read import Reader
 from headrace.log.shelf import UNDECODABLE
 
 THREADS_MAX = 4
-"""Reads of one event loop have no use for more, and each holds two loads."""
+"""Joining threads in a process; one event loop cannot feed more, and each holds two loads."""
 
 _free = threading.BoundedSemaphore(THREADS_MAX)
 
 
 class Pipeline:
-    """Reads as :meth:`Reader.next` does if it has to be brief; for reads without a limit."""
+    """Returns what ``Reader.next(brief=True)`` would; for reads without a limit."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -46,13 +47,13 @@ class Pipeline:
             joiner.start(load)
         ahead = None
         if joiner.at_work:
-            # What cannot be fetched now is told when its turn comes.
+            # An error here is only of the prefetch; it is raised again when its turn comes.
             with suppress(HeadraceError):
                 ahead = reader.fetch(load)
         try:
             found = joiner.joined(load)
         except UNDECODABLE:
-            # The reader itself finds out which blob it is.
+            # Read again blob by blob, which finds the damaged one.
             return reader.next(brief=True)
         shown = reader.passed(load, found)
         if ahead is not None:
@@ -61,7 +62,7 @@ class Pipeline:
         return shown
 
     def close(self) -> None:
-        """Forget what was done ahead; waits for the thread."""
+        """Drop what was prefetched; waits for the thread."""
         self._joining = None
         self._joiner.close()
 
@@ -70,11 +71,11 @@ _Joined = tuple[Load, pa.RecordBatch | BaseException]
 
 
 class _Joiner:
-    """Joins loads on a thread of its own, which begins with the first of them.
+    """Joins loads on a thread of its own, which starts with the first load.
 
-    Two queues and no more: both threads are busy with a load for a millisecond, and everything
-    that they run in Python on top of that holds up the other one.  When enough others have such a
-    thread, a load is joined by whoever asks for it.
+    Two plain queues connect the threads, and nothing more: a load takes about a millisecond,
+    and any further Python code holds the GIL against the other thread.  When
+    ``THREADS_MAX`` such threads exist, the caller joins its loads itself.
     """
 
     def __init__(self) -> None:
@@ -93,13 +94,13 @@ class _Joiner:
                 target=_join, args=(self._given, self._done), name="headrace-join", daemon=True
             )
             self._thread.start()
-            # The thread of a read that nobody closed ends too.
+            # Ends the thread even if nobody closes the read.
             self._end = weakref.finalize(self, _end, self._given)
         if self._thread is not None:
             self._given.put(load)
 
     def joined(self, load: Load) -> pa.RecordBatch:
-        """What became of a load that was started; those started before it are forgotten."""
+        """Wait for the result of a load that was started; results of earlier loads are dropped."""
         if self._thread is None:
             return load.joined()
         while True:

@@ -110,9 +110,9 @@ class Reader:
     def next(self, *, brief: bool = False) -> pa.RecordBatch | None:
         """The next events, or None when there are none (yet).
 
-        If it has to be ``brief``, it fetches one load and no more: of one in which there is nothing
-        to show, a batch without rows is left.  Where it would have to open a file, it raises
-        ``FileAhead``; to ask again goes on from there.
+        With ``brief``, for an event loop, it fetches one load at most; if the filters leave no row
+        of it, the batch is empty.  Where it would have to open a file, it raises ``FileAhead``; a
+        call without ``brief`` goes on from there.
         """
         looked = not self._query.follow
         while not self.done:
@@ -135,9 +135,9 @@ class Reader:
     # -- one load ahead -----------------------------------------------------------------
 
     def fetch(self, after: Load | None = None) -> Load | None:
-        """The blobs that come next, or next after a load that was fetched and not passed yet.
+        """Prefetch the next blobs, or those after a load that was fetched and not passed yet.
 
-        None if that is something else, or is not known yet.
+        None if no blobs come next (a file, another segment), or it is not known yet.
         """
         cursors = list(self._ready)
         if after is not None:
@@ -150,7 +150,7 @@ class Reader:
         return None
 
     def passed(self, load: Load, found: pa.RecordBatch) -> pa.RecordBatch:
-        """What ``next`` would have returned in place of a load that was fetched and joined."""
+        """Move past a load that was fetched and joined; returns what ``next`` would have."""
         cursor = self._pick()
         assert cursor is load.cursor
         assert cursor.position == load.start
@@ -180,7 +180,7 @@ class Reader:
         return self._ends_at is not None or self._sealed[cursor.number]
 
     def _retire(self, cursor: Cursor) -> None:
-        """Drop a cursor that is through, and ready the successors it held back."""
+        """Drop the cursor of a finished segment, and make its successors ready."""
         due = [cursor]
         while due:
             through = due.pop()
@@ -208,7 +208,7 @@ class Reader:
             self._retire(cursor)
 
     def _look(self) -> None:
-        """See how far the segments have come, and which new ones there are."""
+        """Read the heads of the segments again, and find new segments."""
         found = self._catalog.read(lambda tx: streams.heads(tx, self.stream.id))
         fresh: list[Segment] = []
         if not found or any(number not in self._heads for number, *_ in found):
@@ -313,7 +313,7 @@ class Reader:
         )
         if place is None:
             return segment.head
-        # What a search has to skip is told once the read comes to it, if it does.
+        # Damage met by the search is reported when the read itself comes to it, if it does.
         skip = None if self._on_damaged is None else lambda _: None
         cursor = Cursor(self._catalog, self._store, self.stream.name, segment, place.start, skip)
         while cursor.position < place.end:

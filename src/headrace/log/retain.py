@@ -1,4 +1,4 @@
-"""Retain: what a stream's policy lets go, as a pure plan, and its execution batch by batch.
+"""Retain: what a stream's policy lets go, as a pure plan, and the queries that feed it.
 
 A plan says, for each segment, the offset below which everything may go.  Only whole batches are
 removed, so a little more may be kept than the policy asks for, and never less.
@@ -80,14 +80,14 @@ def _outside(keep: Limits, stream: Stream, now_us: int, places: Places) -> Cuts:
 
 
 def _walk(stream: Stream, places: Places, may_go: Callable[[int, int, Place], bool]) -> Cuts:
-    """Offer batches from the oldest on; stop at the first of a segment that must stay.
+    """Offer batches from the oldest on; in each segment stop at the first that must stay.
 
-    ``may_go(events, bytes, place)`` is told what the stream would still hold without the batch.
+    ``may_go(events, bytes, place)`` gets what the stream would still hold without the batch.
     """
     events = sum(segment.events for segment in stream.segments)
     size = sum(segment.retained_bytes for segment in stream.segments)
     cuts = {segment.number: segment.tail for segment in stream.segments}
-    # Sizes as appended, from the running totals: a file that compaction wrote is smaller.
+    # Sizes as appended, from the running totals: a compacted file is smaller than its batches.
     totals = {segment.number: segment.trimmed_bytes for segment in stream.segments}
     heap: list[tuple[int, int, int, Place, Iterator[Place]]] = []
 

@@ -2,7 +2,7 @@
 
 A ``Route`` is a snapshot of a stream's open segments.  Snapshots are cached and may be stale:
 the append's transaction finds out (the segment is sealed or gone) and the route is read again,
-so nothing here needs to be watched.
+so no cache invalidation is needed.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class Route:
         hashes = route_hash_array(keys, subjects, config.key_tokens)
         if len(self._limits) > LIMITS_COMPARED_MAX:
             return self._limits.searchsorted(hashes, side="right")
-        # To compare all rows with each limit is quicker than a search that guesses wrong.
+        # For few segments, comparing with every bound beats a binary search, which mispredicts.
         places = np.zeros(len(hashes), np.uint8)
         for limit in self._limits:
             places += hashes >= limit
         return places
 
     def hashed(self, keyed: bool) -> int | None:
-        """Which column of a plain batch decides, if it is one: the subject (1), or the key (2)."""
+        """Which single column of a plain batch is hashed: subject (1) or key (2); else None."""
         if keyed:
             return 2
         return None if self.stream.config.key_tokens else 1
@@ -98,7 +98,7 @@ class Route:
 
 
 def _prefix(config: streams.StreamConfig) -> bytes | None:
-    """With what all subjects of the stream begin, if no more has to be known of them."""
+    """The prefix that alone decides whether the stream captures a subject, if there is one."""
     if config.internal or len(config.subjects) != 1:
         return None
     (pattern,) = config.subjects
@@ -118,7 +118,7 @@ class Routes:
         forks.watch(self)
 
     def forked(self) -> None:
-        """In a forked child: nobody holds the lock there."""
+        """In a forked child: replace the lock, which a thread of the parent may have held."""
         self._lock = threading.Lock()
 
     def get(self, name: str) -> Route:
@@ -172,7 +172,7 @@ class Routes:
             self._filters = filters
 
     def find(self, subject: str) -> str | None:
-        """The same, as far as it is known without asking the catalog."""
+        """The name of the stream that captures the subject, from the cache; None if unknown."""
         name = self._names.get(subject)
         if name is not None:
             return name

@@ -25,12 +25,12 @@ class Share(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> npt.NDArray[np.int64] | None:
-        """The same as numbers, which few ask for; None if the share has all rows as they came."""
+        """``order`` as an array; None if the share has all rows in their original order."""
         return None if self.order is None else np.frombuffer(self.order, np.int64)
 
 
 class Rows:
-    """Some rows on their way into one batch, with what the catalog records of them."""
+    """Rows that will be one batch, with what the catalog records of them."""
 
     __slots__ = ("batch", "layout", "markers", "max_ts_us", "rows")
 
@@ -42,7 +42,7 @@ class Rows:
         self.markers = events.marker_rows(batch) if layout & events.MARKER_BIT else ()
 
     def cut(self, target_bytes: int) -> list[Rows]:
-        """The same in parts of about ``target_bytes``."""
+        """Cut the rows into parts of about ``target_bytes``."""
         size_bytes = self.batch.nbytes
         if size_bytes <= target_bytes or self.rows == 1:
             return [self]

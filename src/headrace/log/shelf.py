@@ -1,10 +1,9 @@
-"""Blobs become one record batch.
+"""Joins many blobs into one record batch.
 
-A log of small appends is read in thousands of blobs.  To decode them one by one takes a few calls
-of Python for each, and all of them have to be kept until they are joined.  Instead each is copied
-behind the one before, on memory that stays, as soon as it was fetched; what has gathered there is a
-stream of Arrow messages, which Arrow decodes and joins at once.  Large blobs gain nothing by that
-and are decoded where they are.
+A log of small appends is read as thousands of blobs.  Decoding them one by one takes several Python
+calls each, and keeps all of them alive until they are joined.  Instead each blob is appended to a
+reused buffer as soon as it is fetched.  The buffer is then an Arrow IPC stream, which Arrow decodes
+and joins in one call.  Large blobs gain nothing from the copy and are decoded in place.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from headrace.catalog.batches import Batch
 from headrace.log import events, limits
 
 SMALL_BYTES = 128 * 1024
-"""Blobs up to this size are copied."""
+"""Blobs up to this size are copied into the buffer."""
 
 UNDECODABLE = (pa.ArrowException, ValueError, OSError, EOFError)
 
@@ -28,8 +27,8 @@ UNDECODABLE = (pa.ArrowException, ValueError, OSError, EOFError)
 class Shelf:
     """The blobs of one load.
 
-    With ``copies=False`` all blobs are decoded where they are: slower, and it tells at once of
-    one that cannot be.
+    With ``copies=False`` all blobs are decoded in place: slower, but ``put`` refuses at once one
+    that cannot be decoded.
     """
 
     def __init__(self, *, copies: bool = True) -> None:
@@ -39,7 +38,7 @@ class Shelf:
         self._memory: _Memory | None = None
         self._end = 0
         self._layout = 0
-        """That of the blobs that were copied, if there are any."""
+        """The layout of the blobs in the buffer; 0 if it is empty."""
         self._rows = 0
         self._first: Batch | None = None
 
@@ -66,9 +65,9 @@ class Shelf:
         return True
 
     def joined(self) -> pa.RecordBatch | None:
-        """All that was put here as one record batch; None if nothing was.  To be called once.
+        """All blobs as one record batch; None if there are none.  Call it once.
 
-        Raises one of ``UNDECODABLE`` if a blob is no good although its checksum is.
+        Raises one of ``UNDECODABLE`` if a blob cannot be decoded although its checksum is right.
         """
         self._decode()
         if self._memory is not None:
@@ -81,7 +80,7 @@ class Shelf:
         return pa.concat_batches([widen(part, layout) for part in parts])
 
     def _begin(self, batch: Batch) -> None:
-        """Copy the first of its layout."""
+        """Start a stream in the buffer with the first blob of a layout."""
         data, schema = batch.data, _schema_message(batch.layout)
         assert data is not None
         if self._memory is None:
@@ -93,12 +92,12 @@ class Shelf:
         self._layout, self._rows, self._first = batch.layout, batch.end - batch.start, batch
 
     def _decode(self) -> None:
-        """What was copied becomes a part."""
+        """Decode the stream in the buffer."""
         first, self._first = self._first, None
         if first is None:
             return
         if first.end - first.start == self._rows:
-            # It is alone, and Arrow would not copy it: the part would change with the memory.
+            # A single blob is not copied by the join: it would change when the buffer is reused.
             self._keep(_open(first), self._layout)
         else:
             assert self._memory is not None
@@ -115,9 +114,9 @@ class Shelf:
 
 
 class _Memory:
-    """Where blobs are copied to; only what was used of it is there.
+    """A buffer for blobs; pages of it that were never written to take no memory.
 
-    Some are kept for the next who needs one.  Of a shelf that was not joined it is simply gone.
+    A few are kept for reuse.  The buffer of a shelf that is never joined is garbage-collected.
     """
 
     SIZE = 2 * limits.READ_BYTES
@@ -137,7 +136,7 @@ class _Memory:
             return cls()
 
     def given_back(self) -> None:
-        """Nobody may look at it any more."""
+        """Keep it for reuse; nothing may refer to its bytes any more."""
         if len(self._kept) < self.KEPT_MAX:
             self._kept.append(self)
 
@@ -181,5 +180,5 @@ def _open(batch: Batch) -> pa.RecordBatch:
 
 @lru_cache(maxsize=1 << len(events.COLUMNS))
 def _schema_message(layout: int) -> bytes:
-    """What a stream of this layout begins with."""
+    """The schema message that begins an IPC stream of this layout."""
     return bytes(events.schema_of(layout).serialize())

@@ -1,4 +1,4 @@
-"""Sweep: remove files that nothing names, and those whose time in the graveyard is over.
+"""Sweep: garbage collection of files that no batch names, and of those due in the graveyard.
 
 A file is an orphan when its append died between writing it and committing.  Only files of this
 catalog's own prefix are looked at, only old ones are judged (an append that takes longer than
@@ -90,5 +90,5 @@ def empty_graveyard(catalog: Catalog, store: Store, *, dry_run: bool = False) ->
 
 
 def _grace_ended_us(tx: Tx) -> int:
-    """Files that were buried by this time are no longer read by anybody."""
+    """Files buried before this time are past the grace for reads."""
     return tx.now_us() - int(limits.READ_GRACE_S * 1e6)

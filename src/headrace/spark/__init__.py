@@ -1,6 +1,6 @@
 """Spark: sessions, ``format("headrace")``, native reads, and the jobs of the pipeline.
 
-Names are loaded when they are used, so that a Python worker pays for what it needs only.
+Names are imported lazily, so that a Python worker only pays for what it uses.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-# At once, since it is also the name of a module, which whoever imports that would leave here.
+# Not lazily: a submodule has this name too, and importing it would put the module here instead.
 from headrace.spark.session import session
 
 if TYPE_CHECKING:

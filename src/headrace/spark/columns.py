@@ -46,7 +46,7 @@ TYPES: dict[str, DataType] = {
     "origin": ORIGIN,
 }
 DEFAULT = tuple(name for name in TYPES if name not in ("headers", "stream", "origin"))
-"""Those that a read has when no schema is given; the others are for who asks for them."""
+"""The columns of a read without a schema; the others have to be asked for."""
 
 STREAM_NAMES = ("topic", "stream")
 SEGMENT_NAMES = ("partition", "segment")
@@ -75,7 +75,7 @@ def check_schema(schema: StructType) -> None:
 
 
 def _same(expected: DataType, found: DataType) -> bool:
-    """Equal but for what may be null."""
+    """Whether two types are equal, nullability aside."""
     match expected, found:
         case ArrayType(), ArrayType():
             return _same(expected.elementType, found.elementType)
@@ -95,7 +95,7 @@ class Shape:
         self._constants: dict[str, pa.Array] = {}
 
     def fit(self, batch: pa.RecordBatch, stream: str, segment: int) -> pa.RecordBatch:
-        """The asked columns of stored events, which have their offset with them."""
+        """The schema's columns of stored events, which come with an ``offset`` column."""
         names = set(batch.schema.names)
         count = batch.num_rows
         arrays = []
@@ -112,7 +112,7 @@ class Shape:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _constant(self, field: pa.Field, value: Any, count: int) -> pa.Array:
-        """The same value for every row; a slice of what was made for an earlier batch."""
+        """A column with one value for every row; a slice of a cached array."""
         made = self._constants.get(field.name)
         if made is None or len(made) < count:
             made = pa.repeat(pa.scalar(value, field.type), count)

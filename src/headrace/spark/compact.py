@@ -1,7 +1,7 @@
 """The compaction job: runs are planned and committed on the driver, and rewritten by tasks.
 
-A task that is tried again, or whose zombie still writes, leaves a file that nothing names; only
-what the driver commits counts.  See :mod:`headrace.log.compact` for the rules.
+A task that is retried, or a zombie that still writes, leaves an orphaned file; only what the
+driver commits counts.  See :mod:`headrace.log.compact` for the rules.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class CompactionJob:
         return self._compactor, self._spark
 
     def _work(self, compactor: Compactor, spark: SparkSession, wave: list[Run]) -> None:
-        # Before the first byte of a file: how old it may be when it comes to count.
+        # Taken before any file is begun: the commit refuses files that have become too old.
         began_s = time.monotonic()
         outcomes = self._rewrite(spark, [run.task for run in wave])
         self._due = self._due[len(wave) :]

@@ -1,9 +1,9 @@
-"""Where a log is, as options of Spark say it, and one opened log per process.
+"""The address of a log in Spark's options, and one open log per process.
 
-Python workers are used again by later batches, so a log that was opened stays open in its
-process.  A worker on another machine than the driver must be able to reach catalog and store:
-what cannot be shared is refused on the driver where the master is known, and else by the first
-task, before it reads or writes anything.
+Python workers are reused by later batches, so a log that was opened stays open in its process.  A
+worker on another machine than the driver must be able to reach catalog and store: what cannot be
+shared is refused on the driver where the master is known, and otherwise by the first task, before
+it reads or writes anything.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from headrace.log.open import open_log
 from headrace.spark.quiet import end_quietly_when_closed
 from headrace.spark.session import MASTER_VARIABLE, is_local
 
-# All of our code that Spark runs in its workers comes by here.
+# All of our code that runs in Spark's workers imports this module.
 end_quietly_when_closed()
 
 CATALOG_VARIABLE = "HEADRACE_CATALOG"
 STORE_OPTION = "store."
-"""What stands after this in an option's name is for the storage client."""
+"""Prefix of options for the storage client."""
 CONNECTION_OPTIONS = ("catalog", "store")
 
 
 class Connection(msgspec.Struct, frozen=True):
-    """The address of a log; ``machine`` is where it was written down."""
+    """The address of a log; ``machine`` is the one on which the options were given."""
 
     catalog: str
     store: str | None = None
@@ -56,7 +56,7 @@ class Connection(msgspec.Struct, frozen=True):
         return found[1]
 
     def check_reachable(self) -> None:
-        """In a task: refuse to work from a machine that cannot see what the driver saw."""
+        """In a task: refuse a log that this machine cannot reach, though the driver's can."""
         if not self.machine or self.machine == machine():
             return
         if "://" not in self.catalog or self.catalog.startswith(("file:", "sqlite:")):
@@ -80,8 +80,8 @@ _opening = threading.Lock()
 def _is_current(log: Log) -> bool:
     """Whether the catalog is still the one that was opened.
 
-    Workers live long, and at the same address another catalog may have been made meanwhile, whose
-    files are elsewhere.  A folder that was removed stays open here and would swallow all.
+    Workers live long, and another catalog, with another store, may have been made at the same
+    address.  A removed folder stays open here, and whatever is written to it would be lost.
     """
     if _file_of(log) != _files.get(log):
         return False
@@ -94,7 +94,7 @@ def _is_current(log: Log) -> bool:
 
 
 def _file_of(log: Log) -> tuple[int, int] | None:
-    """What tells the file of a catalog in a folder from another at the same place."""
+    """Device and inode of a folder catalog's file, which tell it from a later one there."""
     if not isinstance(log.catalog, SqliteCatalog):
         return None
     try:
@@ -124,7 +124,7 @@ def connection_of(options: Mapping[str, str]) -> Connection:
 
 
 def _absolute(place: str) -> str:
-    """Workers stand in other folders than the driver, to which a path may be relative."""
+    """A path made absolute: workers have another working directory than the driver."""
     return place if "://" in place or not place else str(Path(place).expanduser().absolute())
 
 
@@ -145,7 +145,7 @@ def check_shared(log: Log, master: str | None) -> None:
 
 
 def machine() -> str:
-    """What tells this machine from others."""
+    """An identifier of this machine."""
     try:
         return Path("/etc/machine-id").read_text().strip() + "/" + socket.gethostname()
     except OSError:

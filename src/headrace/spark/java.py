@@ -130,7 +130,7 @@ def _shim(home: Path, environment: Mapping[str, str]) -> Path:
             if java.is_file() and java.read_text() == script and os.access(java, os.X_OK):
                 return folder
             java.parent.mkdir(parents=True, exist_ok=True)
-            # Under its name all at once: another process may be starting Spark right now.
+            # Written aside and renamed, atomically: another process may be starting Spark now.
             handle, name = tempfile.mkstemp(dir=java.parent)
             with open(handle, "w") as file:
                 file.write(script)

@@ -1,9 +1,9 @@
-"""What a job of the pipeline is, and what is told about it.
+"""The jobs of the pipeline: their interface, and their status.
 
 A job moves data in rounds.  The supervisor gives it the Spark session (``start``), lets it work in
 a thread of its own until told to stop (``run``), and asks now and then how it is doing
-(``status``).  A job keeps nothing that it could not lose: whatever counts is in the catalog, so it
-may be stopped, killed and started again at any point, here or on another machine.
+(``status``).  A job is stateless: whatever counts is in the catalog, so it may be stopped, killed
+and started again at any point, here or on another machine.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Job(Protocol):
 
 
 class Meter:
-    """How many a second, over the last minute; time is given, never read."""
+    """A rate per second over a sliding window of a minute; time is an argument."""
 
     def __init__(self, window_s: float = RATE_WINDOW_S) -> None:
         self._window_s = window_s
@@ -89,7 +89,7 @@ class Meter:
         self._forget(now_s)
 
     def rate_per_s(self, now_s: float) -> float:
-        """The rate; of a short life it is measured over that."""
+        """The rate; over the meter's lifetime as long as that is shorter than the window."""
         self._forget(now_s)
         if self._began_s is None:
             return 0.0

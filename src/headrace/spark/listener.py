@@ -1,4 +1,4 @@
-"""How far queries are behind, in events; Spark's own metrics of Python sources stay empty."""
+"""The lag of queries in events; Spark's own metrics stay empty for Python sources."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Native reads: one DataFrame over a stream that scans its files with Spark's own reader.
 
-Files hold no offsets: an event's is its batch's start plus its row.  Spark knows the row
-(``_metadata.row_index``), and what it knows of the file is the same for all of a file's rows.  To
-look a file's start up by its name costs a search by text for every row, a third of the speed of
-the scan.  So files are told apart by their size: they are gathered in groups in which every size,
-modulo a number chosen for the group, is another, and the start stands in an array at that place.
+Files hold no offsets: an event's offset is its batch's start plus its row.  Spark knows the row
+(``_metadata.row_index``) and the file's name and size.  Looking up a file's start by its name would
+be a search by text for every row, and costs a third of the scan's speed.  So the size is the key of
+a perfect hash: files are put in groups, each with a modulus under which all of its sizes differ,
+and an array holds the start at ``size % modulus``.
 
 Everything else comes through ``format("headrace")``: events inside the catalog, files of which
 only a part is wanted, and files with markers in them.
@@ -126,14 +126,14 @@ def plan(log: Log, options: SourceOptions, stream: str, *, native: bool = True) 
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Files that ``size % modulus`` tells apart."""
+    """Files for which ``size % modulus`` is unique."""
 
     files: list[NativeFile]
     modulus: int
 
 
 def group_files(files: Iterable[NativeFile]) -> list[Group]:
-    """All files, in few groups."""
+    """Put all files into as few groups as simple means find."""
     waiting = list(files)
     groups = []
     while waiting:
@@ -149,7 +149,7 @@ def group_files(files: Iterable[NativeFile]) -> list[Group]:
         while len({size % modulus for size in taken}) < len(taken):
             modulus += 1
             if modulus > MODULUS_MAX:
-                # As good as never: leave one for another group, and try again.
+                # Hardly ever happens: leave one file for another group, and try again.
                 rest.append(taken.popitem()[1])
                 modulus = len(taken)
         groups.append(Group(list(taken.values()), modulus))
@@ -185,7 +185,7 @@ def _scan(
     at_column = f.pmod(f.col("_metadata.file_size"), f.lit(group.modulus)).cast("int")
 
     def column(name: str) -> Column:
-        # An array from JSON is made once, when the query is planned.
+        # An array from JSON is folded to a constant when the query is planned.
         if name == "offset":
             start = f.get(f.from_json(f.lit(json.dumps(starts)), "array<bigint>"), at_column)
             return start + f.col("_metadata.row_index")
@@ -236,7 +236,7 @@ def _through_source(
 def _root(spark: SparkSession, log: Log) -> str | None:
     """The store's address for Spark, or None when Spark cannot reach it by itself."""
     if log.store is None or PATTERN.search(log.store.url):
-        # A folder's name that looks like a pattern would be taken for one.
+        # Spark would expand glob characters in a folder's name.
         return None
     scheme, found, rest = log.store.url.partition("://")
     if not found:

@@ -6,10 +6,10 @@ place names the catalog and the streams it belongs to by their ids, and is refus
 A stream's map holds all segments that the query has still to finish, also those that wait for a
 predecessor; see :mod:`headrace.spark.planning`.
 
-The start of a query must be found once: ``latest`` is another place a moment later.  Spark does
-not keep it, and asks for it again whenever the first batch is repeated.  So the end of the first
-batch, which Spark does keep, carries the start in ``first``, and whoever reads that batch takes
-the start from there.
+The start of a query must be resolved only once: ``latest`` is another place a moment later.  Spark
+does not store it, and asks for it again whenever the first batch is repeated.  So the end of the
+first batch, which Spark does store, carries the start in ``first``, and a reader of that batch
+takes it from there.
 """
 
 from __future__ import annotations

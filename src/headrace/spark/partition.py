@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 ROUND_EVENTS_MAX = 2_000_000
 ROUND_BYTES = 512 * 1024 * 1024
-"""Large events make a round shorter; bytes are guessed from what the source holds."""
+"""A limit for rounds of large events; bytes are estimated from the source's average event."""
 ROUND_BYTES_WITHOUT_STORE = 32 * 1024 * 1024
 TASK_EVENTS = 500_000
 """A segment's part of a round is cut into tasks of about this size."""
@@ -66,7 +66,7 @@ SMALL_EVENTS = 20_000
 INLINE_BYTES = 8 * 1024 * 1024
 """What a task may return instead of writing files."""
 FILE_BYTES_MIN = 64 * 1024
-"""Shares below this are returned in any case; so small a file costs more than it spares."""
+"""Shares below this are always returned; a file this small costs more than it saves."""
 STOP_LOOK_S = 0.2
 OVERTAKEN_MAX = 100
 
@@ -158,7 +158,7 @@ class PartitionJob:
                     continue
                 if done.waits_for_room:
                     self._note = "the queue is full; waiting for members to ack"
-                    wait(STOP_LOOK_S)  # looked at again in any case: a member may die untold
+                    wait(STOP_LOOK_S)  # polls as well: a member that dies notifies nobody
                     continue
                 self._note = ""
                 while not stop.is_set() and not wait(STOP_LOOK_S):
@@ -169,7 +169,7 @@ class PartitionJob:
         return bool(self.round().reads)
 
     def round(self) -> Round:
-        """One round; the plan that was carried out, which reads nothing when there is no news."""
+        """One round; returns the plan that was carried out, empty when there was nothing to do."""
         log = self._connection.log()
         for _ in range(OVERTAKEN_MAX):
             planned = self._plan(log)
@@ -178,7 +178,7 @@ class PartitionJob:
             try:
                 self._carry_out(log, planned)
             except (RoundOvertakenError, TrimmedError):
-                # Another job was quicker, or retention; the next plan starts from there.
+                # Another job committed first, or events were trimmed; plan again from there.
                 continue
             self._note = ""
             return planned
@@ -213,7 +213,7 @@ class PartitionJob:
                 raise RoundOvertakenError(self.group.key, "it took so long that a sweep may come")
             self._commit(log, planned, made)
         except CatalogUnavailableError:
-            # Whether it was committed is not known, so nothing may be removed.
+            # The outcome of the commit is unknown, so no file may be removed.
             raise
         except HeadraceError:
             remove(log, [batch.path for batch in made])
@@ -252,7 +252,7 @@ class PartitionJob:
 
 
 def _events_of(tx: Tx, stream: str, size_bytes: int) -> int:
-    """About how many events of the stream have so many bytes."""
+    """About how many events of the stream make ``size_bytes``, by their average size."""
     segments = streams.require(tx, stream).segments
     held_bytes = sum(segment.retained_bytes for segment in segments)
     held = sum(segment.events for segment in segments)
@@ -268,7 +268,7 @@ def _in_task(work: Work, read: SegmentRead) -> Done:
 
 
 def carry_out(work: Work, reads: Iterable[SegmentRead], log: Log) -> Done:
-    """Read, partition and encode; files are written, and nothing names them yet."""
+    """Read, partition and encode; files are written, and count once the driver commits."""
     made: list[NewBatch] = []
     rows: dict[int, list[pa.RecordBatch]] = {}
     held_bytes = 0
@@ -318,7 +318,7 @@ def _events(work: Work, read: SegmentRead, log: Log) -> Iterable[pa.RecordBatch]
 
 
 def _join(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of several, which may have different columns: those all null are left out."""
+    """Join batches whose columns may differ, since a column that is all null is not stored."""
     if len(parts) == 1:
         return parts[0]
     if all(part.schema == parts[0].schema for part in parts):

@@ -1,9 +1,8 @@
 """The driver's side of the source: looks at the catalog and decides what the next batch reads.
 
-The cost of a decision depends on the number of segments and not on how many batches lie in wait:
-rows are counted by offsets, and bytes are looked up no further ahead than a batch may reach.  A
-query that waits asks every few milliseconds; as long as nothing was heard of a change, the answer
-is the last one.
+The cost of a decision depends on the number of segments and not on the backlog: rows are counted
+by offsets, and bytes are looked up no further ahead than a batch may reach.  Spark polls a waiting
+query every few milliseconds; until a change is notified, the answer comes from a cache.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from headrace.spark.planning import Span
 from headrace.spark.weighing import Ahead, within_bytes
 
 LOOK_S = 1.0
-"""Without news there is a look as often as this all the same."""
+"""How long the cached answer is trusted without a notification."""
 
 
 class Planner:
@@ -170,7 +169,7 @@ class Planner:
     # -- the next batch -----------------------------------------------------------------
 
     def freeze(self) -> None:
-        """From now on behave as if nothing more arrived: a query that reads what there is."""
+        """Fix the end to what there is now, for ``Trigger.AvailableNow``."""
         self._target = {
             name: {segment.number: segment.head for segment in stream.segments}
             for name, stream in self.streams().items()
@@ -210,7 +209,7 @@ class Planner:
         self._known = self.streams()
         for stream in self._known.values():
             if stream.id not in self._heard:
-                # First listen, then look once more: nothing is missed in between.
+                # Subscribe first, then look once more, so that no change is missed.
                 self._heard[stream.id] = self._log.catalog.subscribe(
                     streams.channel(stream.id), self._news.set
                 )
@@ -294,7 +293,7 @@ class Planner:
     def _within_bytes(
         self, start: Offset, admitted: Mapping[tuple[str, int], int], most: int
     ) -> dict[tuple[str, int], int]:
-        """Less of each where all together would be more than ``most`` bytes; never nothing."""
+        """Reduce each segment's count so that all fit into ``most`` bytes; never to nothing."""
 
         ahead: dict[tuple[str, int], Ahead] = {}
         for (name, number), count in admitted.items():

@@ -82,7 +82,7 @@ def admit(lags: Mapping[int, int], most: int | None) -> dict[int, int]:
     if most is None or total <= most:
         return behind
     if most <= len(behind):
-        # Not even one for each: who is first depends on the lags, so that nobody always is.
+        # Not even one each: rotate by the total lag, so that no segment is starved.
         order = sorted(behind)
         turn = total % len(order)
         return dict.fromkeys((order[turn:] + order[:turn])[:most], 1)
@@ -122,7 +122,7 @@ def spans(stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> list
 
 
 def cut(runs: Sequence[Span], least: int) -> list[Span]:
-    """The same offsets in at least ``least`` parts, the longest ones cut in equal shares."""
+    """Cut spans until there are at least ``least``; the longest are cut in equal shares."""
     total = sum(run.events for run in runs)
     if len(runs) >= least or total == 0:
         return list(runs)

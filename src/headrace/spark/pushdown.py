@@ -1,4 +1,4 @@
-"""What a query's filters say about places: offsets and segments that no row of it can have."""
+"""Filter push-down: bounds on offsets and segments that follow from a query's filters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OFFSET_MAX = 1 << 62
 
 
 class Narrowing(msgspec.Struct, frozen=True):
-    """Bounds that every row of a query has; ``end`` is not included, None is any."""
+    """Bounds on every row of a query; ``end`` is exclusive, None means unbounded."""
 
     start: int = 0
     end: int = OFFSET_MAX

@@ -1,10 +1,10 @@
 """A Python worker that Spark closes while it waits for work ends without a traceback.
 
-Spark keeps workers for the next query and closes those that had nothing to do for a minute.  Such a
-worker finds its socket closed and wants to say so through that very socket, and the daemon that it
-is a fork of prints the failure, one for each worker.  No setting changes that for the workers that
-plan queries.  The daemon calls ``worker`` for every piece of work, so in a process that has come to
-us with the first one, ours is called for those that follow.
+Spark keeps workers for the next query and closes those that were idle for a minute.  Such a worker
+finds its socket closed, tries to report that through the same socket, and its daemon prints the
+traceback, one for each worker.  No setting changes that for the workers that plan queries.  A
+worker calls the daemon's global ``worker`` for every piece of work, so the first one that imports
+us replaces it (a monkey patch), and ours is called for those that follow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DAEMON = "pyspark.daemon"
 
 
 def end_quietly_when_closed() -> None:
-    """In a worker of Spark's daemon, and once; elsewhere nothing happens."""
+    """Patch a worker of Spark's daemon, once; does nothing in other processes."""
     main: Any = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is None or spec.name != DAEMON or hasattr(main, "headrace_worker"):
@@ -28,7 +28,7 @@ def end_quietly_when_closed() -> None:
         try:
             return spark_worker(*args)
         except (BrokenPipeError, ConnectionResetError):
-            # Whoever closed the socket knows.
+            # The JVM closed the socket itself, so there is nobody to tell.
             os._exit(1)
 
     main.worker = main.headrace_worker = worker

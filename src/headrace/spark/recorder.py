@@ -1,4 +1,4 @@
-"""What a supervisor tells of itself and its jobs, at a bounded rate.
+"""Writes the status records of a supervisor and its jobs, at a bounded rate.
 
 Only what changed is written, all of it in one transaction, under the supervisor's lease.
 """
@@ -36,7 +36,7 @@ class Recorder:
         self._alive_due_ms = 0
         self.master = ""
         self.due_ms = 0
-        """When there may be something to write again."""
+        """The earliest time of the next write."""
 
     def begin(self) -> None:
         """A lease begins: what others left is theirs, until a job of that name starts here."""
@@ -77,7 +77,7 @@ class Recorder:
 
     def job(self, slot: Slot, status: JobStatus | None, now_ms: int) -> JobRecord:
         """A job as it is now; of one that is not at work, with its last figures."""
-        # The core counts on a clock that never goes back; people read the calendar's.
+        # The core runs on the monotonic clock; records hold wall-clock times, for people.
         now_us = _calendar_us()
         to_us = now_us - now_ms * 1000
         if status is None:
@@ -119,7 +119,7 @@ class Recorder:
 
 
 def _same(before: JobRecord | None, now: JobRecord) -> bool:
-    """Whether there is nothing new to tell; moments move a little with every look."""
+    """Whether nothing changed; converted times jitter a little, which does not count."""
     if before is None:
         return False
     moments = {"since_us": 0, "due_us": 0, "last_error_us": 0, "updated_us": 0}

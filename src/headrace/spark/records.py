@@ -80,7 +80,7 @@ class PipelineRecordError(HeadraceError, ValueError):
 
 
 def read_status(catalog: Catalog) -> PipelineStatus:
-    """What the bucket holds; of a pipeline that nobody leads no job is running."""
+    """The status in the bucket; without a leader, no job is shown as running."""
     led = catalog.leases.get(LEASE) is not None
     supervisor: SupervisorRecord | None = None
     jobs = []

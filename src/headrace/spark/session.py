@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MASTER_VARIABLE = "HEADRACE_SPARK_MASTER"
-"""Tells the Python processes of the driver, which are not told by Spark, what the master is."""
+"""Passes the master on to the driver's Python processes, since Spark does not."""
 
 SETTINGS = {
     # A checkpoint's files are renamed into place by one call each, which halves a small trigger.
@@ -126,7 +126,7 @@ def check_executors(spark: SparkSession) -> None:
             return socket.gethostname(), str(error)
         return socket.gethostname(), headrace.__version__
 
-    # By value: the function must not need the package that it looks for.
+    # Makes Spark pickle it by value: by reference it would need the package that it looks for.
     probe.__module__ = "__main__"
     context = spark.sparkContext
     tasks = context.parallelize(range(PROBES), PROBES)
@@ -146,9 +146,9 @@ _checked: set[tuple[str, str]] = set()
 
 
 def check_executors_once(spark: SparkSession) -> None:
-    """The same for a session that anyone may have made; asked again it costs nothing."""
+    """``check_executors`` for any session, cached per Spark application."""
     context = getattr(spark, "sparkContext", None)
-    # A session of Spark Connect cannot be asked.
+    # A Spark Connect session has no context, and cannot be checked.
     if context is None or (context.applicationId, context.pythonExec) in _checked:
         return
     if not workers_are_ours(spark):

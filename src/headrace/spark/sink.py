@@ -158,7 +158,7 @@ class Sink(msgspec.Struct, frozen=True):
 
     def _stage(self, log: Log, iterator: Iterator[pa.RecordBatch], stagers: list[Stager]) -> Staged:
         partition, query = _task()
-        # A worker lives long, and what it knew of the stream may be old.
+        # Workers live long, so a cached route may be stale.
         route = log.routes.refresh(self.options.stream)
         stager = Stager(log, route)
         stagers.append(stager)
@@ -226,7 +226,7 @@ class Sink(msgspec.Struct, frozen=True):
         paths = [file.batch.path for part in parts for file in part.files]
         if not paths:
             return
-        # What cannot be removed now is the sweep's; the query's own error is the one to show.
+        # The sweep removes what is left; the error to show is the query's own.
         with contextlib.suppress(HeadraceError):
             log = self.options.connection.log()
             remove_unnamed(log, [part.stream_id for part in parts], paths)
@@ -240,7 +240,7 @@ def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
 
 
 QUERY_ID = "sql.streaming.queryId"
-"""A name internal to Spark; nothing else tells a task which query it works for."""
+"""A property internal to Spark; nothing else tells a task which query it works for."""
 
 
 def _task() -> tuple[int, str | None]:

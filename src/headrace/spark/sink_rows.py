@@ -1,8 +1,8 @@
 """The rows of a data frame as events: which columns there are, and which rows cannot be events.
 
 Columns are judged once, before the query starts; rows are judged in whole Arrow batches where the
-task has them.  A batch in which every row is good costs one pass.  In one that is not, halves are
-judged until the bad rows stand alone, so that each gets its own reason.
+task has them.  A batch in which every row is good costs one pass.  Any other is bisected until the
+bad rows stand alone, so that each gets its own reason.
 """
 
 from __future__ import annotations

@@ -201,10 +201,10 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """A batch read that is told what the query filters by.
+    """A batch read with filter push-down.
 
-    Spark refuses a reader that can be told when ``spark.sql.python.filterPushdown.enabled`` is
-    not set, so this one is made only in the process that exists for telling.
+    Spark refuses a reader with ``pushFilters`` when ``spark.sql.python.filterPushdown.enabled`` is
+    not set, so this one is made only in the process that Spark starts to push filters down.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -212,7 +212,7 @@ class FilteringReader(BatchReader):
         self._narrowing = Narrowing()
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802
-        # All are left to Spark as well: here they only spare reading what cannot match.
+        # Spark still applies all of them: here they only save reading what cannot match.
         self._narrowing = Narrowing.of(filters)
         return filters
 
@@ -255,7 +255,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begin = offsets.parse(start)
         self._at = self._plan().next(begin, limited=not isinstance(limit, ReadAllAvailable))
-        # The very text that Spark gave, when nothing is new: it compares texts.
+        # Unchanged when nothing is new: Spark compares offsets as text.
         return start if self._at is begin else self._at.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802

@@ -1,13 +1,12 @@
-"""The commit of what tasks staged: one transaction on the driver counts all of it.
+"""The commit of what tasks staged: one transaction on the driver, all or nothing.
 
 The files and the rows of all tasks are placed at the heads of their segments, and (producer,
-sequence) is recorded with them: a batch that comes again finds its record and writes nothing.  The
-record holds a digest of the rows, whatever their order, so that a batch that comes again with
-others is told from one that is the same.
+sequence) is recorded with them, which makes it idempotent: a batch that comes again finds its
+record and writes nothing.  The record holds a digest of the rows, independent of their order, so
+that a repeat with other rows is noticed.
 
-Files for a segment that was sealed meanwhile are read and staged again for its successors; so are
-files that lay about for long, because a sweep takes unnamed files that are older than any append
-may be.
+Files for a segment that was sealed meanwhile are read and staged again for its successors.  So are
+old files, because a sweep removes unnamed files that are older than any append may be.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ class StagedWrite:
         self._write.again(stale)
 
     def discard(self) -> None:
-        """Remove what was made here; what tasks staged is for whoever runs the query."""
+        """Remove files that were staged again here; the tasks' own files are for ``abort``."""
         self._write.discard()
         remove(self._log, self._own)
 
@@ -159,7 +158,7 @@ class StagedWrite:
             stager.discard()
             raise
         self._own.update(new.batch.path for new in made if new.batch.path is not None)
-        # The old file is named by nobody and will not be.
+        # No batch names the old file, or ever will.
         remove(self._log, [batch.path])
         self._own.discard(batch.path)
         return made

@@ -4,8 +4,8 @@ A task has a ``Stager``.  It routes checked rows to the stream's open segments, 
 segment, and writes a Parquet file whenever a segment has gathered enough.  What is left in the end
 and is small travels to the driver as rows, so that a small batch needs no file at all.
 
-What was staged is counted by a :class:`~headrace.spark.staged_write.StagedWrite` on the driver, or
-never.
+A :class:`~headrace.spark.staged_write.StagedWrite` on the driver commits what was staged; without
+that it stays orphaned, for the sweep.
 
 Order.  Within a segment a task's files come in the order in which it wrote them, and its rows
 after them.  A task keeps the route it began with, so no key of it is ever in two places.
@@ -36,7 +36,7 @@ from headrace.subjects import route_hash_array
 ROUTE_BYTES = 8 * 1024 * 1024
 """Rows are routed in portions of about this size."""
 FILE_BYTES = 32 * 1024 * 1024
-"""A segment's share is written once it has so many bytes; they are fewer in the file."""
+"""A segment's share is written at this size in memory; compressed, the file is smaller."""
 HELD_BYTES_MAX = 96 * 1024 * 1024
 """What a task holds in memory at most; beyond it the largest share is written."""
 ROWS_BYTES = 256 * 1024
@@ -147,7 +147,7 @@ class Stager:
 
 
 def digest(batch: pa.RecordBatch) -> int:
-    """A number for the rows of a batch in any order, from their keys and the sizes of values."""
+    """A digest of rows that ignores their order, from their keys and the sizes of values."""
     keys = batch.column("key") if "key" in batch.schema.names else None
     found = route_hash_array(keys, batch.column("subject")).astype(np.uint64)
     found *= _SPREAD
@@ -168,7 +168,7 @@ def shares(
     if counts.max() == batch.num_rows:
         yield int(places[0]), batch
         return
-    # Numbers this short are sorted by radix, several times faster.
+    # numpy sorts 16-bit integers by radix, several times faster.
     keys = places.astype(np.uint16) if len(counts) <= 1 << 16 else places
     ordered = batch.take(pa.array(np.argsort(keys, kind="stable")))
     at = 0
@@ -225,7 +225,7 @@ def remove(log: Log, paths: Iterable[str | None]) -> None:
 
 
 def remove_unnamed(log: Log, stream_ids: Iterable[int], paths: Sequence[str | None]) -> None:
-    """Remove staged files, but none that a commit named, even one of which nobody heard.
+    """Remove staged files, but none that a commit named, even one whose answer was lost.
 
     A commit that is under way holds the locks of its streams, so under them the answer is final.
     """

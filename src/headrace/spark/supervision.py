@@ -3,9 +3,9 @@
 A job is in one of three phases.  ``running`` ends by itself or turns to ``stopping`` when the job
 is no longer wanted, or wanted in another form; either way it is over only when its end is
 reported, so that no two of one name ever run side by side.  ``waiting`` is the pause after an end:
-none after a stop, short after a good end, and after a failure doubled with each one in a row up to
-a bound, with some chance in it so that jobs that failed together do not come back together.  A job
-that has worked since its start counts as well again.
+none after a stop, short after a good end, and after failures an exponential back-off up to a bound,
+with jitter, so that jobs that failed together do not come back together.  A round that worked
+resets the count of failures.
 
     wanted             end while wanted           due
     ------> running -------------------> waiting -----> running
@@ -15,7 +15,7 @@ that has worked since its start counts as well again.
             stopping ---------------------> forgotten
                         end, unwanted
 
-Nothing here knows of threads, Spark or clocks: time and chance are arguments.
+Pure: no threads, no Spark, no clock; time and chance are arguments.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BackOff(msgspec.Struct, frozen=True, kw_only=True):
     most_ms: int = 60_000
 
     def delay_ms(self, failures: int, chance: float) -> int:
-        """The pause after so many failures in a row; ``chance`` is from 0 to 1.
+        """The pause after ``failures`` in a row; ``chance`` is the jitter, from 0 to 1.
 
         >>> [BackOff().delay_ms(failures, 1.0) for failures in (0, 1, 2, 3, 20)]
         [1000, 1000, 2000, 4000, 60000]
@@ -79,7 +79,7 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 class Forget(msgspec.Struct, frozen=True):
-    """The job is over and no longer wanted: nothing is to be told of it any more."""
+    """The job is over and no longer wanted: remove its record."""
 
     name: str
 

@@ -59,15 +59,15 @@ _log = logging.getLogger(__name__)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a supervisor behaves in time."""
+    """The intervals and timeouts of a supervisor."""
 
     lease_ttl_ms: int = 15_000
     look_every_ms: int = 10_000
-    """News of the catalog comes at once; this is for news that got lost."""
+    """How often it polls, in case a notification of the catalog got lost."""
     record_every_ms: int = 2_000
     """How often figures are written down, at most."""
     alive_every_ms: int = 30_000
-    """How often it is written down that nothing changed."""
+    """How often a heartbeat is written while nothing changes."""
     stop_within_ms: int = 30_000
     """How long jobs may take to stop before they are left behind."""
     back_off: BackOff = BackOff()
@@ -198,7 +198,7 @@ class Supervisor:
             _log.warning("the lease was lost; stopping the jobs")
             self._stand_down()
         except HeadraceError as error:
-            # The catalog is away, or its disk is full: whatever it is, another look may do.
+            # The catalog cannot be reached, or its disk is full; either way, try again later.
             self._outage_is(error)
             if self._lease is not None and _now_ms() >= self._lease_until_ms:
                 _log.warning("the lease must have run out; stopping the jobs")
@@ -210,14 +210,14 @@ class Supervisor:
     def _look(self) -> None:
         """See what should run."""
         if _now_ms() >= self._look_due_ms:
-            # Set before looking: news that comes meanwhile asks for another look.
+            # Set before looking: a notification meanwhile asks for another look.
             self._look_due_ms = _now_ms() + self._settings.look_every_ms
             self._apply(self._supervision.want(wanted_jobs(self._log), _now_ms()))
 
     def _pause_s(self) -> float:
         ttl_ms, now_ms = self._settings.lease_ttl_ms, _now_ms()
         if self._lease is None:
-            # Nobody is told when a lease runs out.
+            # Polls, since no notification is sent when a lease runs out.
             return min(ttl_ms / 5, 1000) / 1000
         due_ms = [now_ms + ttl_ms // 6, self._look_due_ms, self._recorder.due_ms]
         if self._supervision.next_due_ms is not None:
@@ -259,7 +259,7 @@ class Supervisor:
             return
         else:
             self._lease = self._log.catalog.leases.renew(self._lease, ttl_ms)
-        # From before it was asked for: by no clock is it held for less than we think.
+        # Counted from before the request, so that it never ends earlier than we think.
         self._lease_until_ms = asked_ms + ttl_ms
 
     def _stands_by(self, held: Lease) -> None:
@@ -386,7 +386,7 @@ class Supervisor:
         """Wait for a job to end; the lease is ours until all have."""
         while thread.alive and _now_ms() < deadline_ms:
             if self._lease is not None:
-                # Lost or out of reach, it will be told of when it is given back.
+                # If the lease is lost or out of reach, its release will report that.
                 with suppress(HeadraceError):
                     self._lead()
             left_ms = min(deadline_ms - _now_ms(), self._settings.lease_ttl_ms // 6)

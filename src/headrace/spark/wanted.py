@@ -13,7 +13,7 @@ from headrace.spark.connection import Connection
 from headrace.spark.jobs import COMPACTION, PARTITION, Job, JobSpec
 
 BUCKETS = (ELASTIC_BUCKET, compact_policy.BUCKET)
-"""Where the wishes stand."""
+"""The buckets whose entries ask for jobs."""
 
 
 def wanted_jobs(log: Log) -> list[JobSpec]:

@@ -1,8 +1,8 @@
 """How many events fit into a limit of bytes.
 
-The catalog knows how many bytes lie before any batch.  The place at which a limit is reached is
-sought from where the query stands, in strides that double, and then between the last two of them:
-the cost depends on how far a batch may reach, and not on how much lies in wait behind it.
+The catalog knows how many bytes lie before any batch.  The offset at which a limit is reached is
+found by an exponential search from the query's position (strides that double, then a binary search
+in the last one): the cost depends on how far a batch may reach, and not on the backlog.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ K = TypeVar("K")
 
 
 class Ahead(msgspec.Struct, frozen=True):
-    """So many events of a segment that are to be read, from ``position`` on."""
+    """``count`` events of a segment that are to be read, from ``position`` on."""
 
     segment: Segment
     position: int
@@ -29,7 +29,7 @@ class Ahead(msgspec.Struct, frozen=True):
 
 
 def within_bytes(tx: Tx, wanted: Mapping[K, Ahead], most: int) -> dict[K, int]:
-    """How many events of each to take, where all are more than ``most`` bytes; never nothing."""
+    """How many events of each to take so that all fit into ``most`` bytes; one at least."""
     keys = list(wanted)
     begins: list[int] = []
     sizes: dict[int, int] = {}

@@ -34,11 +34,11 @@ _TEXT = frozenset({pa.string().id, pa.large_string().id})
 _BINARY = frozenset({pa.binary().id, pa.large_binary().id})
 LARGE = frozenset({pa.large_string().id, pa.large_binary().id})
 NARROW = frozenset({pa.string().id, pa.binary().id})
-"""Types with offsets of 32 bits, which are those that the compiled parts take."""
+"""Types with 32-bit offsets, the only ones that the compiled kernels take."""
 _NO_BYTES: Bytes = np.empty(0, np.uint8)
 
-# What ``min`` and ``max`` of an array do, without the function around it that is written in
-# Python: of a column of some hundred rows that is half of their time.
+# ``min`` and ``max`` of an array without numpy's Python wrapper, which takes half of their time
+# for a column of some hundred rows.
 smallest = np.minimum.reduce
 largest = np.maximum.reduce
 

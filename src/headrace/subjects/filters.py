@@ -40,7 +40,7 @@ from headrace.subjects.columns import (
 )
 from headrace.subjects.rules import check_filter, check_name, shown
 
-# Up to so many lookups cost less than to go through Arrow for one pass.
+# Up to this many bytes to compare, numpy costs less than one call of Arrow.
 _FEW_BYTES = 16_384
 _WORD = 8
 _SHARE_PREFIXES = ("$share/", "$shared/", "$queue/")
@@ -106,9 +106,9 @@ def _match_chunk(filter: str, array: pa.Array) -> pa.BooleanArray:
 
 
 def surely_match(filter: str, subjects: StringColumn) -> bool:
-    """Whether all rows of a column pass, for a filter of which that is quick to tell.
+    """A quick test whether all rows of a column pass a filter, for filters of a plain prefix.
 
-    False says nothing: :func:`match_array` knows.
+    False means "perhaps not": ask :func:`match_array`.
     """
     if filter == ">":
         return not subjects.null_count
@@ -129,7 +129,7 @@ def _surely_begin(prefix: str, array: pa.Array) -> bool:
 def _all_begin_with(prefix: bytes, block: Block) -> bool:
     if smallest(block.lengths) < len(prefix):
         return False
-    # Eight bytes of every row at a time; past the last row there have to be some to look at.
+    # Compares eight bytes of every row at a time; the padding keeps the last row's in bounds.
     padded = np.zeros(len(block.data) + _WORD, np.uint8)
     padded[:-_WORD] = block.data
     for place in range(0, len(prefix), _WORD):
@@ -155,8 +155,8 @@ def match_block(wanted: list[str], block: Block, tokens: Tokens) -> Mask:
         starts, lengths = tokens.bounds(number)
         passed &= lengths == len(literal)
         for place, byte in enumerate(literal):
-            # A window that slides saves adding the place to every start.  Rows too short for
-            # it have failed already; clipping only keeps their lookups inside the block.
+            # A sliding window saves adding ``place`` to every start.  Rows too short for it have
+            # failed already; clipping only keeps their lookups inside the block.
             window = block.data[place:]
             if not len(window):
                 break

@@ -15,10 +15,10 @@ radix sort of 16-bit numbers, next to free), so the rows that still have a byte 
 are a suffix of the arrays, and no masks are needed.  When only a few rows are left (very long
 ones, or a small column) plain Python is quicker and finishes them.
 
-Where the compiled parts are built, whole rows are hashed by them, a row at a time: 20 us for 1,000
-subjects against 105 us by numpy.  Further tiers of numpy for columns of some hundred rows (bytes
-widened once, no sorting of rows of about one length) saved a tenth of what numpy takes, which only
-machines without a compiler would notice, and went.
+Where the compiled kernels are built they do this instead, a row at a time: 20 us for 1,000 subjects
+against 105 us by numpy.  Tried and taken out: further numpy variants for columns of some hundred
+rows (bytes widened once, no sorting of rows of about one length).  They saved a tenth of numpy's
+time, which only machines without a compiler would notice.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _MIX_1 = 0x85EBCA6B
 _MIX_2 = 0xC2B2AE35
 _LOW_32 = 0xFFFFFFFF
 
-# Arrays without dimensions: numpy takes them a third quicker than its own scalars, and the
+# Zero-dimensional arrays: numpy takes them a third quicker than its own scalars, and the
 # difference counts in columns of some hundred rows.
 _PRIME = np.array(_FNV_PRIME, np.uint32)
 _FACTOR_1 = np.array(_MIX_1, np.uint32)
@@ -68,7 +68,7 @@ _FACTOR_2 = np.array(_MIX_2, np.uint32)
 _SHIFT_13 = np.array(13, np.uint32)
 _SHIFT_16 = np.array(16, np.uint32)
 
-# Below so many rows a numpy pass per byte position costs more than a Python loop per byte.
+# Below this many rows a numpy pass per byte position costs more than a Python loop per byte.
 _FEW_ROWS = 24
 _RADIX_LENGTH_MAX = 2**16 - 1
 
@@ -299,7 +299,7 @@ def partition_array(
             passed = match_array(filter, chunk).to_numpy(zero_copy_only=False)
             _refuse_mismatch(passed, chunk, filter, base, 0)
             state = _hash_whole_rows([chunk], "subject", mixed=False)
-            # Division by one number is vectorised, the remainder is not.
+            # numpy vectorises division by a scalar (SIMD), but not the remainder.
             out[base : base + len(state)] = state - state // divisor * divisor
         for low, block in blocks(chunk) if places else ():
             state = np.full(len(block.starts), _FNV_BASIS, np.uint32)
@@ -341,7 +341,7 @@ def _fnv1a_rows(state: Hashes, data: Bytes, starts: Index, lengths: Index) -> No
 
 
 def _fnv1a_positions(state: Hashes, data: Bytes, starts: Index, firsts: list[int]) -> None:
-    """One step per byte position, for all rows from the first that is so long."""
+    """One step per byte position, for the rows from the first that is long enough on."""
     taken = np.empty(len(state), data.dtype)
     for place, first in enumerate(firsts):
         live = state[first:]

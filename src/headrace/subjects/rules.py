@@ -7,9 +7,9 @@ may be exactly ``*`` (one token) or, as the last one, ``>`` (one or more tokens)
 bounded in bytes of UTF-8, because that is what is stored and hashed.
 
 A column is judged in two steps.  Plain passes over its bytes (one, where that is compiled) accept
-ASCII subjects without any ``*`` or ``>``, which is nearly every block there is.  Whatever else
-turns up is given to one regular expression, and a row that fails is explained by the same function
-that explains a single subject: the two never disagree.
+ASCII subjects without any ``*`` or ``>``, which is nearly every block there is.  All other blocks
+are matched by one regular expression, and a row that fails is explained by the same function that
+explains a single subject: the two never disagree.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from headrace.subjects.columns import DOT, NARROW, Block, blocks, largest, small
 SUBJECT_BYTES_MAX = 512
 SUBJECT_TOKENS_MAX = 64
 SUBJECT_PLAIN_BYTES = 2 * SUBJECT_TOKENS_MAX
-"""So many bytes cannot hold too many tokens, as long as none of them is empty."""
+"""A subject up to this length cannot have too many tokens, as long as none of them is empty."""
 NAME_PATTERN = r"[A-Za-z0-9_-]{1,64}"
 
 _SHOWN_CHARS_MAX = 60
-# Below so many rows the passes over a column cost more than judging each row.
+# Below this many rows the passes over a column cost more than judging each row.
 _FEW_ROWS = 16
 
 # Control characters (C0, DEL, C1) and every character that Unicode calls whitespace.
