@@ -155,7 +155,7 @@ class Run(ABC):
             self.runtime.wake_at(self.dispatcher.wake_at_ms)
 
     def _refused_and_stored(self, outcome: object) -> Awaitable[None]:
-        """Note a refusal by the application, and wait until it is stored (or its dead letter is)."""
+        """Note a refusal by the application, and wait until that (or a dead letter) is stored."""
         self.refused = True
         self._refused(outcome)
         if isinstance(outcome, DeadLetter | DyingPiece):
