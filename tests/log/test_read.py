@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.catalog import Catalog, sqlite
+from headrace.catalog import Catalog, checkpoints
 from headrace.catalog.postgres import PostgresTx
 from headrace.catalog.sqlite import SqliteCatalog, SqliteTx
 from headrace.errors import (
@@ -540,7 +540,7 @@ def test_large_batches_are_read_while_more_are_written(
 ) -> None:
     """Many small loads, with the file growing and being written behind the reader's back."""
     monkeypatch.setattr(limits, "READ_BYTES", 60_000)
-    monkeypatch.setattr(sqlite, "CHECKPOINT_FRAMES", 50)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_FRAMES", 50)
     create(log)
     reader = log.reader("s", Query(follow=True))
     seen: list[bytes] = []
