@@ -26,7 +26,7 @@ from headrace.errors import ExecutorPackageError
 from headrace.groups.partitioned.names import GroupName
 from headrace.spark.partition import PartitionJob
 from tests.spark.held_sink import HeldSink
-from tests.support import SOURCES
+from tests.support import ROOT
 
 MASTER = "local-cluster[2,1,1024]"
 FLAKY_ROWS = 20_000
@@ -40,7 +40,7 @@ def session(folder: Path) -> SparkSession:
         **{
             "spark.driver.memory": "768m",
             "spark.executor.memory": "512m",
-            "spark.executorEnv.PYTHONPATH": SOURCES,
+            "spark.executorEnv.PYTHONPATH": str(ROOT),
             "spark.sql.shuffle.partitions": 2,
             "spark.local.dir": str(folder / "local"),
         },

@@ -18,7 +18,7 @@ class Unit:
     """As much of a run as commits look at; its progress is a number."""
 
     gone = None
-    storing = dirty = False
+    storing = dirty = refused = False
 
     def __init__(self) -> None:
         self.owned = self
