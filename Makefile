@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 PEERS  := $(VENV)/.installed-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint format bench bench-peers torture lock clean
+.PHONY: help env demo test lint format bench bench-peers torture soak lock clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,11 @@ bench-peers: $(PEERS) ## the same work on Headrace, NATS JetStream and (if insta
 
 torture: $(STAMP) ## writers and members killed and frozen, on both catalogs; every event accounted for
 	$(BIN)/python -m tests.torture
+
+FOR ?= 1h
+SOAK ?= soak.tsv
+soak: $(STAMP) ## all simulations and tortures in turn, FOR=8h; a line per run in SOAK=soak.tsv
+	$(BIN)/python -m tests.soak --for $(FOR) --file $(SOAK)
 
 lock: ## recompile the requirement files (needs uv)
 	uv pip compile pyproject.toml --extra postgres --extra demo --extra spark --extra java --group dev \

@@ -31,6 +31,11 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = PATIE
         time.sleep(0.002)
 
 
+def whole_lines(path: Path) -> list[str]:
+    """The lines of a file that another process still writes, but for one half-written."""
+    return path.read_text().rpartition("\n")[0].splitlines()
+
+
 @contextmanager
 def hearing_ctrl_c() -> Iterator[None]:
     """Programs that are started here hear Ctrl-C, as those do that a person starts.

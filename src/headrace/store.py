@@ -24,6 +24,7 @@ import pyarrow as pa
 from obstore import exceptions as obstore_errors
 from obstore.store import LocalStore, MemoryStore, ObjectStore
 
+from headrace.catalog import private
 from headrace.errors import DiskFullError, StoreError, StoreUnavailableError, UnknownSchemeError
 
 SCHEMES = ("file", "memory", "s3", "gs", "az", "abfs", "abfss")
@@ -140,8 +141,9 @@ def _write_durably(root: Path, file: Path, data: memoryview) -> None:
     changed = [file.parent]
     while changed[-1] != root and not changed[-1].exists():
         changed.append(changed[-1].parent)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    for folder in reversed(changed[:-1]):
+        private.make_folder(folder, inside=True)
+    handle = private.make_file(file, os.O_WRONLY | os.O_EXCL)
     try:
         while data:
             data = data[os.write(handle, data) :]
@@ -225,7 +227,7 @@ def open_store(url: str | Path, options: Mapping[str, str] | None = None) -> Sto
     if scheme in ("", "file"):
         folder = Path(unquote(urlsplit(text).path) if scheme else text).expanduser().resolve()
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            private.make_folder(folder)
             return Store(str(folder), LocalStore(folder), folder)
         except (OSError, obstore_errors.BaseError) as error:
             raise StoreUnavailableError(f"store {folder} cannot be opened: {error}") from error

@@ -6,6 +6,7 @@ import asyncio
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -254,6 +255,96 @@ def prefork(url: str) -> None:
     for process in workers:
         process.join()
     show(told=told, stored=stored(url))
+
+
+def preloading_server(url: str) -> None:
+    """A server that opens its log before it forks, by hand, and replaces workers that die.
+
+    Each worker tries the inherited log first, then opens one of its own and serves until it is
+    told to stop; the server goes on with its own log meanwhile.
+    """
+    hr = headrace.sync.open(url).__enter__()
+    hr.create_stream("s", ["s.>"])
+
+    def serve(number: int, said: int) -> None:
+        stopped = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+        inherited = refused(lambda: hr.publish("s.lost", b"1"))
+        told = 0
+        with headrace.sync.open(url) as own:
+            os.write(said, json.dumps(["ready", number, inherited]).encode() + b"\n")
+            while not stopped.is_set():
+                told += publish_on(own, f"s.{number}", 1)
+                if told <= 50:
+                    os.write(said, json.dumps(["told", number, told]).encode() + b"\n")
+        os.write(said, json.dumps(["ended", number, told]).encode() + b"\n")
+        os._exit(0)
+
+    def start(number: int) -> int:
+        pid = os.fork()
+        if pid == 0:
+            serve(number, writing)
+        return pid
+
+    reading, writing = os.pipe()
+    heard: dict[str, dict[int, Any]] = {"ready": {}, "told": {}, "ended": {}}
+    with open(reading) as lines:
+
+        def hear(kind: str, numbers: set[int], least: int = 0) -> None:
+            while any(count_of(kind, number) < least for number in numbers):
+                what, number, value = json.loads(lines.readline())
+                heard[what][number] = value
+
+        def count_of(kind: str, number: int) -> int:
+            return int(heard[kind].get(number, -1))
+
+        workers = {number: start(number) for number in range(3)}
+        hear("told", {0, 1, 2}, 20)
+        os.kill(workers[0], signal.SIGKILL)
+        os.waitpid(workers.pop(0), 0)
+        workers[3] = start(3)  # forked while the server and others are at work
+        publish_on(hr, "s.server")
+        hear("told", {3}, 20)
+        for pid in workers.values():
+            os.kill(pid, signal.SIGTERM)
+        hear("ended", {1, 2, 3})
+        statuses = [os.waitpid(pid, 0)[1] for pid in workers.values()]
+    hr.__exit__(None, None, None)
+    show(
+        ready=heard["ready"],
+        told=heard["told"],
+        ended=heard["ended"],
+        statuses=statuses,
+        stored=stored(url),
+    )
+
+
+_own: headrace.sync.Headrace
+
+
+def _open_own(url: str) -> None:
+    global _own
+    _own = headrace.sync.open(url).__enter__()
+
+
+def _task(number: int) -> int:
+    _own.publish("s.task", b"%d" % number)
+    return number
+
+
+def worker_pool(url: str) -> None:
+    """A pool of workers as task queues have it: each opens its log, and is replaced after a while.
+
+    The parent has a log open all the time, and publishes between the tasks.
+    """
+    with headrace.sync.open(url) as hr:
+        hr.create_stream("s", ["s.>"])
+        with FORK.Pool(3, _open_own, (url,), maxtasksperchild=20) as pool:
+            done = []
+            for number in pool.imap_unordered(_task, range(EVENTS)):
+                hr.publish("s.parent", b"%d" % number)
+                done.append(number)
+    show(done=sorted(done), stored=stored(url))
 
 
 def exiting_child(url: str) -> None:

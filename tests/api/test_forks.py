@@ -67,6 +67,23 @@ def test_workers_with_logs_of_their_own_lose_nothing_when_their_parent_closes(
     assert seen["stored"] == {"s.parent": 10, **expected}
 
 
+def test_a_preloading_server_and_its_workers_lose_nothing(catalog_url: str) -> None:
+    seen = run("preloading_server", catalog_url)
+    assert set(seen["ready"].values()) == {FORKED}
+    assert seen["statuses"] == [0, 0, 0]
+    stored = seen["stored"]
+    assert stored["s.server"] == EVENTS
+    assert stored["s.0"] >= seen["told"]["0"]  # killed: what it was told of is there
+    assert {number: stored[f"s.{number}"] for number in seen["ended"]} == seen["ended"]
+    assert "s.lost" not in stored
+
+
+def test_a_pool_of_workers_that_are_replaced_loses_nothing(catalog_url: str) -> None:
+    seen = run("worker_pool", catalog_url)
+    assert seen["done"] == list(range(EVENTS))
+    assert seen["stored"] == {"s.task": EVENTS, "s.parent": EVENTS}
+
+
 def test_a_child_that_exits_takes_nothing_of_its_parent_with_it(catalog_url: str) -> None:
     seen = run("exiting_child", catalog_url)
     assert (seen["status"], seen["rows"], seen["stored"]) == (0, 1, {"s.parent": 2})

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 import headrace
 from headrace import testing
 from headrace.api import housekeeping
 from headrace.catalog.streams import Limits, StreamConfig
+from headrace.log import compact
 from headrace.log.events import Event
 from headrace.log.log import Log
 
@@ -46,3 +51,62 @@ def test_an_open_log_keeps_house_by_itself(catalog_url: str) -> None:
             assert (await hr.stream("a")).segments[0].tail == 2
 
     testing.run(main())
+
+
+def many(log: Log, count: int) -> None:
+    log.create_stream("b", StreamConfig(subjects=("b.>",)))
+    for number in range(count):
+        log.append("b", Event(subject="b.b", value=str(number).encode()))
+
+
+def batches_of(log: Log) -> int:
+    row = log.catalog.read(lambda tx: tx.row("SELECT count(*) FROM batches"))
+    return 0 if row is None else int(row[0])
+
+
+def test_very_many_small_batches_are_compacted_where_no_pipeline_runs(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "BATCHES_MANY", 20)
+    many(log, 20)
+    compacting = housekeeping.Compacting(log)
+    # They are younger than a minute, and too few.
+    compacting.run()
+    log.append("b", Event(subject="b.b", value=b"20"))
+    compacting.run()
+    assert batches_of(log) == 21
+    older(log)
+    compacting.run()
+    assert batches_of(log) == 21, "it failed a moment ago, and little was added since"
+    lease = log.catalog.leases.acquire("pipeline", "somebody", 60_000)
+    housekeeping.Compacting(log).run()
+    assert batches_of(log) == 21
+    assert lease is not None
+    log.catalog.leases.release(lease)
+    housekeeping.Compacting(log).run()
+    assert batches_of(log) == 1
+    values = [value for batch in log.read("b") for value in batch.column("value").to_pylist()]
+    assert values == [str(number).encode() for number in range(21)]
+
+
+def test_compaction_ends_when_the_log_is_closed(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(housekeeping, "BATCHES_MANY", 20)
+    monkeypatch.setattr(compact, "PIECES_MAX", 10)
+    many(log, 40)
+    older(log)
+    compacting = housekeeping.Compacting(log)
+    real = compact.rewrite
+
+    def closing(*args: Any) -> Any:
+        compacting.closing = True
+        return real(*args)
+
+    monkeypatch.setattr(compact, "rewrite", closing)
+    compacting.run()
+    assert batches_of(log) == 31
+
+
+def older(log: Log) -> None:
+    log.catalog.write(
+        lambda tx: tx.execute("UPDATE batches SET created_us = created_us - 100000000")
+    )

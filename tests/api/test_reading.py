@@ -23,8 +23,7 @@ from headrace.errors import (
     UnknownSegmentError,
     UnknownStreamError,
 )
-from headrace.host import loads
-from headrace.log import cursor, limits
+from headrace.log import limits
 from headrace.log.cursor import Cursor
 from headrace.log.read import Place
 from tests.api.test_client import run, table_of, values_of
@@ -249,35 +248,6 @@ def test_a_read_that_ends_misses_nothing_when_its_reader_gives_up_waiting(
             reading = hr.read("orders")
             await read_impatiently(reading, 0, 60)
             assert await anext(reading, None) is None
-
-    run(work())
-
-
-@pytest.mark.parametrize("ending", ["read to the end", "closed", "log closed"])
-def test_a_read_that_joins_loads_on_a_thread_misses_nothing_and_leaves_no_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
-) -> None:
-    monkeypatch.setattr(limits, "READ_ROWS", 1)
-    monkeypatch.setattr(cursor, "LARGE_BYTES", 1)
-    monkeypatch.setattr(loads, "HELD_UP_S", 60.0)
-
-    def joining() -> bool:
-        return any(thread.name == "headrace-join" for thread in threading.enumerate())
-
-    async def work() -> None:
-        async with headrace.open(tmp_path / "d") as hr:
-            await filled(hr, 60)
-            assert await values_of(hr, "orders", limit=7) == [b"%d" % i for i in range(7)]
-            reading = hr.read("orders")
-            await read_impatiently(reading, 0, 30)
-            assert joining()
-            if ending == "read to the end":
-                await read_impatiently(reading, 30, 60)
-                assert await anext(reading, None) is None
-            elif ending == "closed":
-                await reading.close()
-            assert joining() == (ending == "log closed")
-        assert not joining()
 
     run(work())
 

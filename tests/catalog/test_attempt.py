@@ -96,6 +96,9 @@ class LateTurn:
     def release(self) -> None:
         pass
 
+    def _is_owned(self) -> bool:
+        return False
+
 
 def test_what_the_thread_has_taken_and_not_begun_is_not_overtaken(sqlite: SqliteCatalog) -> None:
     committer = sqlite._committer

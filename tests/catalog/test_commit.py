@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from headrace.catalog import Catalog, Tx
-from headrace.errors import CatalogClosedError, ConflictError, InvalidInputError
+from headrace.errors import CatalogClosedError, CatalogError, ConflictError, InvalidInputError
 from tests.support import wait_until
 
 
@@ -305,3 +305,17 @@ def test_a_write_that_is_not_synced_is_still_committed(
     catalog.write(put("quick"), sync=False)
     catalog.write(put("safe"))
     assert stored(reopen()) == {"quick", "safe"}
+
+
+def test_a_write_within_a_write_is_refused(catalog: Catalog) -> None:
+    refused: list[str] = []
+
+    def outer(tx: Tx) -> None:
+        try:
+            catalog.write(lambda tx: tx.execute("DELETE FROM leases"))
+        except CatalogError as error:
+            refused.append(str(error))
+
+    catalog.write(outer)
+    assert refused == ["a write within a write would wait for itself; put them in one"]
+    catalog.entries.put("b", "k", b"v")

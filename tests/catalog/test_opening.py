@@ -14,7 +14,17 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headrace.catalog import Catalog, Tx, open_catalog, postgres, schema, sqlite
+from headrace.catalog import (
+    Catalog,
+    Tx,
+    connections,
+    open_catalog,
+    postgres,
+    postgres_connections,
+    producers,
+    schema,
+    sqlite,
+)
 from headrace.errors import (
     CatalogError,
     CatalogTooNewError,
@@ -36,14 +46,15 @@ def raw(catalog_url: str) -> Iterator[tuple[Tx, dict[str, str]]]:
         with psycopg.connect(catalog_url) as pg:
             pg.execute("CREATE SCHEMA IF NOT EXISTS headrace")
             pg.execute("SET search_path TO headrace")
-            yield postgres.PostgresTx(pg), postgres.TYPES
+            yield postgres_connections.PostgresTx(pg), postgres.TYPES
         return
     folder = Path(catalog_url)
     folder.mkdir(exist_ok=True)
-    with closing(sqlite.connect(folder / sqlite.FILE)) as connection:
+    (folder / sqlite.FILE).touch()
+    with closing(connections.connect(folder / sqlite.FILE)) as connection:
         connection.execute(f"PRAGMA application_id = {sqlite.APPLICATION_ID}")
         connection.execute("BEGIN")
-        yield sqlite.SqliteTx(connection), sqlite.TYPES
+        yield connections.SqliteTx(connection), sqlite.TYPES
         connection.execute("COMMIT")
 
 
@@ -78,6 +89,18 @@ def test_a_catalog_of_version_1_is_migrated_in_place(catalog_url: str) -> None:
         assert catalog.leases.acquire("l", "o", 1000) is not None
     with closing(open_catalog(catalog_url)) as again:
         assert again.entries.get("b", "k") is not None
+
+
+def test_sequences_recorded_by_version_3_are_still_known(catalog_url: str) -> None:
+    with raw(catalog_url) as (tx, types):
+        schema.migrate(tx, types, "here", upto=3)
+        tx.execute(
+            "INSERT INTO producers (scope, producer, sequence, positions) VALUES (?, ?, ?, ?)",
+            (5, "p", 7, b"\x91\x94\xa1s\x00\x01\x02"),
+        )
+    with closing(open_catalog(catalog_url)) as catalog:
+        found = catalog.read(lambda tx: producers.seen(tx, 5, "p", 7, 1234))
+    assert found == (producers.Placed("s", 0, 1, 2),)
 
 
 def test_a_catalog_newer_than_the_code_is_refused_and_left_alone(catalog_url: str) -> None:

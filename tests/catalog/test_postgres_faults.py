@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.catalog import Catalog, Tx, open_catalog, postgres
+from headrace.catalog import Catalog, Tx, open_catalog, postgres, postgres_connections
 from headrace.catalog.postgres import PostgresCatalog
 from headrace.catalog.streams import StreamConfig
 from headrace.errors import CatalogUnavailableError
@@ -51,6 +51,30 @@ def stored(catalog: Catalog) -> list[str]:
         lambda tx: tx.rows("SELECT key FROM meta WHERE key LIKE 'test:%' ORDER BY key")
     )
     return [row[0].removeprefix("test:") for row in rows]
+
+
+def test_the_driver_has_nothing_to_say_of_connections_that_were_cut(
+    catalog: PostgresCatalog, cut: Callable[..., int], caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(5):
+        catalog.write(put(str(number)))
+        assert cut() > 0
+    catalog.write(put("after"))
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_a_read_that_was_interrupted_leaves_its_connection_to_nobody(
+    catalog: PostgresCatalog,
+) -> None:
+    def interrupted(tx: Tx) -> None:
+        # As an exception of a signal that comes between sending and receiving.
+        tx._connection.pgconn.send_query(b"SELECT 1")  # type: ignore[attr-defined]
+        raise KeyboardInterrupt
+
+    for snapshot in (False, True):
+        with pytest.raises((KeyboardInterrupt, psycopg.Error, CatalogUnavailableError)):
+            catalog.read(interrupted, snapshot=snapshot)
+        assert stored(catalog) == []
 
 
 def test_connections_cut_while_idle_are_replaced_unseen(
@@ -139,7 +163,7 @@ def test_writes_that_are_cancelled_while_they_wait_spoil_none_after_them(
     catalog: PostgresCatalog, postgres_url: str, between: int
 ) -> None:
     """The driver prepares a statement at its sixth use or so, which may be a cancelled one."""
-    lock = postgres._lock_number("orders")
+    lock = postgres_connections.lock_number("orders")
 
     def write(key: str) -> None:
         catalog.write(put(key), locks=("orders",))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headrace
 import headrace.sync
+from headrace.catalog import Tx
 from headrace.catalog.streams import Limits
 from headrace.errors import (
     InvalidConfigError,
@@ -18,9 +20,13 @@ from headrace.errors import (
     UnknownSessionError,
     UnreadableRecordError,
 )
+from headrace.groups import explain
 from headrace.groups.partitioned.names import STATIC_BUCKET
+from headrace.groups.partitioned.runtime.record import DECISIONS_BUCKET
 from headrace.groups.shared import properties, sessions
 from headrace.groups.shared.core.settings import BorrowerSettings, LeaderSettings
+from headrace.groups.shared.runtime import directory
+from tests.support import wait_until
 
 
 def test_a_float_is_refused_where_an_integer_is_stored_and_nothing_is_changed(
@@ -89,3 +95,48 @@ def test_a_record_that_cannot_be_read_costs_one_error_and_can_be_removed(
         with pytest.raises(UnknownGroupError):
             hr.groups.delete("p", "broken")
         hr.groups.create_static("p", "broken", max_members=2, members=["m"])
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\x00\xff", b'{"peer": 5}', b"[1.5]"])
+def test_damaged_notes_stop_nobody_and_are_written_anew(
+    catalog_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes
+) -> None:
+    """Of addresses, leaders, decisions and compaction, damaged behind our back by SQL."""
+    with headrace.sync.open(catalog_url, store=tmp_path / "store") as hr:
+        hr.create_stream("s", ["s.>"])
+        hr.create_stream("p", ["p.>"], partitions=2)
+        hr.groups.create_static("p", "static", max_members=2, members=["m"])
+        hr.set_compaction("s", headrace.CompactionPolicy())
+        catalog = hr.client.log.catalog
+        with hr.session("w") as session, hr.join("p", "static", "m"):
+            session.subscribe("$share/g/s.>")
+            wait_until(lambda: hr.shared_groups.get("g").leader, "a leader's status")
+            wait_until(lambda: hr.groups.explain("p", "static").decisions, "decisions")
+        catalog.write(lambda tx: explain.record(tx, "g:s.>", [explain.EventDecision("x", "y")]))
+        catalog.write(lambda tx: directory.register(tx, directory.Address("other", "h", 1)))
+        buckets = (
+            *(directory.BUCKET, properties.STATUS_BUCKET, DECISIONS_BUCKET, "compaction"),
+            explain.bucket("g:s.>"),
+        )
+
+        def break_all(tx: Tx) -> list[int]:
+            sql = "UPDATE entries SET value = ? WHERE bucket = ? AND value IS NOT NULL"
+            return [tx.execute(sql, (damage, bucket)) for bucket in buckets]
+
+        assert all(catalog.write(break_all))
+        with caplog.at_level(logging.WARNING):
+            assert hr.shared_groups.get("g").decisions == ()
+            assert hr.shared_groups.list()
+            assert hr.groups.explain("p", "static").decisions == ()
+        for what in ("the status of shared group 'g:s.>'", "the decisions of group 'p.static'"):
+            assert what in caplog.text
+        with pytest.raises(UnreadableRecordError, match="policy of stream 's'"):
+            hr.compact("s")
+        hr.set_compaction("s", None)
+        hr.compact("s")
+        with hr.session("w") as session, hr.join("p", "static", "m"):
+            hr.publish("s.x", b"1")
+            assert next(iter(session)).value == b"1"
+            wait_until(lambda: hr.groups.explain("p", "static").decisions, "new decisions")
+        catalog.write(lambda tx: explain.record(tx, "g:s.>", [explain.EventDecision("x", "z")]))
+        assert hr.shared_groups.get("g").members == ()

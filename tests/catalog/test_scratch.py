@@ -7,14 +7,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from headrace.catalog.scratch import Scratch, fresh, sweep
-from headrace.catalog.wake import wake_folder
+from headrace.catalog.scratch import Scratch, sweep
 from tests.support import ROOT, SOURCES, wait_until
 
 LISTENER = """
@@ -70,10 +68,11 @@ def temporary() -> Iterator[Path]:
 @pytest.mark.parametrize("word", ["close", "raise", "just end"])
 def test_a_program_that_ends_leaves_no_folder(far_away: Path, temporary: Path, word: str) -> None:
     first, second = Listener(far_away, temporary), Listener(far_away, temporary)
-    (folder,) = temporary.iterdir()
-    assert folder.name == wake_folder(far_away).name
+    assert len(list(temporary.iterdir())) == 2, "each has its own"
     first.end(word)
-    assert list(temporary.iterdir()) == [folder], "another program still uses it"
+    (folder,) = temporary.iterdir()
+    assert (folder / "wake").readlink() == far_away.resolve() / "wake"
+    assert folder.stat().st_mode & 0o777 == 0o700
     second.end(word)
     assert list(temporary.iterdir()) == []
 
@@ -86,48 +85,13 @@ def test_what_killed_programs_left_goes_with_the_next_start(
     assert len(list(temporary.iterdir())) == 1, "each start clears away what was left before"
     running = Listener(far_away, temporary)
     (folder,) = temporary.iterdir()
-    assert folder.name == wake_folder(far_away).name
+    assert (folder / "wake").readlink() == far_away.resolve() / "wake"
     running.end("close")
     assert list(temporary.iterdir()) == []
 
 
-def test_of_many_that_let_go_at_once_one_removes_the_folder(tmp_path: Path) -> None:
-    for _ in range(50):
-        users = [Scratch(tmp_path / "x") for _ in range(4)]
-        threads = [threading.Thread(target=user.close) for user in users]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not (tmp_path / "x").exists()
-
-
-def test_who_comes_while_a_folder_is_removed_gets_one_that_stays(tmp_path: Path) -> None:
-    stop = threading.Event()
-
-    def come_and_go() -> None:
-        while not stop.is_set():
-            Scratch(tmp_path / "x").close()
-
-    threads = [threading.Thread(target=come_and_go) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(200):
-            mine = Scratch(tmp_path / "x")
-            (mine.path / "file").write_text("")
-            sweep("x", tmp_path)
-            assert (mine.path / "file").exists()
-            mine.close()
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert not (tmp_path / "x").exists()
-
-
 def test_a_forked_child_that_ends_takes_nothing_away() -> None:
-    mine = fresh("headrace-test-")
+    mine = Scratch("headrace-test-")
     child = os.fork()
     if child == 0:
         mine.close()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,20 @@ class Result:
 
 
 Cli = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def _loggers_stay_as_they_are() -> Iterator[None]:
+    """Commands set levels for the process, which here is that of the tests."""
+    loggers = [
+        each
+        for each in logging.Logger.manager.loggerDict.values()
+        if isinstance(each, logging.Logger) and each.name.startswith("headrace")
+    ]
+    levels = [(each, each.level) for each in loggers]
+    yield
+    for each, level in levels:
+        each.setLevel(level)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import headrace.sync
 from headrace.groups.partitioned.names import GroupName
 from headrace.log.open import open_log
 from tests.cli.conftest import Cli, Result
@@ -157,6 +158,27 @@ def test_join_runs_a_command_for_each_event(billing: Cli, tmp_path: Path) -> Non
     ]
     assert ran[0][2].startswith("orders.billing/")
     assert billing("--json", "group", "lag", "orders", "billing").json["events"] == 0
+
+
+def test_a_key_that_an_environment_cannot_hold_is_given_in_base64(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_KEY", "inherited")
+    with headrace.sync.open("headrace-data") as hr:
+        hr.create_stream("p", ["p.>"], partitions=1)
+        hr.groups.create_static("p", "g", max_members=1, members=["m"])
+        hr.publish("p.x", b"poison", key="a\0b")
+        hr.publish("p.x", b"after", key="c")
+    script = tmp_path / "work.sh"
+    script.write_text(
+        f'#!/bin/sh\necho "${{HEADRACE_KEY-unset}}|$HEADRACE_KEY_BASE64|$(cat)" >> {tmp_path}/out\n'
+    )
+    script.chmod(0o755)
+    joined = cli("group", "join", "p", "g", "m", "--exec", str(script), "--limit", "2")
+    assert joined.status == 0, joined.err
+    lines = (tmp_path / "out").read_text().splitlines()
+    assert lines == ["unset|YQBi|poison", "c|Yw==|after"]
+    assert cli("--json", "group", "lag", "p", "g").json["events"] == 0
 
 
 def test_explain_tells_of_dead_letters(billing: Cli) -> None:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ import headrace.sync
 from headrace.cli import demo
 from headrace.cli import run as in_process
 from headrace.errors import JavaMissingError, SparkSetupError
+from tests.cli.conftest import Cli
 from tests.support import PATIENCE_S, hearing_ctrl_c, wait_until
 
 COMMAND = [sys.executable, "-m", "headrace"]
@@ -285,3 +287,31 @@ def test_a_failed_check_fails_the_tour(
     said = capsys.readouterr()
     assert "✗ not so: two and two are five" in said.out
     assert "two and two are five" in said.err
+
+
+def test_a_command_that_waits_for_a_paused_writer_says_for_whom(
+    orders: Cli, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.catalog.gate.PATIENCE_S", 0.2)
+    assert orders("publish", "orders.eu", "1").status == 0
+    code = "import fcntl, sys; f = open(sys.argv[1]); fcntl.flock(f, 2); print(); sys.stdin.read()"
+    command = [sys.executable, "-c", code, "headrace-data/write.lock"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as paused:
+        assert paused.stdout is not None
+        paused.stdout.readline()
+        paused.send_signal(signal.SIGSTOP)
+        try:
+            assert orders("stream", "ls").status == 0  # waits for nobody
+            statuses: list[int] = []
+            trim = ["stream", "trim", "orders", "--before", "2999-01-01"]
+            waiting = threading.Thread(target=lambda: statuses.append(in_process(trim)))
+            waiting.start()
+            said = wait_until(lambda: capsys.readouterr().err, "a word")
+        finally:
+            paused.send_signal(signal.SIGCONT)
+            paused.communicate()
+        waiting.join(20)
+    assert said.startswith("headrace: ")
+    assert f"process {paused.pid} (" in said
+    assert "holds the lock" in said
+    assert statuses == [0]

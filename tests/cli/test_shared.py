@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 
@@ -202,3 +204,47 @@ def test_a_filter_that_matches_no_stream_yet_is_told_of(orders: Cli) -> None:
     assert "no stream" not in orders("group", "shared", "declare", "audit", "orders.>").out
     waiting = orders("subscribe", "$share/audit/shoes.>", "--idle", "0.2")
     assert (waiting.status, "no stream captures such subjects yet" in waiting.err) == (0, True)
+
+
+def test_records_that_cannot_be_read_are_named_and_can_be_removed(orders: Cli) -> None:
+    """One broken record costs one line, and nothing of anybody else's."""
+    assert orders("stream", "create", "p", "--subjects", "p.>", "--partitions", "2").status == 0
+    for group in ("fine", "broken"):
+        create = ("group", "static", "create", "p", group, "--max-members", "2", "--members", "m")
+        assert orders(*create).status == 0
+    for group in ("good", "bad"):
+        assert orders("group", "shared", "declare", group, "orders.>").status == 0
+    for name in ("w1", "w2"):
+        quick = ("--session", name, "--idle", "0.01")
+        assert orders("subscribe", "orders.>", *quick).status == 0
+    with contextlib.closing(sqlite3.connect("headrace-data/headrace.db")) as db, db:
+        for key in ("p.broken", "bad:orders.>", "w2"):
+            done = db.execute("UPDATE entries SET value = X'7B22' WHERE key = ?", (key,))
+            assert done.rowcount == 1, key
+    words: tuple[str, ...]
+    listings: tuple[tuple[tuple[str, ...], str, str, str], ...] = (
+        (("session", "ls"), "w1", "w2", "session 'w2' cannot be read"),
+        (("group", "shared", "ls"), "good", "bad", "shared group 'bad:orders.>' cannot be read"),
+        (("group", "static", "ls"), "fine", "broken", "static group p.broken"),
+    )
+    for words, good, bad, said in listings:
+        listed = orders(*words)
+        assert listed.status == 0
+        assert (good in listed.out, bad in listed.out) == (True, False)
+        (line,) = listed.err.splitlines()
+        assert line.startswith("headrace: left out: ")
+        assert said in line
+    for words in (("session", "info", "w2"), ("group", "shared", "info", "bad")):
+        shown = orders(*words)
+        assert (shown.status, len(shown.err.splitlines())) == (1, 1), shown.err
+        assert "cannot be read" in shown.err
+    others = orders("subscribe", "orders.>", "--session", "w1", "--idle", "0.01")
+    assert (others.status, "goes on with" in others.err) == (0, True)
+    for words in (
+        ("session", "rm", "w2"),
+        ("group", "shared", "rm", "bad"),
+        ("group", "static", "rm", "p", "broken", "--yes"),
+    ):
+        assert orders(*words).status == 0, words
+    for words, *_ in listings:
+        assert orders(*words).err == "", words

@@ -7,14 +7,14 @@ from pathlib import Path
 import headrace.sync
 from headrace.catalog import Catalog
 from headrace.groups import explain
-from headrace.groups.explain import DECISIONS_MAX, Decision
+from headrace.groups.explain import DECISIONS_MAX, EventDecision
 
 
-def decisions(catalog: Catalog, group: str = "g") -> list[Decision]:
+def decisions(catalog: Catalog, group: str = "g") -> list[EventDecision]:
     return catalog.read(lambda tx: explain.read(tx, group))
 
 
-def record(catalog: Catalog, *given: Decision, group: str = "g") -> None:
+def record(catalog: Catalog, *given: EventDecision, group: str = "g") -> None:
     catalog.write(
         lambda tx: explain.record(tx, group, given), locks=explain.locks(group), sync=False
     )
@@ -24,9 +24,11 @@ def test_decisions_are_kept_in_order_with_their_time(catalog: Catalog) -> None:
     assert decisions(catalog) == []
     record(catalog)
     assert decisions(catalog) == []
-    record(catalog, Decision("assigned", "nobody had it", member="m1", unit="0"))
-    record(catalog, Decision("moving", "m2 joined", unit="0"), Decision("fenced", "too late"))
-    record(catalog, Decision("assigned", "another group"), group="h")
+    record(catalog, EventDecision("assigned", "nobody had it", member="m1", unit="0"))
+    record(
+        catalog, EventDecision("moving", "m2 joined", unit="0"), EventDecision("fenced", "too late")
+    )
+    record(catalog, EventDecision("assigned", "another group"), group="h")
     found = decisions(catalog)
     assert [(one.number, one.what) for one in found] == [
         (1, "assigned"),
@@ -39,7 +41,7 @@ def test_decisions_are_kept_in_order_with_their_time(catalog: Catalog) -> None:
 
 
 def test_the_oldest_make_room(catalog: Catalog) -> None:
-    record(catalog, *(Decision("assigned", "r" * 10_000) for _ in range(DECISIONS_MAX + 5)))
+    record(catalog, *(EventDecision("assigned", "r" * 10_000) for _ in range(DECISIONS_MAX + 5)))
     found = decisions(catalog)
     assert len(found) == DECISIONS_MAX
     assert (found[0].number, found[-1].number) == (6, DECISIONS_MAX + 5)
@@ -47,8 +49,8 @@ def test_the_oldest_make_room(catalog: Catalog) -> None:
 
 
 def test_the_log_of_a_deleted_group_is_gone(catalog: Catalog) -> None:
-    record(catalog, Decision("assigned", "x"))
-    record(catalog, Decision("assigned", "x"), group="h")
+    record(catalog, EventDecision("assigned", "x"))
+    record(catalog, EventDecision("assigned", "x"), group="h")
     catalog.write(lambda tx: explain.forget(tx, "g"), locks=explain.locks("g"))
     assert decisions(catalog) == []
     assert len(decisions(catalog, "h")) == 1

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,6 +84,33 @@ def test_reads_that_turn_out_to_be_slow_are_for_a_thread(
     policy.read(lambda: None)
     policy.read(lambda: None)
     assert not policy.may_read
+
+
+def test_time_that_others_have_the_cpu_does_not_count_but_work_and_waiting_do() -> None:
+    """Two processes beside this one on its CPU, which then loses it again and again."""
+    cpu = min(os.sched_getaffinity(0))
+    others = [_spinning(cpu) for _ in range(2)]
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {cpu})
+        watch, began_s = loads.Stopwatch(), time.perf_counter()
+        while time.perf_counter() - began_s < 0.2:
+            pass
+        computed_s, took_s = watch.held_up_s(), time.perf_counter() - began_s
+    finally:
+        os.sched_setaffinity(0, before)
+        for each in others:
+            each.kill()
+            each.wait()
+    assert HELD_UP_S < computed_s < 0.8 * took_s
+    watch = loads.Stopwatch()
+    time.sleep(0.02)
+    assert watch.held_up_s() >= 0.02
+
+
+def _spinning(cpu: int) -> subprocess.Popen[bytes]:
+    code = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
+    return subprocess.Popen([sys.executable, "-c", code])
 
 
 # --- on which thread ------------------------------------------------------------------------
@@ -185,4 +216,4 @@ def test_scripts_may_switch_it_off_too(
         seen = on_threads(hr.client)
         hr.run(do_everything(hr.client))
         hr.publish("a.5", b"")
-        assert (hr._thread.ident in seen) == loop_io
+        assert (hr.loop._thread_id in seen) == loop_io  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,96 @@ def test_nothing_of_a_group_goes_before_events_whose_segment_was_sealed(
     run(work())
 
 
+def test_what_was_joined_with_an_event_that_is_given_up_is_not_overtaken(catalog_url: str) -> None:
+    async def work() -> None:
+        async with headrace.open(catalog_url, loop_io=False) as hr:
+            await hr.create_stream("a", subjects=["a.>"])
+            await hr.publish("a.x", b"0", key="k")
+            began, release = threading.Event(), threading.Event()
+
+            def hold(tx: Any) -> None:
+                began.set()
+                release.wait(10)
+
+            holding = asyncio.ensure_future(hr.host.in_transaction(hold))
+            await asyncio.to_thread(began.wait)
+            calls = [
+                asyncio.create_task(call)
+                for call in (
+                    hr.append("a", headrace.Event(subject="a.x", value=b"9", key="k")),
+                    hr.append("a", headrace.Event(subject="a.x", value=b"1", key="k")),
+                    hr.append("a", one(2), producer="p", sequence=1),
+                )
+            ]
+            for _ in range(5):
+                await asyncio.sleep(0)  # all are on their way to the committer
+            calls[0].cancel()
+            await asyncio.sleep(0)
+            release.set()
+            await asyncio.gather(holding, *calls, return_exceptions=True)
+            assert [number for number in await numbers(hr) if number != 9] == [0, 1, 2]
+
+    run(work())
+
+
+def test_who_waits_for_a_sealed_segment_holds_up_those_behind_it_too(
+    catalog_url: str, loop_io: bool
+) -> None:
+    """c and b wait for b; then a and c wait for c; then a."""
+
+    async def work() -> None:
+        async with (
+            headrace.open(catalog_url, loop_io=loop_io) as hr,
+            headrace.open(catalog_url) as other,
+        ):
+            for name in "abc":
+                await hr.create_stream(name, subjects=[f"{name}.>"])
+                await hr.publish(f"{name}.x", b"0", key="k")
+            await other.split("b", 0)
+            calls: list[Coroutine[Any, Any, Any]] = []
+            for streams in ("cb", "ac"):
+                tx = await hr.transaction().__aenter__()
+                for name in streams:
+                    tx.publish(f"{name}.x", b"1", key="k")
+                calls.append(tx.__aexit__(None, None, None))
+            calls.append(hr.append("a", one(2), producer="p", sequence=1))
+            await asyncio.gather(*calls)
+            assert await numbers(hr) == [0, 1, 2]
+
+    run(work())
+
+
+@pytest.mark.parametrize("way", ["transaction", "neighbours"])
+def test_nothing_goes_before_events_that_wait_for_those_of_another_stream(
+    catalog_url: str, loop_io: bool, way: str
+) -> None:
+    """A segment of the other stream was sealed; both streams' events wait, and so do later ones."""
+
+    async def work() -> None:
+        async with (
+            headrace.open(catalog_url, loop_io=loop_io) as hr,
+            headrace.open(catalog_url) as other,
+        ):
+            await hr.create_stream("a", subjects=["a.>"])
+            await hr.create_stream("b", subjects=["b.>"])
+            await asyncio.gather(hr.publish("a.x", b"0", key="k"), hr.publish("b.x", b""))
+            await other.split("b", 0)
+            calls: list[Coroutine[Any, Any, Any]] = []
+            if way == "neighbours":
+                events = [headrace.Event(subject=f"{at}.x", value=b"1", key="k") for at in "ab"]
+                calls = [hr.append(event.subject[0], event) for event in events]
+            else:
+                tx = await hr.transaction().__aenter__()
+                tx.publish("a.x", b"1", key="k")
+                tx.publish("b.x", b"")
+                calls = [tx.__aexit__(None, None, None)]
+            calls.append(hr.append("a", one(2), producer="p", sequence=1))
+            await asyncio.gather(*calls)
+            assert await numbers(hr) == [0, 1, 2]
+
+    run(work())
+
+
 def test_the_line_waits_while_what_is_ahead_is_settled(
     catalog_url: str, loop_io: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,5 +372,65 @@ def test_whoever_cannot_be_told_keeps_nobody_else_from_it(tmp_path: Path, loop_i
             hr.host.submit(lambda tx: 1, (), bad, small=True)
             assert await hr.host.in_transaction(lambda tx: 2, small=True) == 2
             assert [str(error) for error in complaints] == ["no ears"]
+
+    run(work())
+
+
+def test_what_is_given_up_before_its_commit_is_never_written(
+    catalog_url: str, loop_io: bool
+) -> None:
+    async def work() -> None:
+        gate = threading.Event()
+        async with headrace.open(catalog_url, loop_io=loop_io) as hr:
+            await hr.create_stream("a", subjects=["a.>"])
+            for known in (False, True):  # whether the route is, or has to be looked up
+                gate.clear()
+                held = hr.host.in_transaction(lambda _: gate.wait(), small=False)
+                await asyncio.sleep(0)
+                calls: list[asyncio.Task[Any]] = [
+                    asyncio.create_task(hr.publish("a.x", b"%d" % n, key="k")) for n in (0, 1)
+                ]
+                await asyncio.sleep(0.02)  # both are handed over, and wait for the committer
+                calls.append(asyncio.create_task(hr.append("a", one(2))))
+                calls.append(asyncio.create_task(hr.append("a", one(3))))
+                await asyncio.sleep(0)
+                calls[1].cancel()
+                calls[2].cancel()
+                await asyncio.sleep(0)
+                assert [call.done() for call in calls] == [False, True, True, False]
+                calls.append(asyncio.create_task(hr.publish("a.x", b"4", key="k")))
+                await asyncio.sleep(0)
+                gate.set()
+                await asyncio.gather(held, *calls, return_exceptions=True)
+                assert await numbers(hr) == [0, 3, 4] * (1 + known)
+
+    run(work())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_cancelled_at_any_moment_nothing_overtakes_and_nothing_else_is_lost(
+    tmp_path: Path, loop_io: bool, seed: int
+) -> None:
+    async def work() -> None:
+        async with headrace.open(tmp_path / "d", loop_io=loop_io) as hr:
+            await hr.create_stream("a", subjects=["a.>"])
+            caller, rng = Caller(hr, seed), random.Random(seed)
+            cancelled: set[asyncio.Task[Any]] = set()
+            for number in range(300):
+                await caller.call(number)
+                if caller.calls and rng.random() < 0.4:
+                    call = rng.choice(caller.calls[-5:])
+                    call.cancel()
+                    cancelled.add(call)
+                if rng.random() < 0.3:
+                    await asyncio.sleep(rng.choice((0, 0, 0.0005)))
+            ends = await asyncio.gather(*caller.calls, return_exceptions=True)
+            for appender in caller.appenders:
+                await appender.close()
+            found = await numbers(hr)
+            assert found == sorted(set(found))
+            given_up = [end for end in ends if isinstance(end, asyncio.CancelledError)]
+            assert given_up
+            assert len(found) >= 300 - len(given_up)
 
     run(work())

@@ -20,6 +20,7 @@ from headrace.errors import (
     InvalidInputError,
     NoStreamError,
     SequenceError,
+    SequenceReusedError,
     StoreUnavailableError,
     UnknownSegmentError,
     UnknownStreamError,
@@ -442,6 +443,39 @@ def test_a_repeat_returns_the_first_positions_and_writes_nothing(
     assert log.append("s", event(1), producer="p", sequence=5) != first
 
 
+def test_a_sequence_that_comes_again_with_other_events_is_refused(log: Log) -> None:
+    """A program that counts from 0 again after a restart is told, and loses nothing."""
+    create(log, segments=2)
+    create(log, "t")
+    for n in range(3):
+        log.publish(event(n), producer="till", sequence=n)
+        # Another time is no other event: the first one was made up.
+        log.publish(event(n), producer="till", sequence=n)
+    log.append("s", table(300), producer="bulk", sequence=7)
+    before = everything(log)
+    for again in (
+        lambda: log.publish(event(9), producer="till", sequence=1),
+        lambda: log.publish(event(1, key="k"), producer="till", sequence=1),
+        lambda: log.append("s", [event(1), event(1)], producer="till", sequence=1),
+        lambda: log.append("s", table(299), producer="bulk", sequence=7),
+    ):
+        with pytest.raises(SequenceReusedError, match="go on after") as caught:
+            again()
+        assert caught.value.last in (2, 7)
+    assert everything(log) == before
+    # The stream counts too, and how the events came does not.
+    assert log.append("s", event(2), producer="till", sequence=2)[0].count == 1
+    assert len(read(log)) == 303
+    assert log.append("t", event(1, stream="t"), producer="till", sequence=1)[0].start == 0
+
+
+def test_a_sequence_recorded_without_a_checksum_is_a_repeat(log: Log) -> None:
+    create(log)
+    first = log.publish(event(1), producer="p", sequence=1)
+    log.catalog.write(lambda tx: tx.execute("UPDATE producers SET checksum = NULL"))
+    assert log.publish(event(2), producer="p", sequence=1) == first
+
+
 def test_a_repeat_after_a_scaling_returns_the_first_positions(log: Log) -> None:
     create(log, segments=2)
     write = log.write_of(producer="p", sequence=1)
@@ -487,7 +521,7 @@ def test_sequences_are_remembered_within_a_window(
     create(log)
     places = [log.append("s", event(n), producer="p", sequence=n) for n in range(10)]
     for sequence in range(5, 10):
-        assert log.append("s", event("again"), producer="p", sequence=sequence) == places[sequence]
+        assert log.append("s", event(sequence), producer="p", sequence=sequence) == places[sequence]
     before = everything(log)
     for sequence in range(5):
         with pytest.raises(SequenceError):

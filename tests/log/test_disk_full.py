@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.catalog import open_catalog
+from headrace.catalog import Tx, batches, open_catalog
 from headrace.catalog.sqlite import SqliteCatalog
-from headrace.errors import DiskFullError
-from headrace.log import limits
+from headrace.errors import CatalogUnavailableError, DiskFullError
+from headrace.log import limits, reserve
 from headrace.log.log import Log
+from headrace.log.open import open_log
 from headrace.store import open_store
 from tests.log.helpers import check_dense, create, event, everything, files, read, table
 from tests.support import process
@@ -106,6 +107,61 @@ def test_a_store_without_room_changes_nothing(log: Log, monkeypatch: pytest.Monk
     assert len(read(log)) == 200
     log.append("s", table(200))
     assert len(read(log)) == 400
+
+
+def test_a_trim_gets_room_that_was_kept_back(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be removed before something is written; steps become small, and go on."""
+    create(log)
+    for n in range(30):
+        log.append("s", event(n))
+    reserve.fill(log.catalog)
+    assert isinstance(log.catalog, SqliteCatalog)
+    kept = log.catalog.folder / reserve.FILE
+    assert not kept.exists(), "a small catalog keeps nothing back"
+    monkeypatch.setattr(reserve, "CATALOG_BYTES_MIN", 1)
+    real, steps = batches.trim, []
+
+    def trim(tx: Tx, stream_id: int, segment_id: int, before: int, most: int) -> bool:
+        steps.append(most)
+        if kept.exists() or most > 10:
+            raise DiskFullError("no room left to write")
+        return real(tx, stream_id, segment_id, before, most)
+
+    monkeypatch.setattr(batches, "trim", trim)
+    for cut in (10, 25):
+        reserve.fill(log.catalog)
+        assert os.stat(kept).st_blocks * 512 >= reserve.BYTES
+        assert log.trim("s", {0: cut}) == {0: cut}
+        assert not kept.exists()
+    assert steps[:4] == [1000, 100, 10, 10]
+
+    def never(*_: object) -> bool:
+        raise DiskFullError("no room left to write")
+
+    monkeypatch.setattr(batches, "trim", never)
+    with pytest.raises(DiskFullError):
+        log.trim("s", {0: 30})
+    assert [row["value"] for row in read(log)] == [b"%d" % n for n in range(25, 30)]
+
+
+def test_a_catalog_that_cannot_be_opened_gets_room_that_was_kept_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_log(tmp_path / "catalog").catalog.close()
+    kept = tmp_path / "catalog" / reserve.FILE
+    kept.touch()
+
+    def full(url: object, *, create: bool) -> SqliteCatalog:
+        if kept.exists():
+            raise CatalogUnavailableError("disk I/O error")
+        return SqliteCatalog(tmp_path / "catalog", create=create)
+
+    monkeypatch.setattr("headrace.log.open.open_catalog", full)
+    with pytest.raises(CatalogUnavailableError):
+        open_log(tmp_path / "catalog")
+    assert kept.exists(), "there is room, so that is not the reason"
+    monkeypatch.setattr(reserve, "BYTES", 1 << 62)
+    open_log(tmp_path / "catalog").catalog.close()
 
 
 @pytest.mark.parametrize("what", ["blobs", "files"])

@@ -36,8 +36,9 @@ from headrace.errors import (
     UnknownStreamError,
 )
 from headrace.log import limits
+from headrace.log.config import SUBJECTS_MAX
 from headrace.log.events import Event
-from headrace.log.log import SUBJECTS_MAX, Log, to_batch
+from headrace.log.log import Log, to_batch
 from tests.log.helpers import create, event, everything, read, values
 
 pytestmark = pytest.mark.usefixtures("either_way")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.log import events, one_event
+from headrace.log import events, message
 from headrace.log.events import Event
-from headrace.log.one_event import single
+from headrace.log.message import single
 
 TIMES = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)).map(lambda t: t.replace(tzinfo=UTC))
 
@@ -51,8 +51,8 @@ def test_a_sample_that_is_not_what_arrow_writes_is_not_used(
         return memoryview(bytes(encode(batch)) + bytes(8))
 
     monkeypatch.setattr(events, "encode_blob", otherwise)
-    one_event._sample.cache_clear()
+    message.form_of.cache_clear()
     try:
         assert single(Event(subject="a", value=b"x"), 1) is None
     finally:
-        one_event._sample.cache_clear()
+        message.form_of.cache_clear()

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 from headrace.catalog import Catalog, checkpoints
-from headrace.catalog.postgres import PostgresTx
-from headrace.catalog.sqlite import SqliteCatalog, SqliteTx
+from headrace.catalog.connections import SqliteTx
+from headrace.catalog.postgres_connections import PostgresTx
+from headrace.catalog.sqlite import SqliteCatalog
 from headrace.errors import (
     CatalogClosedError,
     InvalidFilterError,

@@ -11,7 +11,7 @@ import pytest
 from zlib_ng.zlib_ng import crc32
 
 from headrace.catalog.batches import Batch
-from headrace.log import events, limits
+from headrace.log import checksums, events, limits
 from headrace.log.events import Event
 from headrace.log.shelf import SMALL_BYTES, UNDECODABLE, Shelf, flaw
 
@@ -20,7 +20,7 @@ def batch_of(data: pa.RecordBatch, start: int) -> Batch:
     blob = bytes(events.encode_blob(data))
     layout = events.layout_of(data.schema)
     end = start + data.num_rows
-    return Batch(start, end, len(blob), layout, crc32(blob), None, blob)
+    return Batch(start, end, len(blob), layout, checksums.of_blob(blob, layout), None, blob)
 
 
 def some(count: int, rng: random.Random, size: int = 100) -> list[Batch]:
@@ -106,6 +106,15 @@ def test_a_blob_that_is_not_what_was_stored_is_not_taken() -> None:
     found = shelf.joined()
     assert found is not None
     assert found.num_rows == good.end
+
+
+def test_the_checksum_covers_the_layout_and_older_ones_are_read_too() -> None:
+    (good,) = some(1, random.Random(3))
+    for bit in range(8):
+        assert not Shelf().put(msgspec.structs.replace(good, layout=good.layout ^ 1 << bit))
+    assert good.data is not None
+    older = msgspec.structs.replace(good, checksum=crc32(good.data))
+    assert joined([older]).equals(joined([good]))
 
 
 @pytest.mark.parametrize("count", [1, 5])

@@ -24,13 +24,13 @@ def test_there_are_enough_and_all_have_names_of_their_own() -> None:
 
 
 def test_patch_is_taken_back_whatever_happens() -> None:
-    original = vars(Leader)["_apply"]
+    original = vars(Leader)["_settle"]
 
     def plant_and_fail() -> None:
-        with patched(Leader, "_apply", lambda _: None):
-            assert vars(Leader)["_apply"] is None
+        with patched(Leader, "_settle", lambda _: None):
+            assert vars(Leader)["_settle"] is None
             raise KeyError
 
     with pytest.raises(KeyError):
         plant_and_fail()
-    assert vars(Leader)["_apply"] is original
+    assert vars(Leader)["_settle"] is original

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from headrace.catalog.streams import Segment, Stream, StreamConfig
 from headrace.errors import InvalidSinkError, InvalidSubjectError
 from headrace.log import events, limits
+from headrace.log.columns import check_batch
 from headrace.log.routing import Route
 from headrace.spark import sink_rows
 from headrace.spark.sink_rows import Columns, plan_columns
@@ -193,7 +194,7 @@ def test_dead_letters_are_events_whatever_was_wrong_with_the_row() -> None:
     dead = sink_rows.dead_letters(
         batch, bad, subject="dead.clean", stream="clean", partition=3, first=100
     )
-    events.check_batch(dead)
+    check_batch(dead)
     found = dead.to_pylist()
     assert [row["key"] for row in found] == ["k", None, None]
     assert [len(row["value"]) for row in found] == [0, 0, 1]

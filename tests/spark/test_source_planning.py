@@ -30,10 +30,12 @@ from headrace.log.log import Log, Scaled
 from headrace.log.open import open_log
 from headrace.spark import connection, planner
 from headrace.spark.columns import default_schema
+from headrace.spark.listener import lag_of
 from headrace.spark.planner import Planner
 from tests.log.helpers import check_dense, create, event, heads, per_key, table
 from tests.scaling import split_while_empty
 from tests.spark.engine import Engine, batch_rows, source, stream_reader
+from tests.support import wait_until
 
 
 @pytest.fixture
@@ -412,6 +414,42 @@ def test_available_now_ends_at_what_there_was_and_keeps_limits(
     engine.run()
     assert len(engine.rows) == 1300
     check_dense(engine.rows)
+
+
+def test_markers_count_neither_for_limits_nor_for_the_lag(
+    log: Log, options: dict[str, Any]
+) -> None:
+    create(log)
+    for number in range(30):
+        log.append("s", event(number))
+        for _ in range(number % 3):
+            log.append_marker("s", 0, b"internal")
+    log.split("s", 0)
+    engine = Engine(options | {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 7})
+    behind = []
+    while engine.plan():
+        engine.execute()
+        end, latest = engine.log[-1], json.dumps(engine.reader.reportLatestOffset())
+        lag = lag_of("q", None, 0, [(end, latest)])
+        assert lag is not None
+        behind.append(lag.events)
+    # The markers at the end go along with the last event, and the successors are reached.
+    assert [len(rows) for rows in engine.batches] == [7, 7, 7, 7, 2]
+    assert behind == [23, 16, 9, 2, 0]
+    log.append("s", event(30))
+    wait_until(engine.plan, "the event behind the split")
+    assert values(engine.execute()) == [30]
+
+
+def test_a_batch_waits_for_events_and_not_for_markers(log: Log, options: dict[str, Any]) -> None:
+    create(log)
+    log.append("s", event(0))
+    for _ in range(9):
+        log.append_marker("s", 0, b"internal")
+    waiting = {"startingOffsets": "earliest", "minOffsetsPerTrigger": 5, "maxTriggerDelay": "1h"}
+    reader = stream_reader(options | waiting)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadMaxRows(1 << 62)) == start
 
 
 def test_read_all_ignores_limits(log: Log, options: dict[str, Any]) -> None:

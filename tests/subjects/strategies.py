@@ -10,7 +10,7 @@ from unittest import mock
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from headrace.subjects import SUBJECT_BYTES_MAX, columns, hashing, rules
+from headrace.subjects import SUBJECT_BYTES_MAX, columns, hashing
 
 # Few letters, so that tokens meet; some of several bytes, and those that are special somewhere.
 _LETTERS = "ab*>+#/%,$^[]()\\|é日😀"
@@ -66,6 +66,5 @@ def tiny_blocks(rows: int, few: int = 0) -> Iterator[None]:
     with (
         mock.patch.object(columns, "BLOCK_ROWS", rows),
         mock.patch.object(hashing, "_FEW_ROWS", few),
-        mock.patch.object(rules, "_FEW_ROWS", few),
     ):
         yield

@@ -12,7 +12,6 @@ import asyncio
 import threading
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
@@ -56,6 +55,7 @@ class Appender:
         Events that break a rule raise here, and nothing of this call is written.  If an earlier
         append could not be stored, that raises too, now and at every call that follows.
         """
+        self._client.host.check()
         self._check()
         writes = self._client.host.writes
         write = self._write_of(await writes.checked(data))
@@ -69,6 +69,7 @@ class Appender:
 
     def append_from_thread(self, data: Events) -> bool:
         """Append from another thread than the loop's; if there is no room, do nothing: false."""
+        self._client.host.check_thread()
         self._check()
         if self._is_full:
             return False
@@ -98,23 +99,17 @@ class Appender:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             await self.close()
         except HeadraceError:
             # An error of the block itself came first: do not hide it.
-            if error is None:
+            if kind is None:
                 raise
 
     # -- giving -------------------------------------------------------------------------
 
     def _check(self) -> None:
-        self._client.host.check_fork()
         if self.failure is not None:
             raise self.failure
         if self._closed:

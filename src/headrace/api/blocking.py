@@ -10,22 +10,17 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
-
-import pyarrow as pa
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from headrace.api.appender import Appender
-from headrace.errors import InvalidInputError
 from headrace.groups.consumer import AckTransaction, Batch, Delivery
 from headrace.groups.partitioned.groups import Groups
-from headrace.groups.partitioned.runtime.member import Member, MemberStatus
+from headrace.groups.partitioned.runtime.member import InstanceStatus, Member
 from headrace.groups.shared.runtime.session import Session
-from headrace.groups.shared.starts import Start
 from headrace.log.events import Events
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
+R = TypeVar("R")
+Real_co = TypeVar("Real_co", covariant=True)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -40,110 +35,81 @@ class Runner(Protocol):
         ...
 
 
-class BlockingAppender:
-    """Appends to one stream that are on their way; see :class:`headrace.api.appender.Appender`."""
+class Blocking(Generic[Real_co]):
+    """A blocking form of ``real``, which lives on the loop of ``runner``."""
 
-    def __init__(self, runner: Runner, appender: Appender) -> None:
-        self._runner = runner
-        self.appender = appender
+    def __init__(self, runner: Runner, real: Real_co) -> None:
+        self.runner = runner
+        self.real = real
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(work)
+
+
+def mirror(
+    method: Callable[Concatenate[R, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Blocking[R], P], T]:
+    """The blocking form of an asynchronous method."""
+
+    def call(self: Blocking[R], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(method(self.real, *args, **kwargs))
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+class BlockingAppender(Blocking[Appender]):
+    """Appends to one stream that are on their way; see :class:`headrace.api.appender.Appender`."""
 
     def append(self, data: Events) -> None:
         """Append events; returns once they are checked and there is room for more."""
-        while not self.appender.append_from_thread(data):
-            self._runner.run(self.appender.room())
+        while not self.real.append_from_thread(data):
+            self._run(self.real.room())
 
-    def flush(self) -> None:
-        """Wait until all that was appended so far is durable."""
-        self._runner.run(self.appender.flush())
-
-    def close(self) -> None:
-        """Flush, and take no more."""
-        self._runner.run(self.appender.close())
+    flush = mirror(Appender.flush)
+    close = mirror(Appender.close)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._runner.run(self.appender.__aexit__(kind, error, trace))
+    __exit__ = mirror(Appender.__aexit__)
 
 
-class BlockingDelivery:
+class BlockingDelivery(Blocking[Delivery]):
     """One event, to be answered once; see :class:`headrace.groups.consumer.Delivery`."""
 
-    __slots__ = ("_runner", "delivery")
-
-    def __init__(self, runner: Runner, delivery: Delivery) -> None:
-        self._runner = runner
-        self.delivery = delivery
-
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.delivery, name)
+        return getattr(self.real, name)
 
-    def ack(self) -> None:
-        """The event is done with; returns once that is stored."""
-        self._runner.run(self.delivery.ack())
+    ack = mirror(Delivery.ack)
+    nack = mirror(Delivery.nack)
+    reject = mirror(Delivery.reject)
+    extend = mirror(Delivery.extend)
 
     def ack_soon(self) -> None:
         """The event is done with; stored with the next commit."""
-
-        async def soon() -> None:
-            self.delivery.ack_soon()
-
-        self._runner.run(soon())
-
-    def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
-        """Deliver it again, before the next of its key."""
-        self._runner.run(self.delivery.nack(delay_ms, reason))
-
-    def reject(self, reason: str = "") -> None:
-        """It can never be processed: make it a dead letter at once."""
-        self._runner.run(self.delivery.reject(reason))
-
-    def extend(self) -> None:
-        """Still at work: the ack timeout begins anew."""
-        self._runner.run(self.delivery.extend())
+        self._run(_call(self.real.ack_soon))
 
     @contextmanager
     def transaction(self) -> Iterator[AckTransaction]:
         """Output that commits together with the ack when the block ends."""
-        with _blocking(self._runner, self.delivery.transaction()) as transaction:
+        with _blocking(self.runner, self.real.transaction()) as transaction:
             yield transaction
 
 
-class BlockingBatch:
+class BlockingBatch(Blocking[Batch]):
     """Events of a unit as an Arrow record batch, answered as a whole."""
 
-    __slots__ = ("_runner", "batch")
-
-    def __init__(self, runner: Runner, batch: Batch) -> None:
-        self._runner = runner
-        self.batch = batch
-
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.batch, name)
+        return getattr(self.real, name)
 
-    @property
-    def data(self) -> pa.RecordBatch:
-        """The events."""
-        return self.batch.data
-
-    def ack(self) -> None:
-        """All of them are done with; returns once that is stored."""
-        self._runner.run(self.batch.ack())
-
-    def nack(self) -> None:
-        """Deliver them again."""
-        self._runner.run(self.batch.nack())
+    ack = mirror(Batch.ack)
+    nack = mirror(Batch.nack)
 
     @contextmanager
     def transaction(self) -> Iterator[AckTransaction]:
         """Output that commits together with the ack when the block ends."""
-        with _blocking(self._runner, self.batch.transaction()) as transaction:
+        with _blocking(self.runner, self.real.transaction()) as transaction:
             yield transaction
 
 
@@ -158,58 +124,48 @@ def _blocking(runner: Runner, transaction: AckTransaction) -> Iterator[AckTransa
     runner.run(transaction.__aexit__(None, None, None))
 
 
-class BlockingSession:
-    """A session without ``await``; made by ``hr.session(…)`` of :mod:`headrace.sync`."""
+C = TypeVar("C", Session, Member)
 
-    def __init__(self, runner: Runner, session: Session) -> None:
-        self._runner = runner
-        self.session = session
+
+class BlockingConsumer(Blocking[C]):
+    """What blocking sessions and members have in common: to be entered, and their events."""
 
     def __enter__(self) -> Self:
-        self._runner.run(self.session.__aenter__())
+        self._run(self.real.__aenter__())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._runner.run(self.session.close())
+    def __exit__(self, *_: object) -> None:
+        self._run(self.real.close())
+
+    def __iter__(self) -> Iterator[BlockingDelivery]:
+        for delivery in _iterate(self.runner, lambda: aiter(self.real)):
+            yield BlockingDelivery(self.runner, delivery)
+
+    def batches(self) -> Iterator[BlockingBatch]:
+        """Arrow record batches instead of single events."""
+        for batch in _iterate(self.runner, self.real.batches):
+            yield BlockingBatch(self.runner, batch)
+
+
+class BlockingSession(BlockingConsumer[Session]):
+    """A session without ``await``; made by ``hr.session(…)`` of :mod:`headrace.sync`."""
+
+    subscribe = mirror(Session.subscribe)
+    unsubscribe = mirror(Session.unsubscribe)
+    flush = mirror(Session.flush)
 
     @property
     def name(self) -> str:
         """The session's name."""
-        return self.session.name
+        return self.real.name
 
     @property
     def subscriptions(self) -> tuple[str, ...]:
         """What this session is subscribed to, as it was written."""
-        return self.session.subscriptions
-
-    def subscribe(self, text: str, *, start: Start = "now") -> None:
-        """Subscribe to ``$share/GROUP/FILTER``, or to a filter of one's own."""
-        self._runner.run(self.session.subscribe(text, start=start))
-
-    def unsubscribe(self, text: str) -> None:
-        """Cancel a subscription; what is in flight is finished first."""
-        self._runner.run(self.session.unsubscribe(text))
-
-    def __iter__(self) -> Iterator[BlockingDelivery]:
-        for delivery in _iterate(self._runner, lambda: aiter(self.session)):
-            yield BlockingDelivery(self._runner, delivery)
-
-    def batches(self) -> Iterator[BlockingBatch]:
-        """Arrow record batches instead of single events."""
-        for batch in _iterate(self._runner, self.session.batches):
-            yield BlockingBatch(self._runner, batch)
-
-    def flush(self) -> None:
-        """Wait until everything that was acked is stored."""
-        self._runner.run(self.session.flush())
+        return self.real.subscriptions
 
 
-class BlockingMember:
+class BlockingMember(BlockingConsumer[Member]):
     """A member without ``await``; made by ``hr.join(…)`` of :mod:`headrace.sync`::
 
     with hr.join("orders", "billing", "m1") as member:
@@ -218,98 +174,41 @@ class BlockingMember:
             delivery.ack()
     """
 
-    def __init__(self, runner: Runner, make: Callable[[], Member]) -> None:
-        self._runner = runner
-        self._make = make
-        self._member: Member | None = None
+    consume = mirror(Member.consume)
+    flush = mirror(Member.flush)
 
     @property
-    def member(self) -> Member:
-        """The member on the other thread's loop."""
-        if self._member is None:
-            raise InvalidInputError("the member has not joined yet; use `with hr.join(…)`")
-        return self._member
-
-    def __enter__(self) -> Self:
-        async def join() -> Member:
-            return await self._make().__aenter__()
-
-        self._member = self._runner.run(join())
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._runner.run(self.member.close())
-
-    @property
-    def status(self) -> MemberStatus:
+    def status(self) -> InstanceStatus:
         """Whether it is active, stands by or waits, and for what."""
-
-        async def look() -> MemberStatus:
-            return self.member.status
-
-        return self._runner.run(look())
-
-    def __iter__(self) -> Iterator[BlockingDelivery]:
-        for delivery in _iterate(self._runner, lambda: aiter(self.member)):
-            yield BlockingDelivery(self._runner, delivery)
-
-    def batches(self) -> Iterator[BlockingBatch]:
-        """Arrow record batches instead of single events."""
-        for batch in _iterate(self._runner, self.member.batches):
-            yield BlockingBatch(self._runner, batch)
-
-    def consume(self, handler: Callable[[Delivery], object], *, concurrency: int = 1) -> None:
-        """Call ``handler(delivery)`` for every event, on threads, until it is closed."""
-        self._runner.run(self.member.consume(handler, concurrency=concurrency))
-
-    def flush(self) -> None:
-        """Wait until everything that was acked is stored."""
-        self._runner.run(self.member.flush())
+        return self._run(_call(lambda: self.real.status))
 
 
-def _mirror(
-    method: Callable[Concatenate[Groups, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[BlockingGroups, P], T]:
-    def call(self: BlockingGroups, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.runner.run(method(self.groups, *args, **kwargs))
-
-    functools.update_wrapper(call, method)
-    return call
-
-
-class BlockingGroups:
+class BlockingGroups(Blocking[Groups]):
     """Static and elastic groups without ``await``; ``hr.groups`` of :mod:`headrace.sync`."""
 
-    def __init__(self, runner: Runner, groups: Groups) -> None:
-        self.runner = runner
-        self.groups = groups
+    create_static = mirror(Groups.create_static)
+    create_elastic = mirror(Groups.create_elastic)
+    get = mirror(Groups.get)
+    list = mirror(Groups.list)
+    delete = mirror(Groups.delete)
+    add_members = mirror(Groups.add_members)
+    drop_members = mirror(Groups.drop_members)
+    set_mappings = mirror(Groups.set_mappings)
+    delete_mappings = mirror(Groups.delete_mappings)
+    active = mirror(Groups.active)
+    partitions = mirror(Groups.partitions)
+    step_down = mirror(Groups.step_down)
+    explain = mirror(Groups.explain)
+    lag = mirror(Groups.lag)
 
-    create_static = _mirror(Groups.create_static)
-    create_elastic = _mirror(Groups.create_elastic)
-    get = _mirror(Groups.get)
-    list = _mirror(Groups.list)
-    delete = _mirror(Groups.delete)
-    add_members = _mirror(Groups.add_members)
-    drop_members = _mirror(Groups.drop_members)
-    set_mappings = _mirror(Groups.set_mappings)
-    delete_mappings = _mirror(Groups.delete_mappings)
-    active = _mirror(Groups.active)
-    partitions = _mirror(Groups.partitions)
-    step_down = _mirror(Groups.step_down)
-    explain = _mirror(Groups.explain)
-    lag = _mirror(Groups.lag)
+
+async def _call(call: Callable[[], T]) -> T:
+    """Call a plain function on the loop."""
+    return call()
 
 
 def _iterate(runner: Runner, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
-    async def begin() -> AsyncIterator[T]:
-        return make()
-
-    source = runner.run(begin())
+    source = runner.run(_call(make))
     missing = object()
 
     async def following() -> T | object:

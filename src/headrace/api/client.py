@@ -12,12 +12,11 @@ Start here::
 from __future__ import annotations
 
 import asyncio
-import weakref
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from headrace.api.appender import Appender
@@ -25,6 +24,7 @@ from headrace.api.housekeeping import Housekeeper
 from headrace.api.reading import Reading
 from headrace.catalog.producers import Placed
 from headrace.catalog.streams import Fixed, Limits, Retention, Scaling, Stream, StreamConfig
+from headrace.errors import InvalidInputError
 from headrace.groups.consumer import ConsumerOptions
 from headrace.groups.deletion import delete_stream
 from headrace.groups.partitioned.groups import Groups
@@ -49,11 +49,13 @@ from headrace.log.position import Position
 from headrace.log.read import Place, Query
 from headrace.log.sweep import Swept
 from headrace.net import TLS, Secured
+from headrace.subjects.arguments import checked, checked_calls
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+@checked
 def open(
     url: str | Path = "./headrace-data",
     *,
@@ -75,10 +77,14 @@ def open(
     never commits or reads by itself, however quick the disk is; ``HEADRACE_LOOP_IO=0`` in the
     environment does the same.
     """
+    for name, place in (("url", url), ("store", store)):
+        if place == "":
+            raise InvalidInputError(f"{name} is empty; it has to be a folder or an address")
     opener = partial(open_log, url, store, store_options=store_options, create=create)
     return Headrace(opener, housekeeping=housekeeping, shared=shared, tls=tls, loop_io=loop_io)
 
 
+@checked_calls("publish", "append", "in_thread")
 class Headrace:
     """An open log; made by :func:`headrace.open`."""
 
@@ -94,7 +100,6 @@ class Headrace:
         self._opener = opener
         self._tls = tls
         self._housekeeping = housekeeping
-        self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
         self.host = Host(loop_io=loop_io)
         """What this program gives its parts: clock, timers, tasks, threads, writes, news."""
         self.groups = Groups(self.host)
@@ -111,26 +116,20 @@ class Headrace:
             self._housekeeper = Housekeeper(self.host)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Finish what was published, leave groups, and release everything.
+        """Take no more, finish what was published, end reads, leave groups, and release everything.
 
         In a forked child this does nothing: all of it is the parent's.
         """
-        if self.host.is_forked:
-            return
-        try:
-            await self.host.close()
-        finally:
-            for reading in list(self._readings):
-                reading.wake()
+        await self.host.close()
+
+    def __del__(self) -> None:
+        if self.host.is_open:
+            self.host.drop()
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=1)
 
     @property
     def log(self) -> Log:
@@ -210,6 +209,7 @@ class Headrace:
         Events that are published at the same time share a commit.  With ``producer`` and
         ``sequence`` a repeat returns the first one's position and writes nothing.
         """
+        self.host.check()
         event = check_event(
             Event(
                 subject=subject,
@@ -246,6 +246,7 @@ class Headrace:
         With ``expected_heads`` ({segment: offset}) it raises
         :class:`~headrace.errors.HeadMoved` if somebody else appended there first.
         """
+        self.host.check()
         write = self.log.write_of(producer=producer, sequence=sequence)
         write.add(stream, await self.host.writes.checked(data), expected=expected_heads)
         return (await self.host.commit(write)).placed
@@ -306,7 +307,7 @@ class Headrace:
             limit=limit,
         )
         reading = Reading(self, stream, query, on_damaged)
-        self._readings.add(reading)
+        self.host.serve(Stage.READS, reading)
         return reading
 
     def tail(self, stream: str, *, start: Place = "latest", subject: str | None = None) -> Reading:
@@ -333,9 +334,12 @@ class Headrace:
         One with a name is kept for ``expiry_ms`` while nobody runs it, unless it is not
         ``persistent``; opening it again takes it over.
         """
-        return self._shared.session(
+        session = self._shared.session(
             name, persistent=persistent, expiry_ms=expiry_ms, options=options
         )
+        session.client = self  # is in use as long as the session is
+        self.host.serve(Stage.MEMBERS, session)
+        return session
 
     async def sessions(self) -> tuple[SessionInfo, ...]:
         """Every session: its subscriptions, who runs it, and until when it is kept."""
@@ -356,7 +360,7 @@ class Headrace:
 
     # -- consuming ----------------------------------------------------------------------
 
-    def join(self, stream: str, group: str, member: str, **options: Any) -> Member:
+    def join(self, /, stream: str, group: str, member: str, **options: Any) -> Member:
         """Consume from a static or elastic group as one of its members::
 
             async with hr.join("orders", "billing", member="m1") as member:
@@ -374,6 +378,7 @@ class Headrace:
         ``prefetch_bytes``, ``durable_acks``, ``ack_delay_ms``, ``batch_events_max``.
         """
         joined = Member(self.host, stream, group, member, **options)
+        joined.client = self  # is in use as long as the member is
         self.host.serve(Stage.MEMBERS, joined)
         return joined
 
@@ -426,6 +431,7 @@ class Headrace:
 
     async def in_thread(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking function on one of this log's threads."""
+        self.host.check()
         return await self.host.in_thread(fn, *args, **kwargs)
 
 
@@ -440,11 +446,7 @@ class Transaction(Output):
         await self._begin(self._client.in_thread)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
+            self._client.host.check()
             self.placed = (await self._client.host.commit(self._write)).placed

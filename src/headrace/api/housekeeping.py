@@ -1,8 +1,10 @@
 """Housekeeping: retention takes effect while programs run, without anybody calling ``trim``.
 
 Every open log looks now and then; a lease lets one of them do the work, so that many programs on
-one catalog do not trip over each other.  What a policy lets go is trimmed, and files whose time
-in the graveyard is over are removed.  A failure is logged and tried again at the next look.
+one catalog do not trip over each other.  What a policy lets go is trimmed, files whose time in the
+graveyard is over are removed, and the catalog gives free space back.  Where no pipeline runs, a
+segment of more than ``BATCHES_MANY`` batches is compacted, for they are read one by one.  A failure
+is logged and tried again at the next look.
 """
 
 from __future__ import annotations
@@ -10,15 +12,19 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from headrace.catalog.streams import Limits
+from headrace.catalog import batches
+from headrace.catalog.streams import Limits, Segment
 from headrace.errors import HeadraceError
+from headrace.groups.partitioned.runtime.filling import PIPELINE
 from headrace.host import Host, Stage
+from headrace.log import reserve
 
 if TYPE_CHECKING:
     from headrace.log.log import Log
 
 LEASE = "housekeeping"
 EVERY_S = 30.0
+BATCHES_MANY = 10_000
 
 _log = logging.getLogger(__name__)
 
@@ -30,23 +36,58 @@ class Housekeeper:
         self._host = host
         self._every_s = every_s
         self._owner = host.clock.local_name()
+        self._compacting = Compacting(host.log)
         self._tasks = host.tasks("housekeeping")
         self._tasks.spawn(self._run())
         host.serve(Stage.CHORES, self)
 
     async def close(self) -> None:
         """Start no further round."""
+        self._compacting.closing = True
         await self._tasks.close()
 
     async def _run(self) -> None:
         while True:
             await self._host.sleep(self._every_s)
             try:
-                await self._host.in_thread(
+                tidied = await self._host.in_thread(
                     tidy, self._host.log, self._owner, int(self._every_s * 2000)
                 )
+                if tidied:
+                    await self._host.in_thread(self._compacting.run)
             except HeadraceError as error:
                 _log.warning("housekeeping: %s", error)
+
+
+class Compacting:
+    """Compaction of streams of very many batches, for catalogs without a pipeline."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._fruitless: dict[int, int] = {}
+        """Heads of segments of which nothing could be compacted: until they have grown a lot."""
+        self.closing = False
+
+    def run(self) -> None:
+        """One round; ends early when the log is closed."""
+        log = self._log
+        if log.store is None or log.catalog.leases.get(PIPELINE) is not None:
+            return
+        for stream in log.streams():
+            due = [segment for segment in stream.segments if self._is_due(segment)]
+            if due and not self.closing:
+                fruitful = False
+                for _ in log.compactor(stream.name).steps():
+                    fruitful = True
+                    if self.closing:
+                        return
+                if not fruitful:
+                    self._fruitless.update({segment.id: segment.head for segment in due})
+
+    def _is_due(self, segment: Segment) -> bool:
+        if segment.head - max(segment.tail, self._fruitless.get(segment.id, 0)) <= BATCHES_MANY:
+            return False
+        return self._log.catalog.read(lambda tx: batches.has_many(tx, segment.id, BATCHES_MANY))
 
 
 def tidy(log: Log, owner: str, lease_ttl_ms: int) -> bool:
@@ -64,4 +105,6 @@ def tidy(log: Log, owner: str, lease_ttl_ms: int) -> bool:
         if stream.config.retention != Limits():
             log.trim(stream.name)
     log.empty_graveyard()
+    reserve.fill(log.catalog)
+    log.catalog.shrink()
     return True

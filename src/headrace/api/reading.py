@@ -1,13 +1,15 @@
 """A read under way, for programs with an event loop.
 
 Where ``host/loads.py`` allows it, the event loop itself reads blobs from the catalog, one load per
-turn, and another thread only joins them into batches.  Otherwise threads read, one load ahead:
-while the caller looks at a load, the next one is fetched.
+turn.  Otherwise threads read, one load ahead: while the caller looks at a load, the next one is
+fetched.
 """
 
 from __future__ import annotations
 
 import asyncio
+import warnings
+import weakref
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Self
@@ -15,7 +17,6 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from headrace.log.cursor import FileAhead, OnDamaged
-from headrace.log.pipeline import Pipeline
 from headrace.log.read import Query, Reader
 
 if TYPE_CHECKING:
@@ -38,11 +39,12 @@ class Reading:
         self._query = query
         self._on_damaged = on_damaged
         self._reader: Reader | None = None
-        self._pipeline: Pipeline | None = None
         self._next_load: asyncio.Future[Load] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
-        self._unsubscribe: Callable[[], None] | None = None
+        self._dropped: weakref.finalize[..., Reading] | None = None
+        """Ends what a read that follows costs, whether it is closed or only dropped."""
+        self._closed = False
         self._given: dict[int, int] = {}
         self._caught_up = False
         self._loads = client.host.loads
@@ -56,11 +58,14 @@ class Reading:
         return self
 
     async def __anext__(self) -> pa.RecordBatch:
-        self._client.host.check_fork()
+        self._client.host.check()
         if self._reader is None:
             await self._opened()
         assert self._reader is not None
         while True:
+            self._client.host.check()
+            if self._closed:
+                raise StopAsyncIteration
             batch = await self._next()
             if batch is None:
                 if self._reader.done:
@@ -86,9 +91,10 @@ class Reading:
         )
         self._given = reader.positions
         if self._query.follow:
-            self._unsubscribe = await self._client.in_thread(
-                self._client.host.on_news, reader.channel, self._news.set
-            )
+            host = self._client.host
+            unsubscribe = await host.in_thread(host.on_news, reader.channel, self._news.set)
+            self._dropped = weakref.finalize(self, _left, host.loop, unsubscribe, self._stream)
+            self._dropped.atexit = False
         self._reader = reader
 
     async def _next(self) -> pa.RecordBatch | None:
@@ -97,7 +103,6 @@ class Reading:
             load = await self._read_here()
             if load is not None:
                 return self._returned(load)
-            self._end_pipeline()
             self._fetch()
         assert self._next_load is not None
         # Shielded: a caller that stops waiting (a timeout) finds the load at its next try.
@@ -133,49 +138,38 @@ class Reading:
         # A read that follows and has caught up: only a few new events can be there.
         self._news.clear()
         with suppress(FileAhead):
-            return self._load_here()
+            assert self._reader is not None
+            return self._loads.read(partial(self._reader.next, brief=True)), self._reader.positions
         return None
-
-    def _load_here(self) -> Load:
-        reader = self._reader
-        assert reader is not None
-        query = self._query
-        if self._pipeline is None and query.limit is None and not query.follow:
-            self._pipeline = Pipeline(reader)
-        read = partial(reader.next, brief=True) if self._pipeline is None else self._pipeline.next
-        return self._loads.read(read), reader.positions
-
-    def _end_pipeline(self) -> None:
-        if self._pipeline is not None:
-            self._pipeline.close()
-            self._pipeline = None
 
     def _returned(self, load: Load) -> pa.RecordBatch | None:
         batch, self._given = load
         self._caught_up = batch is None and self._query.follow
         return batch
 
-    def wake(self) -> None:
-        """Look again; the client does this when it closes, so that nobody waits for ever."""
-        self._end_pipeline()
-        self._news.set()
-
     async def close(self) -> None:
         """Stop reading; also done at the end."""
         if self._client.host.is_forked:
             return
+        self._closed = True
+        self._news.set()  # nobody waits for more
         if self._opening is not None:
             await asyncio.wait([self._opening])
-        if self._unsubscribe is not None:
-            self._unsubscribe()
-            self._unsubscribe = None
+        if self._dropped is not None and (found := self._dropped.detach()) is not None:
+            found[2][1]()
         if self._next_load is not None:
             loading, self._next_load = self._next_load, None
             await asyncio.wait([loading])
-        self._end_pipeline()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _left(loop: asyncio.AbstractEventLoop, unsubscribe: Callable[[], None], stream: str) -> None:
+    """A read that follows was dropped, on whatever thread; this one may hold any lock."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(unsubscribe)
+    warnings.warn(f"a read that follows {stream!r} was never closed", ResourceWarning, stacklevel=1)

@@ -16,107 +16,102 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+import warnings
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
 from headrace.api import client
-from headrace.api.blocking import BlockingAppender, BlockingGroups, BlockingMember, BlockingSession
+from headrace.api.blocking import (
+    Blocking,
+    BlockingAppender,
+    BlockingGroups,
+    BlockingMember,
+    BlockingSession,
+    mirror,
+)
 from headrace.api.client import Transaction
 from headrace.api.reading import Reading
 from headrace.catalog.producers import Placed
-from headrace.groups.consumer import ConsumerOptions
 from headrace.groups.shared.admin import Groups
-from headrace.groups.shared.runtime.peer import SharedOptions
-from headrace.groups.shared.sessions import EXPIRY_MS
+from headrace.host.threads import run_on
 from headrace.log.events import Event, Events, Headers
 from headrace.log.position import Position
-from headrace.net import TLS
 
 P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 
-def open(
-    url: str | Path = "./headrace-data",
-    *,
-    store: str | Path | None = None,
-    store_options: Mapping[str, str] | None = None,
-    create: bool = True,
-    housekeeping: bool = True,
-    shared: SharedOptions | None = None,
-    loop_io: bool = True,
-    tls: TLS | None = None,
-) -> Headrace:
-    """Open a log for use with ``with``; takes what :func:`headrace.open` takes."""
-    return Headrace(
-        client.open(
-            url,
-            store=store,
-            store_options=store_options,
-            create=create,
-            housekeeping=housekeeping,
-            shared=shared,
-            loop_io=loop_io,
-            tls=tls,
-        )
-    )
-
-
-def _mirror(
-    method: Callable[Concatenate[client.Headrace, P], Coroutine[Any, Any, T]],
+def _making(
+    method: Callable[Concatenate[client.Headrace, P], R], wrap: Callable[[Headrace, R], T]
 ) -> Callable[Concatenate[Headrace, P], T]:
-    """The blocking form of an asynchronous method."""
+    """The blocking form of a method that makes something, such as a read or a session."""
 
     def call(self: Headrace, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.run(method(self.client, *args, **kwargs))
+        return wrap(self, method(self.client, *args, **kwargs))
 
     functools.update_wrapper(call, method)
     return call
 
 
-def _mirror_reading(
-    method: Callable[Concatenate[client.Headrace, P], Reading],
-) -> Callable[Concatenate[Headrace, P], Iterator[pa.RecordBatch]]:
-    """The blocking form of a method that reads."""
+def _iterate(hr: Headrace, reading: Reading) -> Iterator[pa.RecordBatch]:
+    """The batches of a reading, waited for one by one."""
 
-    def call(self: Headrace, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[pa.RecordBatch]:
-        return self.iterate(method(self.client, *args, **kwargs))
+    async def following() -> pa.RecordBatch | None:
+        return await anext(reading, None)
 
-    functools.update_wrapper(call, method)
-    return call
+    try:
+        while (batch := hr.run(following())) is not None:
+            yield batch
+    finally:
+        if hr.is_running:
+            hr.run(reading.close())
 
 
-class Headrace:
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until it is stopped; what runs on it then is cancelled and waited for."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
+
+
+class Headrace(Blocking[client.Headrace]):
     """An open log; made by :func:`headrace.sync.open`."""
 
     def __init__(self, asynchronous: client.Headrace) -> None:
-        self.client = asynchronous
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="headrace-loop", daemon=True)
+        self.client = self.real = asynchronous
+        self._thread: threading.Thread | None = None
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+    @property
+    def is_running(self) -> bool:
+        """Whether the loop's thread runs."""
+        return self._thread is not None and self._thread.is_alive()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the background loop and wait for it."""
-        if not self._thread.is_alive():
+        if not self.is_running:
             work.close()
             raise self.client.host.not_open()
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return run_on(self.loop, work)
+
+    _run = run
 
     def __enter__(self) -> Self:
+        self.loop = asyncio.new_event_loop()
+        # The thread does not know this object, so that it can be dropped.
+        name = "headrace-loop"
+        self._thread = threading.Thread(target=_serve, args=(self.loop,), name=name, daemon=True)
         self._thread.start()
         try:
             self.run(self.client.__aenter__())
@@ -125,12 +120,7 @@ class Headrace:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.client.host.is_forked:
             return  # the loop shares its sockets with the parent's
         try:
@@ -140,22 +130,29 @@ class Headrace:
 
     def _stop(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
+        if self._thread is not None:
+            self._thread.join()
 
-    create_stream = _mirror(client.Headrace.create_stream)
-    configure_stream = _mirror(client.Headrace.configure_stream)
-    streams = _mirror(client.Headrace.streams)
-    stream = _mirror(client.Headrace.stream)
-    delete_stream = _mirror(client.Headrace.delete_stream)
-    split = _mirror(client.Headrace.split)
-    merge = _mirror(client.Headrace.merge)
-    retile = _mirror(client.Headrace.retile)
-    autoscale = _mirror(client.Headrace.autoscale)
-    trim = _mirror(client.Headrace.trim)
-    compact = _mirror(client.Headrace.compact)
-    set_compaction = _mirror(client.Headrace.set_compaction)
-    sweep = _mirror(client.Headrace.sweep)
+    def __del__(self) -> None:
+        host = self.client.host
+        if not (self.is_running and host.is_open):
+            return
+        host.drop(self.loop.stop)
+        warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=1)
+
+    create_stream = mirror(client.Headrace.create_stream)
+    configure_stream = mirror(client.Headrace.configure_stream)
+    streams = mirror(client.Headrace.streams)
+    stream = mirror(client.Headrace.stream)
+    delete_stream = mirror(client.Headrace.delete_stream)
+    split = mirror(client.Headrace.split)
+    merge = mirror(client.Headrace.merge)
+    retile = mirror(client.Headrace.retile)
+    autoscale = mirror(client.Headrace.autoscale)
+    trim = mirror(client.Headrace.trim)
+    compact = mirror(client.Headrace.compact)
+    set_compaction = mirror(client.Headrace.set_compaction)
+    sweep = mirror(client.Headrace.sweep)
 
     # These two only wait for a commit, so they commit on the caller's thread; not while events of
     # an appender are unstored, which they would overtake.
@@ -173,6 +170,7 @@ class Headrace:
         sequence: int | None = None,
     ) -> Position:
         """Publish one event to the stream that captures its subject; durable when this returns."""
+        self.client.host.check_thread()
         details: Any = {"key": key, "headers": headers, "timestamp": timestamp, "epoch": epoch}
         once: Any = {"producer": producer, "sequence": sequence}
         if self.client.host.writes.busy:
@@ -190,6 +188,7 @@ class Headrace:
         expected_heads: Mapping[int, int] | None = None,
     ) -> tuple[Placed, ...]:
         """Append an event, an iterable of them or an Arrow table; all or nothing."""
+        self.client.host.check_thread()
         once: Any = {"producer": producer, "sequence": sequence, "expected_heads": expected_heads}
         if self.client.host.writes.busy:
             return self.run(self.client.append(stream, data, **once))
@@ -209,48 +208,17 @@ class Headrace:
         """
         return BlockingAppender(self, self.client.appender(stream))
 
-    read = _mirror_reading(client.Headrace.read)
-    tail = _mirror_reading(client.Headrace.tail)
-
-    def iterate(self, reading: Reading) -> Iterator[pa.RecordBatch]:
-        """The batches of a reading, waited for one by one."""
-
-        async def following() -> pa.RecordBatch | None:
-            return await anext(reading, None)
-
-        try:
-            while (batch := self.run(following())) is not None:
-                yield batch
-        finally:
-            if self._thread.is_alive():
-                self.run(reading.close())
-
-    def session(
-        self,
-        name: str | None = None,
-        *,
-        persistent: bool | None = None,
-        expiry_ms: int = EXPIRY_MS,
-        options: ConsumerOptions | None = None,
-    ) -> BlockingSession:
-        session = self.client.session(
-            name, persistent=persistent, expiry_ms=expiry_ms, options=options
-        )
-        return BlockingSession(self, session)
-
-    session.__doc__ = client.Headrace.session.__doc__
-    sessions = _mirror(client.Headrace.sessions)
-    remove_session = _mirror(client.Headrace.remove_session)
+    read = _making(client.Headrace.read, _iterate)
+    tail = _making(client.Headrace.tail, _iterate)
+    session = _making(client.Headrace.session, BlockingSession)
+    join = _making(client.Headrace.join, BlockingMember)
+    sessions = mirror(client.Headrace.sessions)
+    remove_session = mirror(client.Headrace.remove_session)
 
     @property
     def groups(self) -> BlockingGroups:
         """Static and elastic groups: create, change, look at and delete them."""
         return BlockingGroups(self, self.client.groups)
-
-    def join(self, stream: str, group: str, member: str, **options: Any) -> BlockingMember:
-        return BlockingMember(self, lambda: self.client.join(stream, group, member, **options))
-
-    join.__doc__ = client.Headrace.join.__doc__
 
     @property
     def shared_groups(self) -> Groups:
@@ -265,3 +233,15 @@ class Headrace:
         transaction = self.client.transaction(producer=producer, sequence=sequence)
         yield transaction
         self.run(transaction.__aexit__(None, None, None))
+
+
+def _opening(make: Callable[P, client.Headrace]) -> Callable[P, Headrace]:
+    def call(*args: P.args, **kwargs: P.kwargs) -> Headrace:
+        return Headrace(make(*args, **kwargs))
+
+    functools.update_wrapper(call, make)
+    call.__doc__ = "Open a log for use with ``with``; takes what :func:`headrace.open` takes."
+    return call
+
+
+open = _opening(client.open)

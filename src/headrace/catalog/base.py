@@ -10,19 +10,20 @@ runs, so that no two writes that share a name interleave and none deadlock.
 from __future__ import annotations
 
 import asyncio
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from headrace.catalog import forks
+from headrace.catalog.bell import Bell
 from headrace.catalog.claims import Claims
 from headrace.catalog.committer import Committer, Done, Operation
 from headrace.catalog.entries import Entries
 from headrace.catalog.frequent import Frequent
 from headrace.catalog.leases import Leases
+from headrace.catalog.notifier import Notifier
 from headrace.catalog.transaction import FREQUENT, CatalogClock, Tx
-from headrace.catalog.wake import Notifier
 
 T = TypeVar("T")
 
@@ -50,6 +51,7 @@ class Catalog(ABC):
         self._frequent = Frequent(self._tell)
         self._clock = CatalogClock()
         self._committer: Committer
+        self._closed = False
 
     @abstractmethod
     def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False) -> T:
@@ -105,16 +107,10 @@ class Catalog(ABC):
     @contextmanager
     def waiting(self, *channels: str) -> Iterator[Callable[[float | None], bool]]:
         """For threads: yields ``wait(timeout_s)``, true if notified since the last call."""
-        event = threading.Event()
-        unsubscribe = [self.subscribe(channel, event.set) for channel in channels]
-
-        def wait(timeout_s: float | None) -> bool:
-            heard = event.wait(timeout_s)
-            event.clear()
-            return heard
-
+        bell = Bell()
+        unsubscribe = [self.subscribe(channel, bell.ring) for channel in channels]
         try:
-            yield wait
+            yield bell.wait
         finally:
             for stop in unsubscribe:
                 stop()
@@ -135,12 +131,29 @@ class Catalog(ABC):
     def _tell(self, channels: set[str]) -> None:
         """Wake whoever waits on ``FREQUENT`` channels, in any process, without a commit."""
 
-    @abstractmethod
+    def shrink(self) -> bool:
+        """Give the space of what was deleted back to the system; whether there was much."""
+        return False
+
     def close(self) -> None:
         """Finish queued writes and release everything."""
+        if self._closed:
+            return
+        self._committer.close()
+        self._frequent.close()
+        self._closed = True
+        self._release()
+        # Those who wait look again, and learn that the catalog is closed.
+        self.notifier.everybody()
+        forks.unwatch(self)
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Close connections and sockets; there are no more writes."""
 
     def forked(self) -> None:
         """In a forked child: refuse every call; ``close`` does nothing there."""
+        self._closed = True
         self.notifier.forked()
         if hasattr(self, "_committer"):
             self._committer.forked()

@@ -242,6 +242,16 @@ def first_ending_after(tx: Tx, segment_id: int, offset: int) -> Place | None:
     return None if row is None else Place(*row)
 
 
+def has_many(tx: Tx, segment_id: int, count: int) -> bool:
+    """Whether a segment has more than ``count`` batches; looks no further."""
+    row = tx.row(
+        "SELECT start_offset FROM batches WHERE segment_id = ? ORDER BY start_offset "
+        "LIMIT 1 OFFSET ?",
+        (segment_id, count),
+    )
+    return row is not None
+
+
 class FilePlace(msgspec.Struct, frozen=True):
     """Where a batch that is a file stands, and what is in it."""
 
@@ -290,9 +300,11 @@ def offset_at_bytes(tx: Tx, segment: streams.Segment, size_bytes: int) -> int:
 TRIM_BATCHES_MAX = 1000
 
 
-def trim(tx: Tx, stream_id: int, segment_id: int, before: int) -> bool:
+def trim(
+    tx: Tx, stream_id: int, segment_id: int, before: int, most: int = TRIM_BATCHES_MAX
+) -> bool:
     """Remove whole batches below offset ``before``, some at a time; true while there are more."""
-    due = [place for place in places(tx, segment_id, -1, TRIM_BATCHES_MAX) if place.end <= before]
+    due = [place for place in places(tx, segment_id, -1, most) if place.end <= before]
     if not due:
         return False
     last = due[-1]
@@ -309,7 +321,7 @@ def trim(tx: Tx, stream_id: int, segment_id: int, before: int) -> bool:
         (last.end, last.total_bytes, markers.trim(tx, segment_id, last.end), segment_id),
     )
     tx.notify(streams.channel(stream_id))
-    return len(due) == TRIM_BATCHES_MAX
+    return len(due) == most
 
 
 # --- compaction ----------------------------------------------------------------------------

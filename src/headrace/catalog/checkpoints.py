@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.catalog import forks
+from headrace.catalog.bell import Bell
+from headrace.catalog.forks import section
 
 CHECKPOINT_FRAMES = 2000
 CHECKPOINT_REST = 150
@@ -42,8 +43,8 @@ class Checkpointer:
         self._connect = connect
         self._wal = f"{path}-wal"
         self._file = descriptor
-        self._wanted = threading.Event()
-        self._copied = threading.Event()
+        self._wanted = Bell()
+        self._copied = False
         self._idle = True
         self._closing = False
         self._commits = 0
@@ -54,19 +55,19 @@ class Checkpointer:
     @property
     def at_rest(self) -> bool:
         """Whether the next commit has no checkpoint to complete."""
-        return not self._copied.is_set()
+        return not self._copied
 
     def after_commit(self, finish: Callable[[], None]) -> None:
         """Count a commit; calls `finish` to complete a checkpoint that the thread has made."""
-        if self._copied.is_set():
-            self._copied.clear()
+        if self._copied:
+            # Before it is finished: an exception in there must not end all checkpoints.
+            self._copied, self._idle = False, True
             finish()
-            self._idle = True
             return
         self._commits += 1
         if self._idle and (self._commits >= self._commits_wanted or self._log_is_large()):
             self._idle = False
-            self._wanted.set()
+            self._wanted.ring()
 
     def _log_is_large(self) -> bool:
         if self._commits % 16:
@@ -77,23 +78,22 @@ class Checkpointer:
             return False
 
     def _run(self) -> None:
-        with forks.section:
+        with section.lock:
             connection = self._connect(self._path)
         try:
             while True:
                 self._wanted.wait()
-                self._wanted.clear()
                 if self._closing:
                     return
                 commits, self._commits = self._commits, 0
-                with forks.section:
+                with section.lock:
                     frames = self._copy(connection)
                 if frames > 0:
                     wanted = commits * CHECKPOINT_FRAMES // frames
                     self._commits_wanted = max(1, min(wanted, CHECKPOINT_FRAMES))
-                self._copied.set()
+                self._copied = True
         finally:
-            with forks.section:
+            with section.lock:
                 connection.close()
 
     def _copy(self, connection: sqlite3.Connection) -> int:
@@ -111,5 +111,5 @@ class Checkpointer:
 
     def close(self) -> None:
         self._closing = True
-        self._wanted.set()
+        self._wanted.ring()
         self._thread.join()

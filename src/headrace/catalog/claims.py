@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.catalog.keys import check_key
-from headrace.catalog.transaction import Tx
+from headrace.catalog.transaction import Tx, in_parts
 from headrace.errors import Fenced
 
 if TYPE_CHECKING:
@@ -61,9 +61,7 @@ def owned_by(tx: Tx, group: str, owner: str) -> list[Claim]:
 
 def take(tx: Tx, group: str, unit: str, owner: str) -> Claim:
     """Make ``owner`` the owner under a new token, fencing whoever was before."""
-    check_key(group, "a group's name")
-    check_key(unit, "a unit's name")
-    check_key(owner, "an owner's name")
+    _check(group, unit, owner)
     row = tx.row(
         "INSERT INTO claims (group_name, unit, owner, token) VALUES (?, ?, ?, 1) "
         "ON CONFLICT (group_name, unit) DO UPDATE SET owner = excluded.owner, "
@@ -81,9 +79,7 @@ def grant(tx: Tx, group: str, unit: str, owner: str, token: int) -> Claim:
     Raises :class:`Fenced` unless the token is higher than the stored one, or the same claim is
     made again.
     """
-    check_key(group, "a group's name")
-    check_key(unit, "a unit's name")
-    check_key(owner, "an owner's name")
+    _check(group, unit, owner)
     row = tx.row(
         "INSERT INTO claims (group_name, unit, owner, token) VALUES (?, ?, ?, ?) "
         "ON CONFLICT (group_name, unit) DO UPDATE SET owner = excluded.owner, "
@@ -124,17 +120,31 @@ def fence(tx: Tx, group: str, units: Iterable[str] | None = None) -> None:
     tx.notify(channel(group))
 
 
+def forget(tx: Tx, group: str) -> None:
+    """Delete the claims of a group whose name nobody will ever use again."""
+    tx.execute("DELETE FROM claims WHERE group_name = ?", (group,))
+    tx.notify(channel(group))
+
+
 def lost(tx: Tx, held: Iterable[tuple[str, str, int]]) -> list[Fenced]:
     """Check the (group, unit, token) that an owner believes to hold; an error for each lost one."""
-    found: dict[str, dict[str, Claim]] = {}
+    believed = list(held)
+    found: dict[tuple[str, str], tuple[str | None, int]] = {}
+    for part, marks in in_parts(list(dict.fromkeys(group for group, _, _ in believed))):
+        query = f"SELECT group_name, unit, owner, token FROM claims WHERE group_name IN ({marks})"
+        found |= {(row[0], row[1]): (row[2], row[3]) for row in tx.rows(query, part)}
     gone = []
-    for group, unit, token in held:
-        if group not in found:
-            found[group] = {claim.unit: claim for claim in of_group(tx, group)}
-        claim = found[group].get(unit)
-        if claim is None or claim.token != token or claim.owner is None:
-            gone.append(Fenced(group, unit, token, 0 if claim is None else claim.token))
+    for group, unit, token in believed:
+        owner, current = found.get((group, unit), (None, 0))
+        if owner is None or current != token:
+            gone.append(Fenced(group, unit, token, current))
     return gone
+
+
+def _check(group: str, unit: str, owner: str) -> None:
+    check_key(group, "a group's name")
+    check_key(unit, "a unit's name")
+    check_key(owner, "an owner's name")
 
 
 class Claims:

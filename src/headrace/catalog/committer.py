@@ -9,22 +9,26 @@ A caller that blocks anyway (``run``) commits on its own thread if the committer
 spares two thread switches.  So does an event loop with something small (``attempt``), if nobody
 else wants to write: a thread switch takes longer than such a commit.  ``_turn`` is the lock that
 whoever commits holds.
+
+On the main thread a signal's handler may raise between any two steps.  So what is taken here is
+given back by a single call into C, first thing in a ``finally``, and is safe to give back twice.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
+from headrace.catalog.bell import Bell
 from headrace.catalog.frequent import Frequent
 from headrace.catalog.transaction import Tx
-from headrace.errors import CatalogClosedError, ForkedError
+from headrace.errors import CatalogClosedError, CatalogError, ForkedError
 
 GROUP_MAX = 512
 
@@ -54,14 +58,23 @@ class Operation:
 class WriteDriver(ABC):
     """What the committer needs of a database; calls come from one thread at a time."""
 
-    @abstractmethod
-    def gate(self) -> AbstractContextManager[None]:
-        """Wait for this process's turn to write (fair between processes)."""
+    direct: bool
+    """Whether a caller may commit on its own thread, where a signal may interrupt it."""
+
+    leave: Callable[[], object]
+    """Leave the gate; a single call into C, for who is not inside too."""
 
     @abstractmethod
-    def try_gate(self) -> bool:
-        """Enter the gate for one commit, if that needs no waiting and no checkpoint is due after
-        it; always false for a server, which an event loop must not wait for."""
+    def enter(self, *, wait: bool) -> bool:
+        """Wait for this process's turn to write (fair between processes).
+
+        Without ``wait`` only if nobody has to be waited for and no checkpoint is due; always false
+        for a server, which an event loop must not wait for.
+        """
+
+    @abstractmethod
+    def section(self) -> AbstractContextManager[object]:
+        """What is held while the database is used."""
 
     @abstractmethod
     def begin(self, locks: Iterable[str], sync: bool) -> Tx: ...
@@ -83,8 +96,7 @@ class WriteDriver(ABC):
     def committed(self, channels: set[str]) -> None:
         """Notify the waiters; called after the gate was left."""
 
-    @abstractmethod
-    def chores(self) -> None:
+    def chores(self) -> None:  # noqa: B027 (most need none)
         """Maintenance between two groups, after all callers were answered."""
 
     @abstractmethod
@@ -99,10 +111,8 @@ def nobody(result: object, error: BaseException | None) -> None:
     del result, error
 
 
-def _result_of(operation: Operation) -> object:
-    if operation.error is not None:
-        raise operation.error
-    return operation.result
+def _given_up(_: Tx) -> None:
+    raise CatalogClosedError("whoever waited for this write was interrupted")
 
 
 class Committer:
@@ -113,9 +123,10 @@ class Committer:
         self._open_driver = driver
         self._frequent = frequent
         self._driver: WriteDriver
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()
         self._closed = False
         self._forked = False
+        self._stopping = False
         self._queued = 0
         """Operations queued and not committed; ``attempt`` must not overtake them."""
         self._lock = threading.Lock()
@@ -126,7 +137,11 @@ class Committer:
         """Whether every write is committed on its caller's thread (driven tests)."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
-        error = self._ready.get()
+        try:
+            error = self._ready.get()
+        except BaseException:
+            self._queue.put(None)
+            raise
         if error is not None:
             self._closed = True
             raise error
@@ -144,52 +159,53 @@ class Committer:
 
     def run(self, fn: Callable[[Tx], T], locks: tuple[str, ...], sync: bool) -> T:
         """Commit a write and return its result, on this thread if nobody else is committing."""
-        if self._turn.acquire(blocking=False):
+        if self._turn._is_owned():  # type: ignore[attr-defined]
+            raise CatalogError("a write within a write would wait for itself; put them in one")
+        operation = Operation(fn, locks, sync, nobody)
+        # Alone: an interrupt that hits this thread must not fail the writes of others.
+        if not self._try([operation], wait=self.inline or self._driver.direct):
+            over = Bell()
+            operation.done = lambda *_: over.ring()
+            self.submit(operation)
             try:
-                if not self._queued and not self._closed:
-                    operation = Operation(fn, locks, sync, nobody)
-                    # Alone: an interrupt that hits this thread must not fail the writes of others.
-                    self._process([operation], gather=False)
-                    return cast(T, _result_of(operation))
-            finally:
-                self._turn.release()
-        future: Future[T] = Future()
-
-        def done(result: T, error: BaseException | None) -> None:
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
-        self.submit(Operation(fn, locks, sync, done))
-        return future.result()
+                over.wait()
+            except BaseException:
+                operation.fn = _given_up
+                raise
+        if operation.error is not None:
+            raise operation.error
+        return cast(T, operation.result)
 
     def attempt(self, operations: list[Operation]) -> bool:
         """Commit on this thread if no lock has to be waited for; false: nothing was done."""
-        if not self._turn.acquire(blocking=False):
-            return False
+        return self._try(operations, wait=self.inline)
+
+    def _try(self, operations: list[Operation], *, wait: bool) -> bool:
+        turn = self._turn
+        if turn._is_owned():  # type: ignore[attr-defined]
+            return False  # within a transaction, or what follows one
         try:
-            if self._closed or self._queued:
+            if not turn.acquire(blocking=False) or self._queued or self._closed:
                 return False
-            if not self.inline and not self._driver.try_gate():
-                return False
-            self._process(operations, gather=False)
-            return True
+            return self._process(operations, wait=wait)
         finally:
-            self._turn.release()
+            try:
+                turn.release()
+            except RuntimeError:
+                pass  # it was somebody else's
 
     def close(self) -> None:
         """Finish what is queued, then stop."""
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._queue.put(None)
-        self._thread.join()
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
+        if not self._forked:
+            self._thread.join()
 
     def forked(self) -> None:
         """In a forked child: take nothing; what is queued is the parent's."""
-        self._turn, self._lock = threading.Lock(), threading.Lock()
+        self._turn, self._lock = threading.RLock(), threading.Lock()
         self._closed = self._forked = True
 
     def _run(self) -> None:
@@ -199,40 +215,45 @@ class Committer:
             self._ready.put(error)
             return
         self._ready.put(None)
-        running = True
-        while running:
+        while not self._stopping:
             first = self._queue.get()
             with self._turn:
-                running = first is not None and self._process_queued([first])
+                if first is None:
+                    break
+                self._process_queued([first])
         with self._turn:
             self._driver.close()
 
-    def _process_queued(self, group: list[Operation]) -> bool:
+    def _process_queued(self, group: list[Operation]) -> None:
         try:
-            return self._process(group, gather=True)
+            self._process(group, gather=True)
         finally:
             with self._lock:
                 self._queued -= len(group)
 
-    def _process(self, group: list[Operation], *, gather: bool) -> bool:
-        """Commit a group, with ``gather`` all that is queued too; false when it is time to stop."""
+    def _process(self, group: list[Operation], *, gather: bool = False, wait: bool = True) -> bool:
+        """Commit a group, with ``gather`` all that is queued too; false if that had to wait."""
         driver = self._driver
-        running = True
+        channels: set[str] = set()
         try:
-            with driver.gate():
-                if gather:
-                    running = self._gather(group)
-                channels = self._commit(driver, group)
+            try:
+                if not driver.enter(wait=wait):
+                    return False
+                with driver.section():
+                    if gather:
+                        self._gather(group)
+                    channels = self._commit(driver, group)
+            finally:
+                driver.leave()
         except BaseException as error:
             failure = driver.translate(error)
             for operation in group:
                 operation.error = operation.error or failure
-            channels = set()
         driver.committed(channels)
         for operation in group:
             self._answer(operation)
         driver.chores()
-        return running
+        return True
 
     @staticmethod
     def _answer(operation: Operation) -> None:
@@ -242,16 +263,14 @@ class Committer:
             # A callback that raises must not end the thread that serves everybody else.
             _log.exception("nobody could be told how a write went")
 
-    def _gather(self, group: list[Operation]) -> bool:
-        while len(group) < GROUP_MAX:
-            try:
+    def _gather(self, group: list[Operation]) -> None:
+        with contextlib.suppress(queue.Empty):
+            while len(group) < GROUP_MAX:
                 operation = self._queue.get_nowait()
-            except queue.Empty:
-                return True
-            if operation is None:
-                return False
-            group.append(operation)
-        return True
+                if operation is None:
+                    self._stopping = True
+                    return
+                group.append(operation)
 
     def _commit(self, driver: WriteDriver, group: list[Operation]) -> set[str]:
         locks = {lock for operation in group for lock in operation.locks}

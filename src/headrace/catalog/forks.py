@@ -13,18 +13,17 @@ a handler must not wait for anything: the child has no other threads.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from threading import get_ident
-from typing import Protocol
+from typing import Any, Protocol
 
 WAIT_S = 5.0
 """How long a fork waits for other threads, and a parent for its child."""
-LOOK_S = 0.0005
 
 
 class Watched(Protocol):
@@ -35,43 +34,44 @@ class Watched(Protocol):
         ...
 
 
-class Section:
-    """A critical section during which no other thread forks this process; ``with section:``."""
+class Section(threading.local):
+    """A critical section during which no other thread forks this process.
+
+    ``with section.lock:`` takes a lock of the calling thread's own, so threads do not wait for
+    each other; a fork takes those of all.  It is re-entrant, as a signal's handler may fork, and
+    both its ends are single calls into C, which no signal's exception comes between.
+    """
 
     def __init__(self) -> None:
-        # Re-entrant: a signal handler may fork on the very thread that holds the lock.
-        self._lock = threading.RLock()
-        self._forking = threading.RLock()
-        self._inside: list[int] = []
-        self._over: threading.Event | None = None
-        self._pipe: tuple[int, int] | None = None
+        self.lock = threading.RLock()
+        with _making:
+            _locks.add(self.lock)
+
+
+_making = threading.RLock()
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+_first: list[Callable[[], None]] = []
+_watched: weakref.WeakSet[Watched] = weakref.WeakSet()
+section = Section()
+
+
+class _Fork:
+    """One fork of this process, seen from both sides."""
+
+    def __init__(self) -> None:
         self.clean = True
         """Whether no thread was inside the section when this process was forked off."""
-
-    def __enter__(self) -> None:
-        ident = get_ident()
-        while True:
-            with self._lock:
-                over = self._over
-                if over is None or ident in self._inside:
-                    self._inside.append(ident)
-                    return
-            over.wait()
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside.remove(get_ident())
+        self._taken: list[Any] = []
+        self._pipe: tuple[int, int] | None = None
 
     def before(self) -> None:
         """Wait for those inside, and let nobody in."""
-        self._forking.acquire()
-        with self._lock:
-            self._over = threading.Event()
-        own = get_ident()
+        self.clean = not section.lock._is_owned()  # type: ignore[attr-defined]
+        _making.acquire()
         deadline = time.monotonic() + WAIT_S
-        while any(ident != own for ident in list(self._inside)) and time.monotonic() < deadline:
-            time.sleep(LOOK_S)
-        self.clean = not self._inside
+        for lock in list(_locks):
+            self._taken.append(lock)
+            self.clean &= lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
         self._pipe = os.pipe() if _watched else None
 
     def after_in_parent(self) -> None:
@@ -87,18 +87,20 @@ class Section:
         finally:
             self._pipe = None
             self.clean = True
-            with self._lock:
-                over, self._over = self._over, None
-            if over is not None:
-                over.set()
-            self._forking.release()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        for lock in (*self._taken, _making):
+            with contextlib.suppress(RuntimeError):  # not got in time
+                lock.release()
+        self._taken.clear()
 
     def after_in_child(self) -> None:
         """Close everything that was inherited, and tell the parent."""
+        self._let_go()
+        _locks.clear()  # those of threads that are not here
+        _locks.add(section.lock)
         pipe, self._pipe = self._pipe, None
-        self._lock, self._forking = threading.RLock(), threading.RLock()
-        self._inside.clear()
-        self._over = None
         errors = []
         for tell in [*_first, *(each.forked for each in list(_watched))]:
             try:
@@ -112,11 +114,6 @@ class Section:
             os.close(pipe[1])
         if errors:
             raise ExceptionGroup("what a fork left could not be closed", errors)
-
-
-_first: list[Callable[[], None]] = []
-_watched: weakref.WeakSet[Watched] = weakref.WeakSet()
-section = Section()
 
 
 def watch(opened: Watched) -> None:
@@ -134,8 +131,9 @@ def first(tell: Callable[[], None]) -> None:
     _first.append(tell)
 
 
+fork = _Fork()
 os.register_at_fork(
-    before=section.before,
-    after_in_parent=section.after_in_parent,
-    after_in_child=section.after_in_child,
+    before=fork.before,
+    after_in_parent=fork.after_in_parent,
+    after_in_child=fork.after_in_child,
 )

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from headrace.catalog.bell import Bell
 from headrace.catalog.transaction import FREQUENT
 
 EVERY_S = 0.1
@@ -29,8 +30,9 @@ class Frequent:
         self._lock = threading.Lock()
         self._late: set[str] = set()
         self._next_s = 0.0
-        self._wanted = threading.Event()
-        self._closing = threading.Event()
+        self._wanted = Bell()
+        self._hurry = Bell()
+        self._closing = False
         self._thread: threading.Thread | None = None
 
     def due(self, channels: set[str]) -> tuple[set[str], set[str]]:
@@ -49,31 +51,30 @@ class Frequent:
         if channels <= self._late:
             return  # pending already: the thread takes them out before it notifies
         with self._lock:
-            self._late |= channels
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="headrace-frequent", daemon=True
-                )
-                self._thread.start()
-        self._wanted.set()
+                thread = threading.Thread(target=self._run, name="headrace-frequent", daemon=True)
+                thread.start()
+                self._thread = thread
+            # In this order: an interrupt must not leave channels that nobody was rung for.
+            self._wanted.ring()
+            self._late |= channels
 
     def close(self) -> None:
         """Notify what is left, and stop; there are no more commits."""
-        self._closing.set()
-        self._wanted.set()
+        self._closing = True
+        self._wanted.ring()
+        self._hurry.ring()
         if self._thread is not None:
             self._thread.join()
         if self._late:
             self._tell(self._late)
 
     def _run(self) -> None:
-        while not self._closing.is_set():
+        while not self._closing:
             self._wanted.wait()
-            self._closing.wait(max(0.0, self._next_s - time.monotonic()))
+            self._hurry.wait(self._next_s - time.monotonic())
             with self._lock:
                 late, self._late = self._late, set()
-                if not late:
-                    self._wanted.clear()  # sleep until there is work, not an interval at a time
-                    continue
+            if late:
                 self._next_s = time.monotonic() + EVERY_S
-            self._tell(late)
+                self._tell(late)

@@ -2,6 +2,9 @@
 
 The fencing token grows with every acquisition, and the row stays when the lease ends, so a token
 is never used twice.  An operation with an old token is refused.
+
+The catalog's clock is a wall clock, and may be put back.  So whoever waits for a lease also counts
+by its own monotonic clock (:class:`Watch`): one that is not renewed for its time to live is over.
 """
 
 from __future__ import annotations
@@ -83,11 +86,14 @@ def set_expiry(tx: Tx, due: Sequence[tuple[int, str]]) -> None:
     tx.executemany("UPDATE leases SET expires_us = ? WHERE name = ?", due)
 
 
-def acquire(tx: Tx, name: str, owner: str, ttl_ms: int) -> Lease | None:
-    """Take the lease if it is free, expired or the same owner's; None while another holds it."""
+def acquire(tx: Tx, name: str, owner: str, ttl_ms: int, over: Lease | None = None) -> Lease | None:
+    """Take the lease if it is free, expired or the same owner's; None while another holds it.
+
+    One that still is as the caller has watched it run out (``over``) is free, too.
+    """
     _check(name, owner, ttl_ms)
     held = get(tx, name)
-    if held is not None and held.owner != owner:
+    if held is not None and held.owner != owner and held != over:
         return None
     return seize(tx, name, owner, ttl_ms)
 
@@ -153,6 +159,12 @@ def fence(tx: Tx, name: str) -> None:
     tx.notify(channel(name))
 
 
+def forget(tx: Tx, name: str) -> None:
+    """Delete a lease whose name nobody will ever use again: its token begins anew."""
+    tx.execute("DELETE FROM leases WHERE name = ?", (name,))
+    tx.notify(channel(name))
+
+
 def _check(name: str, owner: str, ttl_ms: int) -> None:
     check_key(name, "a lease's name")
     check_key(owner, "a lease's owner")
@@ -162,6 +174,30 @@ def _check(name: str, owner: str, ttl_ms: int) -> None:
 def _check_ttl(name: str, ttl_ms: int) -> None:
     if not 0 < ttl_ms <= TTL_MS_MAX:
         raise InvalidInputError(f"lease {name!r}: ttl_ms is {ttl_ms}; it must be 1 to {TTL_MS_MAX}")
+
+
+class Watch:
+    """Leases that somebody waits for, as they were first seen by his monotonic clock."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[Lease, int]] = {}
+
+    def is_over(self, lease: Lease, now_us: int, now_ms: int, ttl_ms: int) -> bool:
+        """Whether it has run out by the catalog's clock, or was not renewed for ``ttl_ms``."""
+        since_ms = self.see(lease, now_ms)
+        return lease.expires_us <= now_us or now_ms - since_ms >= ttl_ms
+
+    def see(self, lease: Lease, now_ms: int) -> int:
+        """Take in a lease as it is now; returns since when it was seen to be like that."""
+        seen, since_ms = self._seen.get(lease.name, (None, 0))
+        if seen != lease:
+            self._seen[lease.name] = lease, now_ms
+            return now_ms
+        return since_ms
+
+    def forget(self, name: str) -> None:
+        """Nobody waits for it any more."""
+        self._seen.pop(name, None)
 
 
 class Leases:

@@ -15,49 +15,53 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import os
 import threading
 import time
 import uuid
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
-from typing import Any, LiteralString, TypeVar
-from urllib.parse import urlsplit
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import LiteralString, TypeVar
 
 import psycopg
-from psycopg import errors as pg_errors
 
 from headrace.catalog import forks, schema
 from headrace.catalog.base import Catalog
+from headrace.catalog.bell import Bell
 from headrace.catalog.committer import Committer, WriteDriver
+from headrace.catalog.notifier import Notifier
 from headrace.catalog.pool import Pool
-from headrace.catalog.transaction import FREQUENT, CatalogClock, Row, Tx
-from headrace.catalog.wake import Notifier
+from headrace.catalog.postgres_connections import (
+    CHANNEL,
+    CHANNEL_FREQUENT,
+    CLOCK,
+    CONNECT_TIMEOUT_S,
+    EVERYBODY,
+    LOST_STATEMENT,
+    PgConnection,
+    PostgresTx,
+    ReadTx,
+    connect,
+    first_line,
+    lock_number,
+    notices,
+    pipeline,
+    translate,
+    where_of,
+)
+from headrace.catalog.transaction import CatalogClock, Tx
 from headrace.errors import (
     CatalogUnavailableError,
-    DiskFullError,
     ForkedError,
-    InvalidInputError,
     NotACatalogError,
 )
 
 T = TypeVar("T")
-Connection = psycopg.Connection[Row]
 
 _SERIAL = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
 TYPES = {"identity": _SERIAL, "serial": _SERIAL, "blob": "BYTEA"}
-CONNECT_TIMEOUT_S = 10
 RECONNECT_S = 15.0
 LISTEN_S = 0.5
 WRITERS_KEPT_S = 7 * 24 * 3600
-CHANNEL = "headrace"
-CHANNEL_FREQUENT = "headrace_frequent"
-"""Carries frequent channels, apart from the others, so that only those who want them wake up."""
-PAYLOAD_BYTES_MAX = 7000
-EVERYBODY = "*"
-CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 SIGN: LiteralString = (
     "INSERT INTO writers (name, number, seen_us) "
     "VALUES (%s, %s, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) "
@@ -66,153 +70,15 @@ SIGN: LiteralString = (
 """Every transaction's first statement: its number, which proves later that it has committed."""
 
 
-@lru_cache(maxsize=512)
-def _sql(text: str) -> LiteralString:
-    return text.replace("%", "%%").replace("?", "%s")
-
-
-@lru_cache(maxsize=4096)
-def _lock_number(name: str) -> int:
-    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big", signed=True)
-
-
-class PostgresTx(Tx):
-    """A transaction, or a single read, on one PostgreSQL connection."""
-
-    def __init__(self, connection: Connection, clock: CatalogClock | None = None) -> None:
-        super().__init__(clock)
-        self._connection = connection
-        self.clock_us: int | None = None
-
-    def execute(self, sql: str, params: Sequence[Any] = ()) -> int:
-        return self._connection.execute(_sql(sql), params, binary=True).rowcount
-
-    def rows(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
-        return self._connection.execute(_sql(sql), params, binary=True).fetchall()
-
-    def row(self, sql: str, params: Sequence[Any] = ()) -> Row | None:
-        return self._connection.execute(_sql(sql), params, binary=True).fetchone()
-
-    def iterate(self, sql: str, params: Sequence[Any] = ()) -> Iterator[Row]:
-        with self._connection.cursor(binary=True) as cursor:
-            cursor.execute(_sql(sql), params)
-            yield from cursor
-
-    def executemany(self, sql: str, params: Sequence[Sequence[Any]]) -> int:
-        with self._connection.cursor() as cursor:
-            cursor.executemany(_sql(sql), params)
-            return cursor.rowcount
-
-    def _database_us(self) -> int:
-        if self.clock_us is not None:
-            return self.clock_us
-        row = self.row(f"SELECT {CLOCK}")
-        assert row is not None
-        return int(row[0])
-
-
-class _ReadTx(PostgresTx):
-    """A connection for reads; ``fresh`` until its first one."""
-
-    fresh = True
-
-    @property
-    def broken(self) -> bool:
-        return bool(self._connection.closed)
-
-    @contextlib.contextmanager
-    def snapshot(self) -> Iterator[None]:
-        self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        try:
-            yield
-        finally:
-            if not self._connection.closed:
-                self._connection.execute("ROLLBACK")
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
-"""All that this process has open."""
-
-
-def _forked() -> None:
-    """In a forked child: close its copies of the sockets without sending anything.
-
-    The driver does not send Terminate when it drops a connection that another process made.
-    """
-    for connection in list(_connections):
-        if not connection.closed:
-            os.close(connection.pgconn.socket)
-    _connections.clear()
-
-
-forks.first(_forked)
-
-
-def connect(url: str) -> Connection:
-    try:
-        connection = psycopg.connect(
-            url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S, application_name="headrace"
-        )
-        _connections.add(connection)
-        connection.execute("SET search_path TO headrace")
-        return connection
-    except psycopg.ProgrammingError:
-        # The driver's own message would quote the whole address, with the password.
-        raise CatalogUnavailableError(
-            f"{_where(url)}: the address is malformed; write postgresql://user@host:port/database"
-        ) from None
-    except psycopg.Error as error:
-        raise CatalogUnavailableError(
-            f"{_where(url)} cannot be reached: {_first_line(error)}"
-        ) from error
-
-
-LOST_STATEMENT = pg_errors.InvalidSqlStatementName
-"""Raised when psycopg believes a statement prepared that an aborted pipeline never prepared."""
-
-
-def _where(url: str) -> str:
-    """The address without user and password."""
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or "localhost"
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        return "catalog postgresql://…"
-    return f"catalog postgresql://{host}{port}{parts.path}"
-
-
-def _notices(channels: set[str]) -> Iterator[tuple[str, str]]:
-    """(name, payload) of what is to be sent."""
-    often = {channel for channel in channels if channel.startswith(FREQUENT)}
-    for where, what in ((CHANNEL, channels - often), (CHANNEL_FREQUENT, often)):
-        if what:
-            payload = "\n".join(what)
-            too_long = len(payload.encode()) > PAYLOAD_BYTES_MAX
-            yield where, EVERYBODY if too_long else payload
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0]
-
-
-def translate(error: BaseException, where: str) -> BaseException:
-    """PostgreSQL's errors in Headrace's words."""
-    if isinstance(error, pg_errors.DiskFull):
-        return DiskFullError(f"{where}: no room left to write; free some space and try again")
-    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | LOST_STATEMENT):
-        return CatalogUnavailableError(f"{where} did not answer: {_first_line(error)}")
-    if isinstance(error, psycopg.DataError | UnicodeEncodeError):
-        return InvalidInputError(f"{where} cannot hold this value: {_first_line(error)}")
-    return error
+SCHEMA_LOCK = lock_number("schema")
+"""Shared by writers; whoever migrates waits for them, and they for him."""
 
 
 class _Writer(WriteDriver):
     """The committer's connection."""
+
+    direct = False
+    leave = object
 
     def __init__(
         self,
@@ -232,24 +98,23 @@ class _Writer(WriteDriver):
         self._use(connect(url))
         self._connection.execute(SIGN, (self._name, 0))
 
-    def _use(self, connection: Connection) -> None:
+    def _use(self, connection: PgConnection) -> None:
         self._connection = connection
         self._tx = PostgresTx(connection, self._clock)
         # The server may give the pid of a lost connection to another one.
         self._own_pids.clear()
         self._own_pids.add(connection.info.backend_pid)
 
-    @contextlib.contextmanager
-    def gate(self) -> Iterator[None]:
-        yield
+    def enter(self, *, wait: bool) -> bool:
+        return wait  # the server is waited for, which an event loop must not do
 
-    def try_gate(self) -> bool:
-        return False  # the server is waited for, which an event loop must not do
+    def section(self) -> AbstractContextManager[object]:
+        return contextlib.nullcontext()
 
     def begin(self, locks: Iterable[str], sync: bool) -> Tx:
         for attempt in (1, 2):
             try:
-                self._begin([_lock_number(name) for name in locks], sync)
+                self._begin([lock_number(name) for name in locks], sync)
                 return self._tx
             except psycopg.Error as error:
                 # Nothing has been written yet, so a connection that broke while idle is replaced.
@@ -262,10 +127,11 @@ class _Writer(WriteDriver):
 
     def _begin(self, locks: list[int], sync: bool) -> None:
         connection = self._connection
-        with connection.pipeline():
+        with pipeline(connection):
             connection.execute("BEGIN")
             if not sync:
                 connection.execute("SET LOCAL synchronous_commit TO off")
+            connection.execute("SELECT pg_advisory_xact_lock_shared(%s)", (SCHEMA_LOCK,))
             if locks:
                 # An array is unnested in its order, so all writers lock in the same order.
                 connection.execute(
@@ -274,9 +140,11 @@ class _Writer(WriteDriver):
                 )
             self._number += 1
             connection.execute(SIGN, (self._name, self._number))
-            row = connection.execute(f"SELECT {CLOCK}").fetchone()
+            found = connection.execute(f"SELECT {CLOCK}, ({schema.QUERY})")
+        row = found.fetchone()
         assert row is not None
         self._tx.clock_us = int(row[0])
+        schema.judge(row[1:], self._where)
 
     def savepoint(self) -> None:
         self._connection.execute("SAVEPOINT operation")
@@ -290,8 +158,8 @@ class _Writer(WriteDriver):
     def commit(self, channels: set[str]) -> None:
         connection = self._connection
         try:
-            with connection.pipeline():
-                for where, payload in _notices(channels):
+            with pipeline(connection):
+                for where, payload in notices(channels):
                     connection.execute("SELECT pg_notify(%s, %s)", (where, payload))
                 connection.execute("COMMIT")
         except psycopg.OperationalError as error:
@@ -314,7 +182,7 @@ class _Writer(WriteDriver):
             except psycopg.OperationalError as error:
                 if time.monotonic() < deadline:
                     continue
-                reason = _first_line(error)
+                reason = first_line(error)
             else:
                 reason = "its record is gone"
             raise CatalogUnavailableError(
@@ -343,9 +211,6 @@ class _Writer(WriteDriver):
     def committed(self, channels: set[str]) -> None:
         self._notifier.news(channels)
 
-    def chores(self) -> None:
-        pass
-
     def translate(self, error: BaseException) -> BaseException:
         if isinstance(error, LOST_STATEMENT):
             self._connection.close()  # the next write begins with another one
@@ -367,12 +232,10 @@ class PostgresCatalog(Catalog):
     def __init__(self, url: str, *, create: bool = True) -> None:
         super().__init__()
         self._url = url
-        self.where = _where(url)
-        self._readers: Pool[_ReadTx] = Pool(
-            lambda: _ReadTx(connect(url), self._clock), _ReadTx.close
-        )
+        self.where = where_of(url)
+        self._readers: Pool[ReadTx] = Pool(lambda: ReadTx(connect(url), self._clock), ReadTx.close)
         self._lock = threading.Lock()
-        self._closed = self._forked = False
+        self._forked = False
         self._listeners: dict[str, threading.Thread] = {}
         self._own_pids: set[int] = set()
         self._migrate(create)
@@ -387,7 +250,7 @@ class PostgresCatalog(Catalog):
         connection = connect(self._url)
         try:
             with connection.transaction():
-                connection.execute("SELECT pg_advisory_xact_lock(%s)", (_lock_number("schema"),))
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
                 row = connection.execute(
                     "SELECT count(*) FROM pg_namespace WHERE nspname = 'headrace'"
                 ).fetchone()
@@ -407,7 +270,7 @@ class PostgresCatalog(Catalog):
             connection.close()
 
     @staticmethod
-    def _prepare_writers(connection: Connection) -> None:
+    def _prepare_writers(connection: PgConnection) -> None:
         """A row for each process that writes; those of the dead go after a week."""
         connection.execute(
             "CREATE TABLE IF NOT EXISTS writers "
@@ -418,7 +281,7 @@ class PostgresCatalog(Catalog):
         )
 
     @staticmethod
-    def _store_blobs_plain(connection: Connection) -> None:
+    def _store_blobs_plain(connection: PgConnection) -> None:
         """No compression of blobs; looks first, since the change locks out every reader."""
         row = connection.execute(
             "SELECT attstorage::text FROM pg_attribute "
@@ -457,7 +320,7 @@ class PostgresCatalog(Catalog):
     def _tell(self, channels: set[str]) -> None:
         # On a reader's connection, so that no commit waits for it; this process hears it as well.
         def notify(tx: Tx) -> None:
-            for notice in _notices(channels):
+            for notice in notices(channels):
                 tx.rows("SELECT pg_notify(?, ?)", notice)
 
         with contextlib.suppress(CatalogUnavailableError):
@@ -470,19 +333,19 @@ class PostgresCatalog(Catalog):
                     raise ForkedError
                 if where in self._listeners or self._closed:
                     continue
-                ready = threading.Event()
+                ready = Bell()
                 self._listeners[where] = threading.Thread(
                     target=self._receive, args=(where, ready), name="headrace-listen", daemon=True
                 )
                 self._listeners[where].start()
             ready.wait(CONNECT_TIMEOUT_S)
 
-    def _receive(self, where: str, ready: threading.Event) -> None:
+    def _receive(self, where: str, ready: Bell) -> None:
         while not self._closed:
             try:
                 with connect(self._url) as connection:
                     connection.execute(f"LISTEN {where}")
-                    ready.set()
+                    ready.ring()
                     # Whatever came while nobody listened is found by looking again.
                     self.notifier.everybody()
                     while not self._closed:
@@ -491,7 +354,7 @@ class PostgresCatalog(Catalog):
                             if self._closed:
                                 break
             except (psycopg.Error, CatalogUnavailableError):
-                ready.set()
+                ready.ring()
                 if not self._closed:
                     time.sleep(LISTEN_S)
 
@@ -504,12 +367,7 @@ class PostgresCatalog(Catalog):
         else:
             self.notifier.news(notice.payload.split("\n"))
 
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._committer.close()
-        self._frequent.close()
-        self._closed = True
+    def _release(self) -> None:
         if self._listeners:
             with (
                 contextlib.suppress(psycopg.Error, CatalogUnavailableError),
@@ -520,12 +378,9 @@ class PostgresCatalog(Catalog):
             for listener in self._listeners.values():
                 listener.join()
         self._readers.close()
-        # Those who wait look again, and learn that the catalog is closed.
-        self.notifier.everybody()
-        forks.unwatch(self)
 
     def forked(self) -> None:
         super().forked()
         self._lock = threading.Lock()
-        self._closed = self._forked = True
+        self._forked = True
         self._readers.forked()

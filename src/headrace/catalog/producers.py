@@ -2,7 +2,8 @@
 
 A scope is a stream, or ``TRANSACTION`` for transactions over several.  The last ``KEPT``
 sequences of a producer are remembered; an older one is known to be a repeat, but its positions
-are not known any more.
+are not known any more.  A checksum of the events tells a repeat from a producer that counts from
+the beginning again, whose new events would be taken for old ones.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.catalog.transaction import Tx
-from headrace.errors import SequenceError
+from headrace.errors import SequenceError, SequenceReusedError
 
 TRANSACTION = 0
 KEPT = 1000
@@ -26,25 +27,33 @@ class Placed(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[Placed, ...]).decode
+decode = msgspec.msgpack.Decoder(tuple[Placed, ...]).decode
 
 
 def lock(scope: int, producer: str) -> str:
     return f"producer:{scope}:{producer}"
 
 
-def seen(tx: Tx, scope: int, producer: str, sequence: int) -> tuple[Placed, ...] | None:
-    """The original positions of a repeat; None for a sequence that is new."""
-    row = tx.row(
-        "SELECT positions FROM producers WHERE scope = ? AND producer = ? AND sequence = ?",
+def seen(
+    tx: Tx, scope: int, producer: str, sequence: int, checksum: int | None = None
+) -> tuple[Placed, ...] | None:
+    """The original positions of a repeat; None for a sequence that is new.
+
+    Checksums are compared where both are known.
+    """
+    found = tx.row(
+        "SELECT positions, checksum FROM producers WHERE scope = ? AND producer = ? "
+        "AND sequence = ?",
         (scope, producer, sequence),
     )
-    if row is not None:
-        return _decode(bytes(row[0]))
+    if found is not None and (found[1] == checksum or None in (found[1], checksum)):
+        return decode(bytes(found[0]))
     row = tx.row(
         "SELECT max(sequence) FROM producers WHERE scope = ? AND producer = ?", (scope, producer)
     )
     last = row[0] if row else None
+    if found is not None:
+        raise SequenceReusedError(producer, sequence, int(last or sequence))
     if last is not None and sequence <= last - KEPT:
         raise SequenceError(
             f"producer {producer!r}: sequence {sequence} is more than {KEPT} behind its last one, "
@@ -53,10 +62,18 @@ def seen(tx: Tx, scope: int, producer: str, sequence: int) -> tuple[Placed, ...]
     return None
 
 
-def record(tx: Tx, scope: int, producer: str, sequence: int, placed: tuple[Placed, ...]) -> None:
+def record(
+    tx: Tx,
+    scope: int,
+    producer: str,
+    sequence: int,
+    placed: tuple[Placed, ...],
+    checksum: int | None = None,
+) -> None:
     tx.execute(
-        "INSERT INTO producers (scope, producer, sequence, positions) VALUES (?, ?, ?, ?)",
-        (scope, producer, sequence, _encode(placed)),
+        "INSERT INTO producers (scope, producer, sequence, positions, checksum) "
+        "VALUES (?, ?, ?, ?, ?)",
+        (scope, producer, sequence, _encode(placed), checksum),
     )
     tx.execute(
         "DELETE FROM producers WHERE scope = ? AND producer = ? AND sequence <= ?",

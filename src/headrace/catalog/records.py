@@ -17,6 +17,10 @@ from headrace.catalog.entries import Entry
 from headrace.errors import InvalidInputError, UnreadableRecordError
 
 R = TypeVar("R")
+T = TypeVar("T")
+
+ANEW = "it will be written anew by whoever looks after it"
+"""What is to be done about a record that is renewed all the time: nothing."""
 
 _log = logging.getLogger(__name__)
 
@@ -24,12 +28,20 @@ _log = logging.getLogger(__name__)
 class Records(Generic[R]):
     """How records of one kind are written and read; ``what`` is how errors name them."""
 
-    def __init__(self, kind: type[R], what: str, remedy: str) -> None:
+    def __init__(
+        self,
+        kind: type[R],
+        what: str,
+        remedy: str = ANEW,
+        *,
+        json: bool = True,
+    ) -> None:
         self._what = what
         self._remedy = remedy
         # Made here, since the first use of a type by msgspec is not safe in several threads.
-        self._encoder = msgspec.json.Encoder()
-        self._decoder = msgspec.json.Decoder(kind)
+        codec = msgspec.json if json else msgspec.msgpack
+        self._encoder: msgspec.json.Encoder | msgspec.msgpack.Encoder = codec.Encoder()
+        self._decoder: msgspec.json.Decoder[R] | msgspec.msgpack.Decoder[R] = codec.Decoder(kind)
 
     def encode(self, name: str, record: R) -> bytes:
         """The record as it is stored; an error that names the field if it could not be read."""
@@ -50,13 +62,20 @@ class Records(Generic[R]):
                 f"{self._what} {name!r} cannot be read ({error}); {remedy}", name
             ) from error
 
+    def decode_or(self, name: str, data: bytes | None, otherwise: T) -> R | T:
+        """A stored record; ``otherwise`` if there is none, or, with a warning, none to be read.
+
+        For what is written anew again and again: it need not stop anybody.
+        """
+        if data is None:
+            return otherwise
+        try:
+            return self.decode(name, data)
+        except UnreadableRecordError as error:
+            _log.warning("left out: %s", error)
+            return otherwise
+
     def readable(self, found: Iterable[Entry]) -> list[R]:
         """The records of these entries; one that cannot be read is left out, with a warning."""
-        records = []
-        for entry in found:
-            if entry.value is not None:
-                try:
-                    records.append(self.decode(entry.key, entry.value))
-                except UnreadableRecordError as error:
-                    _log.warning("left out: %s", error)
-        return records
+        records = (self.decode_or(entry.key, entry.value, None) for entry in found)
+        return [record for record in records if record is not None]

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from importlib import resources
 
-from headrace.catalog.transaction import Tx
+from headrace.catalog.transaction import Row, Tx
 from headrace.errors import CatalogTooNewError
 
 MIGRATIONS: tuple[str, ...] = (
     "001_log.sql",
     "002_coordination.sql",
     "003_markers.sql",
+    "004_producers.sql",
 )
 VERSION = len(MIGRATIONS)
+QUERY = "SELECT value FROM meta WHERE key = 'schema_version'"
+CURRENT = (str(VERSION),)
+"""What ``QUERY`` finds in a catalog of this version."""
 
 
 def statements(step: str, types: dict[str, str]) -> list[str]:
@@ -32,10 +36,7 @@ def statements(step: str, types: dict[str, str]) -> list[str]:
 def migrate(tx: Tx, types: dict[str, str], where: str, upto: int = VERSION) -> None:
     """Bring the catalog forward to version ``upto``; refuse one that is newer than the code."""
     tx.execute("CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
-    row = tx.row("SELECT value FROM meta WHERE key = 'schema_version'")
-    found = int(row[0]) if row else 0
-    if found > VERSION:
-        raise CatalogTooNewError(where, found, VERSION)
+    found = judge(tx.row(QUERY), where)
     if found >= upto:
         return
     for step in MIGRATIONS[found:upto]:
@@ -43,6 +44,14 @@ def migrate(tx: Tx, types: dict[str, str], where: str, upto: int = VERSION) -> N
             tx.execute(statement)
     tx.execute("DELETE FROM meta WHERE key = 'schema_version'")
     tx.execute("INSERT INTO meta (key, value) VALUES ('schema_version', ?)", (str(upto),))
+
+
+def judge(found: Row | None, where: str) -> int:
+    """The version that ``QUERY`` found; raises if it is newer than the code."""
+    version = int(found[0] or 0) if found else 0
+    if version > VERSION:
+        raise CatalogTooNewError(where, version, VERSION)
+    return version
 
 
 def get_setting(tx: Tx, key: str) -> str | None:

@@ -1,9 +1,8 @@
-"""Folders in the system's temporary folder that go when the last program that uses them ends.
+"""Folders in the system's temporary folder that go when the program that uses them ends.
 
-A program holds a shared ``flock`` on a folder that it uses; the system drops it when the process
-dies.  Whoever gets the exclusive lock is the only user and may remove the folder: a program that
-closes it, or the next one that starts, for those that were killed (:func:`sweep`).  A program that
-locks a folder just as it is removed notices that the path is gone, and makes it again.
+A program holds a ``flock`` on its folder, which the system drops when the process dies.  Whoever
+gets that lock may remove the folder: the next program that starts, for those that were killed
+(:func:`sweep`).  Names are random, so nobody can be there first.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import os
 import shutil
 import tempfile
 import weakref
-from contextlib import suppress
 from pathlib import Path
 
 SWEEP_MAX = 1000
@@ -23,24 +21,17 @@ SWEEP_MAX = 1000
 class Scratch:
     """A folder in use; see the module's text."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        descriptor = _hold(path)
-        while descriptor is None:
-            descriptor = _hold(path)
+    def __init__(self, prefix: str, within: Path | None = None) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=within))
+        self._descriptor = _open(self.path)
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
         # A finalizer, so that it also runs at exit; a forked child detaches it.
-        self._descriptor = descriptor
-        self.close = weakref.finalize(self, _let_go, path, descriptor, os.getpid())
+        self.close = weakref.finalize(self, _let_go, self.path, self._descriptor, os.getpid())
 
     def forked(self) -> None:
         """In a forked child: close the descriptor without releasing the parent's lock."""
         self.close.detach()
         os.close(self._descriptor)
-
-
-def fresh(prefix: str) -> Scratch:
-    """A folder of one's own."""
-    return Scratch(Path(tempfile.mkdtemp(prefix=prefix)))
 
 
 def sweep(prefix: str, within: Path | None = None) -> None:
@@ -53,43 +44,24 @@ def sweep(prefix: str, within: Path | None = None) -> None:
         return
     for name in names[:SWEEP_MAX]:
         try:
-            descriptor = os.open(place / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            descriptor = _open(place / name)
         except OSError:
             continue
-        if os.fstat(descriptor).st_uid == os.getuid():
-            _remove_if_alone(place / name, descriptor)
-        os.close(descriptor)
+        try:
+            if os.fstat(descriptor).st_uid == os.getuid():
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(place / name, ignore_errors=True)
+        except OSError:
+            pass  # it is in use
+        finally:
+            os.close(descriptor)
 
 
-def _hold(path: Path) -> int | None:
-    """The descriptor of a folder that is locked; None if it was removed meanwhile."""
-    with suppress(FileExistsError):
-        os.mkdir(path, 0o700)
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
-        return None
-    with suppress(OSError):  # where there are no locks, nothing is removed either
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-    try:
-        if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-            return descriptor
-    except FileNotFoundError:
-        pass
-    os.close(descriptor)
-    return None
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def _let_go(path: Path, descriptor: int, pid: int) -> None:
     if os.getpid() == pid:
-        _remove_if_alone(path, descriptor)
+        shutil.rmtree(path, ignore_errors=True)
         os.close(descriptor)
-
-
-def _remove_if_alone(path: Path, descriptor: int) -> None:
-    try:
-        # Upgrading drops the shared lock first, so of several that close at once the last gets it.
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return
-    shutil.rmtree(path, ignore_errors=True)

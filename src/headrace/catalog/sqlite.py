@@ -10,21 +10,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import sqlite3
-import threading
-import time
-import weakref
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from headrace.catalog import forks, schema
+from headrace.catalog import forks, private, schema
 from headrace.catalog.base import Catalog
 from headrace.catalog.checkpoints import WAL_BYTES_MAX, Checkpointer
 from headrace.catalog.committer import Committer, WriteDriver
+from headrace.catalog.connections import (
+    Identity,
+    SqliteTx,
+    closed,
+    connect,
+    descriptor,
+    identity,
+    opened,
+    refuse_if_forked,
+    translate,
+)
+from headrace.catalog.forks import section
 from headrace.catalog.gate import Gate
 from headrace.catalog.pool import Pool
 from headrace.catalog.transaction import CatalogClock, Row, Tx
@@ -32,9 +40,6 @@ from headrace.catalog.wake import WakeSockets, wake_folder
 from headrace.errors import (
     CatalogError,
     CatalogUnavailableError,
-    DiskFullError,
-    ForkedError,
-    InvalidInputError,
     NotACatalogError,
 )
 
@@ -50,158 +55,49 @@ TYPES = {
     "serial": "INTEGER PRIMARY KEY",
     "blob": "BLOB",
 }
-BUSY_TIMEOUT_S = 60.0
+SHRINK_FREE_MIN = 32 << 20
+SHRINK_USED_MAX = 64 << 20
+"""Bytes of a file that are free, and those that are copied to give them back (below a second)."""
 READER_CACHE_KIB = 400
 """A reader's page cache: room for the upper levels of every index, and little for blobs, which are
 not read again.  Small, so that it fits into the processor's cache together with a load."""
-
-_opened: Counter[str] = Counter()
-"""How often this process has each file open."""
-_synced: dict[str, int] = {}
-"""A descriptor of each open database file, for ``fsync``.
-
-Closing any descriptor of a file drops all POSIX locks that the process holds on it, SQLite's among
-them.  So all catalogs share one, and it is closed with the last of them.
-"""
-_opening = threading.Lock()
-_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
-"""All that this process has open."""
-_unclosed: list[Connection] = []
-"""Those of the parent that were in use at the moment of a fork: they cannot be closed here."""
-
-
-class Connection(sqlite3.Connection):
-    """A connection that a forked child can find; used only within ``forks.section``."""
-
-
-def _forked() -> None:
-    """In a forked child: close all connections, so that SQLite forgets the parent's locks."""
-    global _opening
-    _opening = threading.Lock()
-    if forks.section.clean:
-        for connection in list(_connections):
-            connection.close()
-    else:
-        _unclosed.extend(_connections)
-        for connection in _unclosed:  # nor may they be closed when the interpreter ends
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-    _connections.clear()
-    for descriptor in _synced.values():
-        os.close(descriptor)
-    _synced.clear()
-    _opened.clear()
-
-
-forks.first(_forked)
-
-
-def _descriptor(path: Path) -> int:
-    key = os.path.realpath(path)
-    with _opening:
-        if key not in _synced:
-            _synced[key] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        return _synced[key]
-
-
-class SqliteTx(Tx):
-    """A transaction, or a single read, on one SQLite connection."""
-
-    lazy = True
-
-    def __init__(self, connection: sqlite3.Connection, clock: CatalogClock | None = None) -> None:
-        super().__init__(clock)
-        self._execute = connection.execute
-        self._connection = connection
-
-    def execute(self, sql: str, params: Sequence[Any] = ()) -> int:
-        return self._execute(sql, params).rowcount
-
-    def rows(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
-        return self._execute(sql, params).fetchall()
-
-    def row(self, sql: str, params: Sequence[Any] = ()) -> Row | None:
-        cursor = self._execute(sql, params)
-        row: Row | None = cursor.fetchone()
-        cursor.close()
-        return row
-
-    def iterate(self, sql: str, params: Sequence[Any] = ()) -> Iterator[Row]:
-        with contextlib.closing(self._execute(sql, params)) as cursor:
-            yield from cursor
-
-    def executemany(self, sql: str, params: Sequence[Sequence[Any]]) -> int:
-        return self._connection.executemany(sql, params).rowcount
-
-    def _database_us(self) -> int:
-        return time.time_ns() // 1000
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-def connect(path: Path) -> Connection:
-    """Open a connection; call this, and use the connection, within ``forks.section``."""
-    connection = sqlite3.connect(
-        path,
-        isolation_level=None,
-        check_same_thread=False,
-        timeout=BUSY_TIMEOUT_S,
-        factory=Connection,
-    )
-    _connections.add(connection)
-    connection.execute("PRAGMA temp_store = MEMORY")
-    return connection
-
-
-def translate(error: BaseException, where: str) -> BaseException:
-    """SQLite's errors in Headrace's words."""
-    if isinstance(error, UnicodeEncodeError):
-        return InvalidInputError(f"{error.object!r} is not valid text: {error.reason}")
-    if not isinstance(error, sqlite3.Error):
-        return error
-    extended = getattr(error, "sqlite_errorcode", 0)
-    code = extended & 0xFF
-    # A refused write is mostly a quota or a limit on file sizes.
-    if code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_WRITE:
-        return DiskFullError(f"{where}: no room left to write; free some space and try again")
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return CatalogUnavailableError(
-            f"{where}: another program held the write lock for {BUSY_TIMEOUT_S:.0f} s; try again"
-        )
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return CatalogError(f"{where} is damaged ({error}); restore it from a copy")
-    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
-        return CatalogUnavailableError(f"{where} cannot be read or written: {error}")
-    return error
 
 
 class _Writer(WriteDriver):
     """The committer's connection."""
 
+    direct = True
+
     def __init__(
         self,
-        folder: Path,
+        path: Path,
+        key: Identity,
         where: str,
+        check_place: Callable[[], None],
         announce: Callable[[set[str]], None],
         clock: CatalogClock,
     ) -> None:
-        self._folder = folder
         self._where = where
         self._announce = announce
-        with forks.section:
-            self._connection = connect(folder / FILE)
+        with section.lock:
+            self._connection = connect(path)
             self._connection.execute("PRAGMA wal_autocheckpoint = 0")
             self._connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX // 2}")
         self._tx = SqliteTx(self._connection, clock)
-        self._gate = Gate(folder / LOCK_FILE)
+        self._gate = Gate(path.with_name(LOCK_FILE))
+        self.leave = self._gate.leave
         self._sync: bool | None = None
-        self._checkpointer = Checkpointer(folder / FILE, _descriptor(folder / FILE), connect)
+        self._check_place = check_place
+        self._checkpointer = Checkpointer(path, descriptor(path, key), connect)
 
-    def gate(self) -> Gate:
-        return self._gate
-
-    def try_gate(self) -> bool:
+    def enter(self, *, wait: bool) -> bool:
+        if wait:
+            self._gate.enter()
+            return True
         return self._checkpointer.at_rest and self._gate.try_enter()
+
+    def section(self) -> AbstractContextManager[object]:
+        return section.lock
 
     def begin(self, locks: Iterable[str], sync: bool) -> Tx:
         del locks
@@ -209,6 +105,9 @@ class _Writer(WriteDriver):
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
             self._sync = sync
         self._connection.execute("BEGIN IMMEDIATE")
+        found = self._connection.execute(schema.QUERY).fetchone()
+        if found != schema.CURRENT:
+            schema.judge(found, self._where)
         return self._tx
 
     def savepoint(self) -> None:
@@ -224,6 +123,7 @@ class _Writer(WriteDriver):
     def commit(self, channels: set[str]) -> None:
         del channels
         self._connection.execute("COMMIT")
+        self._check_place()
 
     def rollback(self) -> None:
         if self._connection.in_transaction:
@@ -238,17 +138,26 @@ class _Writer(WriteDriver):
 
     def finish_checkpoint(self) -> None:
         """Complete the thread's checkpoint with the last frames, so that the WAL restarts."""
-        with self.gate(), contextlib.suppress(sqlite3.Error):
-            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        try:
+            self._gate.enter()
+            with section.lock, contextlib.suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        finally:
+            self._gate.leave()
 
     def translate(self, error: BaseException) -> BaseException:
         return translate(error, self._where)
 
     def close(self) -> None:
         self._checkpointer.close()
-        with contextlib.suppress(sqlite3.Error), self.gate():
-            self._connection.close()
-        self._gate.close()
+        try:
+            # The last to close copies the WAL back.  Beside somebody who writes this is not it.
+            self._gate.try_enter()
+            with section.lock, contextlib.suppress(sqlite3.Error):
+                self._connection.close()
+        finally:
+            self._gate.leave()
+            self._gate.close()
 
 
 class SqliteCatalog(Catalog):
@@ -262,15 +171,16 @@ class SqliteCatalog(Catalog):
         super().__init__()
         self.folder = folder
         self.where = f"catalog {folder}"
-        self._path = folder / FILE
-        self._key = os.path.realpath(self._path)
+        self._path = folder.absolute() / FILE
+        self._name = str(self._path)
         self._readers: Pool[SqliteTx] = Pool(self._new_reader, SqliteTx.close)
-        self._closed = False
         self._sockets = WakeSockets(wake_folder(folder), self.notifier, self._change_detector)
         self._prepare(create)
         forks.watch(self)
         self._committer = Committer(
-            lambda: _Writer(folder, self.where, self._tell, self._clock),
+            lambda: _Writer(
+                self._path, self._key, self.where, self._check_place, self._tell, self._clock
+            ),
             "headrace-commit",
             self._frequent,
         )
@@ -278,11 +188,7 @@ class SqliteCatalog(Catalog):
     # -- opening ------------------------------------------------------------------------
 
     def _prepare(self, create: bool) -> None:
-        if _unclosed:
-            raise ForkedError(
-                "this process was forked off in the middle of a transaction and cannot use SQLite; "
-                "start it in another way, or fork at another time"
-            )
+        refuse_if_forked()
         if sqlite3.sqlite_version_info < SQLITE_MIN:
             raise CatalogError(
                 f"SQLite {sqlite3.sqlite_version} is too old: "
@@ -302,15 +208,13 @@ class SqliteCatalog(Catalog):
                     "give an empty or new folder"
                 )
         try:
-            with _opening:
-                if not _opened[self._key]:
-                    self._refuse_foreign_file()
-                _opened[self._key] += 1
+            private.make_folder(self.folder)
+            self._key = opened(self._path, self._refuse_foreign_file)
             try:
-                self.folder.mkdir(parents=True, exist_ok=True)
+                private.mend(self.folder, (FILE, f"{FILE}-wal", f"{FILE}-shm", LOCK_FILE))
                 self._migrate()
             except BaseException:
-                self._forget()
+                closed(self._key)
                 raise
         except OSError as error:
             raise CatalogUnavailableError(f"{self.where} cannot be opened: {error}") from error
@@ -326,46 +230,55 @@ class SqliteCatalog(Catalog):
         )
 
     def _refuse_foreign_file(self) -> None:
-        """Judge an existing file by its first bytes, before anything is opened for writing.
-
-        Never while this process has the file open: closing a descriptor would drop all POSIX
-        locks that the process holds on the file, SQLite's among them.
-        """
-        try:
-            with open(self._path, "rb") as file:
-                header = file.read(72)
-        except FileNotFoundError:
-            return
-        if not header:
-            return
-        if not header.startswith(b"SQLite format 3\x00"):
+        """Judge a file by its first bytes, before anything is written; make it if there is none."""
+        with open(private.make_file(self._path, os.O_RDONLY), "rb") as file:
+            header = file.read(72)
+        if header and not header.startswith(b"SQLite format 3\x00"):
             raise NotACatalogError(f"{self._path} is not a SQLite file")
-        if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+        if header and int.from_bytes(header[68:72], "big") != APPLICATION_ID:
             raise NotACatalogError(f"{self._path} is a SQLite file of another program")
 
     def _migrate(self) -> None:
-        with (
-            contextlib.closing(Gate(self.folder / LOCK_FILE)) as gate,
-            gate,
-            contextlib.closing(connect(self._path)) as connection,
-        ):
+        def migrate(connection: sqlite3.Connection) -> None:
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
             if not tables:
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("BEGIN IMMEDIATE")
-            try:
-                schema.migrate(SqliteTx(connection), TYPES, self.where)
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
+            schema.migrate(SqliteTx(connection), TYPES, self.where)
             connection.execute("COMMIT")
+
+        if not self._is_current():
+            self._alone(migrate)
+
+    def _alone(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        """Use a connection while nobody else writes."""
+        gate = Gate(self._path.with_name(LOCK_FILE))
+        try:
+            gate.enter()
+            with section.lock, contextlib.closing(connect(self._path)) as connection:
+                work(connection)
+        finally:
+            gate.leave()
+            gate.close()
+
+    def _is_current(self) -> bool:
+        """Whether there is nothing to migrate; looks without waiting for whoever writes."""
+        with (
+            section.lock,
+            contextlib.closing(connect(self._path)) as connection,
+            contextlib.suppress(sqlite3.OperationalError),
+        ):
+            (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+            found = connection.execute(schema.QUERY).fetchone()
+            return bool(mode == "wal" and schema.judge(found, self.where) == schema.VERSION)
+        return False
 
     # -- reading ------------------------------------------------------------------------
 
     def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False) -> T:
-        with forks.section:
+        with section.lock:
             tx = self._readers.take()
             try:
                 if not snapshot:
@@ -378,9 +291,22 @@ class SqliteCatalog(Catalog):
             except (sqlite3.Error, UnicodeEncodeError) as error:
                 raise translate(error, self.where) from error
             finally:
-                self._readers.give(tx)
+                # Interrupted on its way out it may still have its snapshot: not for the next one.
+                self._readers.give(tx, broken=tx.in_transaction)
+
+    def _check_place(self) -> None:
+        """Raise unless the file that was opened is still the one at its path.
+
+        After a commit: what went into one that was moved or removed is not durable.
+        """
+        if identity(self._name) != self._key:
+            raise CatalogUnavailableError(
+                f"{self.where} was moved or removed while it was open, so nothing more is kept; "
+                "close it, and open it where it is now"
+            )
 
     def _new_reader(self) -> SqliteTx:
+        self._check_place()
         try:
             connection = connect(self._path)
             connection.execute("PRAGMA query_only = ON")
@@ -388,6 +314,30 @@ class SqliteCatalog(Catalog):
         except sqlite3.Error as error:
             raise translate(error, self.where) from error
         return SqliteTx(connection, self._clock)
+
+    def shrink(self) -> bool:
+        """Give free pages back, if they are most of a large file and copying the rest is quick.
+
+        SQLite can do so bit by bit (``auto_vacuum``), but then a commit of some KB writes a page
+        more.  Readers go on meanwhile; writers wait.
+        """
+        names = ("page_size", "page_count", "freelist_count")
+        page, pages, free = self.read(
+            lambda tx: [tx.rows(f"PRAGMA {name}")[0][0] for name in names]
+        )
+        used = pages - free
+        if free * page < SHRINK_FREE_MIN or used * page > SHRINK_USED_MAX or free < 3 * used:
+            return False
+
+        def vacuum(connection: sqlite3.Connection) -> None:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+        try:
+            self._alone(vacuum)
+        except sqlite3.Error as error:
+            raise translate(error, self.where) from error
+        return True
 
     # -- waiting ------------------------------------------------------------------------
 
@@ -409,14 +359,14 @@ class SqliteCatalog(Catalog):
     @contextlib.contextmanager
     def _change_detector(self) -> Iterator[Callable[[], bool]]:
         """Yields a function that tells whether anything was committed since its last call."""
-        with forks.section:
+        with section.lock:
             connection = connect(self._path)
         last: Row | None = None
 
         def changed() -> bool:
             nonlocal last
             before = last
-            with forks.section, contextlib.suppress(sqlite3.Error):
+            with section.lock, contextlib.suppress(sqlite3.Error):
                 last = connection.execute("PRAGMA data_version").fetchone()
             return last != before
 
@@ -424,31 +374,16 @@ class SqliteCatalog(Catalog):
             changed()
             yield changed
         finally:
-            with forks.section:
+            with section.lock:
                 connection.close()
 
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._committer.close()
-        self._frequent.close()
-        self._closed = True
+    def _release(self) -> None:
         self._sockets.close()
-        with forks.section:
+        with section.lock:
             self._readers.close()
-        self._forget()
-        forks.unwatch(self)
+        closed(self._key)
 
     def forked(self) -> None:
         super().forked()
-        self._closed = True
         self._readers.forked()
         self._sockets.forked()
-
-    def _forget(self) -> None:
-        with _opening:
-            _opened[self._key] -= 1
-            if not _opened[self._key] and self._key in _synced:
-                os.close(_synced.pop(self._key))
-        # Those who wait look again, and learn that the catalog is closed.
-        self.notifier.everybody()

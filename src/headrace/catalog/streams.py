@@ -6,19 +6,24 @@ more events; its successors cover what it covered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from headrace.catalog.transaction import Row, Tx, in_parts
-from headrace.errors import UnknownStreamError
+from headrace.errors import UnknownStreamError, UnreadableRecordError
+
+_log = logging.getLogger(__name__)
 
 KEY_SPACE = 1 << 32
 SEGMENTS_MAX = 4096
 NO_TIME_US = -(1 << 62)
 """Earlier than any event: the greatest event time of an empty segment."""
+FEW = 16
+"""Up to this many streams are read one by one."""
 LOCK_ALL = "streams"
 """Held while the set of streams changes."""
 
@@ -160,7 +165,12 @@ _SEGMENT = (
 
 def get(tx: Tx, name: str) -> Stream | None:
     row = tx.row("SELECT id, name, config, created_us FROM streams WHERE name = ?", (name,))
-    return None if row is None else _with_segments(tx, row)
+    if row is None:
+        return None
+    (stream,) = _with_segments(tx, [row])
+    if isinstance(stream, UnreadableRecordError):
+        raise stream
+    return stream
 
 
 def require(tx: Tx, name: str) -> Stream:
@@ -180,21 +190,35 @@ def all_streams(tx: Tx, *, internal: bool = True) -> tuple[Stream, ...]:
         "SELECT id, name, config, created_us FROM streams WHERE name NOT LIKE ? ORDER BY name",
         ("" if internal else "%.%",),
     )
-    return tuple(_with_segments(tx, row) for row in rows)
+    found = []
+    for stream in _with_segments(tx, rows):
+        if isinstance(stream, UnreadableRecordError):
+            _log.warning("left out: %s", stream)
+        else:
+            found.append(stream)
+    return tuple(found)
 
 
-def configs(tx: Tx) -> list[tuple[str, StreamConfig]]:
-    """Names and configurations only: enough to tell which stream captures a subject."""
-    rows = tx.rows("SELECT name, config FROM streams WHERE name NOT LIKE ? ORDER BY name", ("%.%",))
-    return [(name, decode_config(bytes(data))) for name, data in rows]
+def stored_configs(tx: Tx, after_id: int = -1) -> list[tuple[int, str, bytes]]:
+    """(id, name, configuration as it is stored) of streams that are not internal.
 
-
-def stored_configs(tx: Tx) -> list[tuple[int, str, bytes]]:
-    """(id, name, configuration as it is stored) of every stream that is not internal."""
+    Ids grow: the streams that were made since are those after the greatest id seen.
+    """
     rows = tx.rows(
-        "SELECT id, name, config FROM streams WHERE name NOT LIKE ? ORDER BY id", ("%.%",)
+        "SELECT id, name, config FROM streams WHERE id > ? AND name NOT LIKE ? ORDER BY id",
+        (after_id, "%.%"),
     )
     return [(stream_id, name, bytes(data)) for stream_id, name, data in rows]
+
+
+def id_of(tx: Tx, name: str) -> int | None:
+    row = tx.row("SELECT id FROM streams WHERE name = ?", (name,))
+    return None if row is None else int(row[0])
+
+
+def names(tx: Tx) -> list[str]:
+    """The names of all streams, also of those whose configuration cannot be read."""
+    return [str(row[0]) for row in tx.rows("SELECT name FROM streams ORDER BY name")]
 
 
 def name_of(tx: Tx, stream_id: int) -> str | None:
@@ -341,23 +365,34 @@ def delete(tx: Tx, stream: Stream) -> None:
     tx.notify(channel(stream.id))
 
 
-def _with_segments(tx: Tx, row: Row) -> Stream:
-    stream_id, name, config, created_us = row
-    predecessors: dict[int, list[int]] = {}
-    successors: dict[int, list[int]] = {}
-    for before, after in edges(tx, stream_id):
-        predecessors.setdefault(after, []).append(before)
-        successors.setdefault(before, []).append(after)
-    segments = tuple(
-        msgspec.structs.replace(
-            Segment(*found[:-1]),
-            markers=found[-1],
-            predecessors=tuple(predecessors.get(found[1], ())),
-            successors=tuple(successors.get(found[1], ())),
-        )
-        for found in tx.rows(
-            f"SELECT {_SEGMENT} FROM segments WHERE stream_id = ? ORDER BY number", (stream_id,)
-        )
-    )
-    decoded = decode_config(bytes(config))
-    return Stream(stream_id, name, decoded, created_us, segments)
+def _with_segments(tx: Tx, rows: list[Row]) -> Iterator[Stream | UnreadableRecordError]:
+    """Streams with their segments: a few by queries of their own, many by one over all.
+
+    An error stands in the place of one whose configuration cannot be read.
+    """
+    few = rows if len(rows) <= FEW else [(None,)]
+    before: dict[tuple[int, int], list[int]] = {}
+    after: dict[tuple[int, int], list[int]] = {}
+    segments: dict[int, list[Segment]] = {}
+    for only, *_ in few:
+        where, params = ("WHERE stream_id = ? ", (only,)) if only is not None else ("", ())
+        for stream_id, first, second in tx.rows(
+            f"SELECT stream_id, predecessor, successor FROM segment_edges {where}"
+            "ORDER BY stream_id, predecessor, successor",
+            params,
+        ):
+            before.setdefault((stream_id, second), []).append(first)
+            after.setdefault((stream_id, first), []).append(second)
+        for stream_id, *found, markers in tx.rows(
+            f"SELECT stream_id, {_SEGMENT} FROM segments {where}ORDER BY stream_id, number", params
+        ):
+            place = stream_id, found[1]
+            found += (tuple(before.get(place, ())), tuple(after.get(place, ())), markers)
+            segments.setdefault(stream_id, []).append(Segment(*found))
+    for stream_id, name, config, created_us in rows:
+        own = tuple(segments.get(stream_id, ()))
+        try:
+            yield Stream(stream_id, name, decode_config(bytes(config)), created_us, own)
+        except msgspec.MsgspecError as error:
+            remedy = "restore the catalog from a backup"
+            yield UnreadableRecordError(f"stream {name!r} cannot be read ({error}); {remedy}", name)

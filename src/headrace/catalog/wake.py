@@ -6,6 +6,9 @@ socket in the catalog's ``wake`` folder, and a committer sends the channels it t
 each of them.  So that no news is lost when a committer dies between its commit and its datagrams,
 the waiting process also compares SQLite's ``data_version`` once a second.
 
+Where the catalog's path is too long for the address of a socket, each process reaches the folder by
+a link of its own, in a private temporary folder.
+
 A full socket queue drops datagrams.  The receiver drains its socket until it is empty, and a
 full queue means that at least ``BURST`` datagrams are read in one go; it then wakes everybody,
 so that no channel is missed.  A committer has a sending socket for each receiver: unread datagrams
@@ -20,11 +23,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import hashlib
-import logging
 import os
 import select
 import socket
+import stat
 import tempfile
 import threading
 import time
@@ -33,81 +35,25 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from headrace.catalog import private
+from headrace.catalog.bell import Bell
+from headrace.catalog.notifier import Notifier
 from headrace.catalog.scratch import Scratch, sweep
 from headrace.catalog.transaction import FREQUENT
-from headrace.errors import ForkedError
-
-Callback = Callable[[], None]
+from headrace.errors import CatalogUnavailableError, ForkedError
 
 BURST = 8
 """Fewer than the smallest queue length of a datagram socket (10 on Linux)."""
 
 POLL_S = 1.0
-SOCKET_PATH_MAX = 100
+ADDRESS_BYTES = 100
+NAME_BYTES = 40
 DATAGRAM_BYTES_MAX = 4096
 EVERYBODY = b"*"
 SCRATCH = "headrace-wake-"
-"""Prefix of folders for sockets outside of their catalogs; they go with the last program."""
+"""Prefix of temporary folders with a link to the sockets of a catalog."""
 WANTS_FREQUENT = ".often"
 """Suffix of a marker file: the socket of that name wants frequent channels as well."""
-
-_log = logging.getLogger(__name__)
-
-
-class Notifier:
-    """Callbacks by channel; they run on the thread that receives, and must not block."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._callbacks: dict[str, dict[object, Callback]] = {}
-
-    def subscribe(self, channel: str, callback: Callback) -> Callback:
-        """Call ``callback`` when ``channel`` is notified; returns a function that unsubscribes."""
-        handle = object()
-        with self._lock:
-            self._callbacks.setdefault(channel, {})[handle] = callback
-
-        def unsubscribe() -> None:
-            with self._lock:
-                entries = self._callbacks.get(channel)
-                if entries is not None:
-                    entries.pop(handle, None)
-                    if not entries:
-                        del self._callbacks[channel]
-
-        return unsubscribe
-
-    def news(self, channels: Iterable[str]) -> None:
-        with self._lock:
-            if not self._callbacks:
-                return
-            due = [
-                callback
-                for channel in channels
-                for callback in self._callbacks.get(channel, {}).values()
-            ]
-        self._call(due)
-
-    def everybody(self) -> None:
-        with self._lock:
-            due = [
-                callback for entries in self._callbacks.values() for callback in entries.values()
-            ]
-        self._call(due)
-
-    def forked(self) -> None:
-        """In a forked child: drop all callbacks, which are the parent's."""
-        self._lock = threading.Lock()
-        self._callbacks.clear()
-
-    @staticmethod
-    def _call(due: list[Callback]) -> None:
-        for callback in due:
-            try:
-                callback()
-            except Exception:
-                # Neither the other callbacks nor the receiving thread may suffer from it.
-                _log.exception("a callback failed on news")
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -125,21 +71,17 @@ def _message(channels: Iterable[str]) -> bytes:
     return EVERYBODY if len(message) > DATAGRAM_BYTES_MAX else message
 
 
-def _remove(socket_path: str) -> None:
-    for path in (socket_path, socket_path + WANTS_FREQUENT):
-        with contextlib.suppress(OSError):
+def _remove(path: str) -> None:
+    """Remove a socket and its marker, and nothing else that may stand there."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISSOCK(os.lstat(path).st_mode):
             os.unlink(path)
+            os.unlink(path + WANTS_FREQUENT)
 
 
 def wake_folder(catalog_folder: Path) -> Path:
-    """Where the sockets live: in the catalog, unless its path is too long for a socket."""
-    folder = catalog_folder.resolve() / "wake"
-    digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-    name = f"{SCRATCH}{os.getuid()}-{digest}"
-    for place in (folder, Path(tempfile.gettempdir()) / name):
-        if len(os.fsencode(place)) + 40 <= SOCKET_PATH_MAX:
-            return place
-    return Path("/tmp") / name
+    """Where the sockets live."""
+    return catalog_folder.resolve() / "wake"
 
 
 class WakeSockets:
@@ -154,7 +96,7 @@ class WakeSockets:
         self._folder = folder
         self._notifier = notifier
         self._changed = changed
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._receiver: socket.socket | None = None
         self._thread: threading.Thread | None = None
@@ -168,6 +110,7 @@ class WakeSockets:
         """The sockets of other processes, and whether they want frequent channels."""
         self._peers_mtime_ns = -1
         self._path = str(folder)
+        self._short: str | None = None
         self._scratch: Scratch | None = None
         self._forked = False
 
@@ -184,18 +127,37 @@ class WakeSockets:
             return
         everything = _message(channels)
         most = _message(channel for channel in channels if not channel.startswith(FREQUENT))
+        try:
+            place = self._address()
+        except OSError:  # no temporary folder; those who wait look once a second
+            return
         for peer, wants_frequent in peers.items():
             message = everything if wants_frequent else most
             if not message:
                 continue
             try:
-                self._sender(peer).sendto(message, peer)
+                self._sender(peer).sendto(message, f"{place}/{peer}")
             except (ConnectionRefusedError, FileNotFoundError):
                 self._senders.pop(peer).close()
-                _remove(peer)
+                _remove(f"{self._path}/{peer}")
             except OSError:
                 # Mostly a full queue; its reader sees that it was full and wakes everybody.
                 continue
+
+    def _address(self) -> str:
+        """The folder, by a path that is short enough for sockets."""
+        with self._lock:
+            if self._short is None and len(os.fsencode(self._path)) + NAME_BYTES <= ADDRESS_BYTES:
+                self._short = self._path
+            elif self._short is None:
+                place = Path(tempfile.gettempdir())
+                if len(os.fsencode(place)) + 2 * NAME_BYTES > ADDRESS_BYTES:
+                    place = Path("/tmp")
+                _sweep_once(SCRATCH, place)
+                self._scratch = Scratch(SCRATCH, place)
+                os.symlink(self._path, self._scratch.path / "wake")
+                self._short = str(self._scratch.path / "wake")
+            return self._short
 
     def _sender(self, peer: str) -> socket.socket:
         sender = self._senders.get(peer)
@@ -207,20 +169,17 @@ class WakeSockets:
 
     def _current_peers(self) -> dict[str, bool]:
         try:
-            mtime_ns = os.stat(self._path).st_mtime_ns
+            about = os.lstat(self._path)
+            mtime_ns = about.st_mtime_ns
             if mtime_ns == self._peers_mtime_ns:
                 return self._peers
-            found = {
-                entry.path
-                for entry in os.scandir(self._folder)
-                if not entry.name.startswith((self._name, "."))
-            }
+            found = set(os.listdir(self._path)) if stat.S_ISDIR(about.st_mode) else set()
         except OSError:
             return {}
         peers = {
-            path: path + WANTS_FREQUENT in found
-            for path in found
-            if not path.endswith(WANTS_FREQUENT)
+            name: name + WANTS_FREQUENT in found
+            for name in found
+            if not name.startswith((self._name, ".")) and not name.endswith(WANTS_FREQUENT)
         }
         for gone in self._senders.keys() - peers.keys():
             self._senders.pop(gone).close()
@@ -239,30 +198,38 @@ class WakeSockets:
                 raise ForkedError
             if self._receiver is not None or self._closing:
                 return
-            self._make_folder()
-            receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            receiver.setblocking(False)
-            receiver.bind(str(self._folder / self._name))
+            try:
+                receiver = self._bind()
+            except OSError as error:
+                raise CatalogUnavailableError(f"{self._path}: no news: {error}") from error
             self._receiver = receiver
-            watching = threading.Event()
+            watching = Bell()
             self._start(receiver, watching)
         # From here on data_version is watched too, so even a committer that dies is noticed.
         watching.wait(POLL_S)
 
-    def _make_folder(self) -> None:
-        if self._folder.name.startswith(SCRATCH):
-            _sweep_once(SCRATCH, self._folder.parent)
-            self._scratch = Scratch(self._folder)
-        else:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    def _bind(self) -> socket.socket:
+        private.make_folder(self._folder, inside=True)
+        if self._folder.is_symlink():
+            raise OSError("a link leads elsewhere; remove it")
+        receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            receiver.setblocking(False)
+            receiver.bind(f"{self._address()}/{self._name}")
+            os.chmod(self._folder / self._name, private.mode_in(self._folder))
+        except BaseException:
+            receiver.close()
+            raise
+        return receiver
 
     def want_frequent(self) -> None:
         """From now on receive frequent channels, too."""
         with self._lock:
             if self._receiver is not None:
-                (self._folder / f"{self._name}{WANTS_FREQUENT}").touch()
+                with contextlib.suppress(FileNotFoundError):  # then no news comes by it anyway
+                    (self._folder / f"{self._name}{WANTS_FREQUENT}").touch(0o600)
 
-    def _start(self, receiver: socket.socket, watching: threading.Event) -> None:
+    def _start(self, receiver: socket.socket, watching: Bell) -> None:
         loop = self._loop
         if loop is not None and not loop.is_closed():
             if _running_loop() is loop:
@@ -290,14 +257,14 @@ class WakeSockets:
         self._on_loop.close()
 
     def _begin(
-        self, loop: asyncio.AbstractEventLoop, receiver: socket.socket, watching: threading.Event
+        self, loop: asyncio.AbstractEventLoop, receiver: socket.socket, watching: Bell
     ) -> None:
         if not self._closing:
             changed = self._on_loop.enter_context(self._changed())
             loop.add_reader(receiver, self._drain, receiver)
             self._on_loop.callback(loop.remove_reader, receiver)
             self._check_later(loop, changed)
-        watching.set()
+        watching.ring()
 
     def _check_later(self, loop: asyncio.AbstractEventLoop, changed: Callable[[], bool]) -> None:
         def check() -> None:
@@ -310,11 +277,11 @@ class WakeSockets:
 
     # -- on a thread --------------------------------------------------------------------
 
-    def _run(self, receiver: socket.socket, watching: threading.Event) -> None:
+    def _run(self, receiver: socket.socket, watching: Bell) -> None:
         poller = select.poll()
         poller.register(receiver, select.POLLIN)
         with self._changed() as changed:
-            watching.set()
+            watching.ring()
             next_check = time.monotonic() + POLL_S
             while not self._closing:
                 poller.poll(max(0.0, next_check - time.monotonic()) * 1000)
@@ -345,7 +312,7 @@ class WakeSockets:
 
         The event loop's selector is left alone: the child shares its epoll set with the parent.
         """
-        self._lock, self._sending = threading.Lock(), threading.Lock()
+        self._lock, self._sending = threading.RLock(), threading.Lock()
         self._forked = self._closing = True
         for inherited in (self._receiver, *self._senders.values()):
             if inherited is not None:
@@ -362,16 +329,15 @@ class WakeSockets:
             receiver, thread = self._receiver, self._thread
             self._receiver = None
         if receiver is not None:
-            path = str(self._folder / self._name)
             if thread is not None:
                 with (
                     contextlib.suppress(OSError),
                     socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as waker,
                 ):
-                    waker.sendto(b"", path)
+                    waker.sendto(b"", f"{self._address()}/{self._name}")
                 thread.join(timeout=2 * POLL_S)
             receiver.close()
-            _remove(path)
+            _remove(f"{self._path}/{self._name}")
         for sender in self._senders.values():
             sender.close()
         self._senders.clear()

@@ -16,8 +16,14 @@ from io import TextIOWrapper
 
 from cyclopts import App, CycloptsError, UnusedCliTokensError
 
-from headrace.cli.failures import EXIT_INTERRUPTED, EXIT_USAGE, UsageError, report, status_of
-from headrace.errors import HeadraceError
+from headrace.cli.failures import (
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    UsageError,
+    in_a_sentence,
+    report,
+    status_of,
+)
 
 VALUED = ("--catalog", "--store", "--store-option")
 FLAGS = ("--json",)
@@ -102,10 +108,11 @@ def run(argv: Sequence[str]) -> int:
     except Exception as error:
         if _by_ctrl_c(error):
             return EXIT_INTERRUPTED
-        if not isinstance(error, HeadraceError):
+        found = in_a_sentence(error)
+        if found is None:
             raise
-        report(error, "--json" in argv)
-        return status_of(error)
+        report(found, "--json" in argv)
+        return status_of(found)
 
 
 def _by_ctrl_c(error: BaseException) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import msgspec
@@ -10,33 +12,53 @@ from rich.markup import escape
 from rich.progress import SpinnerColumn, TextColumn
 
 from headrace.cli.failures import UsageError
-from headrace.cli.options import NONE, Options, console, print_json, progress
+from headrace.cli.options import NONE, Options
+from headrace.cli.output import counted, progress
 from headrace.cli.policies import duration_text, size_text
 from headrace.cli.values import duration_s, size_bytes
 from headrace.log.compact import Compacted
 from headrace.log.compact_policy import CompactionPolicy
-from headrace.log.log import Log
 
 WHEN = Group("What is worth a file", sort_key=10)
+
+
+@Parameter(name="*", group=WHEN)
+@dataclass(frozen=True)
+class Worth:
+    """Which batches become a file; what is not given is as the stream's policy says."""
+
+    target: Annotated[
+        str | None, Parameter(help="Size of a file to aim at (128MiB if not given).")
+    ] = None
+    min_batches: Annotated[
+        int | None, Parameter(help="Fewest batches worth a file (8 if not given).")
+    ] = None
+    min_age: Annotated[
+        str | None, Parameter(help="Leave younger batches alone (1m if not given).")
+    ] = None
+    span: Annotated[
+        str | None,
+        Parameter(help="A file's events were appended within this (1d if not given)."),
+    ] = None
+
+    def policy(self, base: CompactionPolicy) -> CompactionPolicy:
+        target, age, span = self.target, self.min_age, self.span
+        return CompactionPolicy(
+            target_bytes=base.target_bytes if target is None else size_bytes(target, "--target"),
+            min_batches=base.min_batches if self.min_batches is None else self.min_batches,
+            min_age_s=base.min_age_s if age is None else int(duration_s(age, "--min-age")),
+            span_s=base.span_s if span is None else int(duration_s(span, "--span")),
+        )
+
+
+AS_IT_IS = Worth()
 
 
 def compact(
     name: str,
     /,
     *,
-    target: Annotated[
-        str | None, Parameter(group=WHEN, help="Size of a file to aim at (128MiB if not given).")
-    ] = None,
-    min_batches: Annotated[
-        int | None, Parameter(group=WHEN, help="Fewest batches worth a file (8 if not given).")
-    ] = None,
-    min_age: Annotated[
-        str | None, Parameter(group=WHEN, help="Leave younger batches alone (1m if not given).")
-    ] = None,
-    span: Annotated[
-        str | None,
-        Parameter(group=WHEN, help="A file's events were appended within this (1d if not given)."),
-    ] = None,
+    worth: Worth = AS_IT_IS,
     policy: Literal["on", "off"] | None = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     options: Options = NONE,
@@ -57,92 +79,49 @@ def compact(
     """
     if policy is not None and dry_run:
         raise UsageError("--dry-run is for a compaction, and --policy only says who does it")
-    given = [option is not None for option in (target, min_batches, min_age, span)]
-    if policy == "off" and any(given):
+    if policy == "off" and worth != AS_IT_IS:
         raise UsageError("--policy off takes no settings")
     with options.open() as log:
-        before = log.compaction(name)
-        settings = _settings(before or CompactionPolicy(), target, min_batches, min_age, span)
+        settings = worth.policy(log.compaction(name) or CompactionPolicy())
         if policy is not None:
             kept = settings if policy == "on" else None
             log.set_compaction(name, kept)
-            _show_policy(name, kept, options)
+            data = None if kept is None else msgspec.structs.asdict(kept)
+            options.show({"stream": name, "policy": data}, _policy_text(name, kept))
             return
-        done = _compact(log, name, settings, dry_run, quiet=options.json)
-    if options.json:
-        print_json(done)
-    else:
-        _show(done)
+        text = TextColumn("{task.completed:,.0f} events in {task.fields[files]:,} files")
+        with progress(SpinnerColumn(), text, quiet=options.json) as bar:
+            task = bar.add_task("", total=None, files=0)
+            done = log.compact(
+                name,
+                settings,
+                dry_run=dry_run,
+                progress=lambda done: bar.update(task, completed=done.events, files=done.files),
+            )
+    options.show(done, *_lines(done))
 
 
-def _settings(
-    base: CompactionPolicy,
-    target: str | None,
-    min_batches: int | None,
-    min_age: str | None,
-    span: str | None,
-) -> CompactionPolicy:
-    return msgspec.structs.replace(
-        base,
-        target_bytes=base.target_bytes if target is None else size_bytes(target, "--target"),
-        min_batches=base.min_batches if min_batches is None else min_batches,
-        min_age_s=base.min_age_s if min_age is None else int(duration_s(min_age, "--min-age")),
-        span_s=base.span_s if span is None else int(duration_s(span, "--span")),
-    )
-
-
-def _compact(
-    log: Log, name: str, policy: CompactionPolicy, dry_run: bool, *, quiet: bool
-) -> Compacted:
-    text = TextColumn("{task.completed:,.0f} events in {task.fields[files]:,} files")
-    with progress(SpinnerColumn(), text, quiet=quiet) as bar:
-        task = bar.add_task("", total=None, files=0)
-        return log.compact(
-            name,
-            policy,
-            dry_run=dry_run,
-            progress=lambda done: bar.update(task, completed=done.events, files=done.files),
-        )
-
-
-def _show(done: Compacted) -> None:
+def _lines(done: Compacted) -> Iterator[str]:
     named = f"stream [bold]{escape(done.stream)}[/bold]:"
     if not done.files:
-        console().print(f"{named} nothing to compact")
-    elif done.dry_run:
-        console().print(
-            f"{named} would make {_files(done.files)} of {done.batches:,} batches with "
-            f"{done.events:,} events ({size_text(done.bytes_before)})"
-        )
+        yield f"{named} nothing to compact"
     else:
-        sizes = f"{size_text(done.bytes_before)} → {size_text(done.bytes_after)}"
-        console().print(
-            f"{named} made {_files(done.files)} of {done.batches:,} batches with "
-            f"{done.events:,} events ({sizes})"
+        sizes = size_text(done.bytes_before)
+        sizes += "" if done.dry_run else f" → {size_text(done.bytes_after)}"
+        yield (
+            f"{named} {'would make' if done.dry_run else 'made'} {counted(done.files, 'file')} of "
+            f"{done.batches:,} batches with {done.events:,} events ({sizes})"
         )
-    for message in done.damaged:
-        console().print(f"left alone: {escape(message)}")
+    yield from (f"left alone: {escape(message)}" for message in done.damaged)
 
 
-def _show_policy(name: str, policy: CompactionPolicy | None, options: Options) -> None:
-    if options.json:
-        shown = None if policy is None else msgspec.structs.asdict(policy)
-        print_json({"stream": name, "policy": shown})
-        return
+def _policy_text(name: str, policy: CompactionPolicy | None) -> str:
     named = f"stream [bold]{escape(name)}[/bold]"
     if policy is None:
-        console().print(f"{named} is not compacted any more")
-        return
-    console().print(
+        return f"{named} is not compacted any more"
+    age_s = policy.min_age_s
+    return (
         f"{named} is compacted by headrace pipeline: files of about "
         f"{size_text(policy.target_bytes)} from {policy.min_batches} batches on, "
-        f"{_age(policy.min_age_s)} they were appended"
+        f"{f'{duration_text(age_s)} after' if age_s else 'as soon as'} they were appended"
     )
-
-
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count:,} files"
-
-
-def _age(age_s: int) -> str:
-    return f"{duration_text(age_s)} after" if age_s else "as soon as"

@@ -11,12 +11,16 @@ from typing import Annotated, Literal
 
 import msgspec
 from cyclopts import App, Parameter
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from headrace.cli.failures import EXIT_FAILED, without_passwords
-from headrace.cli.options import NONE, Options, console, print_json
+from headrace.cli.options import NONE, Options
+from headrace.cli.output import counted, table
 from headrace.errors import HeadraceError, JavaMissingError, SparkSetupError
+from headrace.groups.progress import audit as progress_audit
+from headrace.log import audit
+from headrace.log.log import Log
 
 app = App(name="doctor", help="Check Python, Java, Spark, the catalog and the store.")
 
@@ -24,6 +28,9 @@ PYTHON_MIN = (3, 11)
 PYSPARK = ((4, 2), (4, 4))
 """The supported versions: the lowest, and the first that was not tried (exclusive)."""
 PANDAS_BELOW = (3,)
+
+FLAWS_MAX = 50
+"""How many findings of a deep check are shown."""
 
 State = Literal["ok", "warning", "failed"]
 
@@ -41,6 +48,7 @@ class Check(msgspec.Struct, frozen=True):
 def doctor(
     *,
     spark: Annotated[bool, Parameter(negative="")] = False,
+    deep: Annotated[bool, Parameter(negative="")] = False,
     options: Options = NONE,
 ) -> int:
     """Check Python, Java, Spark, the catalog and the store; status 1 when something is wrong.
@@ -51,17 +59,17 @@ def doctor(
     ----------
     spark
         Start Spark as well, and run a small query on it (takes some seconds).
+    deep
+        Read every event and compare all that the catalog says of streams and groups with what is
+        there (takes as long as reading the whole log).
     """
-    checks = list(examine(options, start_spark=spark))
+    checks = list(examine(options, start_spark=spark, deep=deep))
     failed = any(check.state == "failed" for check in checks)
-    if options.json:
-        print_json({"ok": not failed, "checks": checks})
-    else:
-        _show(checks)
+    options.show({"ok": not failed, "checks": checks}, _table(checks))
     return EXIT_FAILED if failed else 0
 
 
-def examine(options: Options, *, start_spark: bool = False) -> Iterator[Check]:
+def examine(options: Options, *, start_spark: bool = False, deep: bool = False) -> Iterator[Check]:
     """All checks, in their order."""
     yield check_python(sys.version_info[:3])
     pyspark = version_of("pyspark")
@@ -71,7 +79,7 @@ def examine(options: Options, *, start_spark: bool = False) -> Iterator[Check]:
     yield check_java(needed=pyspark is not None)
     if start_spark and pyspark is not None:
         yield check_session()
-    yield from check_log(options)
+    yield from check_log(options, deep=deep)
 
 
 def check_python(version: tuple[int, ...]) -> Check:
@@ -139,7 +147,7 @@ def _has_package(_: int) -> bool:
     return importlib.util.find_spec("pyspark_headrace") is not None
 
 
-def check_log(options: Options) -> Iterator[Check]:
+def check_log(options: Options, *, deep: bool = False) -> Iterator[Check]:
     """The catalog, if there is one, and its store."""
     place = without_passwords(options.place)
     if "://" not in options.place and not Path(options.place).expanduser().exists():
@@ -153,9 +161,10 @@ def check_log(options: Options) -> Iterator[Check]:
         return
     try:
         with options.open() as log:
-            count = len(log.streams())
-            kind = "reachable by other machines" if log.catalog.shared else "on this machine"
-            yield Check("catalog", "ok", f"{place}: {count} stream{'s' * (count != 1)}, {kind}")
+            if deep:
+                yield from check_contents(log)
+            count = counted(len(log.streams()), "stream")
+            yield Check("catalog", "ok", f"{place}: {count}, {_reach(log.catalog.shared)}")
             if log.store is None:
                 yield Check("store", "ok", "none: every batch lives inside the catalog")
                 return
@@ -163,16 +172,31 @@ def check_log(options: Options) -> Iterator[Check]:
             log.store.put(path, b"headrace")
             same = log.store.get(path) == b"headrace"
             log.store.delete(path)
-            kind = "reachable by other machines" if log.store.shared else "on this machine"
             if same:
-                yield Check("store", "ok", f"{log.store.url}: writes and reads, {kind}")
+                found = f"{log.store.url}: writes and reads, {_reach(log.store.shared)}"
+                yield Check("store", "ok", found)
             else:
-                yield Check(
-                    "store", "failed", f"{log.store.url}: other bytes than written", "replace it"
-                )
+                found = f"{log.store.url}: other bytes than written"
+                yield Check("store", "failed", found, "replace it")
     except HeadraceError as error:
         name = "store" if "store" in type(error).__name__.lower() else "catalog"
         yield Check(name, "failed", _line(error), f"see what is at {place}, or name another")
+
+
+def _reach(shared: bool) -> str:
+    return "reachable by other machines" if shared else "on this machine"
+
+
+def check_contents(log: Log) -> Iterator[Check]:
+    """Every event, file and row."""
+    flaws = [*audit.examine(log), *log.catalog.read(lambda tx: list(progress_audit.examine(tx)))]
+    for flaw in flaws[:FLAWS_MAX]:
+        yield Check("contents", "failed", _line(flaw), "restore it from a backup")
+    if len(flaws) > FLAWS_MAX:
+        more = f"and {len(flaws) - FLAWS_MAX} more"
+        yield Check("contents", "failed", more, "mend what stands above first")
+    if not flaws:
+        yield Check("contents", "ok", "every event was read, and all agrees with the catalog")
 
 
 def version_of(package: str) -> str | None:
@@ -196,17 +220,13 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _line(error: BaseException) -> str:
+def _line(error: BaseException | str) -> str:
     return without_passwords(" ".join(str(error).split()))[:400]
 
 
 _MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "failed": "[red]failed[/]"}
 
 
-def _show(checks: list[Check]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for name in ("check", "", "found", "what to do"):
-        table.add_column(name, overflow="fold")
-    for check in checks:
-        table.add_row(check.name, _MARKS[check.state], escape(check.found), escape(check.mend))
-    console().print(table)
+def _table(checks: list[Check]) -> Table:
+    rows = ((c.name, Text.from_markup(_MARKS[c.state]), c.found, c.mend) for c in checks)
+    return table(("check", "", "found", "what to do"), rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 
@@ -11,6 +12,7 @@ from headrace.errors import HeadraceError, InvalidInputError, UnknownSchemeError
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+NAME_CHARS_MAX = 300
 
 _PASSWORD_OPTION = re.compile(
     r"""((?:password|passfile|sslpassword|secret[a-z_]*|[a-z_]*_key|[a-z_]*token)\s*=\s*)"""
@@ -40,6 +42,28 @@ class StoppedError(HeadraceError):
         super().__init__(f"{cause}; {before} before that stayed published")
         self.cause = cause
         self.published = published
+
+
+class MachineError(HeadraceError):
+    """The operating system refused something: a name, a permission, room on a disk."""
+
+
+def in_a_sentence(error: Exception) -> HeadraceError | None:
+    """What a person is told of an error; None if it is a mistake in this program."""
+    match error:
+        case HeadraceError():
+            return error
+        case RecursionError():
+            return InvalidInputError("the input is nested too deeply")
+        case OSError(strerror=str(reason)):
+            name = error.filename
+            named = "" if name is None else f"{_cut(os.fsdecode(name))}: "
+            return MachineError(f"{named}{reason}")
+    return None
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= NAME_CHARS_MAX else f"{name[: NAME_CHARS_MAX // 2]}…"
 
 
 def status_of(error: HeadraceError) -> int:

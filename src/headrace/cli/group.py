@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from cyclopts import App
+from typing import Annotated
+
+from cyclopts import App, Parameter
 from rich.markup import escape
 
 from headrace.cli import group_screens as screens
 from headrace.cli import values
 from headrace.cli.failures import UsageError
 from headrace.cli.group_join import join
-from headrace.cli.group_partitioned import elastic, mapping, show_change, static
+from headrace.cli.group_partitioned import elastic, mappings, show, static
 from headrace.cli.group_shared import app as shared
-from headrace.cli.options import NONE, Options, console, print_json
+from headrace.cli.options import NONE, Options
+from headrace.cli.output import counted
 from headrace.groups.partitioned import admin, explain, lag
 
 app = App(
@@ -31,36 +34,29 @@ elastic.command(members_app)
 elastic.command(mapping_app)
 
 
+Names = Annotated[str, Parameter(help="Names, comma-separated.")]
+
+
 @members_app.command
-def add(stream: str, group: str, members: str, /, *, options: Options = NONE) -> None:
+def add(stream: str, group: str, members: Names, /, *, options: Options = NONE) -> None:
     """Add members to an elastic group; those it has already are passed over.
 
     Example: `headrace group members add orders billing m3,m4`
-
-    Parameters
-    ----------
-    members
-        Names, comma-separated.
     """
     with options.open() as log:
         after = admin.add_members(log, stream, group, _names(members))
-    show_change(after, options)
+    show(after, options)
 
 
 @members_app.command
-def drop(stream: str, group: str, members: str, /, *, options: Options = NONE) -> None:
+def drop(stream: str, group: str, members: Names, /, *, options: Options = NONE) -> None:
     """Drop members from an elastic group; they finish what they hold, and then wait.
 
     Example: `headrace group members drop orders billing m3`
-
-    Parameters
-    ----------
-    members
-        Names, comma-separated.
     """
     with options.open() as log:
         after = admin.drop_members(log, stream, group, _names(members))
-    show_change(after, options)
+    show(after, options)
 
 
 def _names(text: str) -> list[str]:
@@ -85,10 +81,10 @@ def set_mapping(
     more
         The other members.
     """
-    given = [mapping(text) for text in (first, *more)]
+    given = mappings((first, *more), "MAPPING")
     with options.open() as log:
         after = admin.set_mappings(log, stream, group, given)
-    show_change(after, options)
+    show(after, options)
 
 
 @mapping_app.command
@@ -107,7 +103,7 @@ def unset(
     names = None if members is None else _names(members)
     with options.open() as log:
         after = admin.delete_mappings(log, stream, group, names)
-    show_change(after, options)
+    show(after, options)
 
 
 @app.command
@@ -118,12 +114,8 @@ def active(stream: str, group: str, /, *, options: Options = NONE) -> None:
     """
     with options.open() as log:
         found = admin.status(log, stream, group)
-    if options.json:
-        print_json(screens.status_data(found))
-        return
-    console().print(screens.status_table(found))
-    for line in screens.status_lines(found):
-        console().print(line)
+    lines = screens.status_lines(found)
+    options.show(screens.status_data(found), screens.status_table(found), *lines)
 
 
 @app.command(name="step-down")
@@ -134,10 +126,8 @@ def step_down(stream: str, group: str, member: str, /, *, options: Options = NON
     """
     with options.open() as log:
         instance = admin.step_down(log, stream, group, member)
-    if options.json:
-        print_json({"member": member, "instance": instance})
-    else:
-        console().print(f"instance {escape(instance)} of {escape(member)} is asked to step down")
+    told = f"instance {escape(instance)} of {escape(member)} is asked to step down"
+    options.show({"member": member, "instance": instance}, told)
 
 
 @app.command
@@ -148,10 +138,8 @@ def partitions(stream: str, group: str, member: str, /, *, options: Options = NO
     """
     with options.open() as log:
         found = admin.partitions(log, stream, group, member)
-    if options.json:
-        print_json({"member": member, "partitions": found})
-    else:
-        console().print(", ".join(map(str, found)) or "none")
+    shown = ", ".join(map(str, found)) or "none"
+    options.show({"member": member, "partitions": found}, shown)
 
 
 @app.command(name="explain")
@@ -169,16 +157,15 @@ def explain_group(stream: str, group: str, /, *, limit: int = 20, options: Optio
         raise UsageError(f"--limit {limit}: give 0 or more")
     with options.open() as log:
         found = explain.explain(log, stream, group)
-    if options.json:
-        print_json(screens.explanation_data(found))
-        return
-    screen = console()
-    screen.print(screens.group_line(found.group))
-    screen.print(screens.status_table(found.status))
-    for line in found.findings or ("every partition is consumed by the member it is given to",):
-        screen.print(escape(line))
-    for decision in found.decisions[len(found.decisions) - limit :] if limit else ():
-        screen.print(escape(screens.decision_line(decision)))
+    findings = found.findings or ("every partition is consumed by the member it is given to",)
+    latest = found.decisions[len(found.decisions) - limit :] if limit else ()
+    options.show(
+        screens.explanation_data(found),
+        screens.group_line(found.group),
+        screens.status_table(found.status),
+        *map(escape, findings),
+        *(escape(screens.decision_line(decision)) for decision in latest),
+    )
 
 
 @app.command(name="lag")
@@ -189,13 +176,8 @@ def group_lag(stream: str, group: str, /, *, options: Options = NONE) -> None:
     """
     with options.open() as log:
         found = lag.group_lag(log, stream, group)
-    if options.json:
-        print_json(found)
-        return
-    console().print(screens.lag_table(found))
-    waiting = (
-        f", {found.source_events:,} of them not partitioned yet" if found.source_events else ""
-    )
-    console().print(f"{found.events:,} event{'s' * (found.events != 1)} behind{waiting}")
-    if found.finding:
-        console().print(escape(found.finding))
+    behind = f"{counted(found.events, 'event')} behind"
+    if found.source_events:
+        behind += f", {found.source_events:,} of them not partitioned yet"
+    findings = [escape(found.finding)] if found.finding else []
+    options.show(found, screens.lag_table(found), behind, *findings)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import os
 import shlex
 import shutil
-import signal
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from headrace.cli.deliveries import shown
+from headrace.cli import deliveries
+from headrace.cli.deliveries import FOR_EVER, Until
 from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
-from headrace.errors import Fenced
+from headrace.cli.output import tell
 from headrace.groups.consumer import Delivery
 from headrace.groups.partitioned.core.messages import Phase
 from headrace.groups.partitioned.runtime.member import Member
@@ -34,8 +33,7 @@ def join(
     exec: Annotated[
         str | None, Parameter(help="Run this for each event; ack on exit 0, else deliver it again.")
     ] = None,
-    limit: int | None = None,
-    idle: Annotated[float | None, Parameter(alias="--idle-s")] = None,
+    until: Until = FOR_EVER,
     pin_ttl_ms: int = PIN_TTL_MS,
     max_deliveries: int = 0,
     concurrency: int = 1,
@@ -44,89 +42,63 @@ def join(
     """Consume as a member of a static or elastic group until Ctrl-C.
 
     Each event is printed and acked.  With --exec a command gets its value on stdin, and its place
-    in HEADRACE_SUBJECT, HEADRACE_KEY, HEADRACE_POSITION, HEADRACE_TIMESTAMP and
-    HEADRACE_ATTEMPT.  Of several who join as the same member one is active, the others stand by.
+    in HEADRACE_SUBJECT, HEADRACE_KEY (not set if the key holds a NUL), HEADRACE_KEY_BASE64,
+    HEADRACE_POSITION, HEADRACE_TIMESTAMP and HEADRACE_ATTEMPT.  Of several who join as the same
+    member one is active, the others stand by.
 
     * `headrace group join orders billing m1`
     * `headrace group join orders billing m1 --exec ./bill.sh --max-deliveries 5`
 
     Parameters
     ----------
-    limit
-        Stop after this many events.
-    idle
-        Stop when nothing came for this many seconds.
     pin_ttl_ms
         How soon a standby takes over when this process dies.
     max_deliveries
-        An event that failed so often becomes a dead letter (0: never).
+        After this many failed deliveries an event becomes a dead letter (0: never).
     concurrency
         Commands that run at a time; events of one key never do.
     """
-    if limit is not None and limit < 1:
-        raise UsageError(f"--limit {limit}: take at least one event")
-    if idle is not None and idle <= 0:
-        raise UsageError(f"--idle {idle}: wait for longer than nothing")
+    until.check()
     if concurrency < 1:
         raise UsageError(f"--concurrency {concurrency}: run at least one command")
-    words = shlex.split(exec) if exec is not None else []
-    if exec is not None and not words:
-        raise UsageError("--exec: give a command")
-    if words and shutil.which(words[0]) is None:
-        raise UsageError(f"--exec: there is no command {words[0]!r}, or it may not be run")
-    tell_warnings()
+    command = None if exec is None else _Command(exec)
+    # What becomes of the member is told here in its own words.
+    logging.getLogger("headrace.groups.partitioned.runtime.member").setLevel(logging.ERROR)
 
     async def run() -> None:
-        stop_on_terminate()
+        settings = {"pin_ttl_ms": pin_ttl_ms, "max_deliveries": max_deliveries}
         async with (
             options.open_async() as hr,
-            hr.join(
-                stream, group, member, pin_ttl_ms=pin_ttl_ms, max_deliveries=max_deliveries
-            ) as joined,
+            hr.join(stream, group, member, **settings) as joined,
         ):
-            work = _Work(joined, words, options.json, limit, idle)
-            telling = asyncio.create_task(_tell(joined))
-            try:
-                await asyncio.gather(*(work.go() for _ in range(concurrency if words else 1)))
-            finally:
-                telling.cancel()
+            await _consume(joined, command, until, concurrency, options.json)
 
-    # What becomes of the member is told here in its own words.
-    with quiet("headrace.groups.partitioned.runtime.member"), suppress(asyncio.CancelledError):
-        asyncio.run(run())  # cancelled: it was asked to end, and all is handed over
+    deliveries.run(run)
 
 
-@contextmanager
-def quiet(name: str) -> Iterator[None]:
-    """Leave warnings of a part of the library out for a while."""
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+async def _consume(
+    joined: Member, command: _Command | None, until: Until, concurrency: int, as_json: bool
+) -> None:
+    async def handle(delivery: Delivery) -> None:
+        if command is None:
+            await deliveries.print_and_ack(delivery, as_json)
+        else:
+            await command.answer(delivery)
+
+    telling = asyncio.create_task(_tell(joined))
     try:
-        yield
+        await deliveries.consume(joined, handle, until, 1 if command is None else concurrency)
     finally:
-        logger.setLevel(level)
-
-
-def tell_warnings() -> None:
-    """Have warnings of the library look like everything else that is said on stderr."""
-    logger = logging.getLogger("headrace")
-    if not logger.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("headrace: %(message)s"))
-        logger.addHandler(handler)
-
-
-def stop_on_terminate() -> None:
-    """Let SIGTERM end this task as Ctrl-C does, so that a standby need not wait for the pin."""
-    task = asyncio.current_task()
-    assert task is not None
-    with suppress(NotImplementedError, RuntimeError, ValueError):  # not on every loop or thread
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        telling.cancel()
 
 
 async def _tell(joined: Member) -> None:
     """Say on stderr where the member stands, whenever that changes."""
+
+    def standing() -> tuple[object, ...]:
+        status = joined.status
+        return status.phase, status.partitions, status.explanation
+
     said = ""
     while True:
         status = joined.status
@@ -136,49 +108,28 @@ async def _tell(joined: Member) -> None:
         else:
             text = "; ".join(status.explanation[1:]) or status.phase.value
         if text != said:
-            print(f"headrace: {joined.member}: {text}", file=sys.stderr, flush=True)
+            tell(f"headrace: {joined.member}: {text}")
             said = text
         before = (status.phase, status.partitions, status.explanation)
-        await joined.wait_until(lambda before=before: _standing(joined) != before)  # type: ignore[misc]
+        await joined.wait_until(lambda before=before: standing() != before)  # type: ignore[misc]
 
 
-def _standing(joined: Member) -> tuple[object, ...]:
-    status = joined.status
-    return status.phase, status.partitions, status.explanation
+class _Command:
+    """What --exec runs for each event; the event is answered by its exit status."""
 
+    def __init__(self, text: str) -> None:
+        try:
+            self._words = shlex.split(text)
+        except ValueError as error:
+            raise UsageError(f"--exec: {text!r} is no command line: {error}") from None
+        if not self._words or "\0" in text:
+            raise UsageError("--exec: give a command")
+        if shutil.which(self._words[0]) is None:
+            raise UsageError(
+                f"--exec: there is no command {self._words[0]!r}, or it may not be run"
+            )
 
-class _Work:
-    """Takes events, has something done with each, and answers."""
-
-    def __init__(
-        self, joined: Member, words: list[str], as_json: bool, limit: int | None, idle: float | None
-    ) -> None:
-        self._joined = joined
-        self._words = words
-        self._as_json = as_json
-        self._limit = limit
-        self._idle = idle
-        self._taken = 0
-
-    async def go(self) -> None:
-        deliveries = aiter(self._joined)
-        with suppress(TimeoutError, StopAsyncIteration):
-            while self._limit is None or self._taken < self._limit:
-                self._taken += 1
-                try:
-                    async with asyncio.timeout(self._idle):
-                        delivery = await anext(deliveries)
-                    await self._answer(delivery)
-                except Fenced as fenced:
-                    # Another instance has it now: what was done does not count.
-                    print(f"headrace: {fenced}", file=sys.stderr, flush=True)
-
-    async def _answer(self, delivery: Delivery) -> None:
-        if not self._words:
-            sys.stdout.write(shown(delivery, self._as_json) + "\n")
-            sys.stdout.flush()
-            await delivery.ack()
-            return
+    async def answer(self, delivery: Delivery) -> None:
         status = await self._run(delivery)
         if status == 0:
             await delivery.ack()
@@ -187,16 +138,20 @@ class _Work:
 
     async def _run(self, delivery: Delivery) -> int:
         position = delivery.position
+        key = delivery.key or ""
         place = {
             "HEADRACE_SUBJECT": delivery.subject,
-            "HEADRACE_KEY": delivery.key or "",
+            "HEADRACE_KEY_BASE64": base64.b64encode(key.encode()).decode(),
             "HEADRACE_POSITION": f"{position.stream}/{position.segment}:{position.offset}",
             "HEADRACE_TIMESTAMP": delivery.timestamp.isoformat(),
             "HEADRACE_ATTEMPT": str(delivery.attempt),
         }
+        if "\0" not in key:  # which an environment cannot hold
+            place["HEADRACE_KEY"] = key
+        inherited = {name: text for name, text in os.environ.items() if name != "HEADRACE_KEY"}
         try:
             command = await asyncio.create_subprocess_exec(
-                *self._words, stdin=asyncio.subprocess.PIPE, env=os.environ | place
+                *self._words, stdin=asyncio.subprocess.PIPE, env=inherited | place
             )
         except OSError as error:
             await delivery.nack(delay_ms=0, reason=str(error))

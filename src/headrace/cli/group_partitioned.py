@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
@@ -11,11 +11,14 @@ from rich.markup import escape
 from headrace.cli import group_screens as screens
 from headrace.cli import values
 from headrace.cli.failures import UsageError
-from headrace.cli.options import NONE, Options, console, print_json
+from headrace.cli.options import NONE, Options
+from headrace.cli.output import confirm
 from headrace.groups.partitioned import admin
 from headrace.groups.partitioned.admin import GroupInfo
 from headrace.groups.partitioned.core.config import MemberMapping
+from headrace.groups.partitioned.entry import removable
 from headrace.groups.partitioned.explain import filling_finding
+from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime.units import GroupKind
 from headrace.log.read import Place
 
@@ -31,16 +34,22 @@ elastic = App(
 )
 
 
-def mapping(text: str, option: str = "MAPPING") -> MemberMapping:
-    """A member and its partitions.
+def mappings(texts: Sequence[str], option: str) -> list[MemberMapping]:
+    """Members and their partitions.
 
-    >>> mapping("m1:0,1")
-    MemberMapping(member='m1', partitions=(0, 1))
+    >>> mappings(["m1:0,1"], "--mapping")
+    [MemberMapping(member='m1', partitions=(0, 1))]
     """
-    member, colon, partitions = text.partition(":")
-    if not colon or not member:
-        raise UsageError(f"{option}: {text!r} is not a mapping; write member:partitions, m1:0,1")
-    return MemberMapping(member, tuple(values.numbers(partitions, option)) if partitions else ())
+    found = []
+    for text in texts:
+        member, colon, numbers = text.partition(":")
+        if not colon or not member:
+            raise UsageError(
+                f"{option}: {text!r} is not a mapping; write member:partitions, m1:0,1"
+            )
+        partitions = values.numbers(numbers, option) if numbers else ()
+        found.append(MemberMapping(member, tuple(partitions)))
+    return found
 
 
 def _start(text: str) -> Place:
@@ -67,6 +76,7 @@ StartOption = Annotated[
         "segment:offset,…"
     ),
 ]
+Yes = Annotated[bool, Parameter(negative="", help="Do not ask.")]
 
 
 @static.command(name="create")
@@ -96,7 +106,7 @@ def create_static(
     filter
         Only these subjects (without the partition's number).
     """
-    given = [_mapping(text) for text in mapping]
+    given = mappings(mapping, "--mapping")
     with options.open() as log:
         made = admin.create_static(
             log,
@@ -108,7 +118,7 @@ def create_static(
             mappings=given,
             start=_start(start),
         )
-    _show(made, options)
+    show(made, options)
 
 
 @elastic.command(name="create")
@@ -145,7 +155,7 @@ def create_elastic(
     distribution
         blocks: by the names alone; sticky: a change moves as little as possible.
     """
-    given = [_mapping(text) for text in mapping]
+    given = mappings(mapping, "--mapping")
     with options.open() as log:
         made = admin.create_elastic(
             log,
@@ -160,124 +170,55 @@ def create_elastic(
             distribution=distribution,
             start=_start(start),
         )
-    _show(made, options)
+    show(made, options)
 
 
-_mapping = mapping
+def show(info: GroupInfo, options: Options) -> None:
+    """What a group is, or is after a change."""
+    options.show(screens.group_data(info), screens.group_line(info), screens.members_table(info))
 
 
-def _show(info: GroupInfo, options: Options) -> None:
-    if options.json:
-        print_json(screens.group_data(info))
-    else:
-        console().print(screens.group_line(info))
-        console().print(screens.members_table(info))
+def _commands(app: App, kind: GroupKind, example: str, goes: str) -> None:
+    """What both kinds have: info, ls and rm."""
+    a_group = f"{'an' if kind is GroupKind.ELASTIC else 'a'} {kind.value} group"
+
+    def helped(text: str, usage: str) -> str:
+        return f"{text}\n\nExample: `headrace group {kind.value} {usage}`"
+
+    show_help = f"Show {a_group} and who is given which partitions."
+
+    @app.command(help=helped(show_help, f"info orders {example}"))
+    def info(stream: str, group: str, /, *, options: Options = NONE) -> None:
+        with options.open() as log:
+            found = admin.get(log, stream, group, kind)
+            wanting = filling_finding(log, found.name)
+        if options.json:
+            findings = [wanting] if wanting else []
+            options.show({**screens.group_data(found), "findings": findings})
+            return
+        show(found, options)
+        if wanting:
+            options.show(None, escape(wanting))
+
+    @app.command(help=helped(f"List the {kind.value} groups of a stream, or of all.", "ls orders"))
+    def ls(stream: str | None = None, /, *, options: Options = NONE) -> None:
+        with options.open() as log:
+            found = admin.list_groups(log, stream, kind)
+        none = f"no {kind.value} groups yet; create one with: headrace group {kind.value}"
+        listed = [screens.group_data(info) for info in found]
+        options.show(listed, screens.groups_table(found) if found else none)
+
+    @app.command(help=helped(f"Delete {a_group} with {goes}.", f"rm orders {example} --yes"))
+    def rm(stream: str, group: str, /, *, yes: Yes = False, options: Options = NONE) -> None:
+        with options.open() as log:
+            log.catalog.read(lambda tx: removable(tx, GroupName(stream, group), kind))
+            confirm(f"group {group!r}", "its progress and its work queue", yes=yes)
+            admin.delete(log, stream, group, kind)
+        gone = f"{kind.value} group [bold]{escape(group)}[/bold] is deleted"
+        options.show({"deleted": group, "stream": stream}, gone)
 
 
-def show_change(info: GroupInfo, options: Options) -> None:
-    """What a group is after a change."""
-    _show(info, options)
-
-
-# --- the same for both kinds -----------------------------------------------------------------
-
-
-def _info(kind: GroupKind, stream: str, group: str, options: Options) -> None:
-    with options.open() as log:
-        found = admin.get(log, stream, group, kind)
-        wanting = filling_finding(log, found.name)
-    if options.json:
-        print_json({**screens.group_data(found), "findings": [wanting] if wanting else []})
-        return
-    _show(found, options)
-    if wanting:
-        console().print(escape(wanting))
-
-
-def _ls(kind: GroupKind, stream: str | None, options: Options) -> None:
-    with options.open() as log:
-        found = admin.list_groups(log, stream, kind)
-    if options.json:
-        print_json([screens.group_data(info) for info in found])
-    elif not found:
-        console().print(f"no {kind.value} groups yet; create one with: headrace group {kind.value}")
-    else:
-        console().print(screens.groups_table(found))
-
-
-def _rm(kind: GroupKind, stream: str, group: str, yes: bool, options: Options) -> None:
-    with options.open() as log:
-        found = admin.get(log, stream, group, kind)
-        if not yes and not _confirmed(found):
-            raise UsageError(f"group {group!r} was left alone")
-        admin.delete(log, stream, group, kind)
-    if options.json:
-        print_json({"deleted": group, "stream": stream})
-    else:
-        console().print(f"{kind.value} group [bold]{escape(group)}[/bold] is deleted")
-
-
-def _confirmed(info: GroupInfo) -> bool:
-    name = info.name.group
-    if not sys.stdin.isatty():
-        raise UsageError(f"deleting group {name!r} needs a yes: add --yes")
-    sys.stderr.write(f"delete group {name!r} with its progress and its work queue? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-@static.command(name="info")
-def static_info(stream: str, group: str, /, *, options: Options = NONE) -> None:
-    """Show a static group and who is given which partitions.
-
-    Example: `headrace group static info orders audit`
-    """
-    _info(GroupKind.STATIC, stream, group, options)
-
-
-@elastic.command(name="info")
-def elastic_info(stream: str, group: str, /, *, options: Options = NONE) -> None:
-    """Show an elastic group and who is given which partitions.
-
-    Example: `headrace group elastic info orders billing`
-    """
-    _info(GroupKind.ELASTIC, stream, group, options)
-
-
-@static.command(name="ls")
-def static_ls(stream: str | None = None, /, *, options: Options = NONE) -> None:
-    """List the static groups of a stream, or of all.
-
-    Example: `headrace group static ls orders`
-    """
-    _ls(GroupKind.STATIC, stream, options)
-
-
-@elastic.command(name="ls")
-def elastic_ls(stream: str | None = None, /, *, options: Options = NONE) -> None:
-    """List the elastic groups of a stream, or of all.
-
-    Example: `headrace group elastic ls orders`
-    """
-    _ls(GroupKind.ELASTIC, stream, options)
-
-
-Yes = Annotated[bool, Parameter(negative="", help="Do not ask.")]
-
-
-@static.command(name="rm")
-def static_rm(stream: str, group: str, /, *, yes: Yes = False, options: Options = NONE) -> None:
-    """Delete a static group with its progress; the events stay.
-
-    Example: `headrace group static rm orders audit --yes`
-    """
-    _rm(GroupKind.STATIC, stream, group, yes, options)
-
-
-@elastic.command(name="rm")
-def elastic_rm(stream: str, group: str, /, *, yes: Yes = False, options: Options = NONE) -> None:
-    """Delete an elastic group with its work queue and its progress; the stream stays.
-
-    Example: `headrace group elastic rm orders billing --yes`
-    """
-    _rm(GroupKind.ELASTIC, stream, group, yes, options)
+_commands(static, GroupKind.STATIC, "audit", "its progress; the events stay")
+_commands(
+    elastic, GroupKind.ELASTIC, "billing", "its work queue and its progress; the stream stays"
+)

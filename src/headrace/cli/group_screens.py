@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from rich.markup import escape
 from rich.table import Table
 
+from headrace.cli.output import counted, table
 from headrace.cli.policies import size_text
 from headrace.cli.screens import time_text
 from headrace.groups.partitioned.admin import GroupInfo
@@ -34,7 +36,7 @@ def group_data(info: GroupInfo) -> dict[str, Any]:
 def group_line(info: GroupInfo) -> str:
     """A group in a line."""
     config = info.config
-    about = f"{config.max_members} partition{'s' if config.max_members != 1 else ''}"
+    about = counted(config.max_members, "partition")
     if config.filter:
         about += f" of {config.filter}"
     if isinstance(config, ElasticGroupConfig):
@@ -52,25 +54,25 @@ def group_line(info: GroupInfo) -> str:
 
 def members_table(info: GroupInfo) -> Table:
     """Who is given what."""
-    table = _table("member", "partitions")
-    for member, owned in info.config.assignment().items():
-        table.add_row(escape(member), _numbers(owned))
-    return table
+    assigned = info.config.assignment().items()
+    return table(("member", "partitions"), ((who, _numbers(owned)) for who, owned in assigned))
 
 
-def groups_table(found: tuple[GroupInfo, ...]) -> Table:
+def groups_table(found: Sequence[GroupInfo]) -> Table:
     """One line for each group."""
-    table = _table("stream", "group", "kind", "partitions", "filter", "members", right=(3, 5))
-    for info in found:
-        table.add_row(
-            escape(info.name.stream),
-            escape(info.name.group),
+    headings = ("stream", "group", "kind", ">partitions", "filter", ">members")
+    rows = (
+        (
+            info.name.stream,
+            info.name.group,
             info.kind.value,
-            str(info.config.max_members),
-            escape(info.config.filter),
-            str(len(info.config.assignment())),
+            info.config.max_members,
+            info.config.filter,
+            len(info.config.assignment()),
         )
-    return table
+        for info in found
+    )
+    return table(headings, rows)
 
 
 def status_data(status: GroupStatus) -> dict[str, Any]:
@@ -86,16 +88,16 @@ def status_data(status: GroupStatus) -> dict[str, Any]:
 
 def status_table(status: GroupStatus) -> Table:
     """Who is active, and what each consumes."""
-    table = _table("member", "active instance", "assigned", "consumes")
-    for member in status.members:
-        instance = member.instance or ("missing" if member.assigned else "none")
-        table.add_row(
-            escape(member.member),
-            escape(instance),
+    rows = (
+        (
+            member.member,
+            member.instance or ("missing" if member.assigned else "none"),
             _numbers(member.assigned),
             _numbers(member.consumed),
         )
-    return table
+        for member in status.members
+    )
+    return table(("member", "active instance", "assigned", "consumes"), rows)
 
 
 def status_lines(status: GroupStatus) -> list[str]:
@@ -132,24 +134,18 @@ def decision_line(one: Recorded) -> str:
 
 def lag_table(found: GroupLag) -> Table:
     """How far each part is behind."""
-    table = _table("partitions", "member", "events", "bytes", "seconds", right=(2, 3, 4))
-    for part in found.parts:
-        table.add_row(
+    rows = (
+        (
             _numbers(part.partitions),
-            escape(part.member or "nobody"),
-            f"{part.events:,}",
+            part.member or "nobody",
+            part.events,
             size_text(part.bytes),
             f"{part.seconds:,.1f}",
         )
-    return table
+        for part in found.parts
+    )
+    return table(("partitions", "member", ">events", ">bytes", ">seconds"), rows)
 
 
 def _numbers(partitions: tuple[int, ...]) -> str:
     return numbers(list(partitions)).partition(" ")[2] if partitions else "none"
-
-
-def _table(*headings: str, right: tuple[int, ...] = ()) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for at, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if at in right else "left")
-    return table

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 import msgspec
 from cyclopts import App, Parameter
 from rich.markup import escape
-from rich.table import Table
 
 from headrace.catalog.streams import Stream
 from headrace.cli import values
 from headrace.cli.failures import UsageError
-from headrace.cli.options import NONE, Options, console, print_json
+from headrace.cli.options import NONE, Options
+from headrace.cli.output import counted, table
 from headrace.cli.screens import time_text
 from headrace.groups.shared.admin import GroupInfo, Groups
 from headrace.groups.shared.core.records import Decision
@@ -26,9 +27,21 @@ app = App(
     help_epilogue="",
 )
 
+GroupName = Annotated[str, Parameter(help="The group's name, or $share/GROUP/FILTER.")]
+WhichFilter = Annotated[str | None, Parameter(help="Which one, if there are several of that name.")]
+BALANCE_HELP = "What a fair share is: as many segments, or as much to do."
+SCALE_HELP = "Split the busiest segment while there are more members than segments."
+DECIDED = {
+    "grant": "got",
+    "move": "gives up",
+    "drop": "is dropped",
+    "finish": "finished",
+    "scale": "split",
+}
+
 
 def start_of(text: str, option: str) -> Start:
-    """Where a group begins: earliest, now, a time, or so long ago."""
+    """Where a group begins: earliest, now, a time, or a duration ago."""
     return text if text in ("earliest", "now") else values.moment(text, option)
 
 
@@ -40,13 +53,13 @@ def named(text: str, filter: str | None) -> tuple[str, str | None]:
 
 @app.command
 def declare(
-    group: str,
+    group: GroupName,
     filter: str | None = None,
     /,
     *,
     start: str = "now",
-    balance: Literal["count", "lag"] = "count",
-    scale_for_members: Annotated[bool, Parameter(negative="")] = False,
+    balance: Annotated[Literal["count", "lag"], Parameter(help=BALANCE_HELP)] = "count",
+    scale_for_members: Annotated[bool, Parameter(negative="", help=SCALE_HELP)] = False,
     options: Options = NONE,
 ) -> None:
     """Make a group ahead of its subscribers; it collects from its start on.
@@ -58,16 +71,10 @@ def declare(
 
     Parameters
     ----------
-    group
-        The group's name, or $share/GROUP/FILTER.
     filter
         The subjects it consumes; streams that are made later count too.
     start
         earliest, now, a time (2013-07-04T10:30Z), or 15m for 15 minutes ago.
-    balance
-        What a fair share is: as many segments, or as much to do.
-    scale_for_members
-        Split the busiest segment while there are more members than segments.
     """
     name, wanted = named(group, filter)
     with options.open() as log:
@@ -79,15 +86,12 @@ def declare(
             scale_for_members=scale_for_members,
         )
         matched = matches(log.streams(), made.filter)
-    if options.json:
-        print_json(made)
-    else:
-        console().print(
-            f"shared group [bold]{escape(made.group)}[/bold] consumes {escape(made.filter)} from "
-            f"{made.start}; subscribe to {escape(f'$share/{made.group}/{made.filter}')}"
-        )
-        if not matched:
-            console().print("no stream captures such subjects yet; those made later count")
+    told = (
+        f"shared group [bold]{escape(made.group)}[/bold] consumes {escape(made.filter)} from "
+        f"{made.start}; subscribe to {escape(f'$share/{made.group}/{made.filter}')}"
+    )
+    none = "no stream captures such subjects yet; those made later count"
+    options.show(made, told, *(() if matched else (none,)))
 
 
 def matches(streams: Iterable[Stream], filter: str) -> bool:
@@ -95,20 +99,52 @@ def matches(streams: Iterable[Stream], filter: str) -> bool:
     return any(overlaps(filter, subject) for each in streams for subject in each.config.subjects)
 
 
+Time = str | None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class LeaderTimes:
+    """How a group is led; what is not given stays."""
+
+    stall_timeout: Annotated[
+        Time,
+        Parameter(help="A member that has events and acks none of them for this long is evicted."),
+    ] = None
+    revoke_timeout: Annotated[
+        Time,
+        Parameter(help="A member that takes longer to finish what it is to give up is evicted."),
+    ] = None
+    borrower_timeout: Annotated[
+        Time, Parameter(help="A member that is silent for this long loses its segments.")
+    ] = None
+    lease_ttl: Annotated[
+        Time, Parameter(help="How long the lease of a dead leader keeps others from leading.")
+    ] = None
+    heartbeat: Annotated[
+        Time, Parameter(help="How often a leader renews its lease; at most half of --lease-ttl.")
+    ] = None
+
+    def settings(self) -> dict[str, int]:
+        """Those that were given, in milliseconds."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            f"{name}_ms": int(values.duration_s(text, f"--{name.replace('_', '-')}") * 1000)
+            for name, text in given.items()
+            if text is not None
+        }
+
+
 @app.command
 def configure(
-    group: str,
-    filter: str | None = None,
+    group: GroupName,
+    filter: WhichFilter = None,
     /,
     *,
-    balance: Literal["count", "lag"] | None = None,
-    scale_for_members: bool | None = None,
+    balance: Annotated[Literal["count", "lag"] | None, Parameter(help=BALANCE_HELP)] = None,
+    scale_for_members: Annotated[bool | None, Parameter(help=SCALE_HELP)] = None,
     lag_slack: int | None = None,
-    stall_timeout: str | None = None,
-    revoke_timeout: str | None = None,
-    borrower_timeout: str | None = None,
-    lease_ttl: str | None = None,
-    heartbeat: str | None = None,
+    times: LeaderTimes = LeaderTimes(),  # noqa: B008
     options: Options = NONE,
 ) -> None:
     """Change how a group is led, while it runs; what is not given stays.
@@ -120,39 +156,10 @@ def configure(
 
     Parameters
     ----------
-    group
-        The group's name, or $share/GROUP/FILTER.
-    filter
-        Which one, if there are several of that name.
-    balance
-        What a fair share is: as many segments, or as much to do.
-    scale_for_members
-        Split the busiest segment while there are more members than segments.
     lag_slack
         By lag: the percentage that a share may be too large before segments move.
-    stall_timeout
-        A member that has events and acks none of them for so long is evicted.
-    revoke_timeout
-        A member that does not finish what it is to give up in this time is evicted.
-    borrower_timeout
-        A member that is silent for so long loses its segments.
-    lease_ttl
-        After the death of a leader it takes so long until there is another.
-    heartbeat
-        How often a leader renews its lease; at most half of --lease-ttl.
     """
-    times = {
-        "--stall-timeout": stall_timeout,
-        "--revoke-timeout": revoke_timeout,
-        "--borrower-timeout": borrower_timeout,
-        "--lease-ttl": lease_ttl,
-        "--heartbeat": heartbeat,
-    }
-    changes = {
-        f"{option.strip('-').replace('-', '_')}_ms": int(values.duration_s(text, option) * 1000)
-        for option, text in times.items()
-        if text is not None
-    }
+    changes = times.settings()
     if lag_slack is not None:
         changes["lag_slack_percent"] = lag_slack
     if not changes and balance is None and scale_for_members is None:
@@ -167,18 +174,16 @@ def configure(
             scale_for_members=scale_for_members,
             **changes,
         )
-    if options.json:
-        print_json(changed)
-        return
     settings = changed.settings
-    console().print(
+    options.show(
+        changed,
         f"shared group [bold]{escape(changed.group)}[/bold] is balanced by {changed.balance}"
         f"{', and splits segments for more members' if changed.scale_for_members else ''}\n"
         f"evicts who stalls for {settings.stall_timeout_ms / 1000:g} s or gives nothing up in "
         f"{settings.revoke_timeout_ms / 1000:g} s, drops who is silent for "
         f"{settings.borrower_timeout_ms / 1000:g} s\n"
         f"lease of {settings.lease_ttl_ms / 1000:g} s, renewed every "
-        f"{settings.heartbeat_ms / 1000:g} s"
+        f"{settings.heartbeat_ms / 1000:g} s",
     )
 
 
@@ -190,73 +195,54 @@ def ls(*, options: Options = NONE) -> None:
     """
     with options.open() as log:
         found = Groups(log).list()
-    if options.json:
-        print_json([data(info) for info in found])
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("group")
-    table.add_column("filter")
-    for heading in ("members", "segments", "lag"):
-        table.add_column(heading, justify="right")
-    table.add_column("leader")
-    for info in found:
-        table.add_row(
-            escape(info.properties.group),
-            escape(info.properties.filter),
-            str(len(info.members)),
-            str(sum(not unit.finished for unit in info.units)),
-            f"{info.lag_events:,}",
-            escape(info.leader or "none"),
+    rows = (
+        (
+            info.properties.group,
+            info.properties.filter,
+            len(info.members),
+            sum(not unit.finished for unit in info.units),
+            info.lag_events,
+            info.leader or "none",
         )
-    console().print(table)
+        for info in found
+    )
+    headings = ("group", "filter", ">members", ">segments", ">lag", "leader")
+    options.show([data(info) for info in found], table(headings, rows))
 
 
 @app.command
-def info(group: str, filter: str | None = None, /, *, options: Options = NONE) -> None:
+def info(group: GroupName, filter: WhichFilter = None, /, *, options: Options = NONE) -> None:
     """Show a group: its members, who has which segment, and how far it is.
 
     Example: `headrace group shared info audit`
-
-    Parameters
-    ----------
-    group
-        The group's name, or $share/GROUP/FILTER.
-    filter
-        Which one, if there are several of that name.
     """
     with options.open() as log:
         found = Groups(log).get(*named(group, filter))
-    if options.json:
-        print_json(data(found))
-        return
-    screen = console()
     kind = found.properties
-    screen.print(
+    rows = (
+        (
+            unit.unit,
+            "finished" if unit.finished else unit.owner or "nobody",
+            str(unit.token),
+            unit.floor,
+            unit.head,
+            unit.lag_events,
+        )
+        for unit in found.units
+    )
+    headings = ("segment", "owner", ">token", ">floor", ">head", ">lag")
+    options.show(
+        data(found),
         f"shared group [bold]{escape(kind.group)}[/bold] consumes {escape(kind.filter)}, "
         f"from {kind.start}, balanced by {kind.balance}\n"
-        f"led by {escape(found.leader or 'nobody')}; {found.lag_events:,} events to do\n"
+        f"led by {escape(found.leader or 'nobody')}; {found.lag_events:,} events to do\n",
+        table(headings, rows, dim=[unit.finished for unit in found.units]),
     )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("segment")
-    table.add_column("owner")
-    for heading in ("token", "floor", "head", "lag"):
-        table.add_column(heading, justify="right")
-    for unit in found.units:
-        table.add_row(
-            escape(unit.unit),
-            "finished" if unit.finished else escape(unit.owner or "nobody"),
-            str(unit.token),
-            f"{unit.floor:,}",
-            f"{unit.head:,}",
-            f"{unit.lag_events:,}",
-            style="dim" if unit.finished else "",
-        )
-    screen.print(table)
 
 
 @app.command
 def explain(
-    group: str, filter: str | None = None, /, *, limit: int = 20, options: Options = NONE
+    group: GroupName, filter: WhichFilter = None, /, *, limit: int = 20, options: Options = NONE
 ) -> None:
     """Say why members have what they have, are idle, or lost a segment.
 
@@ -264,31 +250,26 @@ def explain(
 
     Parameters
     ----------
-    group
-        The group's name, or $share/GROUP/FILTER.
-    filter
-        Which one, if there are several of that name.
     limit
         How many of the latest decisions to show.
     """
     with options.open() as log:
         found = Groups(log).explain(*named(group, filter))
-    if options.json:
-        print_json(found)
-        return
-    screen = console()
-    screen.print(f"led by {escape(found.leader or 'nobody: no member is connected')}")
-    for member, units, idle in found.members:
-        has = f"has {units} segment{'s' if units != 1 else ''}"
-        screen.print(f"{escape(member)} {has}{f': {idle}' if idle else ''}")
-    for decision in found.decisions[-limit:]:
-        screen.print(escape(decided(decision)))
+    options.show(
+        found,
+        f"led by {escape(found.leader or 'nobody: no member is connected')}",
+        *(
+            f"{escape(member)} has {counted(units, 'segment')}{f': {idle}' if idle else ''}"
+            for member, units, idle in found.members
+        ),
+        *(escape(decided(decision)) for decision in found.decisions[-limit:]),
+    )
 
 
 @app.command
 def rm(
-    group: str,
-    filter: str | None = None,
+    group: GroupName,
+    filter: WhichFilter = None,
     /,
     *,
     force: Annotated[bool, Parameter(negative="")] = False,
@@ -300,38 +281,24 @@ def rm(
 
     Parameters
     ----------
-    group
-        The group's name, or $share/GROUP/FILTER.
-    filter
-        Which one, if there are several of that name.
     force
         Even with live members; they are delivered nothing more.
     """
     name, wanted = named(group, filter)
     with options.open() as log:
         dead_letters = Groups(log).delete(name, wanted, force=force)
-    if options.json:
-        print_json({"deleted": name, "dead_letters": dead_letters})
-    else:
-        console().print(
-            f"shared group [bold]{escape(name)}[/bold] is deleted{with_letters(dead_letters)}"
-        )
+    told = f"shared group [bold]{escape(name)}[/bold] is deleted{with_letters(dead_letters)}"
+    options.show({"deleted": name, "dead_letters": dead_letters}, told)
 
 
 def with_letters(count: int) -> str:
     """What went with a group besides its progress."""
-    return f", with {count:,} dead letter{'s' if count != 1 else ''}" if count else ""
+    return f", with {counted(count, 'dead letter')}" if count else ""
 
 
 def decided(decision: Decision) -> str:
     """A decision in words."""
-    what = {
-        "grant": "got",
-        "move": "gives up",
-        "drop": "is dropped",
-        "finish": "finished",
-        "scale": "split",
-    }.get(decision.what, decision.what)
+    what = DECIDED.get(decision.what, decision.what)
     about = " ".join(part for part in (decision.borrower, what, decision.unit) if part)
     return f"{time_text(decision.at_ms * 1000)}  {about}: {decision.reason}"
 

@@ -1,32 +1,29 @@
-"""What every command shares: which log, how to open it, and how to speak."""
+"""What every command shares: which log, how to open it, and how its result is shown."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 from cyclopts import Group, Parameter
-from rich.console import Console
-from rich.progress import Progress
 
+from headrace.cli import tables
 from headrace.cli.failures import UsageError
+from headrace.cli.output import console, print_json, tell_log
 from headrace.cli.values import pair
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from headrace.api.client import Headrace
     from headrace.log.log import Log
     from headrace.net import TLS
 
 CATALOG_VARIABLE = "HEADRACE_CATALOG"
 CATALOG_DEFAULT = "./headrace-data"
-
-PIPE_WIDTH = 200
-"""Room for a table's lines where there is no screen to fit them on."""
 
 SHARED = Group("Everywhere", sort_key=100)
 
@@ -55,7 +52,11 @@ class Options:
     @property
     def place(self) -> str:
         """The catalog's address."""
-        return self.catalog or os.environ.get(CATALOG_VARIABLE) or CATALOG_DEFAULT
+        found = self.catalog or os.environ.get(CATALOG_VARIABLE) or CATALOG_DEFAULT
+        for option, text in (("--catalog", found), ("--store", self.store or "")):
+            if "\0" in text:
+                raise UsageError(f"{option}: {text!r} holds a NUL, which no address does")
+        return found
 
     @property
     def store_options(self) -> dict[str, str]:
@@ -67,24 +68,37 @@ class Options:
         """The log; without ``create`` it must exist, so that a typo never makes a new one."""
         from headrace.log.open import open_log
 
+        tell_log()
         log = open_log(self.place, self.store, store_options=self.store_options, create=create)
         try:
             yield log
         finally:
             log.catalog.close()
 
-    def open_async(self, tls: TLS | None = None) -> Headrace:
+    def open_async(self, *, create: bool = False, **settings: Any) -> Headrace:
         """The log for asynchronous use; housekeeping is left to long-running programs."""
         import headrace
 
+        tell_log()
+        given = {"create": create, "housekeeping": False} | settings
         return headrace.open(
-            self.place,
-            store=self.store,
-            store_options=self.store_options,
-            create=False,
-            housekeeping=False,
-            tls=tls,
+            self.place, store=self.store, store_options=self.store_options, **given
         )
+
+    @property
+    def spark(self) -> dict[str, str]:
+        """The log as options of ``format("headrace")``."""
+        store = {} if self.store is None else {"store": self.store}
+        more = {f"store.{name}": value for name, value in self.store_options.items()}
+        return {"catalog": self.place} | store | more
+
+    def show(self, data: Any, *shown: RenderableType) -> None:
+        """A result: JSON for programs, else tables and lines for people."""
+        if self.json:
+            print_json(data)
+        else:
+            for each in shown:
+                tables.show(console(), each)
 
 
 NONE = Options()
@@ -123,23 +137,3 @@ class TLSOptions:
 
 
 NO_TLS = TLSOptions()
-
-
-def console() -> Console:
-    """Where people read results."""
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
-
-
-def print_json(value: Any) -> None:
-    """One line of JSON on stdout."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
-
-
-def progress(*columns: Any, quiet: bool = False, console: Console | None = None) -> Progress:
-    """A progress display on stderr; silent for programs and where nobody looks.
-
-    Where results are printed meanwhile, it has to be on their `console`.
-    """
-    shown = console or Console(stderr=True)
-    return Progress(*columns, console=shown, transient=True, disable=quiet or not shown.is_terminal)

@@ -5,26 +5,28 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from headrace.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, UsageError
-from headrace.cli.options import NONE, Options, console, print_json
+from headrace.cli.options import NONE, Options
+from headrace.cli.output import table, tell_log
 from headrace.cli.screens import time_text
 from headrace.cli.values import duration_s, pair
 
 if TYPE_CHECKING:
-    from headrace.spark.connection import Connection
     from headrace.spark.records import JobRecord, PipelineStatus
-
-T = TypeVar("T")
+    from headrace.spark.supervisor import Supervisor
 
 app = App(name="pipeline", help_epilogue="")
 
@@ -63,36 +65,57 @@ def pipeline(
     spark_conf
         A setting of Spark, name=value; may be given again.
     """
-    from headrace.spark.connection import check_shared
+    from headrace.spark.connection import check_shared, connection_of
     from headrace.spark.session import session
     from headrace.spark.supervisor import Settings, Supervisor
 
-    settings = {"spark.scheduler.mode": "FAIR"}
     ttl_ms = int(duration_s(lease_ttl, "--lease-ttl") * 1000)
     if not LEASE_TTL_MS_MIN <= ttl_ms <= LEASE_TTL_MS_MAX:
         raise UsageError(f"--lease-ttl {lease_ttl}: give 1s to 10m")
-    settings |= dict(pair(each, "--spark-conf") for each in spark_conf)
-    place = connection(options)
+    given = dict(pair(each, "--spark-conf") for each in spark_conf)
+    settings = {"spark.scheduler.mode": "FAIR"} | given
+    place = connection_of(options.spark)
     check_shared(place.log(), master)
-    _speak()
-    supervisor = Supervisor(
-        place,
-        lambda: session("headrace pipeline", master, **settings),
-        settings=Settings(lease_ttl_ms=ONCE_LEASE_TTL_MS if once else ttl_ms),
-    )
-    stop = threading.Event()
-    with _signals() as caught:
-        if not once:
-            _in_thread(lambda: supervisor.run(stop), caught, stop, supervisor.wake)
-            return EXIT_INTERRUPTED if signal.SIGINT in caught else 0
-        done = _in_thread(lambda: supervisor.run_once(stop), caught, stop, supervisor.wake)
-    if options.json:
-        print_json(done)
-    elif done:
-        console().print(_table(done))
-    else:
-        console().print("nothing to do: no elastic group, and no stream with a compaction policy")
+    tell_log("%(asctime)s %(message)s").setLevel(logging.INFO)
+    leads = Settings(lease_ttl_ms=ONCE_LEASE_TTL_MS if once else ttl_ms)
+    start = partial(session, "headrace pipeline", master, **settings)
+    supervisor = Supervisor(place, start, settings=leads)
+    done, caught = _run(supervisor, once)
+    if done is None:
+        return EXIT_INTERRUPTED if signal.SIGINT in caught else 0
+    none = "nothing to do: no elastic group, and no stream with a compaction policy"
+    options.show(done, _table(done) if done else none)
     return EXIT_FAILED if any(job.last_error for job in done) else 0
+
+
+def _run(supervisor: Supervisor, once: bool) -> tuple[list[JobRecord] | None, list[int]]:
+    """What was done ``once``, and the signals that came meanwhile.
+
+    It works on another thread: a signal handler interrupts the main one at any point, so that one
+    must hold no locks.
+    """
+    stop = threading.Event()
+    result: Future[list[JobRecord] | None] = Future()
+
+    def work() -> None:
+        try:
+            if once:
+                result.set_result(supervisor.run_once(stop))
+            else:
+                supervisor.run(stop)
+                result.set_result(None)
+        except BaseException as error:
+            result.set_exception(error)
+
+    with _signals() as caught:
+        worker = threading.Thread(target=work, name="supervisor", daemon=True)
+        worker.start()
+        while worker.is_alive():
+            worker.join(0.1)
+            if caught and not stop.is_set():
+                stop.set()
+                supervisor.wake()
+    return result.result(), caught
 
 
 @app.command
@@ -105,29 +128,14 @@ def status(*, options: Options = NONE) -> None:
 
     with options.open() as log:
         found = read_status(log.catalog)
-    if options.json:
-        print_json(found)
-        return
-    console().print(_led_text(found))
-    if found.jobs:
-        console().print(_table(found.jobs))
-        for job in found.jobs:
-            if job.last_error and job.last_error_us is not None:
-                at = time_text(job.last_error_us)
-                console().print(
-                    f"[bold]{escape(job.name)}[/bold] failed at {at}: {escape(job.last_error)}"
-                )
-
-
-def connection(options: Options) -> Connection:
-    """The log of the options, as Spark's workers are told of it."""
-    from headrace.spark.connection import STORE_OPTION, connection_of
-
-    given = {"catalog": options.place}
-    if options.store is not None:
-        given["store"] = options.store
-    given |= {f"{STORE_OPTION}{name}": value for name, value in options.store_options.items()}
-    return connection_of(given)
+    failed = (
+        f"[bold]{escape(job.name)}[/bold] failed at {time_text(job.last_error_us)}: "
+        f"{escape(job.last_error)}"
+        for job in found.jobs
+        if job.last_error and job.last_error_us is not None
+    )
+    jobs = [_table(found.jobs)] if found.jobs else []
+    options.show(found, _led_text(found), *jobs, *failed)
 
 
 # --- screens -------------------------------------------------------------------------------
@@ -145,24 +153,20 @@ def _led_text(found: PipelineStatus) -> str:
     )
 
 
-def _table(jobs: tuple[JobRecord, ...] | list[JobRecord]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("job")
-    table.add_column("state")
-    for heading in ("events", "events/s", "lag", "starts"):
-        table.add_column(heading, justify="right")
-    table.add_column("note")
-    for job in jobs:
-        table.add_row(
-            escape(job.name),
-            _state(job),
-            f"{job.events:,}",
+def _table(jobs: Sequence[JobRecord]) -> Table:
+    rows = (
+        (
+            job.name,
+            Text.from_markup(_state(job)),
+            job.events,
             f"{job.rate_per_s:,.0f}",
-            "?" if job.lag_events is None else f"{job.lag_events:,}",
+            "?" if job.lag_events is None else job.lag_events,
             str(job.starts),
-            escape(job.note),
+            job.note,
         )
-    return table
+        for job in jobs
+    )
+    return table(("job", "state", ">events", ">events/s", ">lag", ">starts", "note"), rows)
 
 
 def _state(job: JobRecord) -> str:
@@ -175,16 +179,6 @@ def _state(job: JobRecord) -> str:
 
 
 # --- threads and signals -------------------------------------------------------------------
-
-
-def _speak() -> None:
-    """What the supervisor does is told on stderr."""
-    logger = logging.getLogger("headrace")
-    if not logger.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-        logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
 
 
 @contextmanager
@@ -203,29 +197,3 @@ def _signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _in_thread(
-    work: Callable[[], T], caught: list[int], stop: threading.Event, wake: Callable[[], None]
-) -> T:
-    """Run it on another thread: a signal handler interrupts the main one at any point, so that one
-    must hold no locks."""
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as error:
-            errors.append(error)
-
-    worker = threading.Thread(target=run, name="supervisor", daemon=True)
-    worker.start()
-    while worker.is_alive():
-        worker.join(0.1)
-        if caught and not stop.is_set():
-            stop.set()
-            wake()
-    if errors:
-        raise errors[0]
-    return results[0]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from cyclopts import Group, Parameter
 
 from headrace.catalog.streams import (
     ByBytes,
@@ -17,6 +20,60 @@ from headrace.catalog.streams import (
 )
 from headrace.cli.failures import UsageError
 from headrace.cli.values import duration_s, size_bytes
+
+KEEPING = Group("What is kept", sort_key=10)
+SCALING = Group("How it scales", sort_key=11)
+
+Text = str | None
+Number = int | None
+
+
+def _kept(text: str) -> Parameter:
+    return Parameter(group=KEEPING, help=text)
+
+
+def _scaled(text: str) -> Parameter:
+    return Parameter(group=SCALING, help=text)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Policies:
+    """The options that say how a stream is kept and scaled."""
+
+    retention: Annotated[
+        Literal["limits", "consumed", "groups"] | None,
+        _kept(
+            "limits: what is within the --retention limits (without any, everything); consumed: a "
+            "work queue, events go once acked; groups: what subscribed groups still need, at "
+            "least the --keep and at most the --retention limits."
+        ),
+    ] = None
+    retention_age: Annotated[Text, _kept("At most this old: 12h, 7d.")] = None
+    retention_bytes: Annotated[Text, _kept("At most this many bytes: 10GB, 2GiB.")] = None
+    retention_events: Annotated[Number, _kept("At most this many events.")] = None
+    keep_age: Annotated[Text, _kept("With groups: at least this old.")] = None
+    keep_bytes: Annotated[Text, _kept("With groups: at least this many bytes.")] = None
+    keep_events: Annotated[Number, _kept("With groups: at least this many events.")] = None
+    scale_events: Annotated[Number, _scaled("Target of events a second in each segment.")] = None
+    scale_bytes: Annotated[Text, _scaled("Target of bytes a second in each segment.")] = None
+    scale_factor: Annotated[Number, _scaled("Most parts one split makes (2 if not given).")] = None
+    scale_min: Annotated[Number, _scaled("Fewest open segments to keep.")] = None
+
+    def kept(self) -> Retention | None:
+        """The retention that is named; None when none is."""
+        most = limits(
+            self.retention_age, self.retention_bytes, self.retention_events, "--retention"
+        )
+        least = limits(self.keep_age, self.keep_bytes, self.keep_events, "--keep")
+        return retention(self.retention, most, least)
+
+    def scaled(self, kind: str | None = None) -> Scaling | None:
+        """The scaling that is named; None when none is."""
+        return scaling(kind, self.scale_events, self.scale_bytes, self.scale_factor, self.scale_min)
+
+
+NO_POLICIES = Policies()
 
 
 def limits(age: str | None, size: str | None, events: int | None, prefix: str) -> Limits:
@@ -74,17 +131,6 @@ def scaling(
     if events is not None:
         return ByEvents(target_per_s=target, factor=factor, minimum=minimum)
     return ByBytes(target_per_s=target, factor=factor, minimum=minimum)
-
-
-def with_policies(
-    config: StreamConfig, keeping: Retention | None, scale: Scaling | None
-) -> StreamConfig:
-    """The configuration with the policies that were named."""
-    return msgspec.structs.replace(
-        config,
-        retention=config.retention if keeping is None else keeping,
-        scaling=config.scaling if scale is None else scale,
-    )
 
 
 def described(config: StreamConfig) -> str:

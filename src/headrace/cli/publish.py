@@ -16,7 +16,8 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemaini
 
 from headrace.cli import records, values
 from headrace.cli.failures import StoppedError, UsageError
-from headrace.cli.options import NONE, Options, console, print_json, progress
+from headrace.cli.options import NONE, Options
+from headrace.cli.output import progress
 from headrace.errors import HeadraceError, InvalidEventError
 from headrace.log import limits
 from headrace.log.events import Event, batch_of, check_event, now_us
@@ -28,7 +29,66 @@ app = App(name="publish", help_epilogue="")
 
 READ_BYTES = 1024 * 1024
 LINE_BYTES_MAX = 2 * limits.EVENT_BYTES_MAX
-FILES = Group("With --file", sort_key=10)
+
+
+@Parameter(name="*", group=Group("With --file", sort_key=10))
+@dataclass(frozen=True)
+class Rows:
+    """How the rows of a file become events."""
+
+    stream: Annotated[
+        str | None,
+        Parameter(help="The stream; if not given, the one that captures the first row's subject."),
+    ] = None
+    subject: Annotated[
+        str | None,
+        Parameter(
+            name="--subject",
+            help="A column, or a template such as flights.{origin}.{dest}; without it the file's "
+            "columns must be an event's own (subject, value, key, timestamp, headers).",
+        ),
+    ] = None
+    value: Annotated[
+        str | None,
+        Parameter(name="--value", help="A column; without it the value is the whole row as JSON."),
+    ] = None
+    timestamp: Annotated[
+        str | None, Parameter(help="A column of times; without it the time is now.")
+    ] = None
+    text: Annotated[
+        bool,
+        Parameter(negative="", help="Take every CSV column as text instead of guessing its kind."),
+    ] = False
+
+
+NO_ROWS = Rows()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Input:
+    """Where many events come from."""
+
+    lines: Annotated[bool, Parameter(negative="", help="One event for each line of the input.")] = (
+        False
+    )
+    json_lines: Annotated[
+        bool,
+        Parameter(negative="", help="One event for each JSON line of the input or the file named."),
+    ] = False
+    file: Annotated[
+        Path | None,
+        Parameter(help="A .parquet, .csv or .tsv file (.gz too); one event for each row."),
+    ] = None
+
+    def check(self, rows: Rows) -> None:
+        if sum((self.lines, self.json_lines, self.file is not None)) > 1:
+            raise UsageError("choose one of --lines, --json-lines and --file")
+        if self.file is None and rows != NO_ROWS:
+            raise UsageError("--stream, --subject, --value, --timestamp and --text go with --file")
+
+
+ARGUMENTS = Input()
 
 
 @app.default
@@ -39,14 +99,8 @@ def publish(
     *,
     key: Annotated[str | None, Parameter(alias="-k")] = None,
     header: Annotated[list[str] | None, Parameter(alias="-H", negative="")] = None,
-    lines: Annotated[bool, Parameter(negative="")] = False,
-    json_lines: Annotated[bool, Parameter(negative="")] = False,
-    file: Path | None = None,
-    stream: Annotated[str | None, Parameter(group=FILES)] = None,
-    subject_from: Annotated[str | None, Parameter(name="--subject", group=FILES)] = None,
-    value_from: Annotated[str | None, Parameter(name="--value", group=FILES)] = None,
-    timestamp: Annotated[str | None, Parameter(group=FILES)] = None,
-    text: Annotated[bool, Parameter(group=FILES, negative="")] = False,
+    source: Input = ARGUMENTS,
+    rows: Rows = NO_ROWS,
     options: Options = NONE,
 ) -> None:
     """Publish events; they are durable when this returns.
@@ -71,46 +125,45 @@ def publish(
         Events of one key stay in order; with --file, a column or a template with {column}.
     header
         name=value; may be given again.
-    lines
-        One event for each line of the input.
-    json_lines
-        One event for each JSON line of the input or of the file named.
-    file
-        A .parquet, .csv or .tsv file (.gz too); one event for each row.
-    stream
-        The stream; if not given, the one that captures the first row's subject.
-    subject_from
-        A column, or a template such as flights.{origin}.{dest}; without it the file's columns
-        must be an event's own (subject, value, key, timestamp, headers).
-    value_from
-        A column; without it the value is the whole row as JSON.
-    timestamp
-        A column of times; without it the time is now.
-    text
-        Take every CSV column as text instead of guessing its kind.
     """
-    if sum((lines, json_lines, file is not None)) > 1:
-        raise UsageError("choose one of --lines, --json-lines and --file")
-    if file is None and (stream or subject_from or value_from or timestamp or text):
-        raise UsageError("--stream, --subject, --value, --timestamp and --text go with --file")
+    source.check(rows)
     headers = [_header(each) for each in header or ()]
-    if file is not None:
+    if source.file is not None:
         if subject is not None or headers:
             raise UsageError("with --file, give --subject instead of a SUBJECT, and no --header")
-        _publish_file(file, stream, (subject_from, key, value_from, timestamp), text, options)
-    elif json_lines:
+        _publish_file(source.file, rows, key, options)
+    elif source.json_lines:
         if value is not None or key is not None or headers:
             raise UsageError("with --json-lines each line has its own key, value and headers")
         _publish_json_lines(subject, options)
     elif subject is None:
         raise UsageError("give a SUBJECT, or --json-lines, or --file (see headrace publish --help)")
-    elif lines:
-        if value is not None:
-            raise UsageError("with --lines the values come from the input; leave VALUE out")
-        _publish_lines(subject, key, headers, options)
     else:
-        event = Event(subject=subject, value=_value(value), key=key, headers=headers or None)
-        _publish_one(event, options)
+        template = Event(subject=subject, value=b"", key=key, headers=headers or None)
+        _publish_to(template, value, source.lines, options)
+
+
+def _publish_to(template: Event, value: str | None, lines: bool, options: Options) -> None:
+    """One event of a subject, or one for each line."""
+    if not lines:
+        _publish_one(msgspec.structs.replace(template, value=_value(value)), options)
+        return
+    if value is not None:
+        raise UsageError("with --lines the values come from the input; leave VALUE out")
+    check_event(template)
+    tally = _Tally()
+    with options.open() as log, tally.told(options):
+        stream = log.routes.stream_for(template.subject)
+        number = 0
+        for chunk in _chunks(sys.stdin.buffer):
+            chosen: list[Event] = []
+            for line in chunk:
+                number += 1
+                if len(line) > limits.EVENT_BYTES_MAX:
+                    _append(log, {stream: chosen}, tally)
+                    raise InvalidEventError(f"line {number} is longer than an event may be")
+                chosen.append(msgspec.structs.replace(template, value=line))
+            _append(log, {stream: chosen}, tally)
 
 
 def _header(text: str) -> tuple[str, bytes]:
@@ -135,10 +188,8 @@ def _publish_one(event: Event, options: Options) -> None:
     check_event(event)
     with options.open() as log:
         placed = log.append(log.routes.stream_for(event.subject), event)[0]
-    if options.json:
-        print_json({"stream": placed.stream, "segment": placed.segment, "offset": placed.start})
-    else:
-        console().print(f"{placed.stream} {placed.segment}:{placed.start}", markup=False)
+    data = {"stream": placed.stream, "segment": placed.segment, "offset": placed.start}
+    options.show(data, f"{placed.stream} {placed.segment}:{placed.start}")
 
 
 # --- lines ---------------------------------------------------------------------------------
@@ -166,31 +217,9 @@ class _Tally:
             if self.total:
                 raise StoppedError(error, self.total) from error
             raise
-        if options.json:
-            print_json({"published": self.total, "streams": self.by_stream})
-        else:
-            where = ", ".join(f"{count:,} to {name}" for name, count in self.by_stream.items())
-            console().print(f"published {where or 'nothing'}", markup=False)
-
-
-def _publish_lines(
-    subject: str, key: str | None, headers: list[tuple[str, bytes]], options: Options
-) -> None:
-    template = Event(subject=subject, value=b"", key=key, headers=headers or None)
-    check_event(template)
-    tally = _Tally()
-    with options.open() as log, tally.told(options):
-        stream = log.routes.stream_for(subject)
-        number = 0
-        for chunk in _chunks(sys.stdin.buffer):
-            chosen: list[Event] = []
-            for line in chunk:
-                number += 1
-                if len(line) > limits.EVENT_BYTES_MAX:
-                    _append(log, {stream: chosen}, tally)
-                    raise InvalidEventError(f"line {number} is longer than an event may be")
-                chosen.append(msgspec.structs.replace(template, value=line))
-            _append(log, {stream: chosen}, tally)
+        where = ", ".join(f"{count:,} to {name}" for name, count in self.by_stream.items())
+        data = {"published": self.total, "streams": self.by_stream}
+        options.show(data, f"published {where or 'nothing'}")
 
 
 def _publish_json_lines(name: str | None, options: Options) -> None:
@@ -259,17 +288,12 @@ def _chunks(source: IO[bytes]) -> Iterator[list[bytes]]:
 # --- files ---------------------------------------------------------------------------------
 
 
-def _publish_file(
-    path: Path,
-    stream: str | None,
-    columns: tuple[str | None, str | None, str | None, str | None],
-    as_text: bool,
-    options: Options,
-) -> None:
+def _publish_file(path: Path, rows: Rows, key: str | None, options: Options) -> None:
     from headrace.cli.files import Mapping, open_file
 
     tally = _Tally()
-    mapping = Mapping(*columns)
+    stream = rows.stream
+    mapping = Mapping(rows.subject, key, rows.value, rows.timestamp)
     bar = progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -281,7 +305,7 @@ def _publish_file(
     with (
         options.open() as log,
         tally.told(options),
-        open_file(path, mapping, as_text=as_text) as source,
+        open_file(path, mapping, as_text=rows.text) as source,
         bar,
     ):
         task = bar.add_task(path.name, total=source.size, events=0)

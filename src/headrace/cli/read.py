@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -14,6 +15,7 @@ from cyclopts import App, Parameter
 from headrace.cli import records, values
 from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
+from headrace.cli.output import counted, tell
 from headrace.cli.screens import time_text
 from headrace.errors import DamagedBatchError
 from headrace.log.read import Query
@@ -25,17 +27,49 @@ SUBJECT_CHARS_MAX = 48
 KEY_CHARS_MAX = 24
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Which:
+    """The events that are read."""
+
+    start: Annotated[str, Parameter(name="--from", help="Where to begin.")] = "earliest"
+    until: Annotated[
+        str | None, Parameter(help="Where to end, if not at the end of what is there now.")
+    ] = None
+    follow: Annotated[
+        bool,
+        Parameter(negative="", alias="-f", help="Go on as events arrive, until Ctrl-C."),
+    ] = False
+    subject: Annotated[
+        str | None, Parameter(help="Only events whose subject passes this filter.")
+    ] = None
+    segments: Annotated[str | None, Parameter(help="Only these segments, comma-separated.")] = None
+    limit: Annotated[int | None, Parameter(help="At most this many events.")] = None
+
+    def query(self) -> Query:
+        if self.limit is not None and self.limit < 1:
+            raise UsageError(f"--limit {self.limit}: read at least one event")
+        if self.follow and self.until is not None:
+            raise UsageError("a read that follows has no end: choose --follow or --until")
+        return Query(
+            start=values.place(self.start, "--from"),
+            until=None if self.until is None else values.place(self.until, "--until"),
+            follow=self.follow,
+            subject=self.subject,
+            segments=None if self.segments is None else values.numbers(self.segments, "--segments"),
+            limit=self.limit,
+        )
+
+
+EVERYTHING = Which()
+
+
 @app.default
 def read(
     stream: str,
     /,
     *,
-    start: Annotated[str, Parameter(name="--from")] = "earliest",
-    until: str | None = None,
-    follow: Annotated[bool, Parameter(negative="", alias="-f")] = False,
-    subject: str | None = None,
-    segments: str | None = None,
-    limit: int | None = None,
+    which: Which = EVERYTHING,
     skip_damaged: Annotated[bool, Parameter(negative="")] = False,
     options: Options = NONE,
 ) -> None:
@@ -51,33 +85,10 @@ def read(
     ----------
     stream
         The stream's name.
-    start
-        Where to begin.
-    until
-        Where to end, if not at the end of what is there now.
-    follow
-        Go on as events arrive, until Ctrl-C.
-    subject
-        Only events whose subject passes this filter.
-    segments
-        Only these segments, comma-separated.
-    limit
-        At most this many events.
     skip_damaged
         Go on after a damaged batch; what was skipped is said on stderr.
     """
-    query = Query(
-        start=values.place(start, "--from"),
-        until=None if until is None else values.place(until, "--until"),
-        follow=follow,
-        subject=subject,
-        segments=None if segments is None else values.numbers(segments, "--segments"),
-        limit=limit,
-    )
-    if limit is not None and limit < 1:
-        raise UsageError(f"--limit {limit}: read at least one event")
-    if follow and until is not None:
-        raise UsageError("a read that follows has no end: choose --follow or --until")
+    query = which.query()
     skipped = _Skipped(options.json)
     show: Callable[[pa.RecordBatch], None] = _show_json if options.json else _Screen().show
     with options.open() as log:
@@ -99,28 +110,19 @@ class _Skipped:
         self._batches += 1
         self._events += error.end - error.start
         if self._as_json:
-            skipped = {
-                "skipped": {
-                    "stream": error.stream,
-                    "segment": error.segment,
-                    "start": error.start,
-                    "end": error.end,
-                    "reason": error.reason,
-                }
-            }
-            print(msgspec.json.encode(skipped).decode(), file=sys.stderr)
+            names = ("stream", "segment", "start", "end", "reason")
+            skipped = {"skipped": {name: getattr(error, name) for name in names}}
+            tell(msgspec.json.encode(skipped).decode())
         else:
-            print(
+            tell(
                 f"headrace: skipped segment {error.segment} offsets {error.start} to "
-                f"{error.end - 1}: {error.reason}",
-                file=sys.stderr,
+                f"{error.end - 1}: {error.reason}"
             )
 
     def sum_up(self) -> None:
         if self._batches and not self._as_json:
-            events = f"{self._events:,} event{'s' * (self._events != 1)}"
-            batches = f"{self._batches:,} damaged batch{'es' * (self._batches != 1)}"
-            print(f"headrace: skipped {events} in {batches}", file=sys.stderr)
+            batches = counted(self._batches, "damaged batch", "es")
+            tell(f"headrace: skipped {counted(self._events, 'event')} in {batches}")
 
 
 def _show_json(batch: pa.RecordBatch) -> None:

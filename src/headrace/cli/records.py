@@ -64,6 +64,8 @@ def parsed(line: bytes, number: int) -> Event:
         data = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidEventError(f"{at} is not JSON: {error}") from None
+    except RecursionError:
+        raise InvalidEventError(f"{at} is nested too deeply") from None
     if not isinstance(data, dict):
         raise InvalidEventError(f'{at} is not an object like {{"subject": …, "value": …}}')
     unknown = sorted(set(data) - FIELDS - IGNORED)

@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from headrace.catalog.streams import NO_TIME_US, Segment, Stream
+from headrace.cli.output import Cell, table
 from headrace.cli.policies import described, size_text
 from headrace.log.log import Scaled
 
@@ -75,23 +77,21 @@ def scaled_text(name: str, done: Scaled, *, dry_run: bool = False) -> str:
 
 def streams_table(streams: Iterable[Stream]) -> Table:
     """One line for each stream."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("stream")
-    table.add_column("subjects")
-    for heading in ("segments", "events", "size"):
-        table.add_column(heading, justify="right")
-    table.add_column("newest event")
+    headings = ("stream", "subjects", ">segments", ">events", ">size", "newest event")
+    rows: list[tuple[Cell, ...]] = []
     for stream in streams:
         newest = max((segment.max_ts_us for segment in stream.segments), default=NO_TIME_US)
-        table.add_row(
-            escape(stream.name),
-            escape(", ".join(stream.config.subjects)),
-            str(len(stream.open_segments)),
-            f"{sum(segment.events for segment in stream.segments):,}",
-            size_text(sum(segment.retained_bytes for segment in stream.segments)),
-            "" if newest == NO_TIME_US else _short(newest),
+        rows.append(
+            (
+                stream.name,
+                ", ".join(stream.config.subjects),
+                len(stream.open_segments),
+                sum(segment.events for segment in stream.segments),
+                size_text(sum(segment.retained_bytes for segment in stream.segments)),
+                None if newest == NO_TIME_US else _short(newest),
+            )
         )
-    return table
+    return table(headings, rows)
 
 
 def stream_head(stream: Stream) -> str:
@@ -108,24 +108,20 @@ def stream_head(stream: Stream) -> str:
 
 def segments_table(stream: Stream) -> Table:
     """One line for each segment, with the split and merge edges."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("segment", justify="right", no_wrap=True)
-    table.add_column("key hashes", no_wrap=True)
-    for heading in ("tail", "head", "events", "size"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("state")
-    for segment in stream.segments:
-        table.add_row(
+    rows = (
+        (
             str(segment.number),
             f"{segment.range_lo:08x}-{segment.range_hi - 1:08x}",
-            f"{segment.tail:,}",
-            f"{segment.head:,}",
-            f"{segment.events:,}",
+            segment.tail,
+            segment.head,
+            segment.events,
             size_text(segment.retained_bytes),
-            _state(segment),
-            style="dim" if segment.sealed else "",
+            Text.from_markup(_state(segment)),
         )
-    return table
+        for segment in stream.segments
+    )
+    headings = (">segment", ">key hashes", ">tail", ">head", ">events", ">size", "state")
+    return table(headings, rows, dim=[segment.sealed for segment in stream.segments])
 
 
 def _state(segment: Segment) -> str:

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import App, Parameter
 from rich.markup import escape
-from rich.table import Table
 
 from headrace.cli.group_shared import with_letters
-from headrace.cli.options import NONE, Options, console, print_json
+from headrace.cli.options import NONE, Options
+from headrace.cli.output import table
 from headrace.cli.screens import time_text
 from headrace.groups.shared.admin import Groups
 from headrace.groups.shared.sessions import SessionInfo
@@ -18,6 +18,8 @@ from headrace.groups.shared.sessions import SessionInfo
 app = App(
     name="session", help="Look at the sessions of workers, and remove them.", help_epilogue=""
 )
+
+SessionName = Annotated[str, Parameter(help="The session's name.")]
 
 
 @app.command
@@ -28,51 +30,42 @@ def ls(*, options: Options = NONE) -> None:
     """
     with options.open() as log:
         found = Groups(log).sessions()
-    if options.json:
-        print_json([data(each) for each in found])
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("session", "subscriptions", "run by", "kept until"):
-        table.add_column(heading)
-    for each in found:
-        table.add_row(
-            escape(each.record.name),
-            escape(", ".join(one.text for one in each.record.subscriptions)),
-            escape(each.node or "nobody"),
+    rows = (
+        (
+            each.record.name,
+            ", ".join(one.text for one in each.record.subscriptions),
+            each.node or "nobody",
             _until(each),
         )
-    console().print(table)
+        for each in found
+    )
+    shown = table(("session", "subscriptions", "run by", "kept until"), rows)
+    options.show([data(each) for each in found], shown)
 
 
 @app.command
-def info(name: str, /, *, options: Options = NONE) -> None:
+def info(name: SessionName, /, *, options: Options = NONE) -> None:
     """Show a session.
 
     Example: `headrace session info worker-1`
-
-    Parameters
-    ----------
-    name
-        The session's name.
     """
     with options.open() as log:
         found = Groups(log).session(name)
-    if options.json:
-        print_json(data(found))
-        return
     kind = "persistent" if found.record.persistent else "in memory"
-    screen = console()
-    screen.print(
+    options.show(
+        data(found),
         f"session [bold]{escape(name)}[/bold] ({kind}), run by {escape(found.node or 'nobody')}, "
-        f"{_until(found)}"
+        f"{_until(found)}",
+        *(
+            f"  {escape(each.text)} ({'shared' if each.shared else 'private'})"
+            for each in found.record.subscriptions
+        ),
     )
-    for each in found.record.subscriptions:
-        screen.print(f"  {escape(each.text)} ({'shared' if each.shared else 'private'})")
 
 
 @app.command
 def rm(
-    name: str,
+    name: SessionName,
     /,
     *,
     force: Annotated[bool, Parameter(negative="")] = False,
@@ -84,19 +77,13 @@ def rm(
 
     Parameters
     ----------
-    name
-        The session's name.
     force
         Even while a process runs it; that process is told.
     """
     with options.open() as log:
         dead_letters = Groups(log).remove_session(name, force=force)
-    if options.json:
-        print_json({"removed": name, "dead_letters": dead_letters})
-    else:
-        console().print(
-            f"session [bold]{escape(name)}[/bold] is removed{with_letters(dead_letters)}"
-        )
+    told = f"session [bold]{escape(name)}[/bold] is removed{with_letters(dead_letters)}"
+    options.show({"removed": name, "dead_letters": dead_letters}, told)
 
 
 def _until(info: SessionInfo) -> str:

@@ -7,14 +7,14 @@ command itself makes no sense.
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any, TypedDict
 
-import msgspec
 from cyclopts import App, Parameter
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
+from headrace.cli.failures import status_of
+from headrace.cli.output import console, print_json, progress, table, tell
 from headrace.errors import HeadraceError, InvalidInputError
 from headrace.sim.exhaustive import Explored, explore
 from headrace.sim.faults import Fault, parse_faults
@@ -25,6 +25,35 @@ from headrace.sim.scenarios import scenario_named, scenarios
 
 app = App(name="sim", help="Run the protocols in a world where everything goes wrong.")
 
+HELD = "all promises held"
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Conditions:
+    """What a run meets beside its seed."""
+
+    steps: Annotated[
+        int | None, Parameter(help="How many steps go by with faults before the world heals.")
+    ] = None
+    faults: Annotated[
+        str,
+        Parameter(help="Kinds of fault, comma-separated; all, none, or -drop to leave one out."),
+    ] = "all"
+
+    @property
+    def settings(self) -> RunSettings:
+        _check_range("--steps", self.steps, 10_000_000)
+        return {"steps": self.steps, "faults": parse_faults(self.faults)}
+
+
+USUAL = Conditions()
+
+
+class RunSettings(TypedDict):
+    steps: int | None
+    faults: frozenset[Fault]
+
 
 @app.default
 def sim(
@@ -32,14 +61,15 @@ def sim(
     /,
     *,
     seeds: str = "0..199",
-    steps: int | None = None,
-    faults: str = "all",
+    conditions: Conditions = USUAL,
     replay: Annotated[int | None, Parameter(name="--replay")] = None,
     planted: bool = False,
     exhaustive: bool = False,
-    depth: int | None = None,
-    jobs: int = 2,
-    json: Annotated[bool, Parameter(name="--json")] = False,
+    depth: Annotated[
+        int | None, Parameter(help="How many events deep the exhaustive check goes.")
+    ] = None,
+    jobs: Annotated[int, Parameter(help="How many processes to use, 1 or 2.")] = 2,
+    json: Annotated[bool, Parameter(help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Run scenarios over many seeds and stop at the first broken promise.
 
@@ -53,91 +83,50 @@ def sim(
         A scenario by name, or all.
     seeds
         Which seeds to run, A..B (both included) or one number.
-    steps
-        How many steps go by with faults before the world heals.
-    faults
-        Kinds of fault, comma-separated; all, none, or -drop to leave one out.
     replay
         Tell the whole history of one seed; the same to the byte every time.
     planted
         Plant bugs on purpose, of one scenario or of all, and see that each is found.
     exhaustive
         Visit every reachable state of a small shared group.
-    depth
-        How many events deep the exhaustive check goes.
-    jobs
-        How many processes to use, 1 or 2.
-    json
-        Print JSON instead of tables.
     """
     try:
-        code = _run(scenario, seeds, steps, faults, replay, planted, exhaustive, depth, jobs, json)
-    except InvalidInputError as error:
-        print(f"headrace sim: {error}", file=sys.stderr)
-        code = 2
+        if sum((planted, exhaustive, replay is not None)) > 1:
+            raise InvalidInputError("choose one of --planted, --exhaustive and --replay")
+        if planted:
+            code = _planted(scenario, json)
+        elif exhaustive:
+            code = _exhaustive(depth, json)
+        elif replay is not None:
+            code = _replay(_chosen(scenario), replay, conditions.settings)
+        else:
+            settings = conditions.settings
+            code = _seeds(_chosen(scenario), parse_seeds(seeds), settings, jobs, json)
     except HeadraceError as error:
-        print(f"headrace sim: {error}", file=sys.stderr)
-        code = 1
+        tell(f"headrace sim: {error}")
+        code = status_of(error)
     raise SystemExit(code)
 
 
-def _run(
-    scenario: str,
-    seeds: str,
-    steps: int | None,
-    faults: str,
-    replay_seed: int | None,
-    planted: bool,
-    exhaustive: bool,
-    depth: int | None,
-    jobs: int,
-    json: bool,
-) -> int:
-    if sum((planted, exhaustive, replay_seed is not None)) > 1:
-        raise InvalidInputError("choose one of --planted, --exhaustive and --replay")
-    if steps is not None and not 1 <= steps <= 10_000_000:
-        raise InvalidInputError(f"--steps is {steps}; it must be 1 to 10000000")
-    if depth is not None and not 1 <= depth <= 100:
-        raise InvalidInputError(f"--depth is {depth}; it must be 1 to 100")
-    if planted:
-        return _planted(scenario, json)
-    if exhaustive:
-        return _exhaustive(depth, json)
-    kinds = parse_faults(faults)
-    chosen = list(scenarios()) if scenario == "all" else [scenario_named(scenario).name]
-    if replay_seed is not None:
-        return _replay(chosen, replay_seed, steps, kinds)
-    return _seeds(chosen, parse_seeds(seeds), steps, kinds, jobs, json)
+def _chosen(scenario: str) -> list[str]:
+    return list(scenarios()) if scenario == "all" else [scenario_named(scenario).name]
+
+
+def _check_range(option: str, given: int | None, most: int) -> None:
+    if given is not None and not 1 <= given <= most:
+        raise InvalidInputError(f"{option} is {given}; it must be 1 to {most}")
 
 
 def _bar(json: bool) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-        console=Console(stderr=True),
-        transient=True,
-        disable=json or not sys.stderr.isatty(),
-    )
-
-
-def _print_json(value: Any) -> None:
-    print(msgspec.json.encode(value).decode())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    note = TextColumn("{task.fields[note]}")
+    return progress(*columns, TimeRemainingColumn(), note, quiet=json)
 
 
 # --- seeds ---
 
 
-def _seeds(
-    chosen: list[str],
-    seeds: range,
-    steps: int | None,
-    kinds: frozenset[Fault],
-    jobs: int,
-    json: bool,
-) -> int:
+def _seeds(chosen: list[str], seeds: range, settings: RunSettings, jobs: int, json: bool) -> int:
     summaries: list[Summary] = []
     failure: RunResult | None = None
     with _bar(json) as bar:
@@ -145,7 +134,7 @@ def _seeds(
             summary = Summary(name)
             summaries.append(summary)
             task = bar.add_task(name, total=len(seeds), note="")
-            for result in run_fleet(name, seeds, steps=steps, faults=kinds, jobs=jobs):
+            for result in run_fleet(name, seeds, jobs=jobs, **settings):
                 summary.add(result)
                 bar.update(task, advance=1, note=f"{summary.steps:,} steps")
                 if not result.ok:
@@ -154,12 +143,12 @@ def _seeds(
             if failure is not None:
                 break
     if json:
-        _print_json({"summaries": [_as_data(summary) for summary in summaries]})
+        print_json({"summaries": [_as_data(summary) for summary in summaries]})
     else:
         _print_summaries(summaries)
     if failure is None:
         return 0
-    _print_failure(failure, steps, kinds)
+    _print_failure(failure, settings)
     return 1
 
 
@@ -176,50 +165,51 @@ def _as_data(summary: Summary) -> dict[str, Any]:
 
 
 def _print_summaries(summaries: list[Summary]) -> None:
-    console = Console()
-    table = Table(title="simulation")
-    table.add_column("scenario")
-    for heading in ("seeds", "steps", "virtual hours", "faults"):
-        table.add_column(heading, justify="right")
-    table.add_column("result")
-    for s in summaries:
-        verdict = "[red]VIOLATION[/red]" if s.failures else "[green]all promises held[/green]"
-        hours = f"{s.virtual_ms / 3_600_000:.1f}"
-        count = f"{sum(s.faults.values()):,}"
-        table.add_row(s.scenario, f"{s.seeds:,}", f"{s.steps:,}", hours, count, verdict)
-    console.print(table)
+    rows = (
+        (
+            s.scenario,
+            s.seeds,
+            s.steps,
+            f"{s.virtual_ms / 3_600_000:.1f}",
+            sum(s.faults.values()),
+            "VIOLATION" if s.failures else HELD,
+        )
+        for s in summaries
+    )
+    headings = ("scenario", ">seeds", ">steps", ">virtual hours", ">faults", "result")
+    screen = console()
+    screen.print(table(headings, rows))
     for s in summaries:
         for title, counts in (("faults", s.faults), ("states reached", s.reached)):
             if counts:
                 listed = ", ".join(f"{name} {n:,}" for name, n in sorted(counts.items()))
-                console.print(f"[bold]{s.scenario}[/bold] {title}: {listed}")
+                screen.print(f"[bold]{s.scenario}[/bold] {title}: {listed}")
 
 
-def _print_failure(failure: RunResult, steps: int | None, kinds: frozenset[Fault]) -> None:
+def _print_failure(failure: RunResult, settings: RunSettings) -> None:
     scenario = scenario_named(failure.scenario)
-    shrunk = shrink(scenario, failure.seed, steps=steps, faults=kinds)
-    out = sys.stderr
-    print(f"\nVIOLATION of {failure.invariant!r} in {failure.scenario}", file=out)
-    print(f"seed {failure.seed}: {failure.detail}", file=out)
-    print(
+    shrunk = shrink(scenario, failure.seed, **settings)
+    steps, faults = settings["steps"], settings["faults"]
+    options = f" --steps {steps}" if steps is not None else ""
+    if faults != frozenset(Fault):
+        options += f" --faults {','.join(sorted(faults)) or 'none'}"
+    tell(
+        f"\nVIOLATION of {failure.invariant!r} in {failure.scenario}\n"
+        f"seed {failure.seed}: {failure.detail}\n"
         f"shortened in {shrunk.runs} runs from {shrunk.faults_struck} faults to "
-        f"{shrunk.faults_kept} ({', '.join(shrunk.faults) or 'none'}): {shrunk.result.detail}",
-        file=out,
+        f"{shrunk.faults_kept} ({', '.join(shrunk.faults) or 'none'}): {shrunk.result.detail}"
     )
     for line in shrunk.excerpt():
-        print(line, file=out)
-    options = f" --steps {steps}" if steps is not None else ""
-    if kinds != frozenset(Fault):
-        options += f" --faults {','.join(sorted(kinds)) or 'none'}"
-    print(f"repeat: headrace sim {failure.scenario} --replay {failure.seed}{options}", file=out)
+        tell(line)
+    tell(f"repeat: headrace sim {failure.scenario} --replay {failure.seed}{options}")
 
 
-def _replay(chosen: list[str], seed: int, steps: int | None, kinds: frozenset[Fault]) -> int:
+def _replay(chosen: list[str], seed: int, settings: RunSettings) -> int:
     if len(chosen) != 1:
         raise InvalidInputError(f"--replay needs one scenario: {', '.join(chosen)}")
     if seed < 0:
         raise InvalidInputError(f"--replay is {seed}; a seed is 0 or more")
-    result, history = replay(scenario_named(chosen[0]), seed, steps=steps, faults=kinds)
+    result, history = replay(scenario_named(chosen[0]), seed, **settings)
     sys.stdout.write(history)
     return 0 if result.ok else 1
 
@@ -244,45 +234,33 @@ def _planted(scenario: str, json: bool) -> int:
                 print(f"{hunted.bug.name}: {hunted.bug.about}\n    {finding}")
     found = sum(1 for hunted in results if hunted.finding is not None)
     if json:
-        _print_json(
-            {
-                "bugs": [
-                    {"name": h.bug.name, "about": h.bug.about, "finding": h.finding}
-                    for h in results
-                ],
-                "found": found,
-                "total": len(bugs),
-            }
-        )
+        bugs_found = [
+            {"name": h.bug.name, "about": h.bug.about, "finding": h.finding} for h in results
+        ]
+        print_json({"bugs": bugs_found, "found": found, "total": len(bugs)})
     else:
         print(f"found {found} of {len(bugs)}")
     return 0 if found == len(bugs) and bugs else 1
 
 
 def _exhaustive(depth: int | None, json: bool) -> int:
+    _check_range("--depth", depth, 100)
     with _bar(json) as bar:
         task = bar.add_task("exhaustive", total=None, note="")
 
-        def progress(level: int, states: int) -> None:
+        def told(level: int, states: int) -> None:
             bar.update(task, completed=level, note=f"depth {level}, {states:,} states")
 
-        explored: list[Explored] = explore(depth=depth, progress=progress)
+        explored: list[Explored] = explore(depth=depth, progress=told)
     if json:
-        _print_json(explored)
+        print_json(explored)
     else:
-        table = Table(title="exhaustive check of shared groups")
-        table.add_column("model")
-        for heading in ("depth", "states", "transitions"):
-            table.add_column(heading, justify="right")
-        table.add_column("result")
-        for e in explored:
-            verdict = e.violation or "all promises held"
-            row = (e.model, str(e.depth), f"{e.states:,}", f"{e.transitions:,}", verdict)
-            table.add_row(*row)
-        Console().print(table)
+        rows = ((e.model, e.depth, e.states, e.transitions, e.violation or HELD) for e in explored)
+        headings = ("model", ">depth", ">states", ">transitions", "result")
+        console().print(table(headings, rows))
         for e in explored:
             for line in e.path:
-                print(line, file=sys.stderr)
+                tell(line)
     return 1 if any(e.violation for e in explored) else 0
 
 

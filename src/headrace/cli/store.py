@@ -7,7 +7,8 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.progress import SpinnerColumn, TextColumn
 
-from headrace.cli.options import NONE, Options, console, print_json, progress
+from headrace.cli.options import NONE, Options
+from headrace.cli.output import progress
 from headrace.cli.policies import size_text
 from headrace.cli.values import duration_s
 
@@ -45,11 +46,9 @@ def sweep(
             dry_run=dry_run,
             progress=lambda files: bar.update(task, completed=files),
         )
-    if options.json:
-        print_json(swept)
-        return
     verb = "would remove" if dry_run else "removed"
-    console().print(
+    options.show(
+        swept,
         f"looked at {swept.files:,} files; {verb} {swept.orphans:,} orphans "
-        f"({size_text(swept.orphan_bytes)}) and {swept.buried:,} files of trimmed events"
+        f"({size_text(swept.orphan_bytes)}) and {swept.buried:,} files of trimmed events",
     )

@@ -6,14 +6,16 @@ import sys
 import time
 from typing import Annotated, Literal
 
-from cyclopts import App, Group, Parameter
+from cyclopts import App, Parameter
 from rich.markup import escape
 
-from headrace.catalog.streams import Retention, Scaling, Stream, StreamConfig
+from headrace.catalog.streams import Fixed, Limits, Stream, StreamConfig
 from headrace.cli import policies, screens, values
 from headrace.cli.compact import compact
 from headrace.cli.failures import UsageError
-from headrace.cli.options import NONE, Options, console, print_json
+from headrace.cli.options import NONE, Options
+from headrace.cli.output import confirm, counted
+from headrace.cli.policies import NO_POLICIES, Policies
 from headrace.errors import StreamInUseError
 from headrace.groups.deletion import consumers, delete_stream
 from headrace.log import internal
@@ -25,34 +27,7 @@ app = App(
     help_epilogue="",
 )
 
-KEEPING = Group("What is kept", sort_key=10)
-SCALING = Group("How it scales", sort_key=11)
-
-RetentionKind = Annotated[
-    Literal["limits", "consumed", "groups"] | None,
-    Parameter(
-        group=KEEPING,
-        help="limits: what is within the --retention limits (without any, everything); consumed: "
-        "a work queue, events go once acked; groups: what subscribed groups still need, at least "
-        "the --keep and at most the --retention limits.",
-    ),
-]
-Age = Annotated[str | None, Parameter(group=KEEPING, help="At most this old: 12h, 7d.")]
-Size = Annotated[str | None, Parameter(group=KEEPING, help="At most this many bytes: 10GB, 2GiB.")]
-Count = Annotated[int | None, Parameter(group=KEEPING, help="At most this many events.")]
-KeepAge = Annotated[str | None, Parameter(group=KEEPING, help="With groups: at least this old.")]
-KeepSize = Annotated[str | None, Parameter(group=KEEPING, help="With groups: at least this much.")]
-KeepCount = Annotated[int | None, Parameter(group=KEEPING, help="With groups: at least so many.")]
-ScaleEvents = Annotated[
-    int | None, Parameter(group=SCALING, help="Aim at this many events a second in each segment.")
-]
-ScaleBytes = Annotated[
-    str | None, Parameter(group=SCALING, help="Aim at this many bytes a second in each segment.")
-]
-ScaleFactor = Annotated[
-    int | None, Parameter(group=SCALING, help="Most parts one split makes (2 if not given).")
-]
-ScaleMin = Annotated[int | None, Parameter(group=SCALING, help="Fewest open segments to keep.")]
+Flag = Annotated[bool, Parameter(negative="")]
 
 
 @app.command
@@ -64,17 +39,7 @@ def create(
     segments: int = 1,
     partitions: int = 0,
     key_tokens: str | None = None,
-    retention: RetentionKind = None,
-    retention_age: Age = None,
-    retention_bytes: Size = None,
-    retention_events: Count = None,
-    keep_age: KeepAge = None,
-    keep_bytes: KeepSize = None,
-    keep_events: KeepCount = None,
-    scale_events: ScaleEvents = None,
-    scale_bytes: ScaleBytes = None,
-    scale_factor: ScaleFactor = None,
-    scale_min: ScaleMin = None,
+    given: Policies = NO_POLICIES,
     options: Options = NONE,
 ) -> None:
     """Create a stream, and the catalog if there is none yet.
@@ -92,33 +57,23 @@ def create(
     segments
         How many parts the keys are spread over.
     partitions
-        One segment for each of so many partitions, for a static group; never split or merged.
+        The number of partitions of a static group: one segment each, never split or merged.
     key_tokens
         Places (from 1) of the subject tokens that make the key of events without one: 2 or 1,2.
     """
-    keeping = policies.retention(
-        retention,
-        policies.limits(retention_age, retention_bytes, retention_events, "--retention"),
-        policies.limits(keep_age, keep_bytes, keep_events, "--keep"),
-    )
-    scaling = policies.scaling(None, scale_events, scale_bytes, scale_factor, scale_min)
     config = StreamConfig(
         subjects=tuple(values.words(subjects)),
         key_tokens=tuple(values.numbers(key_tokens, "--key-tokens")) if key_tokens else (),
         partitions=partitions,
+        retention=given.kept() or Limits(),
+        scaling=given.scaled() or Fixed(),
     )
-    config = policies.with_policies(config, keeping, scaling)
     with options.open(create=True) as log:
         stream = log.create_stream(name, config, segments)
-    if options.json:
-        print_json(screens.stream_data(stream))
-    else:
-        count = len(stream.open_segments)
-        console().print(
-            f"stream [bold]{escape(name)}[/bold] captures "
-            f"{escape(', '.join(stream.config.subjects))} in {count} "
-            f"segment{'s' if count != 1 else ''}"
-        )
+    captured = escape(", ".join(stream.config.subjects))
+    count = counted(len(stream.open_segments), "segment")
+    told = f"stream [bold]{escape(name)}[/bold] captures {captured} in {count}"
+    options.show(screens.stream_data(stream), told)
 
 
 @app.command(name="set")
@@ -126,20 +81,10 @@ def configure(
     name: str,
     /,
     *,
-    retention: RetentionKind = None,
-    retention_age: Age = None,
-    retention_bytes: Size = None,
-    retention_events: Count = None,
-    keep_age: KeepAge = None,
-    keep_bytes: KeepSize = None,
-    keep_events: KeepCount = None,
+    given: Policies = NO_POLICIES,
     scaling: Annotated[
-        Literal["fixed"] | None, Parameter(group=SCALING, help="Scale only on request.")
+        Literal["fixed"] | None, Parameter(group=policies.SCALING, help="Scale only on request.")
     ] = None,
-    scale_events: ScaleEvents = None,
-    scale_bytes: ScaleBytes = None,
-    scale_factor: ScaleFactor = None,
-    scale_min: ScaleMin = None,
     options: Options = NONE,
 ) -> None:
     """Change how a stream is kept or scaled; what it captures stays.
@@ -148,28 +93,19 @@ def configure(
 
     Example: `headrace stream set orders --retention-age 7d --scale-events 5000`
     """
-    keeping: Retention | None = policies.retention(
-        retention,
-        policies.limits(retention_age, retention_bytes, retention_events, "--retention"),
-        policies.limits(keep_age, keep_bytes, keep_events, "--keep"),
-    )
-    scale: Scaling | None = policies.scaling(
-        scaling, scale_events, scale_bytes, scale_factor, scale_min
-    )
-    if keeping is None and scale is None:
+    kept, scaled = given.kept(), given.scaled(scaling)
+    if kept is None and scaled is None:
         raise UsageError("nothing to change: give a --retention, --scale or --scaling option")
     with options.open() as log:
-        stream = log.configure_stream(name, retention=keeping, scaling=scale)
-    if options.json:
-        print_json(screens.stream_data(stream))
-    else:
-        console().print(f"stream [bold]{escape(name)}[/bold]: {policies.described(stream.config)}")
+        stream = log.configure_stream(name, retention=kept, scaling=scaled)
+    told = f"stream [bold]{escape(name)}[/bold]: {policies.described(stream.config)}"
+    options.show(screens.stream_data(stream), told)
 
 
 @app.command
 def ls(
     *,
-    internal: Annotated[bool, Parameter(negative="")] = False,
+    internal: Flag = False,
     options: Options = NONE,
 ) -> None:
     """List all streams.
@@ -183,12 +119,9 @@ def ls(
     """
     with options.open() as log:
         found = log.streams(internal=internal)
-    if options.json:
-        print_json([screens.stream_data(stream) for stream in found])
-    elif not found:
-        console().print("no streams yet; create one with: headrace stream create")
-    else:
-        console().print(screens.streams_table(found))
+    none = "no streams yet; create one with: headrace stream create"
+    listed = [screens.stream_data(stream) for stream in found]
+    options.show(listed, screens.streams_table(found) if found else none)
 
 
 @app.command
@@ -199,11 +132,8 @@ def info(name: str, /, *, options: Options = NONE) -> None:
     """
     with options.open() as log:
         stream = log.stream(name)
-    if options.json:
-        print_json(screens.stream_data(stream))
-    else:
-        console().print(screens.stream_head(stream))
-        console().print(screens.segments_table(stream))
+    shown = (screens.stream_head(stream), screens.segments_table(stream))
+    options.show(screens.stream_data(stream), *shown)
 
 
 @app.command
@@ -237,8 +167,7 @@ def scale(
     ranges
         Key ranges of the segments that replace them, low-high, the high end not included.
     """
-    chosen = [option for option in (split, merge, seal) if option is not None]
-    if len(chosen) != 1:
+    if sum(option is not None for option in (split, merge, seal)) != 1:
         raise UsageError("choose one of --split SEGMENT, --merge A,B and --seal A,B --ranges …")
     if into is not None and split is None:
         raise UsageError("--into goes with --split")
@@ -250,15 +179,9 @@ def scale(
         elif merge is not None:
             done = log.merge(name, values.numbers(merge, "--merge"))
         else:
-            assert seal is not None
-            assert ranges is not None
-            done = log.retile(
-                name, values.numbers(seal, "--seal"), values.key_ranges(ranges, "--ranges")
-            )
-    if options.json:
-        print_json(screens.scaled_data(name, done))
-    else:
-        console().print(screens.scaled_text(name, done))
+            sealed = values.numbers(seal or "", "--seal")
+            done = log.retile(name, sealed, values.key_ranges(ranges or "", "--ranges"))
+    options.show(screens.scaled_data(name, done), screens.scaled_text(name, done))
 
 
 @app.command
@@ -267,7 +190,7 @@ def autoscale(
     /,
     *,
     all: Annotated[bool, Parameter(name="--all", negative="")] = False,
-    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    dry_run: Flag = False,
     watch: float | None = None,
     options: Options = NONE,
 ) -> None:
@@ -284,7 +207,7 @@ def autoscale(
     dry_run
         Only say what would be done.
     watch
-        Look again every so many seconds, until Ctrl-C.
+        Seconds between looks; goes on until Ctrl-C.
     """
     if (name is None) != all:
         raise UsageError("give a stream's name, or --all")
@@ -293,7 +216,7 @@ def autoscale(
     with options.open() as log:
         while True:
             found = _autoscale(log, name, dry_run)
-            _print_scaled(found, dry_run, quiet=watch is not None, as_json=options.json)
+            _print_scaled(found, dry_run, quiet=watch is not None, options=options)
             if watch is None:
                 return
             sys.stdout.flush()
@@ -306,16 +229,13 @@ def _autoscale(log: Log, name: str | None, dry_run: bool) -> list[tuple[str, Sca
 
 
 def _print_scaled(
-    found: list[tuple[str, Scaled]], dry_run: bool, *, quiet: bool, as_json: bool
+    found: list[tuple[str, Scaled]], dry_run: bool, *, quiet: bool, options: Options
 ) -> None:
-    if as_json:
-        for name, done in found:
-            print_json(screens.scaled_data(name, done) | {"dry_run": dry_run})
-        return
-    if not found and not quiet:
-        console().print("nothing to scale")
+    if not found and not quiet and not options.json:
+        options.show(None, "nothing to scale")
     for name, done in found:
-        console().print(screens.scaled_text(name, done, dry_run=dry_run))
+        data = screens.scaled_data(name, done) | {"dry_run": dry_run}
+        options.show(data, screens.scaled_text(name, done, dry_run=dry_run))
 
 
 @app.command
@@ -351,19 +271,17 @@ def trim(
         tails = {segment.number: segment.tail for segment in stream.segments}
         firsts = log.trim(name, cut)
     removed = {number: first - tails.get(number, 0) for number, first in firsts.items()}
-    if options.json:
-        print_json(
-            [
-                {"segment": number, "first": first, "removed": removed[number]}
-                for number, first in sorted(firsts.items())
-            ]
-        )
-        return
-    total = sum(removed.values())
-    console().print(f"stream [bold]{escape(name)}[/bold]: removed {total:,} events")
-    for number, count in sorted(removed.items()):
-        if count:
-            console().print(f"  segment {number}: {count:,}, it starts at {firsts[number]:,} now")
+    data = [
+        {"segment": number, "first": first, "removed": removed[number]}
+        for number, first in sorted(firsts.items())
+    ]
+    lines = (
+        f"  segment {number}: {count:,}, it starts at {firsts[number]:,} now"
+        for number, count in sorted(removed.items())
+        if count
+    )
+    total = f"stream [bold]{escape(name)}[/bold]: removed {sum(removed.values()):,} events"
+    options.show(data, total, *lines)
 
 
 def _check_within(stream: Stream, cut: object) -> None:
@@ -385,8 +303,8 @@ def rm(
     name: str,
     /,
     *,
-    yes: Annotated[bool, Parameter(negative="")] = False,
-    force: Annotated[bool, Parameter(negative="")] = False,
+    yes: Flag = False,
+    force: Flag = False,
     options: Options = NONE,
 ) -> None:
     """Delete a stream with all its events; one that groups consume only by force.
@@ -406,20 +324,8 @@ def rm(
         groups = log.catalog.read(lambda tx: consumers(tx, stream), snapshot=True)
         if groups and not force:
             raise StreamInUseError(name, groups)
-        if not yes and not _confirmed(stream, groups):
-            raise UsageError(f"stream {name!r} was left alone")
+        events = sum(segment.events for segment in stream.segments)
+        consumed = f", consumed by {', '.join(groups)}" if groups else ""
+        confirm(f"stream {name!r}", f"{events:,} events{consumed}", yes=yes)
         delete_stream(log, name, force=force)
-    if options.json:
-        print_json({"deleted": name})
-    else:
-        console().print(f"stream [bold]{escape(name)}[/bold] is deleted")
-
-
-def _confirmed(stream: Stream, groups: list[str]) -> bool:
-    if not sys.stdin.isatty():
-        raise UsageError(f"deleting stream {stream.name!r} needs a yes: add --yes")
-    events = sum(segment.events for segment in stream.segments)
-    consumed = f", consumed by {', '.join(groups)}" if groups else ""
-    sys.stderr.write(f"delete stream {stream.name!r} with {events:,} events{consumed}? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    options.show({"deleted": name}, f"stream [bold]{escape(name)}[/bold] is deleted")

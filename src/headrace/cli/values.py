@@ -18,7 +18,11 @@ _BYTES = {
 }  # fmt: skip
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
-_POSITION = re.compile(r"(\d+):(\d+)")
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_POSITION = re.compile(rf"({_NUMBER.pattern}):({_NUMBER.pattern})")
+_NUMBER_MAX = 10**18
+_SECONDS_MAX = 2000 * 365 * 86_400
+"""More seconds than that ago there was no calendar."""
 
 
 def duration_s(text: str, option: str) -> float:
@@ -27,10 +31,16 @@ def duration_s(text: str, option: str) -> float:
     >>> duration_s("90m", "--older-than"), duration_s("7d", "--retention-age")
     (5400.0, 604800.0)
     """
-    found = _DURATION.fullmatch(text.strip().lower())
-    if found is None:
+    seconds = _seconds(text)
+    if seconds is None:
         raise UsageError(f"{option}: {text!r} is not a duration; write 30s, 15m, 2h, 7d or 4w")
-    return float(found[1]) * _SECONDS[found[2]]
+    return seconds
+
+
+def _seconds(text: str) -> float | None:
+    found = _DURATION.fullmatch(text.strip().lower())
+    seconds = None if found is None else float(found[1]) * _SECONDS[found[2]]
+    return None if seconds is None or seconds > _SECONDS_MAX else seconds
 
 
 def size_bytes(text: str, option: str) -> int:
@@ -41,7 +51,7 @@ def size_bytes(text: str, option: str) -> int:
     """
     found = _SIZE.fullmatch(text.strip())
     unit = None if found is None else _BYTES.get(found[2].lower())
-    if found is None or unit is None:
+    if found is None or unit is None or float(found[1]) * unit >= _NUMBER_MAX:
         raise UsageError(f"{option}: {text!r} is not a size; write 500000, 10MB, 2GiB or 1TB")
     return int(float(found[1]) * unit)
 
@@ -53,7 +63,7 @@ def numbers(text: str, option: str) -> list[int]:
     [0, 3]
     """
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdecimal() for part in parts):
+    if not all(_NUMBER.fullmatch(part) for part in parts):
         raise UsageError(f"{option}: {text!r} is not a list of whole numbers like 0,1")
     return [int(part) for part in parts]
 
@@ -88,9 +98,9 @@ def moment(text: str, option: str) -> datetime:
     >>> moment("2013-07-04", "--from").isoformat()
     '2013-07-04T00:00:00+00:00'
     """
-    found = _DURATION.fullmatch(text.strip().lower())
-    if found is not None:
-        return datetime.now(UTC) - timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+    ago_s = _seconds(text)
+    if ago_s is not None:
+        return datetime.now(UTC) - timedelta(seconds=ago_s)
     try:
         parsed = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -127,7 +137,7 @@ def place(text: str, option: str) -> Place:
     text = text.strip()
     if text in ("earliest", "latest"):
         return text
-    if text.isascii() and text.isdecimal():
+    if _NUMBER.fullmatch(text):
         return int(text)
     if _POSITION.fullmatch(text.split(",")[0].strip()):
         return positions(text, option)

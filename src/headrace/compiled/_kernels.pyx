@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Loops over the bytes of Arrow columns of texts.
+"""Loops over the bytes of Arrow string columns.
 
-All take columns of ``string`` or ``binary`` without nulls.  Answers are yes, or "not sure": what
-is no plain case (text that is not ASCII, a subject to be refused, offsets that are no offsets) is
-for the caller's other way, which knows the rules and how to explain them.  Nothing is read
-outside a buffer, whatever the offsets say.
+All take columns of ``string`` or ``binary`` (32-bit offsets) without nulls.  An answer is yes, or
+"not sure": what is no plain case (text that is not ASCII, a subject to be refused, corrupt offsets)
+is left to the caller's fallback in Python, which knows the rules and how to explain them.  Every
+access is bounds-checked beforehand: nothing is read outside a buffer, whatever the offsets say.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -21,7 +21,7 @@ cdef enum:
     DELETE = 0x7F
     COLUMNS_MAX = 3
     LIMITS_COMPARED_MAX = 16
-    # Over more rows other threads may run; over fewer, to ask for the turn again takes longer.
+    # From this many rows on the GIL is released; for fewer, taking it again costs more.
     MANY_ROWS = 65536
 
 
@@ -31,7 +31,7 @@ cdef struct Texts:
 
 
 cdef class _Column:
-    """The memory of a column, held for as long as this lives."""
+    """The buffers of a column, held (buffer protocol) for as long as this object lives."""
 
     cdef Py_buffer _offsets
     cdef Py_buffer _bytes
@@ -55,7 +55,7 @@ cdef class _Column:
         self.data = <const uint8_t*> self._bytes.buf
         cdef bint falls = self.at[0] < 0
         for row in range(self.rows):
-            # No early end: so the processor compares several at a time.
+            # No early exit, so that the compiler vectorises the loop (SIMD).
             falls |= self.at[row + 1] < self.at[row]
         self.sound = not falls and self.at[self.rows] <= self._bytes.len
 
@@ -68,10 +68,10 @@ cdef class _Column:
 
 
 def plain_events(list columns, int32_t subject_max, int32_t key_max, int32_t value_max):
-    """Whether no event of subjects, perhaps keys, and values can break a rule.
+    """Whether no event can break a rule; ``columns`` are subjects, keys if there are any, values.
 
-    That is so if all subjects and keys are plain, there is no null, and nothing is longer than
-    its bound.
+    That is so if all subjects and keys are plain ASCII, there is no null, and nothing is longer
+    than its limit.
     """
     cdef Py_ssize_t last = len(columns) - 1, k
     cdef _Column column
@@ -93,7 +93,7 @@ def plain_events(list columns, int32_t subject_max, int32_t key_max, int32_t val
 
 
 def plain_subjects(column, int32_t bytes_max):
-    """Whether all are well-formed ASCII of at most so many bytes, without ``*`` and ``>``."""
+    """Whether all subjects are well-formed ASCII of at most ``bytes_max``, without wildcards."""
     cdef _Column subjects = _Column(column)
     return subjects.sound and _are_plain_subjects(subjects, bytes_max)
 
@@ -114,7 +114,7 @@ cdef bint _look_at_subjects(_Column subjects, int32_t bytes_max) noexcept nogil:
         low, high = subjects.at[row], subjects.at[row + 1]
         if low == high or high - low > bytes_max or data[low] == DOT or data[high - 1] == DOT:
             return False
-    # All bytes in one go.  Two dots are never the edges of two subjects: those have none.
+    # All bytes in one pass.  Two adjacent dots are within one subject: no edge of one is a dot.
     low, high = subjects.at[0], subjects.at[subjects.rows]
     for i in range(low, high):
         byte = data[i]
@@ -141,7 +141,7 @@ cdef bint _is_ascii(_Column column) noexcept:
 
 
 def begin_with(column, bytes prefix):
-    """Whether all begin with these bytes."""
+    """Whether every row begins with a prefix."""
     cdef _Column held = _Column(column)
     cdef Texts texts = Texts(held.at, held.data)
     return held.sound and _all_begin(held.rows, texts, prefix)
@@ -178,7 +178,10 @@ cdef inline uint32_t _mix(uint32_t state) noexcept nogil:
 
 
 def hash_into(column, out, bint mixed):
-    """FNV-1a of every row, finished if ``mixed``, into 32-bit numbers; false: nothing was done."""
+    """FNV-1a of every row, with the finaliser if ``mixed``, into ``out`` (uint32).
+
+    False means that nothing was done.
+    """
     cdef _Column texts = _Column(column)
     cdef Py_buffer numbers
     if not texts.sound:
@@ -209,7 +212,7 @@ cdef void _hash_rows(_Column texts, uint32_t* found, bint mixed) noexcept nogil:
 
 
 cdef struct Share:
-    # What one segment gets, and later how far its message has been written.
+    # What one segment gets; ``_fill`` then counts in it how far its message is written.
     int64_t rows
     int64_t latest
     int64_t* numbers
@@ -222,12 +225,12 @@ cdef struct Share:
 def split(
     list columns, bytes prefix, Py_ssize_t hashed, bytes limits, uint32_t partitions, form
 ):
-    """Rows by segment: (segment, rows, latest time, message, numbers of the rows) of each.
+    """Partition a batch: (segment, rows, greatest time, IPC message, row numbers) of each segment.
 
-    ``columns`` are those of a batch: times, subjects, which all have to begin with ``prefix``, and
-    other texts.  The hash of the one at ``hashed`` decides, by the ``limits`` between the
-    segments' ranges (32-bit numbers), or by the rest of a division if there are ``partitions``.
-    ``form`` is that of ``headrace.log.message``.  None: not done.
+    ``columns`` are those of the batch: times, subjects, which all have to begin with ``prefix``,
+    and other strings.  The hash of the column at ``hashed`` chooses the segment: by the ``limits``
+    between the segments' key ranges (uint32), or modulo ``partitions`` if that is not 0.
+    ``form`` is the template of ``headrace.log.message``.  None means that it does not apply.
     """
     cdef list held = [_Column(given) for given in columns[1:]]
     cdef Texts texts[COLUMNS_MAX]
@@ -270,7 +273,7 @@ def split(
 cdef void _route(
     Py_ssize_t rows, Texts keys, bytes limits, uint32_t partitions, uint32_t* places
 ) noexcept:
-    """Which segment every row goes to."""
+    """The segment of every row: a linear scan of few limits, a binary search of many."""
     cdef const uint32_t* limit = <const uint32_t*> PyBytes_AS_STRING(limits)
     cdef Py_ssize_t count = len(limits) // <Py_ssize_t> sizeof(uint32_t), row, k
     cdef uint32_t found, place, low, high
@@ -298,7 +301,7 @@ cdef void _route(
 cdef void _measure(
     Py_ssize_t rows, Py_ssize_t count, Texts* texts, uint32_t* places, Share* shares
 ) noexcept:
-    """How much every segment gets."""
+    """Rows and bytes per column of every segment."""
     cdef Py_ssize_t row, k
     cdef Share* share
     for row in range(rows):
@@ -313,7 +316,7 @@ cdef inline int64_t _padded(int64_t size) noexcept:
 
 
 cdef list _frame(Py_ssize_t count, Py_ssize_t segments, Share* shares, form):
-    """Every segment's message with all but its rows; a share knows where those belong."""
+    """Allocate every segment's message and write its header; shares point to its buffers."""
     cdef bytes description, message, own
     cdef Py_ssize_t rows_at, nodes_at, buffers_at, body_at, head, s, k
     cdef int64_t n, at
@@ -340,7 +343,8 @@ cdef list _frame(Py_ssize_t count, Py_ssize_t segments, Share* shares, form):
         numbers = <int64_t*> (out + nodes_at)
         for k in range(count + 1):
             numbers[2 * k] = n
-        # Of every buffer its place and size: none of nulls, the times, then three for every text.
+        # Offset and length of every buffer: an empty validity bitmap and the times, then for each
+        # string column an empty validity bitmap, its offsets and its bytes.
         numbers = <int64_t*> (out + buffers_at)
         out += head
         numbers[0] = numbers[1] = numbers[2] = 0
@@ -379,7 +383,7 @@ cdef void _fill(
     uint32_t* places,
     Share* shares,
 ) noexcept:
-    """Every row into the message of its segment."""
+    """Copy every row into the message of its segment."""
     cdef Py_ssize_t row, k
     cdef int64_t n
     cdef int32_t length

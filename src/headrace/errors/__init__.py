@@ -4,18 +4,10 @@ Every message says what happened, to what, and what to do next.  Errors that car
 carry it as attributes, so that a program never has to read a message.
 """
 
-from headrace.errors.catalog import *
-from headrace.errors.delivery import *
 from headrace.errors.epochs import *
-from headrace.errors.inputs import *
+from headrace.errors.groups import *
 from headrace.errors.log import *
-from headrace.errors.network import *
-from headrace.errors.partitioned import *
-from headrace.errors.readers import *
-from headrace.errors.regions import *
-from headrace.errors.shared import *
 from headrace.errors.spark import *
-from headrace.errors.testing import *
 
 # Programs know them by this name, wherever they stand: in a traceback, or pickled.
 for _each in list(globals().values()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.errors.inputs import HeadraceError, InvalidEventError, InvalidInputError
+from headrace.errors.log import HeadraceError, InvalidEventError, InvalidInputError
 
 
 class InvalidSinkError(InvalidInputError):

@@ -14,13 +14,14 @@ from collections.abc import Sequence
 import msgspec
 
 from headrace.catalog import Tx, entries
+from headrace.catalog.records import Records
 
 DECISIONS_MAX = 128
 REASON_CHARS_MAX = 500
 _KEY = "log"
 
 
-class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
+class EventDecision(msgspec.Struct, frozen=True, omit_defaults=True):
     """One decision; ``at_us`` is the catalog's time when it is recorded."""
 
     what: str
@@ -34,7 +35,7 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     """Counts up within the group."""
 
 
-_decoder = msgspec.msgpack.Decoder(list[Decision])
+_records = Records(list[EventDecision], "the decisions of group", json=False)
 
 
 def bucket(group: str) -> str:
@@ -47,7 +48,7 @@ def locks(group: str) -> list[str]:
     return [entries.lock(bucket(group))]
 
 
-def record(tx: Tx, group: str, decisions: Sequence[Decision]) -> None:
+def record(tx: Tx, group: str, decisions: Sequence[EventDecision]) -> None:
     """Add decisions; the oldest make room for them."""
     if not decisions:
         return
@@ -64,15 +65,14 @@ def record(tx: Tx, group: str, decisions: Sequence[Decision]) -> None:
                 reason=decision.reason[:REASON_CHARS_MAX],
             )
         )
-    entries.put(tx, bucket(group), _KEY, msgspec.msgpack.encode(kept[-DECISIONS_MAX:]))
+    entries.put(tx, bucket(group), _KEY, _records.encode(group, kept[-DECISIONS_MAX:]))
 
 
-def read(tx: Tx, group: str, limit: int = DECISIONS_MAX) -> list[Decision]:
+def read(tx: Tx, group: str, limit: int = DECISIONS_MAX) -> list[EventDecision]:
     """The last decisions of a group, oldest first."""
     entry = entries.get(tx, bucket(group), _KEY)
-    if entry is None or entry.value is None:
-        return []
-    return _decoder.decode(entry.value)[-limit:]
+    found = _records.decode_or(group, entry.value, []) if entry is not None else []
+    return found[-limit:]
 
 
 def forget(tx: Tx, group: str) -> None:

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
+import threading
 import weakref
+from asyncio import events
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from headrace.catalog import Tx, forks
-from headrace.errors import CatalogClosedError, ForkedError
+from headrace.errors import CatalogClosedError, ForkedError, WrongLoopError
 from headrace.host.clock import Clock, clock_of
 from headrace.host.loads import Loads
 from headrace.host.news import News
@@ -56,6 +59,7 @@ class Host:
         self._loads: Loads | None = None
         self._writes: Writes | None = None
         self._pool: Executor | None = None
+        self._closing: asyncio.Task[None] | None = None
         self.is_forked = False
         """Whether it was opened before this process was forked off."""
         self.services = Services()
@@ -66,7 +70,13 @@ class Host:
 
     def start(self) -> None:
         """Begin on the event loop that this runs on, without a log: clock, timers and tasks."""
-        self.loop = asyncio.get_running_loop()
+        try:
+            self.loop = asyncio.get_running_loop()
+        except RuntimeError as error:
+            raise WrongLoopError(
+                "there is no event loop of asyncio here; use asyncio, or headrace.sync"
+            ) from error
+        self._closing = None
         self.clock = clock_of(self.loop)
         self.now_ms, self.now_s = self.clock.now_ms, self.clock.now_s
         self._timers = Timers(self.loop, exact=self.clock.driven)
@@ -78,9 +88,12 @@ class Host:
         self.start()
         self._pool = self.clock.executor(THREADS, "headrace")
         forks.watch(self)
+        opening = self._pool.submit(opener)
         try:
-            log = await self.in_thread(opener)
+            log = await asyncio.wrap_future(opening)
         except BaseException:
+            # Given up, perhaps: what the thread opens all the same is closed by it.
+            opening.add_done_callback(_close_unwanted)
             self._pool.shutdown(wait=False)
             self._pool = None
             raise
@@ -93,21 +106,56 @@ class Host:
         self.serve(Stage.WRITES, self._writes)
 
     async def close(self) -> None:
-        """Close the services in their order, and then what they ran on."""
+        """Take no more calls, close the services in their order, and then what they ran on.
+
+        It goes on if whoever waits for it is cancelled; closing again waits for its end.
+        """
+        if self._log is None:
+            return
+        if self.loop.is_closed():
+            self._release(self._log)
+            return
+        self._check_loop()
+        if self._closing is None:
+            self._closing = self.loop.create_task(self._close(self._log))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, log: Log) -> None:
         try:
             await self.services.close()
         finally:
-            if self._log is not None and self._pool is not None:
-                log, self._log = self._log, None
-                for tasks in list(self._groups.values()):
-                    await tasks.close()
-                self._timers.close()
-                self.parts.clear()
-                log.catalog.leave_loop()
-                await self.in_thread(log.catalog.close)
-                self._pool.shutdown(wait=True)
-                self._pool = None
-                forks.unwatch(self)
+            for tasks in list(self._groups.values()):
+                await tasks.close()
+            self._timers.close()
+            self.parts.clear()
+            log.catalog.leave_loop()
+            await self.in_thread(log.catalog.close)
+            self._release(log)
+
+    def _release(self, log: Log) -> None:
+        """Give back threads and files; on any thread."""
+        self._log = None
+        log.catalog.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+            self._pool = None
+        forks.unwatch(self)
+
+    def drop(self, then: Callable[[], None] | None = None) -> None:
+        """Close what nobody else will, on whatever thread the garbage is collected."""
+        log = self._log
+        if log is None or self._closing is not None or sys.is_finalizing():
+            return
+        # Not here: this thread may hold any lock.
+        if self.loop.is_running():
+            self.loop.call_soon_threadsafe(self._drop, then)
+        else:
+            threading.Thread(target=self._release, args=(log,), daemon=True).start()
+
+    def _drop(self, then: Callable[[], None] | None) -> None:
+        closing = self._closing = self.loop.create_task(self._close(self.log))
+        if then is not None:
+            closing.add_done_callback(lambda _: then())
 
     def forked(self) -> None:
         """In a forked child: refuse every call; what was open is the parent's to close."""
@@ -121,16 +169,41 @@ class Host:
         if self.is_forked:
             raise ForkedError
 
+    def check(self) -> None:
+        """Raise unless an application may call, here and now."""
+        # For every event, so without a call in between.
+        if self._log is None or self._closing is not None:
+            raise self.not_open()
+        if events._get_running_loop() is not self.loop:
+            self._check_loop()
+
+    def check_thread(self) -> None:
+        """Raise unless an application may call, on a thread without an event loop."""
+        if not self.is_open:
+            raise self.not_open()
+
+    def _check_loop(self) -> None:
+        if self.is_forked:
+            raise ForkedError
+        if events._get_running_loop() is not self.loop:
+            raise WrongLoopError(
+                "this log was opened on another event loop"
+                f"{' that is closed' if self.loop.is_closed() else ''}; use it there, or open it "
+                "again here"
+            )
+
     def not_open(self) -> CatalogClosedError:
-        """Why there is no log."""
+        """Why there is no log, or none that takes calls."""
         if self.is_forked:
             return ForkedError()
+        if self._closing is not None:
+            return CatalogClosedError("this log is not open any more, it is closed; open it again")
         return CatalogClosedError("this log is not open; use `async with headrace.open(…)`")
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a log."""
-        return self._log is not None
+        """Whether there is a log that nobody closes yet."""
+        return self._log is not None and self._closing is None
 
     @property
     def log(self) -> Log:
@@ -198,6 +271,7 @@ class Host:
 
     async def in_thread(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking function on one of this program's threads."""
+        self._check_loop()
         if self._pool is None:
             raise self.not_open()
         return await self.loop.run_in_executor(self._pool, partial(fn, *args, **kwargs))
@@ -245,3 +319,8 @@ class Host:
     async def commit(self, write: Write) -> Outcome:
         """Append what a write holds, in line with all other events of this program."""
         return await self.writes.commit(write)
+
+
+def _close_unwanted(opening: Future[Log]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().catalog.close()

@@ -5,20 +5,24 @@ another thread and to hear back: a lone publish takes 0.37 ms in place of 0.54, 
 events 1.09 ms in place of 1.14, and reads gain a sixth.  But while an event loop does it, nothing
 else runs on that loop.  So it may only while the 99th percentile is low: of the last ``WINDOW``
 commits (or reads) all but one in a hundred took at most ``HELD_UP_S``.  A moving average does not
-show this: a disk that is quick nine times and takes 50 ms the tenth has a good average.
+show this: a disk that is quick nine times and takes 50 ms the tenth has a good average.  Time in
+which other programs had the CPU does not count: a thread would have waited for it, too.
 
-Threads go on measuring, so a disk that was slow for a while is trusted again.  Files, PostgreSQL
-and what is large are always for threads.  ``headrace.open(…, loop_io=False)``, or
+Of a read only the waiting counts, not the CPU time: decoding holds the GIL on any thread.  The
+committer's thread goes on measuring, so a disk that was slow for a while is trusted again.  A
+reading thread waits for the GIL more than for the disk and can tell nothing; it counts as quick, so
+that the event loop tries again once in ``WINDOW`` reads.  Files, PostgreSQL and what is large are
+always for threads.  ``headrace.open(…, loop_io=False)``, or
 ``HEADRACE_LOOP_IO=0`` in the environment, leaves everything to threads.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 from headrace.catalog import Catalog
@@ -44,6 +48,38 @@ FEW = 64
 
 T = TypeVar("T")
 
+_WHOSE = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
+"""Where usage by thread is not known, that of the process is: it never excuses more."""
+
+
+class Stopwatch:
+    """What became of a thread's time, to be asked on that thread.
+
+    One that made no voluntary context switch never waited: what it did not compute, other programs
+    had the CPU.
+    """
+
+    def __init__(self) -> None:
+        self._usage = resource.getrusage(_WHOSE)
+        self._began_s = time.perf_counter()
+
+    def held_up_s(self) -> float:
+        """Seconds in which it computed or waited."""
+        return sum(self._split_s())
+
+    def waited_s(self) -> float:
+        """Seconds in which it waited."""
+        return self._split_s()[1]
+
+    def _split_s(self) -> tuple[float, float]:
+        """(computed, waited); what is short is not split up."""
+        took_s = time.perf_counter() - self._began_s
+        if took_s <= HELD_UP_S:
+            return 0.0, took_s
+        before, now = self._usage, resource.getrusage(_WHOSE)
+        computed_s = now.ru_utime - before.ru_utime + now.ru_stime - before.ru_stime
+        return computed_s, 0.0 if now.ru_nvcsw == before.ru_nvcsw else took_s - computed_s
+
 
 class Quick:
     """Whether the 99th percentile of the last ``WINDOW`` durations is at most ``HELD_UP_S``."""
@@ -62,7 +98,8 @@ class Quick:
         slow = took_s > HELD_UP_S
         seen.append(slow)
         self._slow_count += slow
-        self.on = len(seen) >= self._seen_min and self._slow_count <= SLOW_SHARE * len(seen)
+        slow_max = max(1, SLOW_SHARE * len(seen))  # a single one is the machine, not the disk
+        self.on = len(seen) >= self._seen_min and self._slow_count <= slow_max
 
 
 class Loads:
@@ -86,18 +123,20 @@ class Loads:
         return self._on and (self._driven or self._reads.on)
 
     def read(self, load: Callable[[], T]) -> T:
-        """Read from the catalog, on any thread, and measure how long that takes."""
-        began_s = time.perf_counter()
+        """Read from the catalog on the event loop, and measure how long that waits."""
+        watch = Stopwatch()
         found = load()
-        self._reads.add(time.perf_counter() - began_s)
+        self._reads.add(watch.waited_s())
         return found
 
     def read_all(self, load: Callable[..., T]) -> T:
         """On a thread: try ``load(brief=True)``, which opens no files; else read the file."""
         try:
-            return self.read(partial(load, brief=True))
+            found = load(brief=True)
         except FileAhead:
             return load(brief=False)
+        self._reads.add(0.0)
+        return found
 
     # -- commits ------------------------------------------------------------------------
 
@@ -108,10 +147,10 @@ class Loads:
         judge = self._judge(any(operation.sync for operation in operations))
         if not (judge.on or self._driven):
             return False
-        began_s = time.perf_counter()
+        watch = Stopwatch()
         done = self._catalog.attempt(operations)
         if done:
-            judge.add(time.perf_counter() - began_s)
+            judge.add(watch.held_up_s())
         return done
 
     def committed(self, took_s: float, *, sync: bool) -> None:

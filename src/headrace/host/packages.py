@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -26,18 +27,20 @@ class Lane(Protocol):
 class Waiting:
     """An event or a write in the queue, and the callback that gets its ``Outcome``."""
 
-    __slots__ = ("event", "joins", "lane", "size_bytes", "stream", "told", "write")
+    __slots__ = ("answer", "event", "joins", "lane", "size_bytes", "stream", "told", "write")
 
     def __init__(
         self,
         told: Told,
         *,
+        answer: asyncio.Future[Outcome] | None = None,
         event: Event | None = None,
         stream: str | None = None,
         write: Write | None = None,
         lane: Lane | None = None,
     ) -> None:
         self.told = told
+        self.answer = answer
         self.event = event
         self.stream = stream
         """An event's stream; None if only the catalog knows it."""
@@ -50,6 +53,11 @@ class Waiting:
         else:
             self.joins = write.is_plain
             self.size_bytes = write.size_bytes
+
+    @property
+    def given_up(self) -> bool:
+        """Whether its caller was cancelled: then it is not written."""
+        return self.answer is not None and self.answer.cancelled()
 
     @property
     def given(self) -> Given:
@@ -66,11 +74,16 @@ class Waiting:
         return self.stream is not None and log.routes.is_known(self.stream)
 
 
+class GivenUp(HeadraceError):
+    """Internal: a caller was cancelled; the others' events are to be written without its own."""
+
+
 class Package:
     """One operation of the committer: joined neighbours of the queue, or a write by itself.
 
-    The packages of a group share ``stale``: the streams for which a package met a sealed segment.
-    Later packages for such a stream must wait, or they would overtake it.
+    The packages of a group share ``stale``: all streams of packages that met a sealed segment in
+    one of them.  Later packages for such a stream must wait, or they would overtake it, and so do
+    those behind them.
     """
 
     def __init__(self, log: Log, items: Sequence[Waiting], stale: set[str]) -> None:
@@ -101,9 +114,11 @@ class Package:
         for lane in self._lanes:
             if lane.failure is not None:
                 raise lane.failure
-        if self._stale and not self._stale.isdisjoint(self.write.stream_names):
-            raise Stale(min(self._stale & self.write.stream_names))
         try:
+            if any(a.cancelled() for item in self.items if (a := item.answer) is not None):
+                raise GivenUp
+            if self._stale and not self._stale.isdisjoint(self.write.stream_names):
+                raise Stale(min(self._stale & self.write.stream_names))
             return self.write.run(tx)
         except BaseException as error:
             self.failed(error)
@@ -111,14 +126,14 @@ class Package:
 
     def failed(self, error: BaseException) -> None:
         """Note that nothing of it was written; on any thread, before the next package runs."""
-        if isinstance(error, Stale):
-            self._stale.add(error.stream)
+        if isinstance(error, Stale | GivenUp):
+            self._stale |= self.write.stream_names
             return
         for lane in self._lanes:
             lane.failure = lane.failure or error
 
     def again(self, stale: Stale) -> None:
-        self._stale.discard(stale.stream)
+        self._stale -= self.write.stream_names
         self.write.again(stale)
 
     def discard(self) -> None:

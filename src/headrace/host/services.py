@@ -16,6 +16,8 @@ _log = logging.getLogger(__name__)
 class Stage(IntEnum):
     """When a service is closed: each stage still needs the later ones to be running."""
 
+    READS = 0
+    """Tell whoever waits for events that no more will come."""
     APPENDERS = 1
     """Store what they were given."""
     MEMBERS = 2

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NamedTuple, TypeVar
@@ -32,8 +31,8 @@ from headrace.catalog import Tx
 from headrace.catalog.committer import Operation, nobody
 from headrace.catalog.producers import Placed
 from headrace.errors import HeadraceError
-from headrace.host.loads import GROUP_BYTES, LOOP_BYTES, SMALL_BYTES, Loads
-from headrace.host.packages import Package, Told, Waiting, apart, packages
+from headrace.host.loads import GROUP_BYTES, LOOP_BYTES, SMALL_BYTES, Loads, Stopwatch
+from headrace.host.packages import GivenUp, Package, Told, Waiting, apart, packages
 from headrace.log.append import Outcome, Stale, Write
 from headrace.log.events import Event, Events
 from headrace.log.log import Log, discard, to_batch
@@ -85,7 +84,7 @@ class Writes:
         """Append a checked event to the stream that captures its subject."""
         stream = self._log.routes.find(event.subject)
         answer = self._future()
-        self._line.append(Waiting(_teller(answer), event=event, stream=stream))
+        self._line.append(Waiting(_teller(answer), answer=answer, event=event, stream=stream))
         outcome = await self._answered_in_turn(answer)
         return outcome.placed[0]
 
@@ -93,7 +92,7 @@ class Writes:
         """Append what a write holds, all of it or nothing."""
         await self.prepare(write)
         answer = self._future()
-        self._line.append(Waiting(_teller(answer), write=write))
+        self._line.append(Waiting(_teller(answer), answer=answer, write=write))
         outcome = await self._answered_in_turn(answer)
         if outcome.repeat and write.has_files:
             await self._in_thread(write.discard)
@@ -181,6 +180,9 @@ class Writes:
             self._due = True
             try:
                 await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                answer.cancel()
+                raise
             finally:
                 self._hand_over()
         return await answer
@@ -188,9 +190,9 @@ class Writes:
     def _hand_over(self) -> None:
         self._due = False
         jobs, self._jobs = self._jobs, []
-        if self._line and not self._busy:
+        if not self._busy and (taken := self._take()):
             self._busy = True
-            jobs = self._jobs_of(self._take()) + jobs
+            jobs = self._jobs_of(taken) + jobs
             if not self._under_way:
                 self._group_ended()
         if not jobs:
@@ -205,18 +207,18 @@ class Writes:
             self._submit(job)
 
     def _submit(self, job: _Job) -> None:
-        loop, fn, began_s = self._loop, job.fn, 0.0
+        loop, fn, watch = self._loop, job.fn, Stopwatch()
 
         def run(tx: Tx) -> object:
-            nonlocal began_s
-            began_s = time.perf_counter()
+            nonlocal watch
+            watch = Stopwatch()
             return fn(tx)
 
         def tell(result: object, error: BaseException | None) -> None:
             if error is not None and job.failed is not None:
                 job.failed(error)
             elif job.size_bytes <= LOOP_BYTES and error is None:
-                self._loads.committed(time.perf_counter() - began_s, sync=job.sync)
+                self._loads.committed(watch.held_up_s(), sync=job.sync)
             if not loop.is_closed():
                 loop.call_soon_threadsafe(job.told, result, error)
 
@@ -236,14 +238,20 @@ class Writes:
     # -- groups of events ---------------------------------------------------------------
 
     def _take(self) -> list[Waiting]:
-        """The next group of the line."""
+        """The next group of the line, without what was given up."""
         taken: list[Waiting] = []
         size = 0
         while self._line and len(taken) < GROUP_MAX:
-            size += self._line[0].size_bytes
+            item = self._line[0]
+            if item.answer is not None and item.answer.cancelled():
+                self._line.popleft()
+                continue
+            size += item.size_bytes
             if taken and size > GROUP_BYTES:
                 break
             taken.append(self._line.popleft())
+        if not taken:
+            self._rested.set()
         return taken
 
     def _jobs_of(self, items: list[Waiting]) -> list[_Job]:
@@ -280,7 +288,7 @@ class Writes:
         if error is None:
             for item, own in package.outcomes(outcome):
                 self._tell(item.told, own, None)
-        elif isinstance(error, Stale) or package.write.has_files:
+        elif isinstance(error, Stale | GivenUp) or package.write.has_files:
             self._troubles.append((package, error))
         else:
             self._fail(package, error)
@@ -336,6 +344,10 @@ class Writes:
         lost: list[tuple[Waiting, Outcome | BaseException]] = []
         for item in package.items:
             try:
+                if item.given_up:
+                    if item.write is not None:
+                        item.write.discard()
+                    raise GivenUp
                 if item.write is None and item.stream is None:
                     assert item.event is not None
                     item.stream = self._log.routes.stream_for(item.event.subject)
@@ -345,11 +357,14 @@ class Writes:
                 items.append(item)
         if lost:
             package = Package(self._log, items, set())
+            error = None if isinstance(error, Stale | GivenUp) else error
         if not items:
             return lost
         if error is None or isinstance(error, Stale):
             try:
                 outcome = self._log.commit(package, error)
+            except GivenUp as refused:
+                return [*lost, *self._settled(package, refused)]
             except Exception as refused:
                 error = refused
             else:

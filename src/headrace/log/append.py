@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import zip_longest
 from typing import Protocol, TypeVar
 
@@ -18,6 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from zlib_ng.zlib_ng import crc32
 
 from headrace import compiled
 from headrace.catalog import Tx, batches, producers, streams
@@ -32,12 +34,12 @@ from headrace.errors import (
 )
 from headrace.log import events, files, limits
 from headrace.log.events import Event
-from headrace.log.message import form_of
-from headrace.log.one_event import Single, single
+from headrace.log.message import Single, form_of, single
 from headrace.log.routing import Route, Routes
 from headrace.log.shares import Rows, Share, inline, share_of_blob
 from headrace.store import Store
 from headrace.subjects import check_name
+from headrace.subjects.arguments import check_value
 
 TOGETHER_MAX = 50
 """Batches in one INSERT; databases limit the number of a statement's parameters."""
@@ -78,68 +80,38 @@ class Committable(Protocol[R]):
 
 
 class Pending:
-    """The events of one stream within a write."""
-
-    __slots__ = (
-        "batch",
-        "captured",
-        "expected",
-        "is_small",
-        "layout",
-        "pinned",
-        "route",
-        "rows",
-        "shares",
-        "single",
-        "size_bytes",
-        "stream",
-    )
+    """The events of one stream within a write; ``captured`` says that their subjects chose it."""
 
     def __init__(
         self,
         stream: str,
-        batch: pa.RecordBatch,
-        expected: Mapping[int, int] | None,
-        pinned: int | None,
-        captured: bool,
+        given: pa.RecordBatch | Single,
+        expected: Mapping[int, int] | None = None,
+        pinned: int | None = None,
+        captured: bool = True,
     ) -> None:
         self.stream = stream
         self.captured = captured
-        self.single: Single | None = None
-        self.batch = batch
-        self.rows: int = batch.num_rows
-        # The size of the buffers is cheap to ask, and an upper bound: a slice counts as the whole.
-        whole = batch.get_total_buffer_size()
-        self.size_bytes = whole if whole <= limits.INLINE_BYTES else batch.nbytes
-        self.is_small = self.size_bytes <= limits.INLINE_BYTES
-        self.layout = events.layout_of(batch.schema)
         self.expected = expected
         self.pinned = pinned
         self.route: Route | None = None
         self.shares: tuple[Share, ...] = ()
+        self.single = given if isinstance(given, Single) else None
+        if isinstance(given, Single):
+            self.rows, self.size_bytes, self.is_small = 1, len(given.blob), False
+            return
+        self.batch = given
+        self.rows = given.num_rows
+        # The size of the buffers is cheap to ask, and an upper bound: a slice counts as the whole.
+        whole = given.get_total_buffer_size()
+        self.size_bytes = whole if whole <= limits.INLINE_BYTES else given.nbytes
+        self.is_small = self.size_bytes <= limits.INLINE_BYTES
+        self.layout = events.layout_of(given.schema)
 
     @property
     def joins(self) -> bool:
         """Whether it may become one batch with others."""
         return self.is_small and self.expected is None and self.pinned is None
-
-
-class _Lone(Pending):
-    """One event, encoded already, for the stream that captures its subject."""
-
-    __slots__ = ()
-
-    def __init__(self, stream: str, single: Single) -> None:
-        self.stream = stream
-        self.captured = True
-        self.single = single
-        self.rows = 1
-        self.is_small = False
-        self.size_bytes = len(single.blob)
-        self.expected = None
-        self.pinned = None
-        self.route = None
-        self.shares = ()
 
 
 class Write:
@@ -179,6 +151,9 @@ class Write:
 
         ``captured`` says that the stream was found by the events' subjects.
         """
+        if type(stream) is not str or expected is not None:
+            check_value("stream", stream, str)
+            check_value("expected_heads", expected, Mapping[int, int] | None)
         self._pending.append(Pending(stream, batch, expected, segment, captured))
 
     def add_events(self, stream: str, found: Sequence[Event], now: int) -> None:
@@ -187,7 +162,7 @@ class Write:
         if lone is None:
             self.add(stream, events.batch_of(found, now), captured=True)
         else:
-            self._pending.append(_Lone(stream, lone))
+            self._pending.append(Pending(stream, lone))
 
     # -- before the transaction ---------------------------------------------------------
 
@@ -238,6 +213,8 @@ class Write:
                     route = self._routes.get(pending.stream)
                     pending.shares = tuple(self._checked_shares(route, pending))
                     pending.route = route
+            if self._producer is not None:
+                _ = self._checksum  # here, since others wait for the transaction
         except BaseException:
             self.discard()
             raise
@@ -366,14 +343,31 @@ class Write:
             raise Stale(self._pending[0].stream)
         if self.stage is not None:
             self.stage(tx)
-        if self._producer is not None and self._sequence is not None:
-            original = producers.seen(tx, self._scope, self._producer, self._sequence)
-            if original is not None:
-                return Outcome(original, repeat=True)
-        placed = tuple(spot for pending in self._pending for spot in _place(tx, pending))
-        if self._producer is not None and self._sequence is not None:
-            producers.record(tx, self._scope, self._producer, self._sequence, placed)
+        if self._producer is None or self._sequence is None:
+            return Outcome(self._place_all(tx), repeat=False)
+        known = (tx, self._scope, self._producer, self._sequence)
+        original = producers.seen(*known, self._checksum)
+        if original is not None:
+            return Outcome(original, repeat=True)
+        placed = self._place_all(tx)
+        producers.record(*known, placed, self._checksum)
         return Outcome(placed, repeat=False)
+
+    def _place_all(self, tx: Tx) -> tuple[Placed, ...]:
+        return tuple(spot for pending in self._pending for spot in _place(tx, pending))
+
+    @cached_property
+    def _checksum(self) -> int:
+        """A checksum of all events, their times aside: those that were left out are made up."""
+        found = 0
+        for pending in self._pending:
+            found = crc32(pending.stream.encode(), found)
+            one = pending.single
+            batch = events.decode_blob(one.blob, one.layout) if one else pending.batch
+            batch = batch.drop_columns(["timestamp"])
+            for at in range(0, batch.num_rows, limits.READ_ROWS):
+                found = crc32(events.encode_blob(batch.slice(at, limits.READ_ROWS)), found)
+        return found
 
     @property
     def _scope(self) -> int:

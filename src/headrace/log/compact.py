@@ -370,15 +370,21 @@ class Compactor:
     ) -> Compacted:
         """Compact the stream in this process, until nothing is due; a dry run looks once."""
         done = Compacted(stream=self.stream, dry_run=dry_run)
+        for done in self.steps(dry_run=dry_run):
+            if progress is not None:
+                progress(done)
+        return done
+
+    def steps(self, *, dry_run: bool = False) -> Iterator[Compacted]:
+        """What was done after each run; whoever stops asking stops the compaction."""
+        done = Compacted(stream=self.stream, dry_run=dry_run)
         for _ in range(1 if dry_run else PASSES_MAX):
             before = done.files
             for run in self.plan():
                 done = done.with_run(run, None) if dry_run else self._compact(run, done)
-                if progress is not None:
-                    progress(done)
+                yield done
             if done.files == before:
                 break
-        return done
 
     def _compact(self, run: Run, done: Compacted) -> Compacted:
         todo = [run]

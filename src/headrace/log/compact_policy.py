@@ -8,8 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from headrace.catalog import Catalog, Tx, entries, streams
+from headrace.catalog.records import Records
 from headrace.catalog.streams import Consumed, Groups, Limits, Stream
-from headrace.errors import InvalidConfigError
+from headrace.errors import InvalidConfigError, InvalidInputError
 
 BUCKET = "compaction"
 """Policies by the names of their streams."""
@@ -36,17 +37,16 @@ class CompactionPolicy(
     """All events of one file were appended within this time."""
 
 
-# Made here, since the first use of a type by msgspec is not safe in several threads at once.
-_encode_policy = msgspec.json.Encoder().encode
-_decode_policy = msgspec.json.Decoder(CompactionPolicy).decode
+_policies = Records(CompactionPolicy, "the compaction policy of stream", "set it again")
 
 
 def check_policy(policy: CompactionPolicy) -> CompactionPolicy:
     """The policy, or an error that says what is wrong with it."""
     try:
-        return _decode_policy(_encode_policy(policy))
-    except (msgspec.ValidationError, TypeError) as error:
-        raise InvalidConfigError(f"compaction policy: {error}") from error
+        _policies.encode("", policy)
+    except InvalidInputError as error:
+        raise InvalidConfigError(f"compaction policy: {error.__cause__}") from error
+    return policy
 
 
 def set_policy(catalog: Catalog, stream: str, policy: CompactionPolicy | None) -> None:
@@ -58,21 +58,14 @@ def set_policy(catalog: Catalog, stream: str, policy: CompactionPolicy | None) -
         if checked is None:
             entries.delete(tx, BUCKET, stream)
         else:
-            entries.put(tx, BUCKET, stream, _encode_policy(checked))
+            entries.put(tx, BUCKET, stream, _policies.encode(stream, checked))
 
     catalog.write(change, locks=(entries.lock(BUCKET),))
 
 
 def get_policy(catalog: Catalog, stream: str) -> CompactionPolicy | None:
     entry = catalog.entries.get(BUCKET, stream)
-    return None if entry is None or entry.value is None else decode_policy(entry.value)
-
-
-def decode_policy(data: bytes) -> CompactionPolicy:
-    try:
-        return _decode_policy(data)
-    except msgspec.DecodeError as error:
-        raise InvalidConfigError(f"compaction policy: {error}") from error
+    return None if entry is None or entry.value is None else _policies.decode(stream, entry.value)
 
 
 def within_retention(policy: CompactionPolicy, stream: Stream) -> tuple[CompactionPolicy, int]:

@@ -13,11 +13,12 @@ import pyarrow as pa
 
 from headrace.catalog import Catalog, Tx, batches, entries, schema, streams
 from headrace.catalog.producers import Placed
-from headrace.catalog.streams import Fixed, Retention, Scaling, Segment, Stream, StreamConfig
+from headrace.catalog.streams import Retention, Scaling, Segment, Stream, StreamConfig
 from headrace.errors import (
     AppendTooLargeError,
     CatalogError,
     CatalogUnavailableError,
+    DiskFullError,
     HeadraceError,
     InvalidConfigError,
     InvalidEventError,
@@ -27,20 +28,31 @@ from headrace.errors import (
     TilingError,
     UnknownSegmentError,
 )
-from headrace.log import autoscale, compact_policy, events, internal, limits, retain, scale
+from headrace.log import (
+    autoscale,
+    columns,
+    compact_policy,
+    events,
+    internal,
+    limits,
+    reserve,
+    retain,
+    scale,
+)
 from headrace.log.append import Committable, R, Stale, Write
 from headrace.log.compact import Compacted, Compactor
 from headrace.log.compact_policy import CompactionPolicy
+from headrace.log.config import check_config
 from headrace.log.cursor import OnDamaged
 from headrace.log.events import Event, Events
+from headrace.log.message import single
 from headrace.log.read import Query, Reader
 from headrace.log.routing import Routes
 from headrace.log.sweep import Swept, empty_graveyard, sweep
 from headrace.store import Store
-from headrace.subjects import SUBJECT_TOKENS_MAX, check_name, overlaps, parse_filter
+from headrace.subjects import check_name
 
 ATTEMPTS_MAX = 1000
-SUBJECTS_MAX = 64
 
 
 class Scaled(msgspec.Struct, frozen=True):
@@ -89,11 +101,18 @@ class Log:
                     f"stream {name!r} exists with another configuration; choose another name, or "
                     "delete it first"
                 )
-            _refuse_overlap(tx, name, config)
+            for mine in config.subjects:
+                for other, theirs in self.routes.overlapping(tx, mine):
+                    raise SubjectOverlapError(
+                        f"stream {name!r}: {mine!r} overlaps {theirs!r} of stream {other!r}; a "
+                        "subject belongs to one stream"
+                    )
             return streams.create(
                 tx, name, config, scale.even_ranges(0, streams.KEY_SPACE, segments)
             )
 
+        # Before the transaction, which then has to read only what was made in between.
+        self.routes.learn()
         return self.catalog.write(create, locks=(streams.LOCK_ALL,))
 
     def create_internal_stream(
@@ -154,7 +173,7 @@ class Log:
 
         locks = (streams.LOCK_ALL, streams.lock(stream.id), entries.lock(compact_policy.BUCKET))
         self.catalog.write(delete, locks=locks)
-        self.routes.forget(name)
+        self.routes.drop(name)
 
     # -- append -------------------------------------------------------------------------
 
@@ -334,10 +353,16 @@ class Log:
 
     def _trim(self, stream: Stream, segment: Segment, before: int) -> None:
         def step(tx: Tx) -> bool:
-            return batches.trim(tx, stream.id, segment.id, before)
+            return batches.trim(tx, stream.id, segment.id, before, most)
 
-        while before > segment.tail and self.catalog.write(step, locks=(streams.lock(stream.id),)):
-            pass
+        more, most = before > segment.tail, batches.TRIM_BATCHES_MAX
+        while more:
+            try:
+                more = self.catalog.write(step, locks=(streams.lock(stream.id),))
+            except DiskFullError:
+                if not reserve.spend(self.catalog) and most == 1:
+                    raise
+                most = max(1, most // 10)
 
     def compactor(self, name: str, policy: CompactionPolicy | None = None) -> Compactor:
         """The compactor of a stream, by the stream's own policy if none is given."""
@@ -353,7 +378,10 @@ class Log:
         progress: Callable[[Compacted], None] | None = None,
     ) -> Compacted:
         """Make large files of a stream's small batches; see :mod:`headrace.log.compact`."""
-        return self.compactor(name, policy).compact(dry_run=dry_run, progress=progress)
+        done = self.compactor(name, policy).compact(dry_run=dry_run, progress=progress)
+        if not dry_run:
+            self.catalog.shrink()
+        return done
 
     def set_compaction(self, name: str, policy: CompactionPolicy | None) -> None:
         """Have a stream compacted by ``headrace pipeline``; None: no longer."""
@@ -398,9 +426,10 @@ def to_batch(data: Events) -> pa.RecordBatch:
     """Whatever a caller may append, as one checked record batch."""
     now = events.now_us()
     if isinstance(data, pa.Table | pa.RecordBatch):
-        return events.normalise(data, now)
+        return columns.normalise(data, now)
     if isinstance(data, Event):
-        return events.batch_of([events.check_event(data)], now)
+        one = single(events.check_event(data), now)
+        return events.decode_blob(one.blob, one.layout) if one else events.batch_of([data], now)
     if isinstance(data, str | bytes | Mapping) or not isinstance(data, Iterable):
         raise InvalidEventError(
             f"cannot append a {type(data).__name__}: give an Event, an iterable of them or an "
@@ -429,34 +458,6 @@ def _too_large() -> AppendTooLargeError:
     )
 
 
-def check_config(config: StreamConfig) -> StreamConfig:
-    """The configuration in its plain form, or an error that says what is wrong."""
-    if config.internal:
-        raise InvalidConfigError("only groups make internal streams")
-    if not config.subjects:
-        raise InvalidConfigError("a stream needs at least one subject filter")
-    if len(config.subjects) > SUBJECTS_MAX:
-        raise InvalidConfigError(
-            f"{len(config.subjects)} subject filters; {SUBJECTS_MAX} is the most"
-        )
-    subjects = tuple(dict.fromkeys(parse_filter(pattern) for pattern in config.subjects))
-    for token in config.key_tokens:
-        if not isinstance(token, int) or not 1 <= token <= SUBJECT_TOKENS_MAX:
-            raise InvalidConfigError(
-                f"key_tokens: {token!r} is not a token's place (1 to {SUBJECT_TOKENS_MAX})"
-            )
-    try:
-        # A round trip through JSON, which checks every bound declared on a field.
-        checked = streams.decode_config(msgspec.json.encode(config))
-    except (msgspec.ValidationError, TypeError) as error:
-        raise InvalidConfigError(f"stream configuration: {error}") from error
-    if checked.partitions and checked.scaling != Fixed():
-        raise InvalidConfigError(
-            "a stream with partitions keeps its segments; leave the scaling policy out"
-        )
-    return msgspec.structs.replace(checked, subjects=subjects)
-
-
 def _refuse_scaling(stream: Stream) -> None:
     internal.refuse(stream, "scaled")
     if stream.config.partitions:
@@ -464,17 +465,6 @@ def _refuse_scaling(stream: Stream) -> None:
             f"stream {stream.name!r} has {stream.config.partitions} partitions, one segment each; "
             "they cannot be split or merged"
         )
-
-
-def _refuse_overlap(tx: Tx, name: str, config: StreamConfig) -> None:
-    for other, known in streams.configs(tx):
-        for mine in config.subjects:
-            for theirs in known.subjects:
-                if overlaps(mine, theirs):
-                    raise SubjectOverlapError(
-                        f"stream {name!r}: {mine!r} overlaps {theirs!r} of stream {other!r}; a "
-                        "subject belongs to one stream"
-                    )
 
 
 def _find_catalog_id(tx: Tx) -> str | None:

@@ -4,7 +4,9 @@ A message is a flatbuffer header (here: the description) and a body.  The body i
 buffers one after the other, each padded to eight bytes: the values of the times; for a text column
 its offsets and its bytes.  Headers of one layout differ only in some integers: the number of rows,
 the place and length of every buffer, and the size of the body.  Knowing where these stand, one can
-write a message without calling Arrow (``one_event``, the compiled ``split``).
+write a message without calling Arrow: the compiled ``split`` does for many events, and ``single``
+for one.  A lone publisher waits for every call, and Arrow takes 28 us to prepare an event, this
+module 8 us, of a publish of 370 us.
 
 Their places are found by comparing messages that Arrow wrote, and verified on others.  Should a
 version of Arrow write another header, there is no template, and Arrow's own encoder is used.
@@ -25,6 +27,32 @@ PLAIN = (events.PLAIN, events.PLAIN | events.KEY_BIT)
 """The layouts that have a form: time, subject and value, with or without keys."""
 
 
+class Single(NamedTuple):
+    """An encoded event that will be a batch of its own."""
+
+    subject: str
+    key: str | None
+    blob: bytes
+    layout: int
+    ts_us: int
+
+
+def single(event: events.Event, now: int) -> Single | None:
+    """A checked event as a blob; None if it has to be written by Arrow."""
+    if event.headers or event.epoch is not None:
+        return None
+    texts = [event.subject.encode(), bytes(event.value)]
+    layout = events.PLAIN
+    if event.key is not None:
+        layout |= events.KEY_BIT
+        texts.insert(1, event.key.encode())
+    form = form_of(layout)
+    if form is None:
+        return None
+    ts_us = now if event.timestamp is None else events.to_us(event.timestamp)
+    return Single(event.subject, event.key, form.message(ts_us, texts), layout, ts_us)
+
+
 class Form(NamedTuple):
     """A header as a template: its bytes, and where the integers stand in it."""
 
@@ -35,6 +63,15 @@ class Form(NamedTuple):
     buffers_at: int
     """Where each buffer's offset and length begin."""
     body_at: int
+
+    def message(self, ts_us: int, texts: Sequence[bytes]) -> bytes:
+        """The message of one row."""
+        parts = [self.describe(1, [len(text) for text in texts])]
+        parts.append(ts_us.to_bytes(8, "little", signed=True))
+        for text in texts:
+            size = len(text)
+            parts += (bytes(4), size.to_bytes(4, "little"), text, bytes(-size % 8))
+        return b"".join(parts)
 
     def describe(self, rows: int, sizes: Sequence[int]) -> bytes:
         """The header for ``rows`` rows, with ``sizes`` bytes in the text columns."""

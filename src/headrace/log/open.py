@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from headrace.catalog import Catalog, Tx, open_catalog, schema
+from headrace.catalog import Catalog, Tx, open_catalog, private, schema
 from headrace.catalog.sqlite import SqliteCatalog
-from headrace.errors import StoreError
+from headrace.errors import CatalogError, StoreError
+from headrace.log import reserve
 from headrace.log.log import Log
 from headrace.store import Store, check_store_url, open_store
 
@@ -32,9 +33,16 @@ def open_log(
     """Open the catalog at ``url`` and its store."""
     if store is not None:
         check_store_url(store)
-    catalog = open_catalog(url, create=create)
     try:
-        return Log(catalog, _open_store(catalog, store, store_options))
+        catalog = open_catalog(url, create=create)
+    except CatalogError:
+        if not reserve.spend_to_open(url):
+            raise
+        catalog = open_catalog(url, create=create)
+    try:
+        log = Log(catalog, _open_store(catalog, store, store_options))
+        reserve.fill(catalog)
+        return log
     except BaseException:
         catalog.close()
         raise
@@ -50,7 +58,7 @@ def _open_store(
         recorded = wanted or (BESIDE if folder is not None else None)
         if recorded is None:
             return None
-        opened = open_store(folder if recorded == BESIDE and folder else recorded, options)
+        opened = _open(recorded, folder, options)
         _record(catalog, recorded)
         return opened
     if wanted is not None and wanted != recorded:
@@ -59,7 +67,14 @@ def _open_store(
             f"{catalog.where} keeps its files in {shown}, not in {store}; "
             "open it without a store, or with that one"
         )
-    return open_store(folder if recorded == BESIDE and folder else recorded, options)
+    return _open(recorded, folder, options)
+
+
+def _open(recorded: str, folder: Path | None, options: Mapping[str, str] | None) -> Store:
+    if recorded != BESIDE or folder is None:
+        return open_store(recorded, options)
+    private.make_folder(folder, inside=True)
+    return open_store(folder, options)
 
 
 def _name(store: str | Path | None, folder: Path | None) -> str | None:
@@ -67,7 +82,7 @@ def _name(store: str | Path | None, folder: Path | None) -> str | None:
         return None
     text = str(store)
     if "://" in text and urlsplit(text).scheme != "file":
-        return text.rstrip("/")
+        return text.rstrip("/") if urlsplit(text).netloc else text
     path = Path(urlsplit(text).path if "://" in text else text).expanduser().resolve()
     return BESIDE if folder is not None and path == folder.resolve() else str(path)
 

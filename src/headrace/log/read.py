@@ -28,7 +28,7 @@ from headrace.errors import (
     UnknownStreamError,
 )
 from headrace.log import events, order
-from headrace.log.cursor import Cursor, Load, OnDamaged
+from headrace.log.cursor import Cursor, OnDamaged
 from headrace.store import Store
 from headrace.subjects import match_array, parse_filter
 
@@ -131,33 +131,6 @@ class Reader:
             if brief:
                 return _NOTHING
         return None
-
-    # -- one load ahead -----------------------------------------------------------------
-
-    def fetch(self, after: Load | None = None) -> Load | None:
-        """Prefetch the next blobs, or those after a load that was fetched and not passed yet.
-
-        None if no blobs come next (a file, another segment), or it is not known yet.
-        """
-        cursors = list(self._ready)
-        if after is not None:
-            turn = cursors.index(after.cursor) + 1
-            cursors = cursors[turn:] + cursors[:turn]
-        for cursor in cursors:
-            start = after.end if after and cursor is after.cursor else cursor.position
-            if start < self._end(cursor):
-                return cursor.fetch(start, self._end(cursor))
-        return None
-
-    def passed(self, load: Load, found: pa.RecordBatch) -> pa.RecordBatch:
-        """Move past a load that was fetched and joined; returns what ``next`` would have."""
-        cursor = self._pick()
-        assert cursor is load.cursor
-        assert cursor.position == load.start
-        cursor.position = load.end
-        shown = self._show(cursor, found)
-        self._retire(cursor)
-        return shown
 
     # -- which segment is next ----------------------------------------------------------
 

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.catalog import Catalog, forks, streams
-from headrace.errors import InvalidEventError, NoStreamError
+from headrace.catalog import Catalog, Tx, forks, streams
+from headrace.errors import InvalidEventError, NoStreamError, UnknownStreamError
 from headrace.subjects import (
+    FilterTrie,
     match_array,
-    matches,
+    overlaps,
     route_hash,
     route_hash_array,
     route_partition,
@@ -107,14 +111,24 @@ def _prefix(config: streams.StreamConfig) -> bytes | None:
 
 
 class Routes:
-    """Routes by stream name, and stream names by subject."""
+    """Routes by stream name, and stream names by subject.
+
+    What a stream captures never changes, and a stream made later has a greater id.  So the filters
+    of all streams are read once, and after that only those of new streams; the filters of one that
+    was deleted elsewhere stay until its name is asked for.
+    """
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._lock = threading.Lock()
         self._routes: dict[str, Route] = {}
         self._names: dict[str, str] = {}
-        self._filters: list[tuple[str, str]] = []
+        self._filters: FilterTrie[tuple[str, str]] = FilterTrie()
+        """(stream, filter) by filter."""
+        self._known: dict[str, tuple[int, tuple[str, ...]]] = {}
+        """Id and filters of the streams that are in the trie."""
+        self._last_id = -1
+        """The greatest id of a stream that was read; -1 before all were."""
         forks.watch(self)
 
     def forked(self) -> None:
@@ -132,17 +146,39 @@ class Routes:
     def refresh(self, name: str) -> Route:
         """Read the route again; raises UnknownStreamError when the stream is gone."""
         self.forget(name)
-        stream = self._catalog.read(lambda tx: streams.require(tx, name), snapshot=True)
+        try:
+            stream = self._catalog.read(lambda tx: streams.require(tx, name), snapshot=True)
+        except UnknownStreamError:
+            self.drop(name)
+            raise
         route = Route(stream)
         with self._lock:
             self._routes[name] = route
+            self._put(stream.id, name, stream.config.subjects)
         return route
 
     def forget(self, name: str) -> None:
+        """Read the route of a stream anew when it is needed next."""
         with self._lock:
             self._routes.pop(name, None)
             self._names.clear()
-            self._filters = []
+
+    def drop(self, name: str) -> None:
+        """The stream is gone, and what it captured is free."""
+        self.forget(name)
+        with self._lock:
+            for pattern in self._known.pop(name, (0, ()))[1]:
+                self._filters.remove(pattern, (name, pattern))
+
+    def _put(self, stream_id: int, name: str, subjects: tuple[str, ...]) -> None:
+        known = self._known.get(name)
+        if known is not None and known[0] >= stream_id:
+            return
+        for pattern in known[1] if known is not None else ():
+            self._filters.remove(pattern, (name, pattern))
+        for pattern in subjects:
+            self._filters.add(pattern, (name, pattern))
+        self._known[name] = stream_id, subjects
 
     def stream_for(self, subject: str) -> str:
         """The name of the stream that captures the subject."""
@@ -158,29 +194,46 @@ class Routes:
 
     @property
     def learned(self) -> bool:
-        """Whether the filters of all streams were read, and none is known to have changed."""
-        return bool(self._filters)
+        """Whether the filters of all streams were read."""
+        return self._last_id >= 0
 
     def learn(self) -> None:
-        """Read the filters of all streams."""
-        filters = [
-            (stream, pattern)
-            for stream, config in self._catalog.read(streams.configs)
-            for pattern in config.subjects
-        ]
+        """Read the filters of all streams that are new."""
+        after = self._last_id
+        found = self._catalog.read(lambda tx: streams.stored_configs(tx, after))
         with self._lock:
-            self._filters = filters
+            for stream_id, name, data in found:
+                with suppress(msgspec.MsgspecError):  # listing the streams names what is damaged
+                    self._put(stream_id, name, streams.decode_config(data).subjects)
+            self._last_id = max(0, self._last_id, found[-1][0] if found else 0)
 
     def find(self, subject: str) -> str | None:
         """The name of the stream that captures the subject, from the cache; None if unknown."""
         name = self._names.get(subject)
         if name is not None:
             return name
-        for stream, pattern in self._filters:
-            if matches(pattern, subject):
-                with self._lock:
-                    if len(self._names) >= SUBJECTS_CACHED_MAX:
-                        self._names.clear()
-                    self._names[subject] = stream
-                return stream
-        return None
+        # The newest: those before it were deleted, or their filters would overlap.
+        found = [stream for stream, _ in self._filters.matching(subject)]
+        if not found:
+            return None
+        name = max(found, key=self._id_of)
+        with self._lock:
+            if len(self._names) >= SUBJECTS_CACHED_MAX:
+                self._names.clear()
+            self._names[subject] = name
+        return name
+
+    def _id_of(self, name: str) -> int:
+        return self._known.get(name, (0, ()))[0]
+
+    def overlapping(self, tx: Tx, wanted: str) -> Iterator[tuple[str, str]]:
+        """(stream, filter) of all filters that overlap one, as the transaction sees them."""
+        for _, name, data in streams.stored_configs(tx, self._last_id):
+            for pattern in streams.decode_config(data).subjects:
+                if overlaps(wanted, pattern):
+                    yield name, pattern
+        with self._lock:
+            found = list(self._filters.overlapping(wanted))
+        for name, pattern in found:
+            if streams.id_of(tx, name) == self._id_of(name):
+                yield name, pattern

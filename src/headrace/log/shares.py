@@ -6,11 +6,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from zlib_ng.zlib_ng import crc32
 
 from headrace.catalog.batches import NewBatch
 from headrace.catalog.streams import Segment
-from headrace.log import events
+from headrace.log import checksums, events
 from headrace.subjects.columns import largest
 
 
@@ -67,7 +66,7 @@ def share_of_blob(
         size_bytes=len(blob),
         max_ts_us=max_ts_us,
         layout=layout,
-        checksum=crc32(blob),
+        checksum=checksums.of_blob(blob, layout),
         data=blob,
     )
     return Share(segment.number, segment.id, rows, order, (new,))
@@ -82,7 +81,7 @@ def inline(segment_id: int, part: Rows) -> NewBatch:
         size_bytes=blob.nbytes,
         max_ts_us=part.max_ts_us,
         layout=part.layout,
-        checksum=crc32(blob),
+        checksum=checksums.of_blob(blob, part.layout),
         data=blob,
         markers=part.markers,
     )

@@ -13,10 +13,9 @@ from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
-from zlib_ng.zlib_ng import crc32
 
 from headrace.catalog.batches import Batch
-from headrace.log import events, limits
+from headrace.log import checksums, events, limits
 
 SMALL_BYTES = 128 * 1024
 """Blobs up to this size are copied into the buffer."""
@@ -45,7 +44,7 @@ class Shelf:
     def put(self, batch: Batch) -> bool:
         """Take the blob of a batch; false if it is not what was stored."""
         data, size = batch.data, batch.size_bytes
-        if data is None or len(data) != size or crc32(data) != batch.checksum:
+        if data is None or not _is_whole(batch):
             return False
         begin, end = self._end, self._end + size
         if batch.layout == self._layout and size <= self._small_bytes and end <= _Memory.SIZE:
@@ -167,7 +166,9 @@ def widen(batch: pa.RecordBatch, layout: int) -> pa.RecordBatch:
 
 def _is_whole(batch: Batch) -> bool:
     data = batch.data
-    return data is not None and len(data) == batch.size_bytes and crc32(data) == batch.checksum
+    if data is None or len(data) != batch.size_bytes:
+        return False
+    return checksums.fits(batch.checksum, data, batch.layout)
 
 
 def _open(batch: Batch) -> pa.RecordBatch:

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.errors import TLSError
+from headrace.subjects.arguments import check_fields
 
 ROUNDS_MAX = 10
 """The most rounds of the handshake with oneself; it takes three."""
@@ -40,6 +41,9 @@ class TLS(msgspec.Struct, frozen=True, kw_only=True):
     authority: str | Path | None = None
     """The certificate authority of all programs that take part; without one the machine's own
     authorities are trusted, and clients need no certificate."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class Secured:

@@ -72,9 +72,14 @@ class ModelLog:
         """How many events were appended."""
         return len(self.places)
 
+    @staticmethod
+    def slot(key: str) -> int:
+        """Where a key stands in the key space."""
+        return zlib.crc32(key.encode()) % KEY_SPACE
+
     def append(self, key: str) -> Event:
         """Append one event to the open segment that owns its key."""
-        slot = zlib.crc32(key.encode()) % KEY_SPACE
+        slot = self.slot(key)
         segment = next(s for s in self.open_segments if s.low <= slot < s.high)
         sequence = self.key_counts.get(key, 0)
         event = Event(segment.number, segment.head, key, sequence)

@@ -9,7 +9,12 @@ events.  That is allowed; what is checked is that nothing it does takes effect.
 * what is durably acked is not delivered again by the owner;
 * the events of a key are delivered in order, each after the one before was acked;
 * progress never shrinks, and nothing counts as acked but what the owner's consumer has acked;
-* what was confirmed to a consumer is durable.
+* what was confirmed to a consumer is durable, and what was refused is not.
+
+An ack may have an *unknown outcome*: the answer of the store was lost.  It has counted or it has
+not, and its owner cannot tell.  So that owner may be handed the event again, whichever it was, as
+long as none of its acks of it was confirmed; nobody else may, once the ack has counted.  Until it
+is seen to have counted, the next event of its key waits.  In the end it is acked like every other.
 """
 
 from __future__ import annotations
@@ -38,6 +43,11 @@ class GroupOracle:
         self._tokens: dict[UnitNumber, int] = {}
         """The token of each unit when its progress was last looked at."""
         self._acked_under: dict[tuple[UnitNumber, int], set[int]] = {}
+        self._unknown: set[tuple[UnitNumber, int, int]] = set()
+        """Acks of unknown outcome: unit, token and offset; until the event is acked again."""
+        self._once_unknown: set[tuple[UnitNumber, int, int]] = set()
+        self._counted_under: dict[tuple[UnitNumber, int], int] = {}
+        """The token under which an event (unit, offset) became durably acked."""
         self.durable_events = 0
         """How many events are durably acked."""
 
@@ -86,7 +96,7 @@ class GroupOracle:
             self.world.reach("oracle.stale delivery")
             return
         self._require(
-            event.offset not in self.durable(unit),
+            event.offset not in self.durable(unit) or self.is_unknown(unit, token, event.offset),
             "nothing acked is delivered again",
             f"{owner} was handed {event}, which is durably acked",
         )
@@ -94,7 +104,9 @@ class GroupOracle:
             return
         before = self.world.log.places[event.key, event.key_sequence - 1]
         done = before[1] in self.durable(before[0]) or (
-            before[0] == unit and before[1] in self._acked_under.get((unit, token), ())
+            before[0] == unit
+            and before[1] in self._acked_under.get((unit, token), ())
+            and not self.is_unknown(unit, token, before[1])
         )
         self._require(
             done,
@@ -105,6 +117,26 @@ class GroupOracle:
     def acked(self, unit: UnitNumber, token: int, offset: int) -> None:
         """A consumer has acked an event (whether that counts is another matter)."""
         self._acked_under.setdefault((unit, token), set()).add(offset)
+        self._unknown.discard((unit, token, offset))
+
+    def outcome_unknown(self, unit: UnitNumber, token: int, offset: int) -> None:
+        """A consumer was told that nobody knows whether its ack has counted."""
+        self._unknown.add((unit, token, offset))
+        self._once_unknown.add((unit, token, offset))
+
+    def is_unknown(self, unit: UnitNumber, token: int, offset: int) -> bool:
+        """Whether nobody knows if the owner's ack has counted."""
+        return (unit, token, offset) in self._unknown
+
+    def refused(self, unit: UnitNumber, token: int, offset: int) -> None:
+        """A consumer was told that its ack does not count; an earlier one, of unknown outcome, may
+        have counted nevertheless."""
+        self._require(
+            self._counted_under.get((unit, offset)) != token
+            or (unit, token, offset) in self._once_unknown,
+            "what is refused is not stored",
+            f"the ack of {offset} of unit {unit} under {token} is durable, and was refused",
+        )
 
     def stored(self, unit: UnitNumber, progress: Progress) -> None:
         """A progress is durable."""
@@ -157,6 +189,7 @@ class GroupOracle:
                     f"offset {offset} of unit {unit} counts as acked, but the owner under token "
                     f"{owner_token} has not acked it",
                 )
+                self._counted_under.setdefault((unit, offset), owner_token)
 
     def _require(self, holds: bool, invariant: str, detail: str) -> None:
         self.world.require(holds, invariant, f"group {self.group}: {detail}")

@@ -19,7 +19,6 @@ from headrace.sim.scenario import Action, Scenario
 from headrace.sim.world import InvariantViolation, World
 
 SHRINK_RUNS_MAX = 60
-SETTLE_STEPS_MAX = 200_000
 HISTORY_LINES_SHOWN = 60
 
 
@@ -115,7 +114,7 @@ class Run:
         scenario.healed()
         scenario.check()
         deadline_ms = world.now_ms + scenario.settle_ms
-        steps_max = world.steps + SETTLE_STEPS_MAX
+        steps_max = world.steps + scenario.settle_steps
         while not scenario.quiescent():
             if world.now_ms > deadline_ms or world.steps > steps_max or not world.step():
                 world.fail("quiescence", scenario.unsettled() or "the world does not come to rest")

@@ -62,6 +62,8 @@ class Scenario:
     pause_ms: ClassVar[tuple[int, int]] = (100, 15_000)
     partition_ms: ClassVar[tuple[int, int]] = (100, 8_000)
     settle_ms: ClassVar[int] = 300_000
+    settle_steps: ClassVar[int] = 200_000
+    """A healed world that does not come to rest within both of these breaks `quiescence`."""
 
     def __init__(self, world: World) -> None:
         self.world = world

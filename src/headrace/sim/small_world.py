@@ -345,6 +345,12 @@ class Model:
             effects = leader.receive(message, 0)
         except ProtocolError as error:
             self.seen.add(f"leader refused {type(error).__name__}")
+            known = message.token == leader.token and message.borrower in leader.borrowers
+            _require(
+                not (known and error.replies),
+                "nobody is sent away without a reason",
+                f"{message.borrower} is told to begin again: {error}",
+            )
             for answer in error.replies:
                 assert isinstance(answer, Invalidate)
                 self._send(answer.borrower.partition(":")[0], answer)

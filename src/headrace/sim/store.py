@@ -89,10 +89,6 @@ class Snapshot:
         """The entry under a key, if there is one."""
         return self._store.entries.get((bucket, key))
 
-    def scan(self, bucket: str) -> list[tuple[Any, Entry]]:
-        """Every entry of a bucket, in the order of first writing."""
-        return [(key, entry) for (b, key), entry in self._store.entries.items() if b == bucket]
-
     def put(self, bucket: str, key: Any, value: Any, *, revision: int | None = None) -> int:
         """Write an entry; with `revision`, only if it is still at that one (0: if absent)."""
         found = self._store.entries.get((bucket, key))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InvalidSchemaError
-from headrace.spark.session import check_executors_once, master_of
+from headrace.spark.session import check_executors_once, master_of, text_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,8 +76,4 @@ def _parsed(schema: StructType | str) -> StructType:
 
 def _texts(options: dict[str, Any]) -> dict[str, str]:
     """Options as Spark takes them; those that are None were not given."""
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in options.items()
-        if value is not None
-    }
+    return {name: text_of(value) for name, value in options.items() if value is not None}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ import msgspec
 from headrace.catalog.batches import CompactedFile
 from headrace.errors import (
     DamagedBatchError,
-    HeadraceError,
     SparkSetupError,
     TrimmedError,
     UnknownStreamError,
@@ -28,27 +27,14 @@ from headrace.spark.connection import Connection, check_shared
 from headrace.spark.jobs import COMPACTION, JobSpec, JobStatus, Meter
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 LOOK_EVERY_S = 10.0
 RUNS_PLANNED_MAX = 256
 """A plan looks ahead this far; the next one takes up what is left."""
 
-RESULT = "at long, outcome binary"
 
-
-class Written(msgspec.Struct, frozen=True, tag=True):
-    """The run's file is there."""
-
-    file: CompactedFile
-
-
-class Gone(msgspec.Struct, frozen=True, tag=True):
-    """The run was trimmed or deleted before it could be read."""
-
-
-class Damaged(msgspec.Struct, frozen=True, tag=True):
+class Damaged(msgspec.Struct, frozen=True):
     """A batch of the run cannot be read."""
 
     start: int
@@ -56,40 +42,17 @@ class Damaged(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-Outcome = Written | Gone | Damaged
-
-# Made here, since the first use of a type by msgspec is not safe in several threads at once.
-_encode = msgspec.json.Encoder().encode
-_decode: Callable[[bytes], Outcome] = msgspec.json.Decoder(Written | Gone | Damaged).decode
-
-
-class RewriteTasks(msgspec.Struct, frozen=True):
-    """What a task of Spark does: the rewrites whose numbers it is given."""
-
-    connection: Connection
-    tasks: tuple[Rewrite, ...]
-
-    def __call__(self, parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        self.connection.check_reachable()
-        for part in parts:
-            for at in part.column(0).to_pylist():
-                outcome = _encode(self._rewrite(self.tasks[at]))
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array([at], pa.int64()), pa.array([outcome], pa.binary())],
-                    names=["at", "outcome"],
-                )
-
-    def _rewrite(self, task: Rewrite) -> Outcome:
-        log = self.connection.log()
-        assert log.store is not None
-        try:
-            return Written(rewrite(log.catalog, log.store, log.prefix, task))
-        except DamagedBatchError as error:
-            return Damaged(error.start, error.end, str(error))
-        except (TrimmedError, UnknownStreamError):
-            return Gone()
+def rewritten(connection: Connection, task: Rewrite) -> CompactedFile | Damaged | None:
+    """In a task: the file of a run; None if the run was trimmed or deleted before it was read."""
+    connection.check_reachable()
+    log = connection.log()
+    assert log.store is not None
+    try:
+        return rewrite(log.catalog, log.store, log.prefix, task)
+    except DamagedBatchError as error:
+        return Damaged(error.start, error.end, str(error))
+    except (TrimmedError, UnknownStreamError):
+        return None
 
 
 class CompactionJob:
@@ -162,23 +125,19 @@ class CompactionJob:
         self._due = self._due[len(wave) :]
         for run, outcome in zip(wave, outcomes, strict=True):
             match outcome:
-                case Written(file=file):
-                    if compactor.commit(run, file, began_s):
-                        self.done = self.done.with_run(run, file)
-                        self._meter.add(run.events, time.monotonic())
-                    else:
-                        self.done = self.done.with_lost()
-                case Gone():
+                case None:
                     self.done = self.done.with_lost()
                 case Damaged(start=start, end=end, message=message):
                     self.done = self.done.with_damage(message)
                     self._due += compactor.without_damage(run, start, end)
+                case file if compactor.commit(run, file, began_s):
+                    self.done = self.done.with_run(run, file)
+                    self._meter.add(run.events, time.monotonic())
+                case _:
+                    self.done = self.done.with_lost()
 
-    def _rewrite(self, spark: SparkSession, tasks: list[Rewrite]) -> list[Outcome]:
-        count = len(tasks)
-        work = RewriteTasks(self._connection, tuple(tasks))
-        rows = spark.range(0, count, 1, count).mapInArrow(work, RESULT).collect()
-        found = {row.at: _decode(bytes(row.outcome)) for row in rows}
-        if len(found) != count:
-            raise HeadraceError(f"{self.name}: {count} rewrites gave {len(found)} answers")
-        return [found[at] for at in range(count)]
+    def _rewrite(
+        self, spark: SparkSession, tasks: list[Rewrite]
+    ) -> list[CompactedFile | Damaged | None]:
+        spread = spark.sparkContext.parallelize(tasks, len(tasks))
+        return spread.map(partial(rewritten, self._connection)).collect()

@@ -35,6 +35,20 @@ STORE_OPTION = "store."
 CONNECTION_OPTIONS = ("catalog", "store")
 
 
+def lower(
+    options: Mapping[str, str], known: tuple[str, ...], *, hidden: tuple[str, ...] = ()
+) -> dict[str, str]:
+    """Options by their names in lower case; an error names one that is unknown."""
+    given = {name.lower(): value for name, value in options.items()}
+    names = {name.lower() for name in (*known, *hidden)}
+    for name in given:
+        if name not in names and not name.startswith(STORE_OPTION):
+            raise InvalidOptionError(
+                f"unknown option {name!r}; there are {', '.join(known)} and {STORE_OPTION}…"
+            )
+    return given
+
+
 class Connection(msgspec.Struct, frozen=True):
     """The address of a log; ``machine`` is the one on which the options were given."""
 
@@ -54,6 +68,13 @@ class Connection(msgspec.Struct, frozen=True):
                 found = _opened[self] = (os.getpid(), opened)
                 _files[opened] = _file_of(opened)
         return found[1]
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options that name it."""
+        store = {} if self.store is None else {"store": self.store}
+        more = {STORE_OPTION + name: value for name, value in self.store_options}
+        return {"catalog": self.catalog} | store | more
 
     def check_reachable(self) -> None:
         """In a task: refuse a log that this machine cannot reach, though the driver's can."""
@@ -112,14 +133,21 @@ def connection_of(options: Mapping[str, str]) -> Connection:
             "option 'catalog' is missing: give a folder or a postgresql:// address "
             f"(or set ${CATALOG_VARIABLE})"
         )
-    more = sorted(
-        (name.removeprefix(STORE_OPTION), value)
+    more = {
+        name.removeprefix(STORE_OPTION): value
         for name, value in options.items()
         if name.startswith(STORE_OPTION)
-    )
-    store = options.get("store")
+    }
+    return connection_to(catalog, options.get("store"), more)
+
+
+def connection_to(
+    catalog: str, store: str | None = None, store_options: Mapping[str, str] | None = None
+) -> Connection:
+    """The connection to a log, for Python processes of Spark on any machine."""
+    more = tuple(sorted((store_options or {}).items()))
     return Connection(
-        _absolute(catalog), None if store is None else _absolute(store), tuple(more), machine()
+        _absolute(catalog), None if store is None else _absolute(store), more, machine()
     )
 
 
@@ -132,15 +160,14 @@ def check_shared(log: Log, master: str | None) -> None:
     """Refuse a log that executors of this master cannot reach."""
     if master is None or is_local(master):
         return
+    there = f"is on this machine, and executors of {master} are not: use a"
     if not log.catalog.shared:
         raise NotSharedError(
-            f"{log.catalog.where} is on this machine, and executors of {master} are not: use a "
-            "postgresql:// catalog, or a local master"
+            f"{log.catalog.where} {there} postgresql:// catalog, or a local master"
         )
     if log.store is not None and not log.store.shared:
         raise NotSharedError(
-            f"the store {log.store.url} is on this machine, and executors of {master} are not: "
-            "use a store such as s3://bucket/prefix, or a local master"
+            f"the store {log.store.url} {there} store such as s3://bucket/prefix, or a local master"
         )
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.catalog.scratch import Scratch, fresh, sweep
+from headrace.catalog.scratch import Scratch, sweep
 from headrace.errors import JavaMissingError, JavaTooOldError
 
 JAVA_MIN = 17
@@ -146,7 +146,7 @@ def _places(environment: Mapping[str, str]) -> Iterator[Path]:
     cache = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     yield Path(cache) / "headrace" / "java"
     sweep(SCRATCH)
-    _scratch.append(fresh(SCRATCH))
+    _scratch.append(Scratch(SCRATCH))
     yield _scratch[-1].path
 
 

@@ -42,7 +42,7 @@ MODULUS_MAX = 1 << 18
 HADOOP_SCHEMES = {"s3": "s3a", "gs": "gs", "abfs": "abfs", "abfss": "abfss", "az": "abfss"}
 PATTERN = re.compile(r"[\[\]{}*?\\]")
 
-Spot = str | datetime | Mapping[int, int]
+Where = str | datetime | Mapping[int, int]
 
 
 class NativeFile(msgspec.Struct, frozen=True):
@@ -66,8 +66,8 @@ def read(
     catalog: str | Path | None = None,
     store: str | Path | None = None,
     store_options: Mapping[str, str] | None = None,
-    start: Spot = "earliest",
-    end: Spot = "latest",
+    start: Where = "earliest",
+    end: Where = "latest",
     subject: str | None = None,
     headers: bool = False,
     schema: StructType | None = None,
@@ -77,9 +77,12 @@ def read(
     The DataFrame stands for the events that there are when this is called, however often it is
     used; use it within the time for which replaced files are kept (five minutes).
     """
-    options = parse_options(
-        _options(stream, catalog, store, store_options or {}, start, end, subject)
-    )
+    if "," in stream:
+        raise InvalidOptionError(f"{stream!r}: a native read is of one stream")
+    given = {"subscribe": stream, "catalog": catalog, "store": store, "subject": subject}
+    given |= {STORE_OPTION + name: value for name, value in (store_options or {}).items()}
+    given |= _spot(stream, start, "starting") | _spot(stream, end, "ending")
+    options = parse_options({k: str(v) for k, v in given.items() if v is not None})
     shape = default_schema(headers=headers) if schema is None else schema
     check_schema(shape)
     log = options.connection.log()
@@ -100,7 +103,7 @@ def plan(log: Log, options: SourceOptions, stream: str, *, native: bool = True) 
     planner = Planner(log, options)
     begin, until = planner.start("earliest"), planner.end()
     runs = planner.whole_runs(stream, begin.at(stream), until.at(stream))
-    ids = planner.segment_ids({stream: None})
+    ids = planner.segment_ids([stream])
     bounds: dict[int, tuple[int, int]] = {}
     for run in runs:
         low, high = bounds.get(run.segment, (run.start, run.end))
@@ -219,18 +222,14 @@ def _through_source(
     spans: Sequence[Span],
     schema: StructType,
 ) -> DataFrame:
-    connection = options.connection
     listed: dict[str, list[tuple[int, int]]] = {}
     for span in spans:
         listed.setdefault(str(span.segment), []).append((span.start, span.end))
-    reader = spark.read.format("headrace").schema(schema).option("catalog", connection.catalog)
-    if connection.store is not None:
-        reader = reader.option("store", connection.store)
-    for name, value in connection.store_options:
-        reader = reader.option(STORE_OPTION + name, value)
+    given = options.connection.options | {"subscribe": stream}
     if options.subject is not None:
-        reader = reader.option("subject", options.subject)
-    return reader.option("subscribe", stream).option("spans", json.dumps({stream: listed})).load()
+        given["subject"] = options.subject
+    given["spans"] = json.dumps({stream: listed})
+    return spark.read.format("headrace").schema(schema).options(**given).load()
 
 
 def _root(spark: SparkSession, log: Log) -> str | None:
@@ -254,30 +253,7 @@ def _root(spark: SparkSession, log: Log) -> str | None:
     return f"{hadoop}://{rest.rstrip('/')}"
 
 
-def _options(
-    stream: str,
-    catalog: str | Path | None,
-    store: str | Path | None,
-    store_options: Mapping[str, str],
-    start: Spot,
-    end: Spot,
-    subject: str | None,
-) -> dict[str, str]:
-    given: dict[str, str] = {"subscribe": stream}
-    if "," in stream:
-        raise InvalidOptionError(f"{stream!r}: a native read is of one stream")
-    if catalog is not None:
-        given["catalog"] = str(catalog)
-    if store is not None:
-        given["store"] = str(store)
-    given |= {STORE_OPTION + name: value for name, value in store_options.items()}
-    given |= _spot(stream, start, "starting") | _spot(stream, end, "ending")
-    if subject is not None:
-        given["subject"] = subject
-    return given
-
-
-def _spot(stream: str, spot: Spot, which: str) -> dict[str, str]:
+def _spot(stream: str, spot: Where, which: str) -> dict[str, str]:
     match spot:
         case datetime():
             moment = spot if spot.tzinfo is not None else spot.replace(tzinfo=UTC)

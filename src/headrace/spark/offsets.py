@@ -38,6 +38,8 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
     streams: dict[str, StreamAt]
     initial: bool = False
     first: dict[str, dict[int, int]] | None = None
+    markers: dict[str, dict[int, int]] = {}
+    """Of a query's latest place: how many offsets that it has still to read are markers'."""
 
     def to_json(self) -> dict[str, Any]:
         """What Spark keeps; equal places give equal text."""
@@ -46,6 +48,8 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
             shown["first"] = {name: _sorted(self.first[name]) for name in sorted(self.first)}
         if self.initial:
             shown["initial"] = True
+        if self.markers:
+            shown["markers"] = {name: _sorted(self.markers[name]) for name in sorted(self.markers)}
         shown["streams"] = {
             name: {"id": at.id, "segments": _sorted(at.segments)}
             for name, at in sorted(self.streams.items())
@@ -77,15 +81,14 @@ def parse(data: Mapping[str, Any]) -> Offset:
 
 
 def lag_events(latest: Offset, behind: Offset) -> dict[tuple[str, int], int]:
-    """How many events lie between two places, for every segment of the later one.
-
-    Places are all that a listener has, so markers among the events count here too.
-    """
-    return {
-        (stream, segment): max(0, head - behind.at(stream).get(segment, 0))
-        for stream, at in latest.streams.items()
-        for segment, head in at.segments.items()
-    }
+    """How many events lie between two places, for every segment of the later one."""
+    found = {}
+    for stream, at in latest.streams.items():
+        none = latest.markers.get(stream, {})
+        for segment, head in at.segments.items():
+            offsets = head - behind.at(stream).get(segment, 0)
+            found[stream, segment] = max(0, offsets - none.get(segment, 0))
+    return found
 
 
 def _sorted(segments: Positions) -> dict[str, int]:

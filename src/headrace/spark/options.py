@@ -12,15 +12,16 @@ import msgspec
 
 from headrace.errors import InvalidOptionError
 from headrace.log.events import to_us
-from headrace.spark.connection import (
-    CONNECTION_OPTIONS,
-    STORE_OPTION,
-    Connection,
-    connection_of,
-)
+from headrace.spark.connection import CONNECTION_OPTIONS, Connection, connection_of, lower
 from headrace.subjects import parse_filter
 
 WHICH = ("subscribe", "subscribePattern", "assign")
+STREAM_ONLY = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
+)
 OPTIONS = (
     *CONNECTION_OPTIONS,
     *WHICH,
@@ -28,23 +29,16 @@ OPTIONS = (
     "startingTimestamp",
     "endingOffsets",
     "endingTimestamp",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "maxBytesPerTrigger",
+    *STREAM_ONLY,
     "minPartitions",
     "failOnDataLoss",
     "includeHeaders",
     "subject",
-    "spans",
 )
-BATCH_ONLY = ("endingOffsets", "endingTimestamp", "spans")
-STREAM_ONLY = (
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "maxBytesPerTrigger",
-)
+INTERNAL = ("spans",)
+"""Options that a native read gives to its source."""
+BATCH_ONLY = ("endingOffsets", "endingTimestamp", *INTERNAL)
+Spans = dict[str, dict[int, tuple[tuple[int, int], ...]]]
 KAFKA_LATEST, KAFKA_EARLIEST = -1, -2
 TRIGGER_DELAY_MAX_S = 15 * 60.0
 
@@ -70,7 +64,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     fail_on_data_loss: bool = True
     include_headers: bool = False
     subject: str | None = None
-    spans: dict[str, dict[int, tuple[tuple[int, int], ...]]] | None = None
+    spans: Spans | None = None
     given: frozenset[str] = frozenset()
 
     def refuse(self, names: tuple[str, ...], why: str) -> None:
@@ -87,13 +81,7 @@ def is_read(options: Mapping[str, str]) -> bool:
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
     """Checked options; the names' case does not matter."""
-    given = {name.lower(): value for name, value in options.items()}
-    known = {name.lower() for name in OPTIONS}
-    for name in given:
-        if name not in known and not name.startswith(STORE_OPTION):
-            raise InvalidOptionError(
-                f"unknown option {name!r}; there are {', '.join(OPTIONS[:-1])} and {STORE_OPTION}…"
-            )
+    given = lower(options, OPTIONS, hidden=INTERNAL)
     which = [name for name in WHICH if name.lower() in given]
     if len(which) != 1:
         raise InvalidOptionError(
@@ -102,7 +90,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         )
     _one_of(given, "startingOffsets", "startingTimestamp")
     _one_of(given, "endingOffsets", "endingTimestamp")
-    subject = given.get("subject")
+    subject, spans = given.get("subject"), given.get("spans")
     return SourceOptions(
         connection=connection_of(given),
         subscribe=_names(given),
@@ -118,7 +106,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         fail_on_data_loss=_flag(given, "failOnDataLoss", True),
         include_headers=_flag(given, "includeHeaders", False),
         subject=None if subject is None else parse_filter(subject),
-        spans=_spans(given),
+        spans=None if spans is None else _json(spans, Spans, "spans is for native reads"),
         given=frozenset(given),
     )
 
@@ -182,19 +170,12 @@ def _time_us(text: str, name: str) -> int:
     except ValueError:
         pass
     try:
-        return to_us(datetime.fromisoformat(text).astimezone(UTC) if _zoned(text) else _utc(text))
+        moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise InvalidOptionError(
             f"{name}={text!r}: give milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z"
         ) from error
-
-
-def _zoned(text: str) -> bool:
-    return datetime.fromisoformat(text).tzinfo is not None
-
-
-def _utc(text: str) -> datetime:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+    return to_us(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
 
 
 def _count(given: Mapping[str, str], name: str) -> int | None:
@@ -230,18 +211,6 @@ def _duration_s(given: Mapping[str, str], name: str, default: float) -> float:
     if found is None:
         raise InvalidOptionError(f"{name}={text!r}: give a time such as 500ms, 30s, 15m or 2h")
     return float(found[1]) * _UNITS_S[found[2]]
-
-
-def _spans(
-    given: Mapping[str, str],
-) -> dict[str, dict[int, tuple[tuple[int, int], ...]]] | None:
-    if "spans" not in given:
-        return None
-    return _json(
-        given["spans"],
-        dict[str, dict[int, tuple[tuple[int, int], ...]]],
-        "spans is for native reads",
-    )
 
 
 def _json(text: str, type_: type[T], hint: str) -> T:

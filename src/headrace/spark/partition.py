@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-from zlib_ng.zlib_ng import crc32
 
 from headrace.catalog import Tx, entries, progress, streams
 from headrace.catalog.batches import NewBatch
@@ -47,10 +46,11 @@ from headrace.groups.partitioned.runtime.work_queue import (
 from headrace.log import events, limits
 from headrace.log.log import Log
 from headrace.log.read import Query
-from headrace.spark.connection import STORE_OPTION, Connection, check_shared, connection_of
+from headrace.log.shares import Rows, inline
+from headrace.spark.connection import Connection, check_shared, connection_to
 from headrace.spark.jobs import PARTITION, JobSpec, JobStatus, Meter
 from headrace.spark.staged_write import FRESH_S, place
-from headrace.spark.staging import HELD_BYTES_MAX, max_ts_us, remove, write_file
+from headrace.spark.staging import HELD_BYTES_MAX, remove, write_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,12 +82,6 @@ class Work(msgspec.Struct, frozen=True):
     """(partition, segment id) of the queue."""
 
 
-class Done(msgspec.Struct, frozen=True):
-    """What one task made of its read: batches in their order within each partition."""
-
-    batches: tuple[NewBatch, ...]
-
-
 class PartitionJob:
     """Keeps the work queue of one elastic group filled; a :class:`~headrace.spark.jobs.Job`.
 
@@ -108,9 +102,7 @@ class PartitionJob:
     ) -> None:
         self.group = group
         self.name = JobSpec(PARTITION, group.key).name
-        given = {"catalog": catalog} | ({} if store is None else {"store": store})
-        given |= {f"{STORE_OPTION}{name}": v for name, v in (store_options or {}).items()}
-        self._connection = connection_of(given)
+        self._connection = connection_to(catalog, store, store_options)
         self._round_events_max = round_events_max
         self._task_events = task_events
         self._small_events = small_events
@@ -202,21 +194,20 @@ class PartitionJob:
         work = self._work(log, planned)
         count = sum(read.end - read.start for read in planned.reads)
         if count <= self._small_events or self._spark is None:
-            done = [carry_out(work, planned.reads, log)]
+            done = carry_out(work, planned.reads, log)
         else:
             tasks = self._cut(planned.reads)
             spread = self._spark.sparkContext.parallelize(tasks, len(tasks))
-            done = spread.map(partial(_in_task, work)).collect()
-        made = [batch for each in done for batch in each.batches]
+            done = spread.flatMap(partial(_in_task, work)).collect()
         try:
             if time.monotonic() - started_s > FRESH_S:
                 raise RoundOvertakenError(self.group.key, "it took so long that a sweep may come")
-            self._commit(log, planned, made)
+            self._commit(log, planned, done)
         except CatalogUnavailableError:
             # The outcome of the commit is unknown, so no file may be removed.
             raise
         except HeadraceError:
-            remove(log, [batch.path for batch in made])
+            remove(log, [batch.path for batch in done])
             raise
         self._rounds += 1
         self._behind = max(0, planned.behind - count)
@@ -262,13 +253,16 @@ def _events_of(tx: Tx, stream: str, size_bytes: int) -> int:
 # --- what a task does --------------------------------------------------------------------------
 
 
-def _in_task(work: Work, read: SegmentRead) -> Done:
+def _in_task(work: Work, read: SegmentRead) -> list[NewBatch]:
     work.connection.check_reachable()
     return carry_out(work, [read], work.connection.log())
 
 
-def carry_out(work: Work, reads: Iterable[SegmentRead], log: Log) -> Done:
-    """Read, partition and encode; files are written, and count once the driver commits."""
+def carry_out(work: Work, reads: Iterable[SegmentRead], log: Log) -> list[NewBatch]:
+    """Read, partition and encode, in order within each partition.
+
+    Large shares are written to files, which count once the driver commits.
+    """
     made: list[NewBatch] = []
     rows: dict[int, list[pa.RecordBatch]] = {}
     held_bytes = 0
@@ -279,27 +273,29 @@ def carry_out(work: Work, reads: Iterable[SegmentRead], log: Log) -> Done:
                     rows.setdefault(number, []).append(share)
                 held_bytes += batch.nbytes
                 if held_bytes > HELD_BYTES_MAX:
-                    made += _encode_all(work, rows, log)
+                    _encode_all(work, rows, log, made)
                     rows, held_bytes = {}, 0
-        made += _encode_all(work, rows, log)
-    except BaseException:
-        remove(log, [batch.path for batch in made])
-        raise
-    return Done(tuple(made))
-
-
-def _encode_all(work: Work, rows: dict[int, list[pa.RecordBatch]], log: Log) -> list[NewBatch]:
-    joined = {number: _join(parts) for number, parts in sorted(rows.items())}
-    large = _too_large_to_return(joined) if log.store is not None else set()
-    ids = dict(work.queue_segments)
-    made: list[NewBatch] = []
-    try:
-        for number, batch in joined.items():
-            made += _encode(log, work.queue_id, number, ids[number], batch, number in large)
+        _encode_all(work, rows, log, made)
     except BaseException:
         remove(log, [batch.path for batch in made])
         raise
     return made
+
+
+def _encode_all(
+    work: Work, rows: dict[int, list[pa.RecordBatch]], log: Log, made: list[NewBatch]
+) -> None:
+    joined = {number: _join(parts) for number, parts in sorted(rows.items())}
+    large = _too_large_to_return(joined) if log.store is not None else set()
+    ids = dict(work.queue_segments)
+    for number, batch in joined.items():
+        layout = events.layout_of(batch.schema)
+        part = Rows(batch, layout, events.stamps_of(batch))
+        if number in large:
+            for piece in part.cut(limits.FILE_BYTES):
+                made.append(write_file(log, work.queue_id, number, ids[number], piece.batch))
+        else:
+            made += [inline(ids[number], piece) for piece in part.cut(limits.INLINE_BYTES)]
 
 
 def _events(work: Work, read: SegmentRead, log: Log) -> Iterable[pa.RecordBatch]:
@@ -344,28 +340,3 @@ def _too_large_to_return(shares: dict[int, pa.RecordBatch]) -> set[int]:
         large.add(number)
         left -= sizes[number]
     return large
-
-
-def _encode(
-    log: Log, queue_id: int, number: int, segment_id: int, batch: pa.RecordBatch, to_file: bool
-) -> list[NewBatch]:
-    most = limits.FILE_BYTES if to_file else limits.INLINE_BYTES
-    pieces = min(batch.num_rows, max(1, -(-batch.nbytes // most)))
-    step = -(-batch.num_rows // pieces)
-    parts = [batch.slice(at, step) for at in range(0, batch.num_rows, step)]
-    if to_file:
-        return [write_file(log, queue_id, number, segment_id, part) for part in parts]
-    return [_inline(segment_id, part) for part in parts]
-
-
-def _inline(segment_id: int, batch: pa.RecordBatch) -> NewBatch:
-    blob = events.encode_blob(batch)
-    return NewBatch(
-        segment_id=segment_id,
-        rows=batch.num_rows,
-        size_bytes=len(blob),
-        max_ts_us=max_ts_us(batch),
-        layout=events.layout_of(batch.schema),
-        checksum=crc32(blob),
-        data=blob,
-    )

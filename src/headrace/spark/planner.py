@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
-from headrace.catalog import Tx, streams
+import msgspec
+
+from headrace.catalog import Tx, markers, streams
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import (
     DataLossError,
@@ -24,11 +26,11 @@ from headrace.errors import (
 )
 from headrace.log.log import Log
 from headrace.log.read import Query
-from headrace.spark import planning
+from headrace.spark import planning, weighing
 from headrace.spark.offsets import Offset, StreamAt
 from headrace.spark.options import KAFKA_EARLIEST, KAFKA_LATEST, SourceOptions, Spot
 from headrace.spark.planning import Span
-from headrace.spark.weighing import Ahead, within_bytes
+from headrace.spark.weighing import Ahead
 
 LOOK_S = 1.0
 """How long the cached answer is trusted without a notification."""
@@ -59,11 +61,8 @@ class Planner:
     def _read_streams(self, tx: Tx) -> dict[str, Stream]:
         options = self._options
         if options.pattern is not None:
-            names = [
-                name
-                for name, _ in streams.configs(tx)
-                if re.fullmatch(options.pattern, name) is not None
-            ]
+            known = sorted(name for _, name, _ in streams.stored_configs(tx))
+            names = [name for name in known if re.fullmatch(options.pattern, name) is not None]
         else:
             names = list(options.subscribe or options.assign)
         found = {name: streams.require(tx, name) for name in names}
@@ -196,13 +195,31 @@ class Planner:
         """The heads of all that a query at ``start`` has still to read."""
         if self._news.is_set() or not self._known:
             self._look()
-        return self._end(
-            start, lambda stream, at: {s.number: s.head for s in self._left(stream, at)}
+        heads = {(n, s.number): s.head for n, each in self._known.items() for s in each.segments}
+        found = self._end(
+            start,
+            lambda stream, at: {
+                number: heads[stream.name, number] for number in self._standing(stream, at).all
+            },
         )
+        return msgspec.structs.replace(found, markers=self._markers_ahead(found, start))
 
-    def _left(self, stream: Stream, at: Mapping[int, int]) -> list[Segment]:
-        unfinished = self._standing(stream, at).all
-        return [segment for segment in stream.segments if segment.number in unfinished]
+    def _markers_ahead(self, head: Offset, at: Offset) -> dict[str, dict[int, int]]:
+        """How many offsets between two places are of markers, where there are any."""
+        marked = [
+            (name, segment, at.at(name).get(segment.number, 0), end)
+            for name, stream in self._known.items()
+            for segment in stream.segments
+            if segment.markers and (end := head.at(name).get(segment.number)) is not None
+        ]
+        found: dict[str, dict[int, int]] = {}
+        for name, segment, start, end in marked:
+            count = self._log.catalog.read(
+                lambda tx, i=segment.id, lo=start, hi=end: markers.between(tx, i, lo, hi)  # type: ignore[misc]
+            )
+            if count:
+                found.setdefault(name, {})[segment.number] = count
+        return found
 
     def _look(self) -> None:
         self._news.clear()
@@ -222,33 +239,37 @@ class Planner:
 
     def _plan(self, start: Offset, limited: bool) -> Offset | None:
         check_owner(start, self._log.prefix, self._known)
-        lags: dict[tuple[str, int], int] = {}
+        behind: dict[tuple[str, int], Ahead] = {}
         for name, stream in self._known.items():
-            at = self._at(start, stream)
-            heads = {s.number: s.head for s in self._segments(stream)}
             bound = None if self._target is None else self._target.get(name, {})
-            for number, position in self._standing(stream, at).ready.items():
-                self._check_retained(stream, number, position)
-                head = heads[number] if bound is None else min(heads[number], bound.get(number, 0))
-                lags[name, number] = max(0, head - position)
-        total = sum(lags.values())
-        if total == 0 or (limited and self._holds_back(total)):
+            for number, position in self._standing(stream, self._at(start, stream)).ready.items():
+                segment = self._retained(stream, number, position)
+                end = segment.head if bound is None else min(segment.head, bound.get(number, 0))
+                if position < end:
+                    behind[name, number] = Ahead(segment, position, end - position)
+        if not behind:
             return None
-        keys = dict(enumerate(lags))
-        taken = planning.admit(
-            {index: lags[key] for index, key in keys.items()},
-            self._options.rows_max if limited else None,
-        )
-        admitted = {keys[index]: count for index, count in taken.items()}
-        if limited and self._options.bytes_max is not None:
-            admitted = self._within_bytes(start, admitted, self._options.bytes_max)
+        ends = self._log.catalog.read(lambda tx: self._ends(tx, behind, limited), snapshot=True)
+        if ends is None:
+            return None
         return self._end(
             start,
             lambda stream, at: {
-                number: position + admitted.get((stream.name, number), 0)
+                number: ends.get((stream.name, number), position)
                 for number, position in self._standing(stream, at).all.items()
             },
         )
+
+    def _ends(
+        self, tx: Tx, behind: Mapping[tuple[str, int], Ahead], limited: bool
+    ) -> dict[tuple[str, int], int] | None:
+        """Where the batch ends in each segment; None to wait for more."""
+        options = self._options
+        if not limited:
+            return {key: ahead.end for key, ahead in behind.items()}
+        if self._holds_back(sum(weighing.lags(tx, behind).values())):
+            return None
+        return weighing.ends(tx, behind, options.rows_max, options.bytes_max)
 
     def _at(self, start: Offset, stream: Stream) -> Mapping[int, int]:
         """The query's place in a stream; one that it has not met yet is read from its start."""
@@ -278,7 +299,8 @@ class Planner:
             return False
         return self._clock() - self._triggered < self._options.trigger_delay_s
 
-    def _check_retained(self, stream: Stream, number: int, position: int) -> None:
+    def _retained(self, stream: Stream, number: int, position: int) -> Segment:
+        """The segment, if it still has what comes after a position."""
         segment = stream.segment(number)
         assert segment is not None
         if position > segment.head:
@@ -289,19 +311,7 @@ class Planner:
             )
         if position < segment.tail and self._options.fail_on_data_loss:
             raise data_loss(stream.name, number, position, segment.tail)
-
-    def _within_bytes(
-        self, start: Offset, admitted: Mapping[tuple[str, int], int], most: int
-    ) -> dict[tuple[str, int], int]:
-        """Reduce each segment's count so that all fit into ``most`` bytes; never to nothing."""
-
-        ahead: dict[tuple[str, int], Ahead] = {}
-        for (name, number), count in admitted.items():
-            segment = self._known[name].segment(number)
-            assert segment is not None
-            position = max(segment.tail, self._at(start, self._known[name]).get(number, 0))
-            ahead[name, number] = Ahead(segment, position, count)
-        return self._log.catalog.read(lambda tx: within_bytes(tx, ahead, most), snapshot=True)
+        return segment
 
     # -- spans --------------------------------------------------------------------------
 
@@ -318,7 +328,7 @@ class Planner:
 
         There is no order between the tasks of a batch, so all that follows is read at once.
         """
-        stream = self._known.get(name) or self.streams()[name]
+        stream = self._knowing([name])[name]
         begin = self._standing(stream, start).all
         runs = []
         for segment in self._segments(stream):
@@ -332,17 +342,18 @@ class Planner:
 
     def check_owner(self, place: Offset) -> None:
         """Refuse a place that belongs to another catalog or stream."""
-        if any(name not in self._known for name in place.streams):
-            self._known = self.streams()
-        check_owner(place, self._log.prefix, self._known)
+        check_owner(place, self._log.prefix, self._knowing(place.streams))
 
-    def segment_ids(self, names: Mapping[str, object]) -> dict[tuple[str, int], int]:
-        """The catalog's ids of segments, by stream and number."""
+    def _knowing(self, names: Iterable[str]) -> dict[str, Stream]:
         if any(name not in self._known for name in names):
             self._known = self.streams()
+        return self._known
+
+    def segment_ids(self, names: Iterable[str]) -> dict[tuple[str, int], int]:
+        """The catalog's ids of segments, by stream and number."""
         return {
             (name, segment.number): segment.id
-            for name, stream in self._known.items()
+            for name, stream in self._knowing(names).items()
             for segment in stream.segments
         }
 

@@ -11,6 +11,7 @@ begins.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -20,6 +21,8 @@ from headrace.log import order
 SPLIT_BYTES = 64 * 1024 * 1024
 """A batch read is cut into parts of about this size."""
 PARTS_MAX = 10_000
+
+K = TypeVar("K")
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -71,7 +74,7 @@ def _unfinished(segments: Sequence[Segment], at: Mapping[int, int]) -> dict[int,
     }
 
 
-def admit(lags: Mapping[int, int], most: int | None) -> dict[int, int]:
+def admit(lags: Mapping[K, int], most: int | None) -> dict[K, int]:
     """How much of each segment's lag a batch takes, ``most`` in all; in proportion, none left out.
 
     >>> admit({0: 90, 1: 10}, 50), admit({0: 1000, 1: 1}, 10), admit({0: 5}, None)
@@ -83,9 +86,9 @@ def admit(lags: Mapping[int, int], most: int | None) -> dict[int, int]:
         return behind
     if most <= len(behind):
         # Not even one each: rotate by the total lag, so that no segment is starved.
-        order = sorted(behind)
-        turn = total % len(order)
-        return dict.fromkeys((order[turn:] + order[:turn])[:most], 1)
+        turns = list(behind)
+        turn = total % len(turns)
+        return dict.fromkeys((turns[turn:] + turns[:turn])[:most], 1)
     taken = dict.fromkeys(behind, 1)
     spare = most - len(behind)
     rest = total - len(behind)

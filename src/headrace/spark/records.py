@@ -6,13 +6,11 @@ no decision depends on them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
 import msgspec
 
 from headrace.catalog import Catalog, Tx, entries, leases
-from headrace.errors import HeadraceError, LeaseLost
+from headrace.catalog.records import Records
+from headrace.errors import LeaseLost, UnreadableRecordError
 from headrace.spark.jobs import Kind
 
 BUCKET = "pipeline"
@@ -67,16 +65,12 @@ class PipelineStatus(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[JobRecord, ...]
 
 
-# Made here, since the first use of a type by msgspec is not safe in several threads at once.
-_encode = msgspec.json.Encoder().encode
-_decode_supervisor = msgspec.json.Decoder(SupervisorRecord).decode
-_decode_job = msgspec.json.Decoder(JobRecord).decode
-
-T = TypeVar("T")
+_supervisors = Records(SupervisorRecord, "the pipeline's record")
+_jobs = Records(JobRecord, "the pipeline's record")
 
 
-class PipelineRecordError(HeadraceError, ValueError):
-    """An entry of the bucket ``pipeline`` cannot have been written by this code."""
+PipelineRecordError = UnreadableRecordError
+"""An entry of the bucket ``pipeline`` cannot have been written by this code."""
 
 
 def read_status(catalog: Catalog) -> PipelineStatus:
@@ -87,18 +81,11 @@ def read_status(catalog: Catalog) -> PipelineStatus:
     for entry in catalog.entries.list(BUCKET):
         assert entry.value is not None
         if entry.key == SUPERVISOR:
-            supervisor = _decode(entry.value, _decode_supervisor, entry.key)
+            supervisor = _supervisors.decode(entry.key, entry.value)
         elif entry.key.startswith(JOB):
-            job = _decode(entry.value, _decode_job, entry.key)
+            job = _jobs.decode(entry.key, entry.value)
             jobs.append(job if led else msgspec.structs.replace(job, state="stopped", due_us=None))
     return PipelineStatus(led=led, supervisor=supervisor, jobs=tuple(jobs))
-
-
-def _decode(data: bytes, decode: Callable[[bytes], T], key: str) -> T:
-    try:
-        return decode(data)
-    except msgspec.DecodeError as error:
-        raise PipelineRecordError(f"entry {key!r} of the pipeline: {error}") from error
 
 
 def write(
@@ -115,9 +102,9 @@ def write(
         if held is None or held.token != token:
             raise LeaseLost(LEASE, token)
         if supervisor is not None:
-            entries.put(tx, BUCKET, SUPERVISOR, _encode(supervisor))
+            entries.put(tx, BUCKET, SUPERVISOR, _supervisors.encode(SUPERVISOR, supervisor))
         for job in jobs:
-            entries.put(tx, BUCKET, f"{JOB}{job.name}", _encode(job))
+            entries.put(tx, BUCKET, f"{JOB}{job.name}", _jobs.encode(job.name, job))
         for name in gone:
             entries.delete(tx, BUCKET, f"{JOB}{name}")
 

@@ -89,7 +89,7 @@ def session(app_name: str = "headrace", master: str = "local[*]", **settings: An
         given |= LOCAL_SETTINGS | {"spark.sql.shuffle.partitions": str(max(2, cores))}
         # Workers run this Python, which has the packages, and not whichever is on the path.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    given |= {name: _text(value) for name, value in settings.items()}
+    given |= {name: text_of(value) for name, value in settings.items()}
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in given.items():
         builder = builder.config(name, value)
@@ -161,5 +161,6 @@ def master_of(spark: SparkSession) -> str | None:
     return None if context is None else str(context.master)
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """A value as Spark takes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

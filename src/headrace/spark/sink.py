@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,11 +42,11 @@ from headrace.log.routing import Route
 from headrace.spark import sink_rows
 from headrace.spark.connection import (
     CONNECTION_OPTIONS,
-    STORE_OPTION,
     Connection,
     check_shared,
     connection_of,
     driver_master,
+    lower,
 )
 from headrace.spark.sink_rows import Columns
 from headrace.spark.staged_write import StagedWrite
@@ -92,13 +92,7 @@ class SinkOptions(msgspec.Struct, frozen=True):
 
 def parse_options(options: Mapping[str, str]) -> SinkOptions:
     """Spark's options, whose names come in lower case; an error names what is wrong."""
-    rest = {name.lower(): value for name, value in options.items()}
-    known = {name.lower() for name in OPTIONS} | set(SPARKS_OWN)
-    for name in rest:
-        if name not in known and not name.startswith(STORE_OPTION):
-            raise InvalidOptionError(
-                f"unknown option {name!r} of a write; there are {', '.join(OPTIONS)}"
-            )
+    rest = lower(options, OPTIONS, hidden=SPARKS_OWN)
     stream = rest.get("stream")
     if not stream:
         raise InvalidOptionError("the option stream is missing: which stream to append to")
@@ -160,53 +154,40 @@ class Sink(msgspec.Struct, frozen=True):
         partition, query = _task()
         # Workers live long, so a cached route may be stale.
         route = log.routes.refresh(self.options.stream)
-        stager = Stager(log, route)
-        stagers.append(stager)
-        put_aside = self._put_aside(log, stagers, partition)
+        stagers.append(Stager(log, route))
+        dead = self.options.dead_letter_stream
+        if dead is not None:
+            stagers.append(Stager(log, log.routes.refresh(dead)))
         first = 0
         for batch in iterator:
-            if batch.num_rows:
-                rows = sink_rows.convert(batch, self.columns, events.now_us())
-                bad = sink_rows.judge(rows, route)
-                worst = next(bad, None)
-                if worst is not None:
-                    found = [worst, *(bad if self.options.dead_letter_stream else ())]
-                    put_aside(rows, found, first)
-                    rows = sink_rows.without(rows, found)
-                stager.add(rows)
-                first += batch.num_rows
+            if not batch.num_rows:
+                continue
+            rows = sink_rows.convert(batch, self.columns, events.now_us())
+            bad = sink_rows.judge(rows, route)
+            worst = next(bad, None)
+            if worst is not None:
+                if dead is None:
+                    raise BadRowError(partition, first + worst.row, worst.reason)
+                found = [worst, *bad]
+                stagers[1].add(self._dead_letters(rows, found, log, partition, first))
+                rows = sink_rows.without(rows, found)
+            stagers[0].add(rows)
+            first += batch.num_rows
         return Staged(query, tuple(stager.finish() for stager in stagers))
 
-    def _put_aside(
-        self, log: Log, stagers: list[Stager], partition: int
-    ) -> Callable[[pa.RecordBatch, list[sink_rows.Bad], int], None]:
-        """What becomes of bad rows: dead letters, or an error that names the first."""
-        name = self.options.dead_letter_stream
-
-        def refuse(rows: pa.RecordBatch, bad: list[sink_rows.Bad], first: int) -> None:
-            del rows
-            raise BadRowError(partition, first + bad[0].row, bad[0].reason)
-
-        if name is None:
-            return refuse
-        route = log.routes.refresh(name)
-        stager = Stager(log, route)
-        stagers.append(stager)
-        subject = sink_rows.dead_subject(route, self.options.stream)
-
-        def keep(rows: pa.RecordBatch, bad: list[sink_rows.Bad], first: int) -> None:
-            stager.add(
-                sink_rows.dead_letters(
-                    rows,
-                    bad,
-                    subject=subject,
-                    stream=self.options.stream,
-                    partition=partition,
-                    first=first,
-                )
-            )
-
-        return keep
+    def _dead_letters(
+        self, rows: pa.RecordBatch, bad: list[sink_rows.Bad], log: Log, partition: int, first: int
+    ) -> pa.RecordBatch:
+        dead, stream = self.options.dead_letter_stream, self.options.stream
+        assert dead is not None
+        return sink_rows.dead_letters(
+            rows,
+            bad,
+            subject=sink_rows.dead_subject(log.routes.get(dead), stream),
+            stream=stream,
+            partition=partition,
+            first=first,
+        )
 
     def commit(
         self, messages: Sequence[WriterCommitMessage | None], producer: str, sequence: int
@@ -271,7 +252,9 @@ def make_sink(
     check_shared(log, master or driver_master())
     route = _writable(log, parsed.stream, "stream")
     if columns.subject_text is not None:
-        _check_constant(route, columns)
+        # A subject that is the same for all rows is judged once, and early.
+        subject = columns.subject_prefix + columns.subject_text
+        route.check_subjects(pa.record_batch({"subject": pa.array([subject])}))
     if parsed.dead_letter_stream is not None:
         if parsed.dead_letter_stream == parsed.stream:
             raise InvalidOptionError("deadLetterStream must be another stream than stream")
@@ -284,13 +267,6 @@ def _writable(log: Log, name: str, option: str) -> Route:
     if route.stream.config.internal:
         raise InvalidOptionError(f"{option}={name}: the stream belongs to a group")
     return route
-
-
-def _check_constant(route: Route, columns: Columns) -> None:
-    """A subject that is the same for all rows is judged once, and early."""
-    assert columns.subject_text is not None
-    subject = columns.subject_prefix + columns.subject_text
-    route.check_subjects(pa.record_batch({"subject": pa.array([subject])}))
 
 
 # --- what Spark calls --------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import InvalidEventError, InvalidSinkError
 from headrace.log import events, limits
+from headrace.log.columns import check_batch
 from headrace.log.routing import Route
 from headrace.subjects import check_subject
 
@@ -196,7 +197,7 @@ def judge(batch: pa.RecordBatch, route: Route) -> Iterator[Bad]:
 
 def _judge(batch: pa.RecordBatch, route: Route, base: int) -> Iterator[Bad]:
     try:
-        events.check_batch(batch)
+        check_batch(batch)
         route.check_subjects(batch)
     except InvalidEventError as error:
         if batch.num_rows == 1:

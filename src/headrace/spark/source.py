@@ -130,7 +130,7 @@ class OffsetRun(InputPartition):
 
 
 def runs_of(planner: Planner, spans: Sequence[Span]) -> list[InputPartition]:
-    ids = planner.segment_ids({span.stream: None for span in spans})
+    ids = planner.segment_ids(span.stream for span in spans)
     return [OffsetRun(span, ids[span.stream, span.segment]) for span in spans]
 
 

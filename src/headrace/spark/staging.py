@@ -24,10 +24,7 @@ import pyarrow.compute as pc
 
 from headrace.catalog import Tx, batches, streams
 from headrace.catalog.batches import NewBatch
-from headrace.errors import (
-    InvalidSinkError,
-    StoreError,
-)
+from headrace.errors import InvalidSinkError, StoreError
 from headrace.log import events, files
 from headrace.log.log import Log
 from headrace.log.routing import Route
@@ -116,7 +113,8 @@ class Stager:
         batch = join(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
         self._digest = (self._digest + digest(batch)) % DIGESTS
-        for index, share in shares(batch, self._places(batch)):
+        places = None if len(self._route.segments) == 1 else self._route.segments_of(batch)
+        for index, share in shares(batch, places):
             self._held.setdefault(index, []).append(share)
             self._held_bytes[index] = self._held_bytes.get(index, 0) + share.nbytes
         if self._log.store is None:
@@ -126,9 +124,6 @@ class Stager:
             self._write(index)
         while sum(self._held_bytes.values()) > HELD_BYTES_MAX:
             self._write(max(self._held_bytes, key=self._held_bytes.__getitem__))
-
-    def _places(self, batch: pa.RecordBatch) -> npt.NDArray[np.integer] | None:
-        return None if len(self._route.segments) == 1 else self._route.segments_of(batch)
 
     def _refuse_what_needs_a_store(self) -> None:
         if sum(self._held_bytes.values()) > self._rows_bytes:
@@ -191,7 +186,7 @@ def write_file(
         segment_id=segment_id,
         rows=slim.num_rows,
         size_bytes=len(data),
-        max_ts_us=max_ts_us(slim),
+        max_ts_us=int(events.stamps_of(slim).max()),
         layout=events.layout_of(slim.schema),
         checksum=checksum,
         path=path,
@@ -206,10 +201,6 @@ def without_empty_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
         if name in events.REQUIRED or column.null_count < batch.num_rows
     ]
     return batch if len(kept) == batch.num_columns else batch.select(kept)
-
-
-def max_ts_us(batch: pa.RecordBatch) -> int:
-    return int(batch.column("timestamp").view(pa.int64()).to_numpy().max())
 
 
 def remove(log: Log, paths: Iterable[str | None]) -> None:

@@ -23,18 +23,13 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from headrace.catalog import entries, leases
 from headrace.catalog.leases import Lease
-from headrace.errors import (
-    HeadraceError,
-    LeaseLost,
-    PipelineBrokenError,
-    PipelineLedError,
-)
+from headrace.errors import HeadraceError, LeaseLost, PipelineBrokenError, PipelineLedError
 from headrace.spark import records
 from headrace.spark.connection import Connection, check_shared
 from headrace.spark.jobs import Job, JobSpec, JobStatus
@@ -73,32 +68,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     back_off: BackOff = BackOff()
 
 
-class _Thread:
+class _Work(NamedTuple):
     """A job at work."""
 
-    def __init__(self, job: Job, spark: SparkSession, ended: Callable[[str | None], None]) -> None:
-        self.job = job
-        self.stop = threading.Event()
-        self._spark = spark
-        self._ended = ended
-        self._thread = threading.Thread(target=self._run, name=job.name, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        error: str | None = None
-        try:
-            self.job.start(self._spark)
-            self.job.run(self.stop)
-        except Exception as failure:
-            error = told(failure)
-        self._ended(error)
-
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def join(self, timeout_s: float) -> None:
-        self._thread.join(timeout_s)
+    job: Job
+    stop: threading.Event
+    thread: threading.Thread
 
 
 def told(error: BaseException) -> str:
@@ -128,13 +103,9 @@ class Supervisor:
         self._log = connection.log()
         self._owner = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._supervision = Supervision(self._settings.back_off)
-        self._recorder = Recorder(
-            self._log.catalog,
-            self._owner,
-            self._settings.record_every_ms,
-            self._settings.alive_every_ms,
-        )
-        self._threads: dict[str, _Thread] = {}
+        every_ms, alive_ms = self._settings.record_every_ms, self._settings.alive_every_ms
+        self._recorder = Recorder(self._log.catalog, self._owner, every_ms, alive_ms)
+        self._at_work: dict[str, _Work] = {}
         self._ended: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()
         self._news = threading.Event()
         self._spark: SparkSession | None = None
@@ -242,7 +213,7 @@ class Supervisor:
         ttl_ms = self._settings.lease_ttl_ms
         asked_ms = _now_ms()
         if self._lease is None:
-            if self._threads:
+            if self._at_work:
                 return  # Jobs of an earlier lease are still ending.
             if held is not None and held.owner != self._owner:
                 self._stands_by(held)
@@ -279,9 +250,8 @@ class Supervisor:
                 case Start(spec=spec):
                     self._start(spec)
                 case Stop(name=name):
-                    thread = self._threads.get(name)
-                    if thread is not None:
-                        thread.stop.set()
+                    if name in self._at_work:
+                        self._at_work[name].stop.set()
                 case Forget(name=name):
                     self._recorder.forget(name)
 
@@ -296,8 +266,21 @@ class Supervisor:
             job = self._make(self._connection, spec)
         except HeadraceError as error:
             ended(told(error))
-        else:
-            self._threads[spec.name] = _Thread(job, self._session(), ended)
+            return
+        spark, stop = self._session(), threading.Event()
+
+        def work() -> None:
+            error: str | None = None
+            try:
+                job.start(spark)
+                job.run(stop)
+            except Exception as failure:
+                error = told(failure)
+            ended(error)
+
+        thread = threading.Thread(target=work, name=job.name, daemon=True)
+        self._at_work[spec.name] = _Work(job, stop, thread)
+        thread.start()
 
     def _session(self) -> SparkSession:
         if self._spark is None:
@@ -307,14 +290,14 @@ class Supervisor:
         return self._spark
 
     def _status_of(self, name: str) -> JobStatus | None:
-        thread = self._threads.get(name)
-        return None if thread is None else thread.job.status()
+        work = self._at_work.get(name)
+        return None if work is None else work.job.status()
 
     def _collect(self) -> None:
         """See which jobs have ended, and which have worked."""
         while not self._ended.empty():
             name, error = self._ended.get()
-            self._threads.pop(name, None)
+            self._at_work.pop(name, None)
             if error is not None:
                 _log.warning("%s failed: %s", name, error)
                 self._check_spark()
@@ -368,10 +351,10 @@ class Supervisor:
         """Stop the jobs, say so, and give back the lease and the session."""
         slots = self._supervision.slots
         deadline_ms = _now_ms() + self._settings.stop_within_ms
-        for thread in self._threads.values():
-            thread.stop.set()
-        for thread in self._threads.values():
-            self._wait_for(thread, deadline_ms)
+        for work in self._at_work.values():
+            work.stop.set()
+        for work in self._at_work.values():
+            self._wait_for(work.thread, deadline_ms)
         try:
             self._give_back(slots)
         except HeadraceError as error:
@@ -382,9 +365,9 @@ class Supervisor:
             except Exception as error:
                 _log.warning("Spark was gone already: %s", told(error))
 
-    def _wait_for(self, thread: _Thread, deadline_ms: int) -> None:
+    def _wait_for(self, thread: threading.Thread, deadline_ms: int) -> None:
         """Wait for a job to end; the lease is ours until all have."""
-        while thread.alive and _now_ms() < deadline_ms:
+        while thread.is_alive() and _now_ms() < deadline_ms:
             if self._lease is not None:
                 # If the lease is lost or out of reach, its release will report that.
                 with suppress(HeadraceError):

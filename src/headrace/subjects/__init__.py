@@ -12,7 +12,8 @@ Start here::
 
 ``rules`` says what a well-formed name, subject or filter is; ``filters`` matches and
 translates filters; ``hashing`` turns subjects and keys into partition numbers and key hashes;
-``columns`` is how the last two read the bytes of an Arrow column.
+``columns`` is how the last two read the bytes of an Arrow column; ``trie`` finds filters among
+many.
 """
 
 from headrace.subjects.filters import (
@@ -46,6 +47,7 @@ from headrace.subjects.rules import (
     check_subject,
     first_invalid_subject,
 )
+from headrace.subjects.trie import FilterTrie
 
 __all__ = [
     "KEY_HASH_BITS",
@@ -54,6 +56,7 @@ __all__ = [
     "SUBJECT_BYTES_MAX",
     "SUBJECT_PLAIN_BYTES",
     "SUBJECT_TOKENS_MAX",
+    "FilterTrie",
     "check_filter",
     "check_name",
     "check_subject",

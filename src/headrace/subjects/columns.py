@@ -37,9 +37,7 @@ NARROW = frozenset({pa.string().id, pa.binary().id})
 """Types with 32-bit offsets, the only ones that the compiled kernels take."""
 _NO_BYTES: Bytes = np.empty(0, np.uint8)
 
-# ``min`` and ``max`` of an array without numpy's Python wrapper, which takes half of their time
-# for a column of some hundred rows.
-smallest = np.minimum.reduce
+# ``max`` without numpy's Python wrapper, which takes half of its time for some hundred rows.
 largest = np.maximum.reduce
 
 
@@ -58,18 +56,23 @@ class Block(NamedTuple):
         return self.offsets[1:] - self.offsets[:-1]
 
 
-def text_chunks(column: StringColumn, what: str) -> list[pa.Array]:
-    """The chunks of a column of strings; dictionaries and string views are decoded."""
-    return [_plain(chunk, what, "strings", _TEXT) for chunk in _chunks(column)]
+def text_array(column: StringColumn, what: str) -> pa.Array:
+    """A column of strings in one piece; dictionaries and string views are decoded."""
+    return _whole(column, what, "strings", _TEXT)
 
 
-def byte_chunks(column: StringColumn, what: str) -> list[pa.Array]:
-    """The chunks of a column of strings or bytes; dictionaries and views are decoded."""
-    return [_plain(chunk, what, "strings or bytes", _TEXT | _BINARY) for chunk in _chunks(column)]
+def byte_array(column: StringColumn, what: str) -> pa.Array:
+    """A column of strings or bytes in one piece; dictionaries and views are decoded."""
+    return _whole(column, what, "strings or bytes", _TEXT | _BINARY)
 
 
-def _chunks(column: StringColumn) -> list[pa.Array]:
-    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+def _whole(column: StringColumn, what: str, wanted: str, kinds: frozenset[int]) -> pa.Array:
+    if not isinstance(column, pa.ChunkedArray):
+        return _plain(column, what, wanted, kinds)
+    chunks = [_plain(chunk, what, wanted, kinds) for chunk in column.chunks]
+    if len(chunks) == 1:
+        return chunks[0]
+    return pa.concat_arrays(chunks) if chunks else pa.array([], pa.string())
 
 
 def _plain(array: pa.Array, what: str, wanted: str, kinds: frozenset[int]) -> pa.Array:

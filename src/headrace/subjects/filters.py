@@ -35,14 +35,10 @@ from headrace.subjects.columns import (
     StringColumn,
     Tokens,
     blocks,
-    smallest,
-    text_chunks,
+    text_array,
 )
 from headrace.subjects.rules import check_filter, check_name, shown
 
-# Up to this many bytes to compare, numpy costs less than one call of Arrow.
-_FEW_BYTES = 16_384
-_WORD = 8
 _SHARE_PREFIXES = ("$share/", "$shared/", "$queue/")
 
 
@@ -81,13 +77,7 @@ def overlaps(a: str, b: str) -> bool:
 
 def match_array(filter: str, subjects: StringColumn) -> pa.BooleanArray:
     """Which rows of a column of subjects pass a filter; a null row never does."""
-    parts = [_match_chunk(filter, chunk) for chunk in text_chunks(subjects, "subjects")]
-    if len(parts) == 1:
-        return parts[0]
-    return pa.concat_arrays(parts) if parts else pa.array([], pa.bool_())
-
-
-def _match_chunk(filter: str, array: pa.Array) -> pa.BooleanArray:
+    array = text_array(subjects, "subjects")
     if filter == ">":
         return array.is_valid()
     tokens = filter.split(".")
@@ -114,33 +104,11 @@ def surely_match(filter: str, subjects: StringColumn) -> bool:
         return not subjects.null_count
     if not filter.endswith(".>") or "*" in filter:
         return False
-    return all(_surely_begin(filter[:-1], chunk) for chunk in text_chunks(subjects, "subjects"))
-
-
-def _surely_begin(prefix: str, array: pa.Array) -> bool:
+    array, prefix = text_array(subjects, "subjects"), filter[:-1]
     kernels = compiled.kernels
     if kernels is not None and array.type.id in NARROW and not array.null_count:
         return bool(kernels.begin_with(array, prefix.encode()))
-    if len(array) * len(prefix) > _FEW_BYTES or array.null_count:
-        return bool(pc.starts_with(array, prefix).true_count == len(array))
-    return all(_all_begin_with(prefix.encode(), block) for _, block in blocks(array))
-
-
-def _all_begin_with(prefix: bytes, block: Block) -> bool:
-    if smallest(block.lengths) < len(prefix):
-        return False
-    # Compares eight bytes of every row at a time; the padding keeps the last row's in bounds.
-    padded = np.zeros(len(block.data) + _WORD, np.uint8)
-    padded[:-_WORD] = block.data
-    for place in range(0, len(prefix), _WORD):
-        wanted = prefix[place : place + _WORD]
-        words = np.ndarray(len(block.data) + 1 - place, "<u8", padded[place:], strides=(1,))
-        found = words[block.starts]
-        if len(wanted) < _WORD:
-            found &= np.uint64((1 << 8 * len(wanted)) - 1)
-        if (found != np.uint64(int.from_bytes(wanted, "little"))).any():
-            return False
-    return True
+    return bool(pc.starts_with(array, prefix).true_count == len(array))
 
 
 def match_block(wanted: list[str], block: Block, tokens: Tokens) -> Mask:

@@ -23,7 +23,7 @@ time, which only machines without a compiler would notice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -42,9 +42,9 @@ from headrace.subjects.columns import (
     StringColumn,
     Tokens,
     blocks,
-    byte_chunks,
+    byte_array,
     largest,
-    text_chunks,
+    text_array,
 )
 from headrace.subjects.filters import match_array, match_block, matches
 from headrace.subjects.rules import shown
@@ -178,30 +178,7 @@ def _mismatch(subject: str, filter: str, row: int | None = None) -> SubjectMisma
 
 def key_hash_array(array: StringColumn) -> Hashes:
     """The key hash of every row of a column of strings or bytes that has no nulls."""
-    return _hash_whole_rows(byte_chunks(array, "keys"), "key")
-
-
-def _hash_whole_rows(chunks: list[pa.Array], what: str, *, mixed: bool = True) -> Hashes:
-    out = np.empty(sum(map(len, chunks)), np.uint32)
-    base = 0
-    for chunk in chunks:
-        _refuse_nulls(chunk, what, base)
-        if not _hash_compiled(chunk, out[base : base + len(chunk)], mixed):
-            for low, block in blocks(chunk):
-                state = out[base + low : base + low + len(block.starts)]
-                state[:] = _FNV_BASIS
-                _fnv1a_rows(state, block.data, block.starts, block.lengths)
-                if mixed:
-                    _mix_rows(state)
-        base += len(chunk)
-    return out
-
-
-def _hash_compiled(chunk: pa.Array, out: Hashes, mixed: bool) -> bool:
-    kernels = compiled.kernels
-    if kernels is None or chunk.type.id not in NARROW:
-        return False
-    return bool(kernels.hash_into(chunk, out, mixed))
+    return _hash_whole_rows(byte_array(array, "keys"), "key", mixed=True)
 
 
 def route_hash_array(
@@ -215,7 +192,38 @@ def route_partition_array(
     keys: StringColumn | None, subjects: StringColumn, key_tokens: Sequence[int], partitions: int
 ) -> npt.NDArray[np.int64]:
     """The partition of every event, as :func:`route_partition`."""
-    hashes = _route_array(keys, subjects, key_tokens, mixed=False)
+    return _modulo(_route_array(keys, subjects, key_tokens, mixed=False), partitions)
+
+
+def partition_array(
+    subjects: StringColumn, filter: str, wildcards: Sequence[int], partitions: int
+) -> npt.NDArray[np.int64]:
+    """The partition number of every row; all must pass the filter, as for :func:`partition`."""
+    places = _wildcard_places(filter, wildcards, partitions)
+    array = text_array(subjects, "subjects")
+    _refuse_nulls(array, "subject")
+
+    def refuse(passed: Mask, low: int) -> None:
+        if not passed.all():
+            row = low + int(passed.argmin())
+            raise _mismatch(array[row].as_py(), filter, row)
+
+    if not places:
+        refuse(match_array(filter, array).to_numpy(zero_copy_only=False), 0)
+        return _modulo(_hash_whole_rows(array, "subject", mixed=False), partitions)
+    wanted = filter.split(".")
+
+    def hash_tokens(state: Hashes, block: Block, low: int) -> None:
+        tokens = Tokens(block)
+        refuse(match_block(wanted, block, tokens), low)
+        for place in places:
+            _fnv1a_rows(state, block.data, *tokens.bounds(place))
+
+    return _modulo(_hash_blocks(array, hash_tokens, mixed=False), partitions)
+
+
+def _modulo(hashes: Hashes, partitions: int) -> npt.NDArray[np.int64]:
+    # numpy vectorises division by a scalar (SIMD), but not the remainder.
     divisor = np.uint32(partitions)
     return (hashes - hashes // divisor * divisor).astype(np.int64)
 
@@ -228,47 +236,38 @@ def _route_array(
         raise InvalidInputError(
             f"{len(keys)} keys for {len(subjects)} subjects: one for each is needed"
         )
+    subjects = text_array(subjects, "subjects")
     if keys is None or keys.null_count == len(keys):
-        return _subject_hash_array(subjects, key_tokens, mixed)
-    key_chunks = byte_chunks(keys, "keys")
-    if not any(chunk.null_count for chunk in key_chunks):
-        return _hash_whole_rows(key_chunks, "key", mixed=mixed)
-    plain_keys = pa.chunked_array(key_chunks)
-    plain_subjects = pa.chunked_array(text_chunks(subjects, "subjects"))
-    absent = plain_keys.is_null()
-    without_key = absent.to_numpy()
+        return _hash_subjects(subjects, key_tokens, mixed)
+    keys = byte_array(keys, "keys")
+    if not keys.null_count:
+        return _hash_whole_rows(keys, "key", mixed=mixed)
+    absent = keys.is_null()
+    without_key = absent.to_numpy(zero_copy_only=False)
     out = np.empty(len(keys), np.uint32)
-    present = byte_chunks(plain_keys.drop_null(), "keys")
-    out[~without_key] = _hash_whole_rows(present, "key", mixed=mixed)
-    out[without_key] = _subject_hash_array(plain_subjects.filter(absent), key_tokens, mixed)
+    out[~without_key] = _hash_whole_rows(keys.drop_null(), "key", mixed=mixed)
+    out[without_key] = _hash_subjects(subjects.filter(absent), key_tokens, mixed)
     return out
 
 
-def _subject_hash_array(subjects: StringColumn, key_tokens: Sequence[int], mixed: bool) -> Hashes:
+def _hash_subjects(subjects: pa.Array, key_tokens: Sequence[int], mixed: bool) -> Hashes:
     if not key_tokens:
-        return _hash_whole_rows(text_chunks(subjects, "subjects"), "subject", mixed=mixed)
-    out = np.empty(len(subjects), np.uint32)
-    base = 0
-    for chunk in text_chunks(subjects, "subjects"):
-        _refuse_nulls(chunk, "subject", base)
-        if mixed and len(chunk) <= _FEW_ROWS:
-            hashes = [route_hash(None, row.as_py(), key_tokens) for row in chunk]
-            out[base : base + len(chunk)] = hashes
-        else:
-            for low, block in blocks(chunk):
-                state = out[base + low : base + low + len(block.starts)]
-                _hash_joined_tokens(state, block, key_tokens, separated=mixed)
-                if mixed:
-                    _mix_rows(state)
-        base += len(chunk)
-    return out
+        return _hash_whole_rows(subjects, "subject", mixed=mixed)
+    _refuse_nulls(subjects, "subject")
+    if mixed and len(subjects) <= _FEW_ROWS:
+        hashes = [route_hash(None, row.as_py(), key_tokens) for row in subjects]
+        return np.array(hashes, np.uint32)
+
+    def hash_tokens(state: Hashes, block: Block, _: int) -> None:
+        _hash_joined_tokens(state, block, key_tokens, separated=mixed)
+
+    return _hash_blocks(subjects, hash_tokens, mixed=mixed)
 
 
 def _hash_joined_tokens(
     state: Hashes, block: Block, key_tokens: Sequence[int], *, separated: bool
 ) -> None:
     tokens = Tokens(block)
-    state[:] = _FNV_BASIS
     begun = np.zeros(len(state), np.bool_)
     for number in key_tokens:
         starts, lengths = tokens.bounds(number - 1)
@@ -284,39 +283,31 @@ def _hash_joined_tokens(
         _fnv1a_rows(state, block.data, block.starts, whole)
 
 
-def partition_array(
-    subjects: StringColumn, filter: str, wildcards: Sequence[int], partitions: int
-) -> npt.NDArray[np.int64]:
-    """The partition number of every row; all must pass the filter, as for :func:`partition`."""
-    places = _wildcard_places(filter, wildcards, partitions)
-    wanted = filter.split(".")
-    divisor = np.uint32(partitions)
-    out = np.empty(len(subjects), np.int64)
-    base = 0
-    for chunk in text_chunks(subjects, "subjects"):
-        _refuse_nulls(chunk, "subject", base)
-        if not places:
-            passed = match_array(filter, chunk).to_numpy(zero_copy_only=False)
-            _refuse_mismatch(passed, chunk, filter, base, 0)
-            state = _hash_whole_rows([chunk], "subject", mixed=False)
-            # numpy vectorises division by a scalar (SIMD), but not the remainder.
-            out[base : base + len(state)] = state - state // divisor * divisor
-        for low, block in blocks(chunk) if places else ():
-            state = np.full(len(block.starts), _FNV_BASIS, np.uint32)
-            tokens = Tokens(block)
-            passed = match_block(wanted, block, tokens)
-            _refuse_mismatch(passed, chunk, filter, base, low)
-            for place in places:
-                _fnv1a_rows(state, block.data, *tokens.bounds(place))
-            out[base + low : base + low + len(state)] = state - state // divisor * divisor
-        base += len(chunk)
+def _hash_whole_rows(array: pa.Array, what: str, *, mixed: bool) -> Hashes:
+    _refuse_nulls(array, what)
+    kernels = compiled.kernels
+    if kernels is not None and array.type.id in NARROW:
+        out = np.empty(len(array), np.uint32)
+        if kernels.hash_into(array, out, mixed):
+            return out
+
+    def hash_rows(state: Hashes, block: Block, _: int) -> None:
+        _fnv1a_rows(state, block.data, block.starts, block.lengths)
+
+    return _hash_blocks(array, hash_rows, mixed=mixed)
+
+
+def _hash_blocks(
+    array: pa.Array, hash_block: Callable[[Hashes, Block, int], None], *, mixed: bool
+) -> Hashes:
+    """What ``hash_block(state, block, first row)`` makes of every block, finished if ``mixed``."""
+    out = np.full(len(array), _FNV_BASIS, np.uint32)
+    for low, block in blocks(array):
+        state = out[low : low + len(block.starts)]
+        hash_block(state, block, low)
+        if mixed:
+            _mix_rows(state)
     return out
-
-
-def _refuse_mismatch(passed: Mask, subjects: pa.Array, filter: str, base: int, low: int) -> None:
-    if not passed.all():
-        row = low + int(passed.argmin())
-        raise _mismatch(subjects[row].as_py(), filter, base + row)
 
 
 def _fnv1a_rows(state: Hashes, data: Bytes, starts: Index, lengths: Index) -> None:
@@ -369,7 +360,7 @@ def _mix_rows(state: Hashes) -> None:
     state ^= state >> _SHIFT_16
 
 
-def _refuse_nulls(array: pa.Array, what: str, base: int) -> None:
+def _refuse_nulls(array: pa.Array, what: str) -> None:
     if array.null_count:
-        row = base + array.is_null().index(True).as_py()
+        row = array.is_null().index(True).as_py()
         raise InvalidInputError(f"row {row} has no {what}: null cannot be hashed")

@@ -6,10 +6,10 @@ characters that are neither whitespace nor control characters, and is not exactl
 may be exactly ``*`` (one token) or, as the last one, ``>`` (one or more tokens).  Length is
 bounded in bytes of UTF-8, because that is what is stored and hashed.
 
-A column is judged in two steps.  Plain passes over its bytes (one, where that is compiled) accept
-ASCII subjects without any ``*`` or ``>``, which is nearly every block there is.  All other blocks
-are matched by one regular expression, and a row that fails is explained by the same function that
-explains a single subject: the two never disagree.
+A column is judged in two steps.  A compiled pass over its bytes accepts ASCII subjects without any
+``*`` or ``>``, which is nearly every column there is.  All others are matched by one regular
+expression, and a row that fails is explained by the same function that explains a single subject:
+the two never disagree.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headrace.errors import (
     InvalidNameError,
     InvalidSubjectError,
 )
-from headrace.subjects.columns import DOT, NARROW, Block, blocks, largest, smallest, text_chunks
+from headrace.subjects.columns import NARROW, Block, blocks, text_array
 
 SUBJECT_BYTES_MAX = 512
 SUBJECT_TOKENS_MAX = 64
@@ -34,8 +34,6 @@ SUBJECT_PLAIN_BYTES = 2 * SUBJECT_TOKENS_MAX
 NAME_PATTERN = r"[A-Za-z0-9_-]{1,64}"
 
 _SHOWN_CHARS_MAX = 60
-# Below this many rows the passes over a column cost more than judging each row.
-_FEW_ROWS = 16
 
 # Control characters (C0, DEL, C1) and every character that Unicode calls whitespace.
 _FORBIDDEN_RANGES = (
@@ -142,27 +140,18 @@ def _text_fault(text: str) -> str | None:
 
 def first_invalid_subject(subjects: pa.Array | pa.ChunkedArray) -> tuple[int, str] | None:
     """Row and fault of the first subject of a column that is not well-formed, or None."""
-    base = 0
-    for chunk in text_chunks(subjects, "subjects"):
-        found = _first_invalid(chunk)
-        if found is not None:
-            return base + found[0], found[1]
-        base += len(chunk)
-    return None
-
-
-def _first_invalid(array: pa.Array) -> tuple[int, str] | None:
+    array = text_array(subjects, "subjects")
     if array.null_count:
         row = array.is_null().index(True).as_py()
-        earlier = _first_invalid(array.slice(0, row))
-        return earlier if earlier is not None else (row, "it is null")
-    if len(array) <= _FEW_ROWS:
-        return _first_invalid_of_few(array)
-    if _surely_valid(array):
+        return first_invalid_subject(array.slice(0, row)) or (row, "it is null")
+    kernels = compiled.kernels
+    if (
+        kernels is not None
+        and array.type.id in NARROW
+        and kernels.plain_subjects(array, SUBJECT_PLAIN_BYTES)
+    ):
         return None
     for low, block in blocks(array):
-        if _is_plainly_valid(block):
-            continue
         row = _first_fault_row(array.slice(low, len(block.starts)), block)
         if row is not None:
             fault = _scalar_fault(array[low + row])
@@ -171,42 +160,11 @@ def _first_invalid(array: pa.Array) -> tuple[int, str] | None:
     return None
 
 
-def _first_invalid_of_few(array: pa.Array) -> tuple[int, str] | None:
-    for row, scalar in enumerate(array):
-        fault = _scalar_fault(scalar)
-        if fault is not None:
-            return row, fault
-    return None
-
-
 def _scalar_fault(scalar: pa.Scalar) -> str | None:
     try:
         return _subject_fault(scalar.as_py())
     except UnicodeDecodeError:
         return "it is not valid UTF-8"
-
-
-def _surely_valid(array: pa.Array) -> bool:
-    kernels = compiled.kernels
-    if kernels is None or array.type.id not in NARROW:
-        return False
-    return bool(kernels.plain_subjects(array, SUBJECT_PLAIN_BYTES))
-
-
-def _is_plainly_valid(block: Block) -> bool:
-    """Whether a few passes over the bytes suffice to accept all rows."""
-    data, offsets = block
-    lengths = block.lengths
-    if smallest(lengths) < 1 or largest(lengths) > SUBJECT_PLAIN_BYTES or smallest(data) <= 0x20:
-        return False
-    raw = data.tobytes()
-    if not raw.isascii() or b"*" in raw or b">" in raw or b"\x7f" in raw:
-        return False
-    dots = data == DOT
-    # Two dots in a row make an empty token, or stand at the edges of two subjects.
-    if (dots[1:] & dots[:-1]).any():
-        return False
-    return not (dots.take(offsets[:-1]).any() or dots.take(offsets[1:] - 1).any())
 
 
 def _first_fault_row(rows: pa.Array, block: Block) -> int | None:

@@ -55,6 +55,7 @@ class DrivenClock(clock.Clock):
     def __init__(self, loop: DrivenLoop, seed: int) -> None:
         super().__init__()
         self._loop = loop
+        self._stepped_us = 0
         self.random = random.Random(seed)
         self.now_ms = self._now_ms
         self.now_s = loop.time
@@ -65,7 +66,11 @@ class DrivenClock(clock.Clock):
         return self._loop.now_ns // 1_000_000
 
     def _wall_us(self) -> int:
-        return WALL_START_US + self._loop.now_ns // 1000 - START_S * 1_000_000
+        return WALL_START_US + self._loop.now_ns // 1000 - START_S * 1_000_000 + self._stepped_us
+
+    def step_wall(self, seconds: float) -> None:
+        """Set the calendar forward, or back; the monotonic clock goes on as before."""
+        self._stepped_us += round(seconds * 1_000_000)
 
     def executor(self, threads: int, name: str) -> Executor:
         del threads, name
@@ -86,6 +91,10 @@ class DrivenClock(clock.Clock):
     @autojump.setter
     def autojump(self, on: bool) -> None:
         self._loop.autojump = on
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass while nothing runs, as for a process that is stopped and goes on later."""
+        self._loop.now_ns += round(seconds * 1_000_000_000)
 
     async def advance(self, seconds: float) -> None:
         """Let time pass: whatever is due within it runs, in order, each at its own moment.

@@ -21,7 +21,7 @@ class Unit:
     storing = dirty = refused = False
 
     def __init__(self) -> None:
-        self.owned = self
+        self.owned = self.dispatcher = self
         self.acked = 0
 
     def progress(self) -> int:

@@ -89,9 +89,9 @@ def test_many_acks_share_a_commit(tmp_path: Path) -> None:
             consumer.open(await r.claim())
             await r.fill("".join(chr(0x100 + n) for n in range(300)))
             deliveries = await take(consumer, 300)
-            before = consumer._commits.commits
+            before = consumer.commits.commits
             await asyncio.gather(*(delivery.ack() for delivery in deliveries))
-            assert consumer._commits.commits - before <= 2
+            assert consumer.commits.commits - before <= 2
             assert await r.stored() == Progress(300)
 
     run(work())

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.errors import CatalogUnavailableError, HeadraceError, UnknownUnitError
 from headrace.groups.consumer import Batch, Consumer, Delivery, OwnedUnit
-from headrace.groups.consumer.fetch import Fetched, Skipped, UnitReader
+from headrace.groups.consumer.fetch import Fetched, Gap, UnitReader
 from headrace.groups.consumer.types import UnitStanding
 from headrace.groups.progress import Progress
 from headrace.log.cursor import FileAhead
@@ -266,7 +266,7 @@ def test_what_is_read_while_a_unit_is_paused_is_not_lost(
     may_read = threading.Event()
     read = UnitReader.next
 
-    def slowly(self: UnitReader, end: int, *, brief: bool = False) -> Fetched | Skipped:
+    def slowly(self: UnitReader, end: int, *, brief: bool = False) -> Fetched | Gap:
         if brief:
             raise FileAhead  # on a thread
         may_read.wait()

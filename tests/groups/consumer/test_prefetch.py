@@ -79,7 +79,7 @@ def test_nothing_is_fetched_beyond_the_bound_while_nothing_is_acked(tmp_path: Pa
             consumer = r.consumer(prefetch_bytes=3000 * KB)
             consumer.open(await r.claim())
             held = await take(consumer, 250)
-            fetches = consumer._prefetch
+            fetches = consumer.prefetch
             await soon(_quiet(fetches))
             reader = held[0]._run.reader
             assert 280 <= reader.position <= 380
@@ -106,7 +106,7 @@ def test_a_slow_application_is_handed_no_scraps(tmp_path: Path) -> None:
             sizes: list[int] = []
             async for batch in consumer.batches():
                 sizes.append(len(batch))
-                await soon(_quiet(consumer._prefetch))
+                await soon(_quiet(consumer.prefetch))
                 await batch.ack()
                 if sum(sizes) == 1500:
                     break

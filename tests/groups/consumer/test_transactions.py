@@ -26,6 +26,10 @@ async def with_invoices(r: Rig) -> None:
     await r.hr.create_stream("invoices", subjects=["invoices.>"])
 
 
+async def dead_letter_streams(hr: headrace.Headrace) -> list[str]:
+    return [s.name for s in await hr.streams(internal=True) if s.name.endswith(".dead")]
+
+
 def test_output_and_ack_are_one(catalog_url: str) -> None:
     async def work() -> None:
         async with rig(catalog_url) as r:
@@ -234,15 +238,16 @@ def test_a_fenced_owner_of_a_batch_writes_nothing(tmp_path: Path) -> None:
     run(work())
 
 
+@pytest.mark.parametrize("max_deliveries", [0, 1])
 def test_a_transaction_that_is_cancelled_while_it_commits_has_the_outcome_of_its_commit(
-    tmp_path: Path,
+    tmp_path: Path, max_deliveries: int
 ) -> None:
-    """Its delivery neither comes again nor blocks the next of its key."""
+    """Its delivery neither comes again nor dies, nor blocks the next of its key."""
 
     async def work() -> None:
         async with rig(str(tmp_path)) as r:
             await with_invoices(r)
-            consumer = r.consumer(ack_wait_ms=200, backoff_min_ms=0)
+            consumer = r.consumer(ack_wait_ms=200, backoff_min_ms=0, max_deliveries=max_deliveries)
             consumer.open(await r.claim())
             await r.fill("aa")
             handed_out: list[bytes] = []
@@ -268,15 +273,21 @@ def test_a_transaction_that_is_cancelled_while_it_commits_has_the_outcome_of_its
             await task
             assert handed_out == [b"0", b"1"]
             assert await outputs(r.hr) == [b"0", b"1"]
+            assert not await dead_letter_streams(r.hr)
 
     run_with_threads(work())
 
 
-def test_an_event_that_is_acked_already_is_not_handed_out_for_ever(tmp_path: Path) -> None:
+@pytest.mark.parametrize("max_deliveries", [0, 1])
+def test_an_event_that_is_acked_already_counts_as_acked(
+    tmp_path: Path, max_deliveries: int
+) -> None:
+    """It is not handed out for ever, and is no dead letter."""
+
     async def work() -> None:
         async with rig(str(tmp_path)) as r:
             await with_invoices(r)
-            consumer = r.consumer(backoff_min_ms=0)
+            consumer = r.consumer(backoff_min_ms=0, max_deliveries=max_deliveries)
             unit = await r.claim()
             consumer.open(unit)
             await r.fill("aa")
@@ -300,5 +311,6 @@ def test_an_event_that_is_acked_already_is_not_handed_out_for_ever(tmp_path: Pat
             await task
             assert handed_out == [b"0", b"1"]
             assert await outputs(r.hr) == [b"1"]
+            assert not await dead_letter_streams(r.hr)
 
     run_with_threads(work())

@@ -33,7 +33,7 @@ from headrace.errors import (
 )
 from headrace.groups.consumer import OwnedUnit
 from headrace.groups.partitioned import admin
-from headrace.groups.partitioned.core.pins import ClaimRefused, Owner, Refusal
+from headrace.groups.partitioned.core.pins import ClaimOwner, ClaimRefused, Refusal
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
 from headrace.groups.partitioned.runtime.ownership import (
     Moment,
@@ -233,13 +233,15 @@ def test_members_and_mappings_of_an_elastic_group_change(orders: Log) -> None:
         admin.delete_mappings(orders, "orders", "billing")
 
 
-def pinned(log: Log, name: GroupName, member: str, instance: str, ttl_ms: int = 60_000) -> Owner:
+def pinned(
+    log: Log, name: GroupName, member: str, instance: str, ttl_ms: int = 60_000
+) -> ClaimOwner:
     answer = log.catalog.write(lambda tx: acquire_pin(tx, name.pin(member), instance, ttl_ms))
     assert answer.token is not None
-    return Owner(member, instance, answer.token)
+    return ClaimOwner(member, instance, answer.token)
 
 
-def claimed(log: Log, name: GroupName, owner: Owner, *partitions: int) -> list[Any]:
+def claimed(log: Log, name: GroupName, owner: ClaimOwner, *partitions: int) -> list[Any]:
     segments = range(10)
     return log.catalog.write(lambda tx: claim(Moment(tx), name, owner, partitions, segments))
 

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.catalog import Catalog, Tx, claims, leases, open_catalog
 from headrace.catalog import progress as rows
 from headrace.errors import AlreadyAckedError, Fenced, LeaseLost
 from headrace.groups.progress import AckedRanges, Progress, store
-from headrace.groups.progress.store import Joining, Place, Write, ack_once, join, load, write_of
+from headrace.groups.progress.store import Joining, SeekPlace, Write, ack_once, join, load, write_of
 from headrace.groups.shared.core.records import Commit, ProgressRecord
 from headrace.groups.shared.runtime import state
 from headrace.groups.shared.runtime.state import SegmentKey
@@ -132,7 +132,7 @@ class World:
 
     def seek(self, lo: int, hi: int) -> None:
         self.acked = {n for n in range(OFFSETS) if n < lo or lo + 1 <= n < hi}
-        place = Place(UNIT, SEGMENT, progress_of(self.acked))
+        place = SeekPlace(UNIT, SEGMENT, progress_of(self.acked))
         self.catalog.write(lambda tx: store.seek(tx, self.group, [place]), sync=False)
         self.fenced = True
 
@@ -166,6 +166,7 @@ ACTIONS = ("claim", "ack", "commit", "prepare", "late", "undone", "transaction",
 numbers = itertools.count()
 
 
+@example([(what, 0, 1, 1) for what in ("claim", "prepare", "ack", "commit", "late")])
 @settings(max_examples=300)
 @given(
     st.lists(
@@ -235,7 +236,7 @@ def test_floors_never_fall_while_many_write_at_once(
     threads.append(threading.Thread(target=look))
     for thread in threads:
         thread.start()
-    back = Place(UNIT, SEGMENT, Progress(2))
+    back = SeekPlace(UNIT, SEGMENT, Progress(2))
     for _ in range(20):
         wait_until(
             lambda: (catalog.read(lambda tx: load(tx, "g", SEGMENT)) or Progress()).floor > 12,
@@ -266,7 +267,7 @@ def test_an_owner_that_claims_again_after_a_seek_begins_with_no_memory(catalog: 
         catalog.write(lambda tx: ack_once(tx, UNIT, write, Progress()))
 
     assert put(first.token, Progress(3, ((6, 8),))) == [None]
-    catalog.write(lambda tx: store.seek(tx, "g", [Place(UNIT, SEGMENT, Progress(3))]))
+    catalog.write(lambda tx: store.seek(tx, "g", [SeekPlace(UNIT, SEGMENT, Progress(3))]))
     assert put(first.token, Progress(9)) != [None]
     second = catalog.claims.take("g", UNIT, "m")
     once(second.token, Progress(0, ((6, 8),)))  # the row is now as it was before the seek

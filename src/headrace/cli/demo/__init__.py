@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
-import headrace
 from headrace.cli.demo import acts, groups, shared, spark
 from headrace.cli.demo.acts import STREAM, Act, Stage
 from headrace.cli.demo.data import load_flights
 from headrace.cli.failures import CheckFailedError, UsageError
-from headrace.cli.options import NONE, Options, console, print_json
+from headrace.cli.options import NONE, Options
+from headrace.cli.output import console, print_json
 
 app = App(name="demo", help_epilogue="")
 
@@ -34,7 +35,9 @@ ACTS: tuple[Act, ...] = (
 @app.default
 def demo(
     *,
-    flights: Annotated[int | None, Parameter(help="Only the first so many flights.")] = None,
+    flights: Annotated[
+        int | None, Parameter(help="Only this many flights, from the first.")
+    ] = None,
     with_spark: Annotated[
         bool, Parameter(name="--spark", help="Without it the flights are published from here.")
     ] = True,
@@ -57,7 +60,7 @@ def demo(
     with tempfile.TemporaryDirectory(prefix="headrace-demo-") as name:
         folder = Path(name)
         place = options.catalog or str(folder / "data")
-        stage = Stage(table, out, options=options, place=place, folder=folder)
+        stage = Stage(table, out, options=replace(options, catalog=place), folder=folder)
         with spark.spark_of(stage, folder, wanted=with_spark):
             asyncio.run(_perform(stage, ACTS))
     took_s = time.perf_counter() - began
@@ -75,12 +78,10 @@ def demo(
 
 
 async def _perform(stage: Stage, program: tuple[Act, ...]) -> None:
-    store, store_options = stage.options.store, stage.options.store_options
-    async with headrace.open(stage.place, store=store, store_options=store_options) as hr:
+    async with stage.options.open_async(create=True, housekeeping=True) as hr:
         if any(stream.name == STREAM for stream in await hr.streams()):
-            raise UsageError(
-                f"{stage.place} has a stream {STREAM!r} already; give the tour another place"
-            )
+            has = f"{stage.options.place} has a stream {STREAM!r} already"
+            raise UsageError(f"{has}; give the tour another place")
         stage.hr = hr
         for number, (title, act) in enumerate(program, 1):
             stage.say(f"\n[bold]{number}. {title}[/bold]")

@@ -19,7 +19,8 @@ from rich.table import Table
 
 from headrace.api.client import Headrace
 from headrace.cli.demo.data import running_numbers
-from headrace.cli.options import Options, progress
+from headrace.cli.options import Options
+from headrace.cli.output import progress, table
 from headrace.cli.screens import segments_table
 
 if TYPE_CHECKING:
@@ -37,13 +38,11 @@ class Stage:
     """What the acts share: the flights, the log, Spark, and how to speak of them."""
 
     def __init__(
-        self, flights: pa.Table, console: Console, *, options: Options, place: str, folder: Path
+        self, flights: pa.Table, console: Console, *, options: Options, folder: Path
     ) -> None:
         self.flights = flights
         self.quiet = options.json
         self.options = options
-        self.place = place
-        """The catalog's address."""
         self.folder = folder
         """For files that are gone when the tour is over."""
         self.starting: Future[tuple[SparkSession, bool]] | None = None
@@ -89,40 +88,58 @@ Act = tuple[str, Callable[[Stage], Awaitable[None]]]
 
 async def publish_and_split(stage: Stage) -> None:
     """Bulk appends, while a segment is split and another task reads along."""
-    hr, flights = stage.hr, stage.flights
-    await hr.create_stream(STREAM, subjects=["flights.>"], segments=SEGMENTS)
-    follower = asyncio.create_task(follow(hr, flights.num_rows))
-    third = asyncio.Event()
-    splitter = asyncio.create_task(split_fullest(hr, third))
-    began = time.perf_counter()
+    flights = stage.flights
+    ingestion = await Ingestion.begin(stage)
     with stage.progress("publishing") as bar:
         task = bar.add_task("", total=flights.num_rows)
-        appender = hr.appender(STREAM)
+        appender = stage.hr.appender(STREAM)
         step = max(1, min(APPEND_ROWS, flights.num_rows // APPENDS_MIN))
         for at in range(0, flights.num_rows, step):
             if 3 * (at + step) >= flights.num_rows:
-                third.set()
+                ingestion.third.set()
             if at + step >= flights.num_rows:
                 # The last part waits for the split, so that something is sure to come after it.
-                await asyncio.wait([splitter])
+                await asyncio.wait([ingestion.splitter])
             part = flights.slice(at, step)
             await appender.append(part)
             bar.update(task, advance=part.num_rows)
         await appender.close()
-    took_s = time.perf_counter() - began
-    sealed, opened, at_split = await splitter
-    followed = await asyncio.wait_for(follower, FOLLOW_TIMEOUT_S)
-    rate = flights.num_rows / took_s
-    stage.facts |= {"published": flights.num_rows, "publish_s": round(took_s, 3)}
-    stage.say(
-        f"  {flights.num_rows:,} events published durably in {took_s:.1f} s: {rate:,.0f} a second"
-    )
+    took = ingestion.stopped()
+    sealed, opened, at_split = await ingestion.splitter
+    stage.say(f"  {flights.num_rows:,} events published durably in {took}")
     stage.say(
         f"  segment {sealed} was split into {' and '.join(map(str, opened))} after "
         f"{at_split:,} events, while publishing went on"
     )
-    stage.check(f"a reader that followed live got all {followed:,}", followed == flights.num_rows)
+    await ingestion.check()
     stage.check("publishing went on after the split", at_split < flights.num_rows)
+
+
+class Ingestion:
+    """The flights on their way in: a task follows them, another splits a segment at a third."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._follower = asyncio.create_task(follow(stage.hr, stage.flights.num_rows))
+        self.third = asyncio.Event()
+        self.splitter = asyncio.create_task(split_fullest(stage.hr, self.third))
+        self._began = time.perf_counter()
+
+    @classmethod
+    async def begin(cls, stage: Stage) -> Ingestion:
+        await stage.hr.create_stream(STREAM, subjects=["flights.>"], segments=SEGMENTS)
+        return cls(stage)
+
+    def stopped(self) -> str:
+        """How long it took, and how much that is a second."""
+        took_s, count = time.perf_counter() - self._began, self._stage.flights.num_rows
+        self._stage.facts |= {"published": count, "publish_s": round(took_s, 3)}
+        return f"{took_s:.1f} s: {count / took_s:,.0f} a second"
+
+    async def check(self) -> None:
+        followed = await asyncio.wait_for(self._follower, FOLLOW_TIMEOUT_S)
+        all_came = followed == self._stage.flights.num_rows
+        self._stage.check(f"a reader that followed live got all {followed:,}", all_came)
 
 
 async def split_fullest(hr: Headrace, due: asyncio.Event) -> tuple[int, tuple[int, ...], int]:
@@ -227,12 +244,8 @@ async def replay_a_day(stage: Stage) -> None:
 def _busiest(day: pa.Table) -> Table:
     counts = pc.value_counts(pc.replace_substring_regex(day["subject"], r"\.[^.]+$", ""))
     counted = sorted(counts.to_pylist(), key=lambda entry: -entry["counts"])[:3]
-    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
-    table.add_column("  busiest routes of the day")
-    table.add_column("flights", justify="right")
-    for entry in counted:
-        table.add_row(f"  {entry['values']}", f"{entry['counts']:,}")
-    return table
+    rows = ((f"  {entry['values']}", entry["counts"]) for entry in counted)
+    return table(("  busiest routes of the day", ">flights"), rows)
 
 
 async def filter_subjects(stage: Stage) -> None:

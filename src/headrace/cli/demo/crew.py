@@ -11,33 +11,28 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import msgspec
 
-import headrace
 from headrace.cli.demo.acts import Stage
+from headrace.cli.demo.notes import count
 from headrace.cli.failures import CheckFailedError
+from headrace.cli.options import Options
+
+PATIENCE_S = 120.0
+LOOK_S = 0.02
 
 
 class Orders(msgspec.Struct, frozen=True):
     """What an instance is told."""
 
-    place: str
-    store: str | None
-    store_options: Mapping[str, str]
+    options: Options
+    """Those of the tour's log."""
     member: str
     instance: str
-
-    def open(self, shared: headrace.SharedOptions | None = None) -> headrace.Headrace:
-        """The log of the tour."""
-        return headrace.open(
-            self.place,
-            store=self.store,
-            store_options=self.store_options,
-            housekeeping=False,
-            shared=shared,
-        )
 
 
 class Crew:
@@ -64,14 +59,7 @@ class Crew:
         """An instance of a member; without a name of its own it is numbered."""
         if instance is None:
             instance = f"{member}-{1 + sum(name.startswith(member) for name in self._running)}"
-        stage = self._stage
-        orders = Orders(
-            place=stage.place,
-            store=stage.options.store,
-            store_options=stage.options.store_options,
-            member=member,
-            instance=instance,
-        )
+        orders = Orders(self._stage.options, member, instance)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
@@ -91,14 +79,28 @@ class Crew:
         self._killed.add(name)
         self._running[name].send_signal(signal.SIGKILL)
 
-    def check(self) -> None:
+    async def watch(self, doing: str, stream: str, total: int) -> AsyncIterator[int]:
+        """How many flights are noted in `stream` by now; to be left when all is well."""
+        deadline = time.monotonic() + PATIENCE_S
+        with self._stage.progress(doing) as bar:
+            task = bar.add_task("", total=total)
+            while True:
+                noted = await count(self._stage, stream)
+                bar.update(task, completed=noted)
+                yield noted
+                self._check()
+                if time.monotonic() > deadline:
+                    raise CheckFailedError(f"{noted:,} of {total:,} flights in {PATIENCE_S:.0f} s")
+                await asyncio.sleep(LOOK_S)
+
+    def _check(self) -> None:
         """Raise if a process has ended that was not killed."""
         for name, process in self._running.items():
             if process.returncode is not None and name not in self._killed:
                 raise CheckFailedError(f"{name} ended with {process.returncode}")
 
 
-def serve(work: Callable[[Orders], Awaitable[None]]) -> None:
+def serve(work: Callable[[Orders], Coroutine[Any, Any, None]]) -> None:
     """Be an instance, until standard input ends."""
     orders = msgspec.json.decode(sys.stdin.buffer.readline(), type=Orders)
 
@@ -108,7 +110,4 @@ def serve(work: Callable[[Orders], Awaitable[None]]) -> None:
 
     threading.Thread(target=leave_with_stdin, daemon=True).start()
 
-    async def run() -> None:
-        await work(orders)
-
-    asyncio.run(run())
+    asyncio.run(work(orders))

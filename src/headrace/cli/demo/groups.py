@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 import headrace
 from headrace.cli.demo.acts import APPEND_ROWS, Stage
-from headrace.cli.demo.crew import Crew, Orders, serve
-from headrace.cli.demo.notes import count, prove, take_notes
+from headrace.cli.demo.crew import LOOK_S, PATIENCE_S, Crew, Orders, serve
+from headrace.cli.demo.notes import prove, take_notes
 from headrace.cli.demo.spark import session_of
 from headrace.groups.partitioned.names import GroupName
 
@@ -31,8 +31,6 @@ PARTITIONS = 12
 BUFFERED_MAX = 60_000
 BATCH_EVENTS = 2_000
 LEASE_MS = 1_000
-PATIENCE_S = 120.0
-LOOK_S = 0.02
 
 
 # --- the act -------------------------------------------------------------------------------
@@ -82,12 +80,8 @@ async def _partition_job(stage: Stage) -> AsyncIterator[None]:
     from headrace.spark.partition import PartitionJob
 
     spark = await session_of(stage)
-    job = PartitionJob(
-        stage.place,
-        stage.options.store,
-        GroupName(SOURCE, GROUP),
-        store_options=stage.options.store_options,
-    )
+    log, group = stage.options, GroupName(SOURCE, GROUP)
+    job = PartitionJob(log.place, log.store, group, store_options=log.store_options)
     if spark is not None:
         job.start(spark)
     where = "a Spark job" if spark is not None else "this process, for want of Spark,"
@@ -103,22 +97,16 @@ async def _partition_job(stage: Stage) -> AsyncIterator[None]:
 
 async def _misfortunes(stage: Stage, crew: Crew, total: int) -> None:
     """One is killed, one is added, one steps down, at a quarter of the work each."""
-    deadline = time.monotonic() + PATIENCE_S
     plan = [_kill, _add, _step_down]
     began = time.perf_counter()
-    with stage.progress("landing") as bar:
-        task = bar.add_task("", total=total)
-        while (landed := await count(stage, OUTPUT)) < total:
-            bar.update(task, completed=landed)
-            if plan and landed > total * (4 - len(plan)) / 5:
-                await plan.pop(0)(stage, crew)
-            crew.check()
-            if time.monotonic() > deadline:
-                break
-            await asyncio.sleep(LOOK_S)
+    async for landed in crew.watch("landing", OUTPUT, total):
+        if landed >= total:
+            break
+        if plan and landed > total * (4 - len(plan)) / 5:
+            await plan.pop(0)(stage, crew)
     took_s = time.perf_counter() - began
     stage.facts["group_s"] = round(took_s, 3)
-    stage.say(f"  {landed:,} flights landed in {took_s:.1f} s")
+    stage.say(f"  {total:,} flights landed in {took_s:.1f} s")
     for act in plan:  # a short tour is over before its time
         await act(stage, crew)
 
@@ -161,7 +149,7 @@ async def _active(hr: headrace.Headrace, member: str) -> str:
 async def work(orders: Orders) -> None:
     """Note every batch as landed, in one transaction with its ack."""
     async with (
-        orders.open() as hr,
+        orders.options.open_async() as hr,
         hr.join(
             SOURCE,
             GROUP,

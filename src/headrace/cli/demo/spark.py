@@ -22,15 +22,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.markup import escape
 
-from headrace.cli.demo.acts import (
-    FOLLOW_TIMEOUT_S,
-    SEGMENTS,
-    STREAM,
-    Stage,
-    follow,
-    publish_and_split,
-    split_fullest,
-)
+from headrace.cli.demo.acts import STREAM, Ingestion, Stage, publish_and_split
+from headrace.cli.demo.notes import count
 from headrace.cli.failures import CheckFailedError
 from headrace.cli.policies import size_text
 from headrace.errors import SparkSetupError
@@ -164,47 +157,36 @@ async def ingest(stage: Stage) -> None:
         stage.say(f"  [yellow]without Spark:[/yellow] {escape(stage.without_spark)}")
         await publish_and_split(stage)
         return
-    hr, flights = stage.hr, stage.flights
-    await hr.create_stream(STREAM, subjects=["flights.>"], segments=SEGMENTS)
-    follower = asyncio.create_task(follow(hr, flights.num_rows))
-    third = asyncio.Event()
-    splitter = asyncio.create_task(split_fullest(hr, third))
+    flights, ingestion = stage.flights, await Ingestion.begin(stage)
     incoming, checkpoint = stage.folder / "incoming", stage.folder / "checkpoint"
     incoming.mkdir()
-    began = time.perf_counter()
     with stage.progress("ingesting") as bar:
         task = bar.add_task("", total=flights.num_rows)
 
         async def run(*, split: bool) -> None:
             query = await _in_spark(stage, _start, spark, stage, incoming, checkpoint)
             while not await _in_spark(stage, _wait, query):
-                count = await _count(stage)
-                bar.update(task, completed=count)
-                if split and 3 * count > flights.num_rows:
-                    third.set()
+                done = await count(stage, STREAM)
+                bar.update(task, completed=done)
+                if split and 3 * done > flights.num_rows:
+                    ingestion.third.set()
 
         await asyncio.to_thread(_arrive, flights, incoming, 0, FIRST_FILES)
         await run(split=False)
-        first = await _count(stage)
+        first = await count(stage, STREAM)
         await asyncio.to_thread(_arrive, flights, incoming, FIRST_FILES, FILES)
         await run(split=True)
-        third.set()
-        took_s = time.perf_counter() - began
-        sealed, opened, at_split = await splitter
+        ingestion.third.set()
+        took = ingestion.stopped()
+        sealed, opened, at_split = await ingestion.splitter
         await run(split=False)  # Once more, with nothing new: nothing may come twice.
-    followed = await asyncio.wait_for(follower, FOLLOW_TIMEOUT_S)
-    rate = flights.num_rows / took_s
-    stage.facts |= {"published": flights.num_rows, "publish_s": round(took_s, 3)}
-    stage.say(
-        f"  {flights.num_rows:,} events through Spark's sink in {FILES} batches, "
-        f"{took_s:.1f} s: {rate:,.0f} a second"
-    )
+    stage.say(f"  {flights.num_rows:,} events through Spark's sink in {FILES} batches, {took}")
     stage.say(
         f"  the query was started again after {first:,} events, and once more at its end; segment "
         f"{sealed} was split into {' and '.join(map(str, opened))} after {at_split:,}"
     )
-    stage.check(f"a reader that followed live got all {followed:,}", followed == flights.num_rows)
-    stage.check("no event came twice by a restart", await _count(stage) == flights.num_rows)
+    await ingestion.check()
+    stage.check("no event came twice by a restart", await count(stage, STREAM) == flights.num_rows)
 
 
 def _arrive(flights: pa.Table, incoming: Path, first: int, last: int) -> None:
@@ -225,7 +207,7 @@ def _start(spark: SparkSession, stage: Stage, incoming: Path, checkpoint: Path) 
     files = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(incoming))
     return (
         files.writeStream.format("headrace")
-        .options(**_log_options(stage), stream=STREAM)
+        .options(**stage.options.spark, stream=STREAM)
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
         .start()
@@ -241,18 +223,6 @@ def _wait(query: StreamingQuery) -> bool:
     except PySparkException as error:
         reason = str(error).strip().split("\n", 1)[0]
         raise CheckFailedError(f"the tour's Spark query failed: {reason}") from error
-
-
-async def _count(stage: Stage) -> int:
-    return sum(segment.head for segment in (await stage.hr.stream(STREAM)).segments)
-
-
-def _log_options(stage: Stage) -> dict[str, str]:
-    options = stage.options
-    found = {"catalog": stage.place}
-    if options.store is not None:
-        found["store"] = options.store
-    return found | {f"store.{name}": value for name, value in options.store_options.items()}
 
 
 # --- back ----------------------------------------------------------------------------------
@@ -271,8 +241,8 @@ async def compact_and_read(stage: Stage) -> None:
     spark = await session_of(stage)
     if spark is None:
         stage.say(f"  [yellow]not read with Spark:[/yellow] {escape(stage.without_spark)}")
-        count = sum([batch.num_rows async for batch in stage.hr.read(STREAM)])
-        stage.check("every event is still there", count == stage.flights.num_rows)
+        left = sum([batch.num_rows async for batch in stage.hr.read(STREAM)])
+        stage.check("every event is still there", left == stage.flights.num_rows)
         return
     began = time.perf_counter()
     native = await _in_spark(stage, _by_carrier, spark, stage, native=True)
@@ -295,14 +265,14 @@ async def compact_and_read(stage: Stage) -> None:
 
 def _frame(spark: SparkSession, stage: Stage, *, native: bool) -> Any:
     if not native:
-        options = _log_options(stage) | {"subscribe": STREAM}
+        options = stage.options.spark | {"subscribe": STREAM}
         return spark.read.format("headrace").options(**options).load()
     import headrace.spark
 
     return headrace.spark.read(
         spark,
         STREAM,
-        catalog=stage.place,
+        catalog=stage.options.place,
         store=stage.options.store,
         store_options=stage.options.store_options,
     )

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import AnsweredError
 from headrace.groups.consumer import rows
 from headrace.groups.consumer.dead_letters import dead_letter
 from headrace.groups.consumer.delivery import deliveries
-from headrace.groups.consumer.fetch import Fetched, Skipped
+from headrace.groups.consumer.fetch import Fetched, Gap
+from headrace.groups.consumer.held import Held
 from headrace.groups.consumer.run import Dying, Run
-from headrace.groups.consumer.transaction import AckTransaction
 from headrace.groups.consumer.types import OwnedUnit, UnitEvents
 from headrace.groups.delivery import (
     BatchDispatcher,
@@ -29,41 +28,31 @@ from headrace.groups.delivery import (
     Piece,
     Stalled,
 )
-from headrace.log import events, limits
+from headrace.groups.progress.ranges import Int64s
+from headrace.log import events
 
 if TYPE_CHECKING:
     from headrace.groups.consumer.units import Units
 
 
-class Batch:
-    """Events of one unit as an Arrow record batch, to be answered once and as a whole."""
+class Batch(Held, gc=False, eq=False):
+    """Events of one unit as an Arrow record batch, to be answered once and as a whole.
 
-    __slots__ = ("_answer", "_handout", "_run", "data")
+    One that is refused comes again before what follows; when its deliveries are used up, in halves.
+    """
 
-    def __init__(self, run: BatchRun, handout: BatchHandout, data: pa.RecordBatch) -> None:
-        self._run = run
-        self._handout = handout
-        self._answer = ""
-        self.data = data
-        """The columns of a read: segment, offset, timestamp, subject, key, value, …"""
+    _run: Any
+    _handout: BatchHandout
+    data: pa.RecordBatch
+    """The columns of a read: segment, offset, timestamp, subject, key, value, …"""
 
     def __len__(self) -> int:
         return int(self.data.num_rows)
 
     @property
-    def unit(self) -> str:
-        """The unit of the group that it belongs to."""
-        return self._run.owned.unit
-
-    @property
     def attempt(self) -> int:
         """How often these events were handed out together, this time included."""
         return self._handout.attempt
-
-    @property
-    def answered(self) -> bool:
-        """Whether it was acked, nacked or rejected."""
-        return bool(self._answer)
 
     async def ack(self) -> None:
         """All of it is done with; returns once that is stored."""
@@ -73,47 +62,15 @@ class Batch:
     def ack_soon(self) -> None:
         """All of it is done with; stored with the next commit."""
         self._check("ack")
-        self._run.ack(self._handout)
+        self._run.ack(self)
         self._answer = "acked"
-
-    async def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
-        """Deliver it again before what follows; when its deliveries are used up, in halves."""
-        self._check("nack")
-        done = self._run.nack(self._handout, delay_ms, reason)
-        self._answer = "nacked"
-        await done
-
-    async def reject(self, reason: str = "") -> None:
-        """None of it can ever be done: all of it becomes dead letters."""
-        self._check("reject")
-        done = self._run.reject(self._handout, reason)
-        self._answer = "rejected"
-        await done
-
-    async def extend(self) -> None:
-        """Still at it: the time for the answer (``ack_wait_ms``) begins anew."""
-        self._check("extend")
-        self._run.dispatcher.extend(self._handout.ticket, self._run.now_ms())
-
-    def transaction(self) -> AckTransaction:
-        """Output that commits together with the ack of this batch, or not at all."""
-        self._check("ack")
-        return AckTransaction(self._run.runtime, self._run, _Answer(self._run, self))
-
-    def _check(self, verb: str) -> None:
-        if self._answer:
-            raise AnsweredError(
-                f"cannot {verb} a batch of unit {self.unit!r}: it was {self._answer} already"
-            )
-        if self._run.gone is not None:
-            raise self._run.gone
 
 
 class _Fed(msgspec.Struct, frozen=True, eq=False):
     """A fetched part that the dispatcher knows."""
 
     data: pa.RecordBatch
-    offsets: rows.Int64s
+    offsets: Int64s
     size_bytes: int
 
 
@@ -123,32 +80,17 @@ class BatchRun(Run):
     def __init__(self, runtime: Units, owned: OwnedUnit, owner: UnitEvents) -> None:
         super().__init__(runtime, owned, owner)
         self.dispatcher: BatchDispatcher = BatchDispatcher(runtime.options.delivery, owned.progress)
-        self.committing = False
         self._fed: deque[_Fed] = deque()
-
-    # -- the core's state ---------------------------------------------------------------
-
-    @property
-    def idle(self) -> bool:
-        return self.dispatcher.idle and not self.committing
-
-    @property
-    def caught_up(self) -> bool:
-        return not self.committing and self.dispatcher.caught_up
-
-    @property
-    def fetch_events_max(self) -> int:
-        return limits.READ_ROWS
 
     def may_take(self) -> bool:
         if self.gone is not None or self.paused:
             return False
         return self.dispatcher.ready or (bool(self.ahead) and self.dispatcher.empty)
 
-    def fetched(self, found: Fetched | Skipped) -> None:
+    def fetched(self, found: Fetched | Gap) -> None:
         """Cut what was read into batches: large reads are cheaper than one read per batch."""
         step = self.runtime.options.batch_events_max
-        if isinstance(found, Skipped) or found.rows <= step:
+        if isinstance(found, Gap) or found.rows <= step:
             super().fetched(found)
             return
         offsets = found.data.column(0)
@@ -172,15 +114,15 @@ class BatchRun(Run):
             self._feed(self.ahead.popleft())
         handout = self.dispatcher.take(now)
         if self.dispatcher.dying is not None:
-            self.runtime.bury(self)
+            self.runtime.burials.begin(self)
         if handout is None:
             return None
         return Batch(self, handout, self._public(handout.piece))
 
-    def _feed(self, part: Fetched | Skipped) -> None:
-        if isinstance(part, Skipped):
+    def _feed(self, part: Fetched | Gap) -> None:
+        if isinstance(part, Gap):
             self.dispatcher.feed(np.empty(0, np.int64), part.end)
-            self.runtime.changed(self, delay_ms=self.runtime.options.ack_delay_ms)
+            self.runtime.commits.later(self, self.runtime.options.ack_delay_ms)
             return
         data, offsets = part.data, rows.int64s(part.data.column(0))
         keep = self.dispatcher.feed(offsets, part.end)
@@ -190,7 +132,7 @@ class BatchRun(Run):
             self._fed.append(_Fed(data, offsets, part.size_bytes))
         else:
             self.hold(-part.size_bytes)
-            self.runtime.changed(self, delay_ms=self.runtime.options.ack_delay_ms)
+            self.runtime.commits.later(self, self.runtime.options.ack_delay_ms)
 
     def _rows(self, piece: Piece) -> pa.RecordBatch:
         """The stored rows of a piece; parts before it are done with."""
@@ -211,29 +153,32 @@ class BatchRun(Run):
 
     # -- answers ------------------------------------------------------------------------
 
-    def ack(self, handout: BatchHandout, *, stored: bool = False) -> None:
-        """A batch is done with."""
-        self.dispatcher.ack(handout.ticket, self.now_ms())
+    def name_of(self, held: Any) -> str:
+        return f"a batch of unit {held.unit!r}"
+
+    def ranges_of(self, held: Any) -> list[tuple[int, int]]:
+        return runs_of(held._handout.piece.offsets)
+
+    def ack(self, held: Any, *, stored: bool = False) -> None:
+        self.dispatcher.ack(held._handout.ticket, self.now_ms())
         if self.dispatcher.empty:
             while self._fed:
                 self.hold(-self._fed.popleft().size_bytes)
         if not stored:
-            self.runtime.changed(self, delay_ms=self.runtime.options.ack_delay_ms)
+            self.runtime.commits.later(self, self.runtime.options.ack_delay_ms)
         if self.may_take():
             self.runtime.offer(self)
 
-    def nack(self, handout: BatchHandout, delay_ms: int | None, reason: str) -> Awaitable[None]:
-        """A batch is refused; waits until that is stored."""
-        outcome = self.dispatcher.nack(handout.ticket, self.now_ms(), delay_ms, reason)
+    def nack(self, held: Any, delay_ms: int | None, reason: str) -> Awaitable[None]:
+        outcome = self.dispatcher.nack(held._handout.ticket, self.now_ms(), delay_ms, reason)
         return self._refused_and_stored(outcome)
 
-    def reject(self, handout: BatchHandout, reason: str) -> Awaitable[None]:
-        """A batch dies; waits until its events are stored as dead letters."""
-        self.dispatcher.reject(handout.ticket, self.now_ms(), reason)
-        return self.runtime.buried(self)
+    def reject(self, held: Any, reason: str) -> Awaitable[None]:
+        self.dispatcher.reject(held._handout.ticket, self.now_ms(), reason)
+        return self.runtime.burials.wait(self)
 
-    def settle(self) -> None:
-        """Answers reach the dispatcher at once."""
+    def extend(self, held: Any) -> None:
+        self.dispatcher.extend(held._handout.ticket, self.now_ms())
 
     def dying(self) -> Dying | None:
         found = self.dispatcher.dying
@@ -265,35 +210,7 @@ class BatchRun(Run):
             self.dispatcher.recall()
 
 
-class _Answer:
-    """The ack of a batch, as part of a transaction."""
-
-    def __init__(self, run: BatchRun, batch: Batch) -> None:
-        self._run = run
-        self._batch = batch
-
-    @property
-    def ranges(self) -> list[tuple[int, int]]:
-        return runs_of(self._batch._handout.piece.offsets)
-
-    def begin(self) -> None:
-        self._batch._check("ack")
-        self._run.dispatcher.extend(self._batch._handout.ticket, self._run.now_ms())
-        self._batch._answer = "acked"
-        self._run.committing = True
-
-    def committed(self) -> None:
-        self._run.committing = False
-        if self._run.gone is None:
-            self._run.ack(self._batch._handout, stored=True)
-            self._run.runtime.check_end(self._run)
-
-    def failed(self) -> None:
-        self._run.committing = False
-        self._batch._answer = ""
-
-
-def runs_of(offsets: rows.Int64s) -> list[tuple[int, int]]:
+def runs_of(offsets: Int64s) -> list[tuple[int, int]]:
     """Ascending offsets as half-open ranges."""
     breaks = np.flatnonzero(np.diff(offsets) > 1)
     los = offsets[np.concatenate(([0], breaks + 1))].tolist()

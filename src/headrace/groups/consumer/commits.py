@@ -111,7 +111,7 @@ class Commits:
         acks = []
         for run in runs:
             run.dirty, run.storing = False, True
-            acks.append(UnitAck(run.owned, run.progress(), run.refused))
+            acks.append(UnitAck(run.owned, run.dispatcher.progress(), run.refused))
             run.refused = False
         self._under_way = self._loop.create_future()
         self._begin(acks, partial(self._done, due, runs))

@@ -35,6 +35,8 @@ from headrace.groups.consumer.units import Units
 BLOCK_EVENTS = 512
 SHARE_EVENTS = 64
 """Events taken from all units at a time, and the smallest quota of one unit among them."""
+VALID_S = 0.001
+"""How often to look whether the owner has noticed that its lease is over."""
 
 
 class Consumer(Units):
@@ -47,13 +49,14 @@ class Consumer(Units):
 
     async def __anext__(self) -> Delivery:
         at_hand = self._at_hand
-        if at_hand:
+        if at_hand and self._now_s() < self.valid_until_s:
             return at_hand.popleft()
         return await self._next()
 
     async def _next(self) -> Delivery:
         self._use(EventRun)
         while True:
+            await self._valid()
             self._check()
             if not self._at_hand:
                 self._fill()
@@ -79,12 +82,21 @@ class Consumer(Units):
 
     async def _next_batch(self) -> Batch:
         while True:
+            await self._valid()
             self._check()
             if not self._ready.batches:
                 self._fill_batches()
             if self._ready.batches:
                 return self._ready.batches.popleft()
             await self._wait()
+
+    async def _valid(self) -> None:
+        """After a pause of the process, let its owner see first whether the units are still ours.
+
+        Others may have acked meanwhile what stands ready here.
+        """
+        while self._now_s() >= self.valid_until_s and self._closed is None:
+            await self.host.sleep(VALID_S)
 
     def _check(self) -> None:
         """Raise a failure that was noted, or ``StopAsyncIteration`` if the consumer is closed."""
@@ -138,13 +150,13 @@ class Consumer(Units):
             if found:
                 self._at_hand.extend(found)
                 room -= len(found)
-                self.wake_at(run.wake_at_ms)
+                self.wake_at(run.dispatcher.wake_at_ms)
                 if run.may_take():
                     self.offer(run)
-            self._prefetch.want(run)
+            self.prefetch.want(run)
             if room <= 0:
                 break
-        self._prefetch.pump()
+        self.prefetch.pump()
 
     def _fill_batches(self) -> None:
         """Take one batch from the first run that has one."""
@@ -155,12 +167,12 @@ class Consumer(Units):
                 continue
             assert isinstance(run, BatchRun)
             found = run.take(self.host.now_ms())
-            self._prefetch.want(run)
+            self.prefetch.want(run)
             if found is not None:
                 self._ready.batches.append(found)
-                self.wake_at(run.wake_at_ms)
+                self.wake_at(run.dispatcher.wake_at_ms)
                 break
-        self._prefetch.pump()
+        self.prefetch.pump()
 
 
 class _Batches:

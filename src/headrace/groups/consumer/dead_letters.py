@@ -66,7 +66,7 @@ def dead_letter(run: Run, delivery: Delivery, letter: DeadLetter) -> Event:
     )
 
 
-def decisions(run: Run, dying: Dying) -> list[explain.Decision]:
+def decisions(run: Run, dying: Dying) -> list[explain.EventDecision]:
     """What ``headrace group explain`` tells of dead letters."""
     lines = []
     for letter in dying.letters[:TOLD_MAX]:
@@ -80,7 +80,7 @@ def decisions(run: Run, dying: Dying) -> list[explain.Decision]:
     if len(dying.letters) > TOLD_MAX:
         lines.append(f"and {len(dying.letters) - TOLD_MAX:,} more at once")
     member, unit = run.runtime.options.member, run.owned.unit
-    return [explain.Decision("dead letter", line, member, unit) for line in lines]
+    return [explain.EventDecision("dead letter", line, member, unit) for line in lines]
 
 
 async def bury(runtime: Units, run: Run, dying: Dying) -> None:
@@ -162,7 +162,7 @@ class Burials:
                 break
             dying.confirm()
             if self._runtime.acks.repeats_transactions:
-                self._runtime.changed(run, delay_ms=0)
+                self._runtime.commits.later(run, 0)
         if run.gone is not None:
             raise run.gone
         self._runtime.check_end(run)

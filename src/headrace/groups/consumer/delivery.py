@@ -7,22 +7,20 @@ from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 
-from headrace.errors import AnsweredError
 from headrace.groups.consumer import rows
+from headrace.groups.consumer.held import Held
 from headrace.log.position import Position
 
 if TYPE_CHECKING:
     from headrace.groups.consumer.events import EventRun
     from headrace.groups.consumer.run import Run
-    from headrace.groups.consumer.transaction import AckTransaction
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Delivery(msgspec.Struct, gc=False, eq=False):
+class Delivery(Held, gc=False, eq=False):
     """One event, to be answered once: acked (alone or in a transaction), nacked or rejected.
 
     Every answer raises :class:`~headrace.errors.Fenced` when the unit belongs to somebody else
@@ -38,7 +36,6 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     headers: rows.Headers = ()
     attempt: int = 1
     """How often the event was handed out, this time included."""
-    _answer: str = ""
 
     def __repr__(self) -> str:
         return (
@@ -64,20 +61,9 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         return number
 
     @property
-    def unit(self) -> str:
-        """The unit of the group that it belongs to."""
-        name: str = self._run.owned.unit
-        return name
-
-    @property
     def position(self) -> Position:
         """Its place in the log."""
         return Position(self.stream, self.segment, self.offset)
-
-    @property
-    def answered(self) -> bool:
-        """Whether it was acked, nacked or rejected."""
-        return bool(self._answer)
 
     def ack_soon(self) -> None:
         """The event is done with; stored with the next commit, without waiting for it.
@@ -88,7 +74,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         if self._answer or run.gone is not None:
             self._check("ack")
         if self.attempt != 1:
-            run.ack_one(self)
+            run.ack(self)
             run.soon_unstored = True
             self._answer = "acked"
             return
@@ -102,50 +88,9 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         """The event is done with; returns once that is stored."""
         self._check("ack")
         run: EventRun = self._run
-        run.ack_one(self)
+        run.ack(self)
         self._answer = "acked"
         await run.stored()
-
-    async def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
-        """Deliver it again, after ``delay_ms`` or the back-off, before the next of its key."""
-        self._check("nack")
-        run: EventRun = self._run
-        done = run.nack(self, delay_ms, reason)
-        self._answer = "nacked"
-        await done
-
-    async def reject(self, reason: str = "") -> None:
-        """It can never be done: a dead letter at once; returns once that is stored."""
-        self._check("reject")
-        run: EventRun = self._run
-        done = run.reject(self, reason)
-        self._answer = "rejected"
-        await done
-
-    async def extend(self) -> None:
-        """Still at it: the time for the answer (``ack_wait_ms``) begins anew."""
-        self._check("extend")
-        run: EventRun = self._run
-        run.extend(self)
-
-    def transaction(self) -> AckTransaction:
-        """Output that commits together with the ack of this event, or not at all::
-
-        async with delivery.transaction() as tx:
-            tx.publish("invoices.eu.42", b"…")
-        """
-        self._check("ack")
-        run: EventRun = self._run
-        return run.transaction(self)
-
-    def _check(self, verb: str) -> None:
-        if self._answer:
-            raise AnsweredError(
-                f"cannot {verb} offset {self.offset} of unit {self.unit!r}: it was {self._answer} "
-                "already"
-            )
-        if self._run.gone is not None:
-            raise self._run.gone
 
 
 def deliveries(run: Run, data: pa.RecordBatch, strip: int) -> list[Delivery]:

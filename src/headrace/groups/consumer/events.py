@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable
 from itertools import compress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,12 +18,10 @@ from headrace.errors import DeliveryError, HeadraceError
 from headrace.groups.consumer import rows
 from headrace.groups.consumer.dead_letters import dead_letter
 from headrace.groups.consumer.delivery import Delivery, deliveries
-from headrace.groups.consumer.fetch import Fetched, Skipped
+from headrace.groups.consumer.fetch import Fetched, Gap
 from headrace.groups.consumer.run import Dying, Run
-from headrace.groups.consumer.transaction import AckTransaction
 from headrace.groups.consumer.types import OwnedUnit, UnitEvents
 from headrace.groups.delivery import Dispatcher, Stalled
-from headrace.log import limits
 
 if TYPE_CHECKING:
     from headrace.groups.consumer.units import Units
@@ -44,22 +42,17 @@ class EventRun(Run):
         self.dispatcher: Dispatcher = Dispatcher(runtime.options.delivery, owned.progress)
         self.soon: list[int] = []
         self.rows: dict[int, Delivery] = {}
-        self.committing: set[int] = set()
         self._at = 0  # rows of ahead[0] that are fed
 
     # -- the core's state ---------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
-        return self.dispatcher.idle and not self.soon and not self.committing
+        return not self.soon and super().idle
 
     @property
     def caught_up(self) -> bool:
-        return not self.soon and not self.committing and self.dispatcher.caught_up
-
-    @property
-    def fetch_events_max(self) -> int:
-        return limits.READ_ROWS
+        return not self.soon and super().caught_up
 
     def may_take(self) -> bool:
         if self.gone is not None or self.paused:
@@ -89,7 +82,7 @@ class EventRun(Run):
             if len(found) >= enough:
                 break
         if dispatcher.dying:
-            self.runtime.bury(self)
+            self.runtime.burials.begin(self)
         return found
 
     def _renumber(self, found: list[Delivery], start: int, attempts: list[int]) -> None:
@@ -103,10 +96,10 @@ class EventRun(Run):
         dispatcher = self.dispatcher
         while self.ahead and wanted > 0:
             part = self.ahead[0]
-            if isinstance(part, Skipped):
+            if isinstance(part, Gap):
                 dispatcher.feed((), (), part.end)
                 self.ahead.popleft()
-                self.runtime.changed(self, delay_ms=HOLES_DELAY_MS)
+                self.runtime.commits.later(self, HOLES_DELAY_MS)
                 continue
             count = min(wanted, part.rows - self._at, dispatcher.wanted)
             if count <= 0:
@@ -135,7 +128,7 @@ class EventRun(Run):
             self.hold(-(count - len(made)) * self.row_bytes)
         self.rows.update(zip(given, made, strict=True))
         if end - start != len(made):
-            self.runtime.changed(self, delay_ms=HOLES_DELAY_MS)
+            self.runtime.commits.later(self, HOLES_DELAY_MS)
 
     # -- answers ------------------------------------------------------------------------
 
@@ -166,22 +159,22 @@ class EventRun(Run):
         if first is not None:
             raise first
 
-    def ack_one(self, delivery: Delivery) -> None:
-        """Ack one now; it is stored with the next commit."""
-        self.dispatcher.ack(delivery.offset, delivery.attempt, self.now_ms())
-        self._release([delivery.offset])
+    def name_of(self, held: Any) -> str:
+        return f"offset {held.offset} of unit {held.unit!r}"
 
-    def acked_elsewhere(self, offset: int, attempt: int) -> None:
-        """A transaction has stored the ack."""
-        self.dispatcher.ack(offset, attempt, self.now_ms())
-        self._release([offset], stored=True)
+    def ranges_of(self, held: Any) -> list[tuple[int, int]]:
+        return [(held.offset, held.offset + 1)]
+
+    def ack(self, held: Any, *, stored: bool = False) -> None:
+        self.dispatcher.ack(held.offset, held.attempt, self.now_ms())
+        self._release([held.offset], stored=stored)
 
     def _release(self, offsets: list[int], *, stored: bool = False) -> None:
         held = self.rows
         self.hold(-self.held_bytes * len(offsets) / max(1, self._held_events()))
         deque(map(held.__delitem__, offsets), maxlen=0)
         if not stored:
-            self.runtime.changed(self, delay_ms=self.runtime.options.ack_delay_ms)
+            self.runtime.commits.later(self, self.runtime.options.ack_delay_ms)
         if self.may_take():
             self.runtime.offer(self)
 
@@ -189,27 +182,16 @@ class EventRun(Run):
         ahead = sum(part.rows for part in self.ahead if isinstance(part, Fetched))
         return len(self.rows) + ahead - self._at
 
-    def nack(self, delivery: Delivery, delay_ms: int | None, reason: str) -> Awaitable[None]:
-        """Refuse one; it comes again, or dies.  Waits until that is stored."""
-        outcome = self.dispatcher.nack(
-            delivery.offset, delivery.attempt, self.now_ms(), delay_ms, reason
-        )
+    def nack(self, held: Any, delay_ms: int | None, reason: str) -> Awaitable[None]:
+        outcome = self.dispatcher.nack(held.offset, held.attempt, self.now_ms(), delay_ms, reason)
         return self._refused_and_stored(outcome)
 
-    def reject(self, delivery: Delivery, reason: str) -> Awaitable[None]:
-        """Let one die; waits until it is stored as a dead letter."""
-        self.dispatcher.reject(delivery.offset, delivery.attempt, self.now_ms(), reason)
-        return self.runtime.buried(self)
+    def reject(self, held: Any, reason: str) -> Awaitable[None]:
+        self.dispatcher.reject(held.offset, held.attempt, self.now_ms(), reason)
+        return self.runtime.burials.wait(self)
 
-    def extend(self, delivery: Delivery) -> None:
-        """Its time begins anew."""
-        self.dispatcher.extend(delivery.offset, delivery.attempt, self.now_ms())
-
-    # -- transactions and dead letters --------------------------------------------------
-
-    def transaction(self, delivery: Delivery) -> AckTransaction:
-        """Output that commits with the ack."""
-        return AckTransaction(self.runtime, self, _Answer(self, delivery))
+    def extend(self, held: Any) -> None:
+        self.dispatcher.extend(held.offset, held.attempt, self.now_ms())
 
     def dying(self) -> Dying | None:
         letters = list(self.dispatcher.dying.values())
@@ -231,7 +213,8 @@ class EventRun(Run):
 
     def tick(self, now: int, unseen: list[int]) -> list[Stalled]:
         self.settle()
-        self.dispatcher.renew([*unseen, *self.committing], now)
+        committing = (held.offset for held in self.committing)
+        self.dispatcher.renew([*unseen, *committing], now)
         return self._expire(now)
 
     def recall(self, unseen: list[int]) -> None:
@@ -245,33 +228,3 @@ class EventRun(Run):
         super().end(why)
         self.rows.clear()
         self.soon.clear()
-
-
-class _Answer:
-    """The ack of one delivery, as part of a transaction."""
-
-    def __init__(self, run: EventRun, delivery: Delivery) -> None:
-        self._run = run
-        self._delivery = delivery
-
-    @property
-    def ranges(self) -> list[tuple[int, int]]:
-        return [(self._delivery.offset, self._delivery.offset + 1)]
-
-    def begin(self) -> None:
-        self._delivery._check("ack")
-        self._run.dispatcher.extend(
-            self._delivery.offset, self._delivery.attempt, self._run.now_ms()
-        )
-        self._delivery._answer = "acked"
-        self._run.committing.add(self._delivery.offset)
-
-    def committed(self) -> None:
-        self._run.committing.discard(self._delivery.offset)
-        if self._run.gone is None:
-            self._run.acked_elsewhere(self._delivery.offset, self._delivery.attempt)
-            self._run.runtime.check_end(self._run)
-
-    def failed(self) -> None:
-        self._run.committing.discard(self._delivery.offset)
-        self._delivery._answer = ""

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.catalog.streams import Segment
 from headrace.errors import TrimmedError
 from headrace.groups.consumer.filters import UnitFilter
 from headrace.groups.consumer.types import OwnedUnit
+from headrace.groups.progress.ranges import Int64s
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
 from headrace.subjects import route_hash_array
-
-Int64s = npt.NDArray[np.int64]
 
 
 class Fetched(msgspec.Struct, frozen=True, eq=False):
@@ -37,7 +35,7 @@ class Fetched(msgspec.Struct, frozen=True, eq=False):
         return int(self.data.num_rows)
 
 
-class Skipped(msgspec.Struct, frozen=True):
+class Gap(msgspec.Struct, frozen=True):
     """There is nothing for the group up to ``end``; ``trimmed`` when it was removed unread."""
 
     end: int
@@ -73,7 +71,7 @@ class UnitReader:
         """Whether what comes next is in a file that is open."""
         return self._cursor.in_file
 
-    def next(self, end: int, *, brief: bool = False) -> Fetched | Skipped:
+    def next(self, end: int, *, brief: bool = False) -> Fetched | Gap:
         """What comes next, below ``end``.
 
         If ``brief``, it raises ``FileAhead`` instead of opening a file.
@@ -83,15 +81,15 @@ class UnitReader:
             batch = cursor.next(end, brief=brief)
         except TrimmedError as error:
             cursor.position = max(cursor.position, error.first)
-            return Skipped(cursor.position, trimmed=True)
+            return Gap(cursor.position, trimmed=True)
         if batch is None:
-            return Skipped(cursor.position)
+            return Gap(cursor.position)
         if "marker" in batch.schema.names:
             batch = batch.filter(batch.column("marker").is_null())
         if self._filter is not None:
             batch = batch.filter(self._filter.mask(batch.column("subject")))
         if not batch.num_rows:
-            return Skipped(cursor.position)
+            return Gap(cursor.position)
         keys = self._keys(batch) if self._with_keys else None
         return Fetched(batch, cursor.position, keys, batch.nbytes)
 

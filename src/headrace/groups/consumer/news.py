@@ -135,7 +135,7 @@ class StreamNews:
             finally:
                 self._looking = False
         else:
-            looking = self._host.in_thread(loads.read, self._read)
+            looking = self._host.in_thread(self._read)
             task = self._host.spawn(looking, awaited=True)
             task.add_done_callback(self._read_done)
 

@@ -56,7 +56,7 @@ async def _connect(host: Host, run: Run, with_keys: bool) -> None:
         owned,
         segment,
         stream.config.key_tokens,
-        run.next_offset,
+        run.dispatcher.next_offset,
         with_keys=with_keys,
     )
     run.news = news

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 
 from headrace.errors import HeadraceError
-from headrace.groups.consumer.fetch import Fetched, Skipped, UnitReader
+from headrace.groups.consumer.fetch import Fetched, Gap, UnitReader
 from headrace.groups.consumer.run import Run
 from headrace.groups.consumer.types import ConsumerOptions
 from headrace.host import Host
@@ -100,7 +100,7 @@ class Prefetch:
             reader = run.reader
             assert reader is not None
             left, rows = run.head - reader.position, self._rows(run, room)
-            if self._scraps(room) and rows < min(left, run.fetch_events_max):
+            if self._scraps(room) and rows < min(left, limits.READ_ROWS):
                 return
             end = reader.position + min(left, rows)
             here = self._host.loads.may_read and not reader.in_file
@@ -125,8 +125,8 @@ class Prefetch:
     def _rows(self, run: Run, room: float) -> int:
         """How many events to ask for, so that about ``room`` bytes come."""
         if not run.row_bytes and room >= limits.READ_BYTES:
-            return run.fetch_events_max
-        return max(1, min(int(room / _row_bytes(run)), run.fetch_events_max))
+            return limits.READ_ROWS
+        return max(1, min(int(room / _row_bytes(run)), limits.READ_ROWS))
 
     def _read_here(self, run: Run, reader: UnitReader, end: int) -> bool:
         """Read blobs on the event loop; false if a file must be opened, which takes a thread."""
@@ -154,8 +154,8 @@ class Prefetch:
         self._asked_bytes -= asked_bytes
         self.pump()
 
-    def _keep(self, run: Run, found: Fetched | Skipped) -> None:
-        if isinstance(found, Skipped) and found.trimmed:
+    def _keep(self, run: Run, found: Fetched | Gap) -> None:
+        if isinstance(found, Gap) and found.trimmed:
             _log.warning(
                 "group %s, unit %s: events below offset %d were trimmed before they were delivered",
                 run.owned.group,

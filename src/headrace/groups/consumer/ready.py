@@ -15,7 +15,7 @@ from headrace.groups.consumer.run import Run
 FAILURES_MAX = 16
 
 
-class Ready:
+class AtHand:
     """Deliveries and batches at hand, and failures to be raised."""
 
     def __init__(self) -> None:

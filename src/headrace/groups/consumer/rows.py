@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.groups.progress.ranges import Int64s
 from headrace.subjects.columns import Tokens, blocks
 
-Int64s = npt.NDArray[np.int64]
 Headers = tuple[tuple[str, bytes], ...]
 
 _STRING, _BINARY = pa.string().id, pa.binary().id

@@ -9,12 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.errors import Fenced, HeadraceError
-from headrace.groups.consumer.fetch import Fetched, Skipped, UnitReader
+from headrace.errors import HeadraceError
+from headrace.groups.consumer.fetch import Fetched, Gap, UnitReader
 from headrace.groups.consumer.news import Reach, StreamNews
 from headrace.groups.consumer.types import OwnedUnit, UnitEvents
 from headrace.groups.delivery import (
@@ -24,7 +24,6 @@ from headrace.groups.delivery import (
     DyingPiece,
     Stalled,
 )
-from headrace.groups.progress import Progress
 from headrace.log.events import Event
 
 if TYPE_CHECKING:
@@ -84,25 +83,40 @@ class Run(ABC):
         self.soon_unstored = False
         """Some of what is to be stored are acks that nobody waits for (``ack_soon``)."""
         self.offered = False
-        self.ahead: deque[Fetched | Skipped] = deque()
+        self.committing: set[Any] = set()
+        """What transactions that are under way ack."""
+        self.ahead: deque[Fetched | Gap] = deque()
         self.held_bytes = 0.0
         self.row_bytes = 0.0
         """The size of an event of this unit, as seen so far."""
 
     # -- what the two kinds do differently ----------------------------------------------
 
-    @property
     @abstractmethod
-    def idle(self) -> bool:
-        """Nothing is in the application's hands and no dead letter is unconfirmed."""
-
-    @property
-    @abstractmethod
-    def caught_up(self) -> bool:
-        """Everything that was fed is acked, and everything that was fetched is fed."""
+    def name_of(self, held: Any) -> str:
+        """What the application holds, in words."""
 
     @abstractmethod
-    def settle(self) -> None:
+    def ranges_of(self, held: Any) -> list[tuple[int, int]]:
+        """The offsets of its events."""
+
+    @abstractmethod
+    def ack(self, held: Any, *, stored: bool = False) -> None:
+        """It is done with; to be stored with the next commit, or ``stored`` by a transaction."""
+
+    @abstractmethod
+    def nack(self, held: Any, delay_ms: int | None, reason: str) -> Awaitable[None]:
+        """Refuse it; it comes again, or dies.  Waits until that is stored."""
+
+    @abstractmethod
+    def reject(self, held: Any, reason: str) -> Awaitable[None]:
+        """Let it die; waits until it is stored as dead letters."""
+
+    @abstractmethod
+    def extend(self, held: Any) -> None:
+        """Its time begins anew."""
+
+    def settle(self) -> None:  # noqa: B027
         """Pass gathered answers on to the core."""
 
     @abstractmethod
@@ -121,36 +135,23 @@ class Run(ABC):
     def may_take(self) -> bool:
         """Whether a take may find something."""
 
-    @property
-    @abstractmethod
-    def fetch_events_max(self) -> int:
-        """How many events to fetch at a time."""
-
     # -- the core's state ---------------------------------------------------------------
 
     @property
-    def next_offset(self) -> int:
-        """Where reading goes on when nothing is fetched."""
-        return self.dispatcher.next_offset
+    def idle(self) -> bool:
+        """Nothing is in the application's hands and no dead letter is unconfirmed."""
+        return self.dispatcher.idle and not self.committing
 
     @property
-    def wake_at_ms(self) -> int | None:
-        """When ``tick`` has something to do."""
-        return self.dispatcher.wake_at_ms
-
-    def progress(self) -> Progress:
-        """What to store."""
-        return self.dispatcher.progress()
-
-    def fence(self, fenced: Fenced) -> None:
-        """The core refuses everything from now on."""
-        self.dispatcher.fence(fenced)
+    def caught_up(self) -> bool:
+        """Everything that was fed is acked, and everything that was fetched is fed."""
+        return not self.committing and self.dispatcher.caught_up
 
     def _refused(self, outcome: object) -> None:
         """A refusal is to be stored; ``outcome`` is a retry or a dead letter."""
-        self.runtime.changed(self, delay_ms=self.runtime.options.ack_delay_ms)
+        self.runtime.commits.later(self, self.runtime.options.ack_delay_ms)
         if isinstance(outcome, DeadLetter | DyingPiece):
-            self.runtime.bury(self)
+            self.runtime.burials.begin(self)
         else:
             self.runtime.wake_at(self.dispatcher.wake_at_ms)
 
@@ -159,7 +160,7 @@ class Run(ABC):
         self.refused = True
         self._refused(outcome)
         if isinstance(outcome, DeadLetter | DyingPiece):
-            return self.runtime.buried(self)
+            return self.runtime.burials.wait(self)
         return self.stored()
 
     def _expire(self, now: int) -> list[Stalled]:
@@ -188,7 +189,7 @@ class Run(ABC):
             and self.reader.position < self.head
         )
 
-    def fetched(self, found: Fetched | Skipped) -> None:
+    def fetched(self, found: Fetched | Gap) -> None:
         """Keep what was read until it is asked for."""
         if self.gone is not None or self.draining:
             return
@@ -200,7 +201,7 @@ class Run(ABC):
     def hold(self, size_bytes: float) -> None:
         """Account for bytes that are held now, or no longer."""
         self.held_bytes += size_bytes
-        self.runtime.account(size_bytes)
+        self.runtime.prefetch.account(size_bytes)
 
     def drop_ahead(self) -> None:
         """Forget what was read and not fed."""
@@ -261,4 +262,4 @@ class Run(ABC):
 
     def stored(self) -> Awaitable[None]:
         """Waits until what is known now is stored."""
-        return self.runtime.stored(self)
+        return self.runtime.commits.now(self)

@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from headrace.errors import AlreadyAckedError, Fenced, HeadraceError
 from headrace.groups.consumer.types import UnitAck
@@ -25,29 +25,8 @@ from headrace.groups.progress.ranges import AckedRanges
 from headrace.log.output import Output
 
 if TYPE_CHECKING:
+    from headrace.groups.consumer.held import Held
     from headrace.groups.consumer.run import Run
-    from headrace.groups.consumer.units import Units
-
-
-class Answer(Protocol):
-    """What a transaction acks: one delivery, or a batch."""
-
-    @property
-    def ranges(self) -> list[tuple[int, int]]:
-        """The offsets of its events."""
-        ...
-
-    def begin(self) -> None:
-        """The commit is under way: it neither times out nor takes another answer."""
-        ...
-
-    def committed(self) -> None:
-        """The ack is stored."""
-        ...
-
-    def failed(self) -> None:
-        """Nothing was stored: it can be answered again."""
-        ...
 
 
 def acked(ranges: Iterable[tuple[int, int]]) -> Progress:
@@ -61,11 +40,12 @@ def acked(ranges: Iterable[tuple[int, int]]) -> Progress:
 class AckTransaction(Output):
     """Appends that commit with an ack when the block ends; nothing happens if it raises."""
 
-    def __init__(self, runtime: Units, run: Run, answer: Answer) -> None:
-        super().__init__(runtime.host.log, runtime.host.log.write_of())
-        self._runtime = runtime
+    def __init__(self, run: Run, held: Held) -> None:
+        super().__init__(run.runtime.host.log, run.runtime.host.log.write_of())
+        self._runtime = run.runtime
         self._run = run
-        self._answer = answer
+        self._held = held
+        self._ranges = run.ranges_of(held)
 
     async def __aenter__(self) -> Self:
         await self._begin(self._runtime.host.in_thread)
@@ -80,14 +60,18 @@ class AckTransaction(Output):
         if kind is not None:
             return
         run = self._run
-        self._answer.begin()
+        self._held._check("ack")
+        run.extend(self._held)
+        # While the commit is under way it neither times out nor takes another answer.
+        self._held._answer = "acked"
+        run.committing.add(self._held)
         try:
             if run.dirty or run.storing:
                 # The event before it of its key may be acked and not stored yet.  If that ack
                 # were lost, and this one not, the key's events would come in the wrong order.
                 await run.stored()
         except BaseException:
-            self._answer.failed()
+            self._failed()
             raise
         await asyncio.shield(self._runtime.host.spawn(self._commit(), awaited=True))
         if self._runtime.acks.repeats_transactions and run.gone is None:
@@ -95,26 +79,39 @@ class AckTransaction(Output):
             with suppress(HeadraceError):
                 await run.stored()
 
+    def _failed(self) -> None:
+        """Nothing was stored: it can be answered again."""
+        self._run.committing.discard(self._held)
+        self._held._answer = ""
+
+    def _committed(self) -> None:
+        """The ack is stored."""
+        run = self._run
+        run.committing.discard(self._held)
+        if run.gone is None:
+            run.ack(self._held, stored=True)
+            run.runtime.check_end(run)
+
     async def _commit(self) -> None:
         """Commit, and tell the delivery the outcome, even if nobody waits any more."""
         runtime, run = self._runtime, self._run
-        ack = UnitAck(run.owned, acked(self._answer.ranges))
+        ack = UnitAck(run.owned, acked(self._ranges))
         try:
             self._write.stage = lambda tx: runtime.acks.stage(tx, ack)
             self._write.stage_locks = runtime.acks.locks(run.owned)
             outcome = await runtime.host.commit(self._write)
         except AlreadyAckedError as error:
-            if (error.lo, error.hi) in self._answer.ranges:
-                self._answer.committed()  # by another commit, but stored: no redelivery
+            if (error.lo, error.hi) in self._ranges:
+                self._committed()  # by another commit, but stored: no redelivery
             else:
-                self._answer.failed()
+                self._failed()
             raise
         except Fenced as fenced:
-            self._answer.failed()
+            self._failed()
             runtime.lost(run, fenced)
             raise
         except BaseException:
-            self._answer.failed()
+            self._failed()
             raise
         self.placed = outcome.placed
-        self._answer.committed()
+        self._committed()

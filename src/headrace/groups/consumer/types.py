@@ -11,6 +11,7 @@ from headrace.catalog import Tx
 from headrace.errors import Fenced, HeadraceError, InvalidDeliveryConfigError
 from headrace.groups.delivery import DeliveryConfig, Stalled
 from headrace.groups.progress import Progress
+from headrace.subjects.arguments import check_fields
 
 MiB = 1024 * 1024
 
@@ -76,6 +77,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Who consumes, for the decision log and the headers of dead letters."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name, low in (("prefetch_bytes", 1), ("ack_delay_ms", 0), ("batch_events_max", 1)):
             if getattr(self, name) < low:
                 raise InvalidDeliveryConfigError(

@@ -15,8 +15,9 @@ refused commit: every answer raises from then on.  A segment that is sealed, or 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from headrace.catalog import forks
@@ -37,7 +38,7 @@ from headrace.groups.consumer.events import EventRun
 from headrace.groups.consumer.news import Reach
 from headrace.groups.consumer.opening import connect
 from headrace.groups.consumer.prefetch import Prefetch
-from headrace.groups.consumer.ready import Ready
+from headrace.groups.consumer.ready import AtHand
 from headrace.groups.consumer.run import Run
 from headrace.groups.consumer.types import (
     AckStore,
@@ -76,7 +77,11 @@ class Units:
         self.options = options
         self.acks = acks
         self._loop = host.loop
-        self._commits = Commits(
+        self._now_s = host.now_s
+        self.valid_until_s = math.inf
+        """For the owner to set: when its lease is over, by the monotonic clock.  Nothing is handed
+        out from then on, until it was renewed or the units are dropped."""
+        self.commits = Commits(
             host,
             acks,
             sync=options.durable_acks,
@@ -88,11 +93,11 @@ class Units:
         self._waiting: dict[str, _Waiting] = {}
         self._runs: dict[str, Run] = {}
         self._offered: deque[Run] = deque()
-        self._prefetch = Prefetch(host, options, self._fetched, self._trouble)
+        self.prefetch = Prefetch(host, options, self._fetched, self._trouble)
         self._soon: dict[Run, None] = {}
-        self._burials = Burials(self, self._surface)
+        self.burials = Burials(self, self._surface)
         self._openings = host.tasks("opening units")
-        self._ready = Ready()
+        self._ready = AtHand()
         self._at_hand = self._ready.events
         self._wake = asyncio.Event()
         self._timer = host.timer(self._tick)
@@ -138,7 +143,7 @@ class Units:
             if run.paused and not run.draining:
                 run.resume()
                 self.offer(run)
-                self.wake_at(run.wake_at_ms)
+                self.wake_at(run.dispatcher.wake_at_ms)
 
     def drain(self, units: Mapping[str, int]) -> None:
         """Hand out nothing more of units; ``drained`` is told of each at rest, and it is gone."""
@@ -176,7 +181,7 @@ class Units:
     @property
     def held_bytes(self) -> int:
         """Bytes of events that are fetched ahead or in the application's hands."""
-        return int(self._prefetch.held_bytes)
+        return int(self.prefetch.held_bytes)
 
     @property
     def closed(self) -> bool:
@@ -185,7 +190,7 @@ class Units:
 
     async def settled(self) -> None:
         """Wait until every answer so far is stored; raises why one cannot be."""
-        await self._commits.flush()
+        await self.commits.flush()
 
     async def close(self) -> None:
         """Store every answer that was given, and let go of all units.
@@ -195,19 +200,19 @@ class Units:
         if self._closed is not None or self.host.is_forked:
             return
         self._closed = ConsumerClosedError("the consumer is closed: the answer does not count")
-        self._prefetch.stop()
+        self.prefetch.stop()
         try:
-            await self._burials.close(RETRY_S)
+            await self.burials.close(RETRY_S)
             await self.settled()
         finally:
-            self._commits.stop()
+            self.commits.stop()
             self._ready.clear()
             for run in list(self._runs.values()):
                 self._let_go(run, self._closed)
             while self._waiting:
                 self._waiting.popitem()[1].give_back()
             self._timer.clear()
-            await self._prefetch.close()
+            await self.prefetch.close()
             await self._openings.rest()
             self._wake.set()
 
@@ -245,8 +250,8 @@ class Units:
             self._trouble(run, reach)
             return
         run.reach(reach)
-        self._prefetch.want(run)
-        self._prefetch.pump()
+        self.prefetch.want(run)
+        self.prefetch.pump()
         self.check_end(run)
 
     def _trouble(self, run: Run, error: HeadraceError) -> None:
@@ -302,18 +307,18 @@ class Units:
     def _drop(self, run: Run, why: HeadraceError) -> None:
         self._ready.take_back([run])
         self._soon.pop(run, None)
-        self._prefetch.forget(run)
+        self.prefetch.forget(run)
         if self._runs.get(run.owned.unit) is run:
             del self._runs[run.owned.unit]
         run.end(why)
-        self._commits.forget(run, why)
+        self.commits.forget(run, why)
 
     def _give_up(self, run: Run, why: Fenced) -> None:
         if run.gone is not None:
             return
         if run.soon_unstored or run in self._soon:
             self._surface(why)
-        run.fence(why)
+        run.dispatcher.fence(why)
         self._drop(run, why)
 
     def lost(self, run: Run, fenced: Fenced) -> None:
@@ -327,21 +332,21 @@ class Units:
         if run.gone is not None:
             return
         if run.paused and run.idle and run.dirty and not run.storing:
-            self._commits.now(run)
+            self.commits.now(run)
         elif run.draining and run.at_rest:
             given_back = f"unit {run.owned.unit!r} was given back: the answer does not count"
             self._let_go(run, ConsumerClosedError(given_back))
         else:
             if run.paused and run.at_rest and not run.rest_told:
                 run.rest_told = True
-                run.owner.rested(run.owned, run.progress())
+                run.owner.rested(run.owned, run.dispatcher.progress())
             if run.through and not (run.dirty or run.storing or run.finished_told):
                 run.finished_told = True
                 run.owner.finished(run.owned)
 
     def _let_go(self, run: Run, why: ConsumerClosedError) -> None:
         """The run ends, and its owner may pass the unit on."""
-        progress = run.progress()
+        progress = run.dispatcher.progress()
         self._drop(run, why)
         run.owner.drained(run.owned, progress)
 
@@ -350,15 +355,7 @@ class Units:
     def ack_soon(self, run: Run) -> None:
         """Acks are gathering."""
         self._soon[run] = None
-        self._commits.later(run, self.options.ack_delay_ms)
-
-    def changed(self, run: Run, *, delay_ms: int) -> None:
-        """There is progress to store, within ``delay_ms``."""
-        self._commits.later(run, delay_ms)
-
-    def stored(self, run: Run) -> Awaitable[None]:
-        """Waits until what the run knows now is stored."""
-        return self._commits.now(run)
+        self.commits.later(run, self.options.ack_delay_ms)
 
     def offer(self, run: Run) -> None:
         """The run may have something to hand out."""
@@ -371,18 +368,6 @@ class Units:
         if run.may_take():
             self.offer(run)
         self.check_end(run)
-
-    def account(self, size_bytes: float) -> None:
-        """The bytes held have changed by this much."""
-        self._prefetch.account(size_bytes)
-
-    def bury(self, run: Run) -> None:
-        """There are dead letters to store."""
-        self._burials.begin(run)
-
-    def buried(self, run: Run) -> Awaitable[None]:
-        """Stores dead letters, and waits until they are."""
-        return self._burials.wait(run)
 
     def _settle(self) -> None:
         """Pass the acks that were gathered on to their dispatchers."""
@@ -424,13 +409,13 @@ class Units:
         unseen = self._ready.unseen()
         soonest: int | None = None
         for run in list(self._runs.values()):
-            at_ms = run.wake_at_ms
+            at_ms = run.dispatcher.wake_at_ms
             if at_ms is not None and at_ms <= now:
                 for stall in run.tick(now, unseen.get(run, [])):
                     run.owner.stalled(run.owned, stall)
                 if run.paused:
                     self.check_end(run)
-                at_ms = run.wake_at_ms
+                at_ms = run.dispatcher.wake_at_ms
                 if at_ms is not None and at_ms <= now:
                     # What is due stays due until it is taken: tick on, for the other deadlines.
                     at_ms = now + self._look_ms

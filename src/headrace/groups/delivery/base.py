@@ -6,9 +6,10 @@ deadlines keep their order.
 
 from __future__ import annotations
 
-from headrace.errors import Fenced, InvalidDelayError
+from headrace.errors import FeedError, Fenced, InvalidDelayError
 from headrace.groups.delivery.messages import DeliveryConfig
 from headrace.groups.progress import Progress
+from headrace.groups.progress.ranges import OFFSET_MAX, Int64s
 
 DELAY_MS_MAX = 7 * 24 * 3600 * 1000
 
@@ -73,6 +74,17 @@ class UnitDispatcher:
     def _check_fence(self) -> None:
         if (lost := self._fenced) is not None:
             raise Fenced(lost.group, lost.unit, lost.token, lost.current)
+
+    def _check_feed(self, offsets: Int64s, end: int) -> None:
+        """A feed goes on where the last one ended, and ascends."""
+        self._check_fence()
+        start = self._next_offset
+        if not start <= end <= OFFSET_MAX:
+            raise FeedError(f"a feed up to {end} does not continue at {start}")
+        if offsets.size and (
+            offsets[0] < start or offsets[-1] >= end or not bool((offsets[1:] > offsets[:-1]).all())
+        ):
+            raise FeedError(f"a feed must ascend within {start} to {end}")
 
     @staticmethod
     def _check_delay(what: str, delay_ms: int | None) -> None:

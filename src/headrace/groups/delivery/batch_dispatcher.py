@@ -46,9 +46,7 @@ from headrace.errors import (
 from headrace.groups.delivery.base import UnitDispatcher
 from headrace.groups.delivery.messages import DeliveryConfig, Reason, Stalled
 from headrace.groups.progress import Progress
-from headrace.groups.progress.ranges import OFFSET_MAX
-
-Int64s = npt.NDArray[np.int64]
+from headrace.groups.progress.ranges import Int64s
 
 
 class _State(Enum):
@@ -167,14 +165,8 @@ class BatchDispatcher(UnitDispatcher):
 
         Returns which of them are taken when an earlier owner has acked some, else None: all.
         """
-        self._check_fence()
         start = self._next_offset
-        if not start <= end <= OFFSET_MAX:
-            raise FeedError(f"a feed up to {end} does not continue at {start}")
-        if offsets.size and (
-            offsets[0] < start or offsets[-1] >= end or not bool((offsets[1:] > offsets[:-1]).all())
-        ):
-            raise FeedError(f"a feed must ascend within {start} to {end}")
+        self._check_feed(offsets, end)
         keep = None
         if self._acked.end > start and offsets.size:
             keep = ~self._acked.contains_many(offsets)

@@ -58,9 +58,7 @@ from headrace.groups.delivery.messages import (
 )
 from headrace.groups.delivery.refused import Refused
 from headrace.groups.progress import Progress
-from headrace.groups.progress.ranges import OFFSET_MAX
-
-Int64s = npt.NDArray[np.int64]
+from headrace.groups.progress.ranges import Int64s
 
 
 class Dispatcher(UnitDispatcher):
@@ -166,17 +164,11 @@ class Dispatcher(UnitDispatcher):
         markers) and count as acked.  Those acked under an earlier owner are passed over: then the
         answer says which were taken, and None when all were.
         """
-        self._check_fence()
         ours = np.asarray(offsets, dtype=np.int64)
         start = self._next_offset
-        if not start <= end <= OFFSET_MAX:
-            raise FeedError(f"a feed up to {end} does not continue at {start}")
+        self._check_feed(ours, end)
         if len(keys) != ours.size:
             raise FeedError(f"a feed has {ours.size} offsets and {len(keys)} keys")
-        if ours.size and (
-            ours[0] < start or ours[-1] >= end or not bool((ours[1:] > ours[:-1]).all())
-        ):
-            raise FeedError(f"a feed must ascend within {start} to {end}")
         fresh, keep = ours, None
         if self._acked.end > start:
             keep = ~self._acked.contains_many(ours)

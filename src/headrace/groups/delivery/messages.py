@@ -7,6 +7,7 @@ from enum import Enum
 import msgspec
 
 from headrace.errors import InvalidDeliveryConfigError
+from headrace.subjects.arguments import check_fields
 
 _MS_MAX = 7 * 24 * 3600 * 1000
 _EVENTS_MAX = 10_000_000
@@ -41,6 +42,7 @@ class DeliveryConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Events known but not handed out yet."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name, low, high in (
             ("max_pending", 1, _EVENTS_MAX),
             ("max_pending_per_key", 1, _EVENTS_MAX),

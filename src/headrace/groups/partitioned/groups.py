@@ -12,7 +12,8 @@ Start here::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from headrace.groups.partitioned import admin, explain, lag
 from headrace.groups.partitioned.admin import GroupInfo, Mappings
@@ -23,13 +24,20 @@ from headrace.groups.partitioned.lag import GroupLag
 from headrace.groups.partitioned.runtime.units import GroupKind
 from headrace.host import Host
 from headrace.log.read import Place
+from headrace.subjects.arguments import checked_calls
+
+T = TypeVar("T")
 
 
+@checked_calls()
 class Groups:
     """The administration of static and elastic groups."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
+
+    async def _do(self, call: Callable[..., T], *args: object, **options: object) -> T:
+        return await self._host.in_thread(call, self._host.log, *args, **options)
 
     async def create_static(
         self,
@@ -49,9 +57,8 @@ class Groups:
         that token.  Give ``members``, or ``mappings`` ({member: partitions}).  ``start`` is where
         in the stream it begins: "earliest", "latest", a time, or {segment: offset}.
         """
-        return await self._host.in_thread(
+        return await self._do(
             admin.create_static,
-            self._host.log,
             stream,
             group,
             max_members=max_members,
@@ -81,9 +88,8 @@ class Groups:
         key.  The events go through a work queue of at most ``max_buffered`` unconsumed ones (0:
         no limit), which the partition job fills.  ``distribution`` is "blocks" or "sticky".
         """
-        return await self._host.in_thread(
+        return await self._do(
             admin.create_elastic,
-            self._host.log,
             stream,
             group,
             max_members=max_members,
@@ -98,58 +104,52 @@ class Groups:
 
     async def get(self, stream: str, group: str) -> GroupInfo:
         """A group with its config."""
-        return await self._host.in_thread(admin.get, self._host.log, stream, group)
+        return await self._do(admin.get, stream, group)
 
     async def list(
         self, stream: str | None = None, kind: GroupKind | None = None
     ) -> tuple[GroupInfo, ...]:
         """The groups of a stream, or of all."""
-        return await self._host.in_thread(admin.list_groups, self._host.log, stream, kind)
+        return await self._do(admin.list_groups, stream, kind)
 
     async def delete(self, stream: str, group: str) -> GroupInfo:
         """Delete a group with its work queue, its places and its dead letters."""
-        return await self._host.in_thread(admin.delete, self._host.log, stream, group)
+        return await self._do(admin.delete, stream, group)
 
     async def add_members(self, stream: str, group: str, members: Iterable[str]) -> GroupInfo:
         """Add members to an elastic group; those it has already are passed over."""
-        return await self._host.in_thread(admin.add_members, self._host.log, stream, group, members)
+        return await self._do(admin.add_members, stream, group, members)
 
     async def drop_members(self, stream: str, group: str, members: Iterable[str]) -> GroupInfo:
         """Drop members from an elastic group; those it does not have are passed over."""
-        return await self._host.in_thread(
-            admin.drop_members, self._host.log, stream, group, members
-        )
+        return await self._do(admin.drop_members, stream, group, members)
 
     async def set_mappings(self, stream: str, group: str, mappings: Mappings) -> GroupInfo:
         """Map all partitions of an elastic group to members by hand: {member: partitions}."""
-        return await self._host.in_thread(
-            admin.set_mappings, self._host.log, stream, group, mappings
-        )
+        return await self._do(admin.set_mappings, stream, group, mappings)
 
     async def delete_mappings(
         self, stream: str, group: str, members: Iterable[str] | None = None
     ) -> GroupInfo:
         """Back to automatic distribution, over ``members`` or over those that were mapped."""
-        return await self._host.in_thread(
-            admin.delete_mappings, self._host.log, stream, group, members
-        )
+        return await self._do(admin.delete_mappings, stream, group, members)
 
     async def active(self, stream: str, group: str) -> GroupStatus:
         """Who is active, who is missing, and which partitions nobody consumes."""
-        return await self._host.in_thread(admin.status, self._host.log, stream, group)
+        return await self._do(admin.status, stream, group)
 
     async def partitions(self, stream: str, group: str, member: str) -> tuple[int, ...]:
         """The partitions that the config gives a member."""
-        return await self._host.in_thread(admin.partitions, self._host.log, stream, group, member)
+        return await self._do(admin.partitions, stream, group, member)
 
     async def step_down(self, stream: str, group: str, member: str) -> str:
         """Have the active instance of a member give way to a standby; returns which it was."""
-        return await self._host.in_thread(admin.step_down, self._host.log, stream, group, member)
+        return await self._do(admin.step_down, stream, group, member)
 
     async def explain(self, stream: str, group: str) -> Explanation:
         """What the group is doing and why, with the last decisions of its instances."""
-        return await self._host.in_thread(explain.explain, self._host.log, stream, group)
+        return await self._do(explain.explain, stream, group)
 
     async def lag(self, stream: str, group: str) -> GroupLag:
         """How far the group is behind, by partition."""
-        return await self._host.in_thread(lag.group_lag, self._host.log, stream, group)
+        return await self._do(lag.group_lag, stream, group)

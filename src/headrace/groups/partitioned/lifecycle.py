@@ -8,7 +8,7 @@ claims stay behind without an owner, because their tokens must never start over.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from headrace.catalog import Tx, claims, entries, leases, streams
 from headrace.catalog import progress as stored
@@ -41,7 +41,7 @@ from headrace.groups.partitioned.entry import (
     removable,
     require,
 )
-from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
+from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime.ownership import (
     STEP_DOWN_BUCKET,
     read_config,
@@ -92,20 +92,11 @@ def create_static(
     _check_carries_partitions(source, config)
     floors = start_floors(log, source, start)
 
-    def run(tx: Tx) -> GroupInfo:
-        existing = _existing(tx, name, config)
-        if existing is not None:
-            return existing
-        found = streams.require(tx, stream)
-        layout = layout_of(config, found.config)
-        for reader in progress_names(name, config, layout):
+    def begin(tx: Tx, found: Stream) -> None:
+        for reader in progress_names(name, config, layout_of(config, found.config)):
             _start(tx, found, reader, floors)
-        revision = entries.put(
-            tx, STATIC_BUCKET, name.key, encode(config), if_revision=entries.ABSENT
-        )
-        return GroupInfo(name, config, revision)
 
-    return log.catalog.write(run, locks=locks_of(name, GroupKind.STATIC, source))
+    return _create(log, name, config, source, begin)
 
 
 def create_elastic(
@@ -145,22 +136,35 @@ def create_elastic(
     _check_can_match(source, [config.filter], config.filter)
     floors = start_floors(log, source, start)
 
-    def run(tx: Tx) -> GroupInfo:
-        existing = _existing(tx, name, config)
-        if existing is not None:
-            return existing
-        found = streams.require(tx, stream)
+    def begin(tx: Tx, found: Stream) -> None:
         queue = internal.create(
             tx, name.work_queue, max_members, Consumed(), key_tokens=key_tokens(config)
         )
         stored.subscribe(tx, queue.id, name.key)
         _start(tx, found, name.partition_job, floors)
-        revision = entries.put(
-            tx, ELASTIC_BUCKET, name.key, encode(config), if_revision=entries.ABSENT
-        )
+
+    return _create(log, name, config, source, begin)
+
+
+def _create(
+    log: Log,
+    name: GroupName,
+    config: GroupConfig,
+    source: Stream,
+    begin: Callable[[Tx, Stream], None],
+) -> GroupInfo:
+    """One transaction: the group's entry, and what it ``begin``s with on its stream."""
+
+    def run(tx: Tx) -> GroupInfo:
+        existing = _existing(tx, name, config)
+        if existing is not None:
+            return existing
+        begin(tx, streams.require(tx, name.stream))
+        data, bucket = encode(config), BUCKETS[kind_of(config)]
+        revision = entries.put(tx, bucket, name.key, data, if_revision=entries.ABSENT)
         return GroupInfo(name, config, revision)
 
-    return log.catalog.write(run, locks=locks_of(name, GroupKind.ELASTIC, source))
+    return log.catalog.write(run, locks=locks_of(name, kind_of(config), source))
 
 
 def _check_carries_partitions(source: Stream, config: StaticGroupConfig) -> None:

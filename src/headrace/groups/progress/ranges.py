@@ -36,7 +36,7 @@ _BLOCK_BOUNDARIES_MAX = 1024
 _UNION_RANGES_MIN = 64  # fewer than this are added one by one
 _ENCODING_VERSION = 1
 
-_Int64s = npt.NDArray[np.int64]
+Int64s = npt.NDArray[np.int64]
 
 
 class AckedRanges:
@@ -92,7 +92,7 @@ class AckedRanges:
         k = bisect_right(self._lows, offset) - 1
         return k >= 0 and bisect_right(self._blocks[k], offset) & 1 == 1
 
-    def contains_many(self, offsets: _Int64s) -> npt.NDArray[np.bool_]:
+    def contains_many(self, offsets: Int64s) -> npt.NDArray[np.bool_]:
         """Which of many offsets are acked, at once."""
         boundaries = np.array(self._flat(), dtype=np.int64)
         inside = np.searchsorted(boundaries, offsets, side="right") & 1 == 1
@@ -158,7 +158,7 @@ class AckedRanges:
             return self._raise_floor(hi)
         return self._insert(lo, hi)
 
-    def ack_many(self, offsets: Iterable[int] | _Int64s) -> int:
+    def ack_many(self, offsets: Iterable[int] | Int64s) -> int:
         """Ack many offsets in any order, repeats allowed; returns how many were new."""
         if not isinstance(offsets, np.ndarray):
             offsets = np.fromiter(offsets, dtype=np.int64)
@@ -175,7 +175,7 @@ class AckedRanges:
         his = ordered[np.concatenate((breaks, [ordered.size - 1]))] + 1
         return self._union(los, his)
 
-    def ack_ranges(self, los: _Int64s, his: _Int64s) -> int:
+    def ack_ranges(self, los: Int64s, his: Int64s) -> int:
         """Ack ascending, disjoint, non-empty ranges; returns how many offsets that added."""
         if los.size and (los[0] < 0 or his[-1] > OFFSET_MAX or bool((his <= los).any())):
             raise InvalidRangeError("ranges must be within the offsets and not empty")
@@ -335,7 +335,7 @@ class AckedRanges:
             return False
         return True
 
-    def _union(self, los: _Int64s, his: _Int64s) -> int:
+    def _union(self, los: Int64s, his: Int64s) -> int:
         """Add ascending, disjoint ranges."""
         if los.size < _UNION_RANGES_MIN or los.size * 4 < len(self):
             return sum(map(self.ack_range, los.tolist(), his.tolist()))

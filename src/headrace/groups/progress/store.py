@@ -17,15 +17,17 @@ away), the round of a job by the place that it was planned from.
 
 *Compare and swap* saves reading most rows.  :class:`Joining` remembers, per row and token, what
 one owner tried to write last.  What an owner knows only grows while its token is the same.  So if
-the row still equals that, the next write holds all of it, and replaces it unread; it does not
-matter whether the commit that is remembered was the one that wrote it.  A new token begins with no
-memory, since a seek may have come in between.
+the row still equals that, a write that was made later holds all of it, and replaces it unread; it
+does not matter whether the commit that is remembered was the one that wrote it.  A write that was
+made before and is committed after it is joined.  A new token begins with no memory, since a seek
+may have come in between.
 
 Whoever writes tells of it on the group's channel (:func:`headrace.catalog.progress.channel`).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -34,6 +36,8 @@ from headrace.catalog import progress as stored
 from headrace.errors import AlreadyAckedError, Fenced
 from headrace.groups.progress.record import Progress
 
+_made = itertools.count(1)
+
 
 class Write(stored.Progress, frozen=True):
     """What an owner knows of a segment: the row, if nobody else has written anything."""
@@ -41,9 +45,11 @@ class Write(stored.Progress, frozen=True):
     token: int = 0
     progress: Progress = Progress()
     """What ``state`` encodes."""
+    made: int = 0
+    """Which of two writes of this program was made later, whichever is committed later."""
 
 
-class Place(NamedTuple):
+class SeekPlace(NamedTuple):
     """Where a group is to go on in a segment, and the unit whose owner has it."""
 
     unit: str
@@ -85,7 +91,7 @@ class Joining:
         for write in writes:
             place = write.group, write.segment_id
             last = self._last.get(place)
-            if last is not None and last.token == write.token:
+            if last is not None and last.token == write.token and last.made <= write.made:
                 quick.append((write, last.state))
             else:
                 rest.append(write)
@@ -143,7 +149,8 @@ class Joining:
 
 def write_of(group: str, segment_id: int, token: int, progress: Progress) -> Write:
     """A write, ready to be made."""
-    return Write(group, segment_id, progress.floor, progress.encode(), token, progress)
+    state = progress.encode()
+    return Write(group, segment_id, progress.floor, state, token, progress, next(_made))
 
 
 def join(tx: Tx, group: str, places: Mapping[int, Progress]) -> None:
@@ -169,7 +176,7 @@ def ack_once(tx: Tx, unit: str, write: Write, begun: Progress) -> None:
     tx.notify(stored.channel(group))
 
 
-def seek(tx: Tx, group: str, places: Sequence[Place]) -> None:
+def seek(tx: Tx, group: str, places: Sequence[SeekPlace]) -> None:
     """Put a group where it is told to, back or forward: only here do floors fall.
 
     Whoever owns one of the units loses it, and hears of it; holds :func:`seek_locks`.  Call it by

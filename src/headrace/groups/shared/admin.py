@@ -14,7 +14,11 @@ from headrace.groups.consumer.dead_letters import stream_of
 from headrace.groups.progress import Progress
 from headrace.groups.shared import properties, sessions, starts
 from headrace.groups.shared.core.records import Decision
-from headrace.groups.shared.core.settings import Balance, LeaderSettings
+from headrace.groups.shared.core.settings import (
+    Balance,
+    InvalidSharedSettingsError,
+    LeaderSettings,
+)
 from headrace.groups.shared.properties import GroupProperties, LeaderStatus, MemberStatus
 from headrace.groups.shared.runtime import state
 from headrace.groups.shared.sessions import SessionInfo
@@ -22,6 +26,7 @@ from headrace.host import Host
 from headrace.log import internal
 from headrace.log.log import Log
 from headrace.subjects import check_name, parse_filter
+from headrace.subjects.arguments import checked_calls
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -127,6 +132,7 @@ def explain(info: GroupInfo) -> Explanation:
     )
 
 
+@checked_calls()
 class Groups:
     """Administration of shared groups, blocking; each call is one transaction."""
 
@@ -149,6 +155,9 @@ class Groups:
         """
         chosen = settings or LeaderSettings()
         if balance is not None:
+            if balance not in list(Balance):
+                known = " or ".join(repr(each.value) for each in Balance)
+                raise InvalidSharedSettingsError(f"balance is {balance!r}; it has to be {known}")
             chosen = msgspec.structs.replace(chosen, balance=Balance(balance))
         wanted = GroupProperties(
             group=check_name(group, "group name"),

@@ -46,7 +46,7 @@ class GroupProperties(msgspec.Struct, frozen=True, kw_only=True):
         return self.settings.balance
 
 
-_records = Records(GroupProperties, "shared group", "delete it: headrace group shared delete")
+_records = Records(GroupProperties, "shared group", "delete it: headrace group shared rm")
 
 
 class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,8 +83,7 @@ class LeaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The latest decisions; ``at_ms`` is milliseconds since 1970."""
 
 
-# Made here, since the first use of a type by msgspec is not safe in several threads at once.
-_decode_leader_status = msgspec.json.Decoder(LeaderStatus).decode
+_statuses = Records(LeaderStatus, "the status of shared group")
 
 
 def put(tx: Tx, properties: GroupProperties) -> None:
@@ -115,15 +114,7 @@ def unknown(tx: Tx, name: str) -> UnknownSharedGroupError:
 
 def find(tx: Tx, group: str, filter: str | None = None) -> GroupProperties:
     """A group by its name, and by its filter if the name alone does not tell."""
-    if filter is not None:
-        return require(tx, group_key(group, filter))
-    found = [each for each in all_groups(tx) if each.group == group]
-    if not found:
-        raise unknown(tx, group)
-    if len(found) > 1:
-        filters = ", ".join(each.filter for each in found)
-        raise InvalidInputError(f"group {group!r} has several filters: say which of {filters}")
-    return found[0]
+    return require(tx, find_key(tx, group, filter))
 
 
 def find_key(tx: Tx, group: str, filter: str | None = None) -> str:
@@ -144,6 +135,12 @@ def all_groups(tx: Tx) -> list[GroupProperties]:
     """Every group, by key."""
     groups = _records.readable(entries.changes(tx, BUCKET, 0).entries)
     return sorted(groups, key=lambda each: each.key)
+
+
+def changed(tx: Tx, since: int) -> tuple[int, list[GroupProperties]]:
+    """The groups that were stored after a revision, and the revision now."""
+    found = entries.changes(tx, BUCKET, since)
+    return found.revision, _records.readable(found.entries)
 
 
 def declare(
@@ -220,7 +217,7 @@ def put_status(tx: Tx, key: str, status: LeaderStatus) -> None:
     """Store what a leader says about its group, if it still leads."""
     leases.check(tx, lease_name(key), status.token)
     stamped = msgspec.structs.replace(status, at_us=tx.now_us())
-    entries.put(tx, STATUS_BUCKET, key, msgspec.json.encode(stamped))
+    entries.put(tx, STATUS_BUCKET, key, _statuses.encode(key, stamped))
 
 
 def status_locks(key: str) -> tuple[str, ...]:
@@ -231,6 +228,4 @@ def status_locks(key: str) -> tuple[str, ...]:
 def get_status(tx: Tx, key: str) -> LeaderStatus | None:
     """What the group's leader said last."""
     entry = entries.get(tx, STATUS_BUCKET, key)
-    if entry is None or entry.value is None:
-        return None
-    return _decode_leader_status(entry.value)
+    return _statuses.decode_or(key, entry.value, None) if entry is not None else None

@@ -8,11 +8,12 @@ progress of its private subscriptions; an in-memory one goes with its process.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 
 import msgspec
 
-from headrace.catalog import Tx, entries, leases
+from headrace.catalog import Tx, claims, entries, leases
 from headrace.catalog.records import Records
 from headrace.errors import (
     InvalidInputError,
@@ -50,6 +51,8 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     created_us: int
     seen_us: int
     subscriptions: tuple[Subscription, ...] = ()
+    unnamed: bool = False
+    """Its name was made up, and nobody will use it again: nothing of it need be remembered."""
 
 
 _records = Records(SessionRecord, "session", "remove it: headrace session rm {name}")
@@ -110,7 +113,7 @@ def put(tx: Tx, record: SessionRecord) -> None:
 
 
 def open(
-    tx: Tx, name: str, peer: str, *, persistent: bool, expiry_ms: int
+    tx: Tx, name: str, peer: str, *, persistent: bool, expiry_ms: int, unnamed: bool = False
 ) -> tuple[SessionRecord, int]:
     """Take a session over, or begin one; returns it with the token of whoever runs it now."""
     found = get(tx, name)
@@ -126,6 +129,7 @@ def open(
         created_us=found.created_us if found else now_us,
         seen_us=now_us,
         subscriptions=found.subscriptions if found else (),
+        unnamed=unnamed,
     )
     put(tx, record)
     return record, lease.token
@@ -187,10 +191,18 @@ def close(tx: Tx, name: str, token: int) -> None:
 
 
 def forget(tx: Tx, record: SessionRecord) -> None:
-    """Delete a session and the progress of its private subscriptions."""
+    """Delete a session and the progress of its private subscriptions.
+
+    Tokens are kept: whoever ran it is fenced also when somebody else takes the name.
+    """
     for each in record.subscriptions:
         if not each.shared:
-            starts.forget_group(tx, private_group(record.name, each.filter))
+            group = private_group(record.name, each.filter)
+            starts.forget_group(tx, group)
+            if record.unnamed:
+                claims.forget(tx, group)
+    if record.unnamed:
+        leases.forget(tx, lease_name(record.name))
     entries.delete(tx, BUCKET, record.name)
 
 
@@ -228,14 +240,21 @@ def require(tx: Tx, name: str) -> SessionInfo:
     return info(tx, record)
 
 
-def sweep(tx: Tx) -> list[str]:
-    """Forget the sessions that are over; returns their names."""
-    over = []
-    for record in _records.readable(entries.changes(tx, BUCKET, 0).entries):
-        if is_over(tx, record):
+def over(tx: Tx) -> dict[str, SessionInfo]:
+    """The sessions that are over, by name; reads all sessions, so it is not for a write."""
+    records = _records.readable(entries.changes(tx, BUCKET, 0).entries)
+    return {record.name: info(tx, record) for record in records if is_over(tx, record)}
+
+
+def sweep(tx: Tx, seen: Iterable[SessionInfo]) -> None:
+    """Forget the sessions that are over and as they were seen ``TTL_MS`` ago.
+
+    One that somebody runs would have been renewed meanwhile: the wall clock was put forward.
+    """
+    for each in seen:
+        record = get(tx, each.record.name)
+        if record is not None and is_over(tx, record) and info(tx, record) == each:
             forget(tx, record)
-            over.append(record.name)
-    return over
 
 
 def removable(tx: Tx, name: str) -> SessionInfo:

@@ -9,7 +9,7 @@ moment on, with or without members.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 from headrace.catalog import Tx, claims, entries, progress, streams
@@ -34,9 +34,9 @@ Places: TypeAlias = Mapping[int, Mapping[int, int]]
 def check_start(start: Start) -> Start:
     """The start, or an error that says which there are."""
     if isinstance(start, datetime):
-        events.to_us(start)
-        return start
-    if start in ("earliest", "now"):
+        if events.TIME_MIN_US <= events.to_us(start) <= events.TIME_MAX_US:
+            return start
+    elif start in ("earliest", "now"):
         return start
     raise InvalidPositionError(f"start={start!r}: give 'earliest', 'now' or a time with its zone")
 
@@ -44,7 +44,8 @@ def check_start(start: Start) -> Start:
 def describe(start: Start) -> str:
     """A start as it is stored and shown."""
     if isinstance(start, datetime):
-        return start.astimezone(UTC).isoformat()
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=events.to_us(start))
+        return moment.isoformat()
     return start
 
 

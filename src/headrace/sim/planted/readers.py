@@ -7,7 +7,9 @@ outcome would be safe, a short golden script knows the right number.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
+from unittest import mock
 
 from headrace.groups.readers.core import balance, failure, rules
 from headrace.groups.readers.core import reader as reader_module
@@ -220,7 +222,7 @@ def _half_to_even(original: Original) -> Original:  # noqa: ARG001
 def _ignores_the_offer(original: Original) -> Original:  # noqa: ARG001
     def overloaded(state: ReaderGroupState, reader: str, released: int = 0) -> bool:
         owned = len(state.owned(reader)) - released
-        return owned > 1 and state.exceeds(reader, released, 1)
+        return owned > 1 and state.loads.exceeds(reader, released, 1)
 
     return overloaded
 
@@ -244,9 +246,20 @@ def _bug(
     return PlantedBug(
         name=f"readers: {name}",
         about=about,
-        plant=lambda: patched(owner, rule, change),
+        plant=lambda: _planted(owner, rule, change),
         hunt=hunt or by_seeds("readers", 200),
     )
+
+
+def _planted(
+    owner: Any, rule: str, change: Callable[[Original], Original]
+) -> AbstractContextManager[Any]:
+    """Replace a rule where it is called: most rules of updates stand in a table."""
+    original = getattr(owner, rule)
+    for update, found in rules._RULES.items():
+        if found is original:
+            return mock.patch.dict(rules._RULES, {update: change(original)})
+    return patched(owner, rule, change)
 
 
 PLANTED = (

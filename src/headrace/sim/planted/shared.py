@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.catalog import leases
 from headrace.errors import UnexpectedMessageError
 from headrace.groups.progress import Progress
 from headrace.groups.shared.core import balance
@@ -15,12 +16,17 @@ from headrace.groups.shared.core.assignment import AssignmentStatus, UnitState
 from headrace.groups.shared.core.borrower import Borrower
 from headrace.groups.shared.core.holdings import Holdings
 from headrace.groups.shared.core.leader import Leader
-from headrace.groups.shared.core.messages import Grant, Invalidate, ProgressConfirmed
+from headrace.groups.shared.core.messages import (
+    Grant,
+    Invalidate,
+    ProgressConfirmed,
+    UpdateProgress,
+)
 from headrace.groups.shared.core.records import Commit, ToBorrower
 from headrace.log.order import Order
 from headrace.sim.exhaustive import SETUPS, Explorer
+from headrace.sim.faults import Fault
 from headrace.sim.planted import PlantedBug, by_seeds, patched
-from headrace.sim.store import Lease, Snapshot
 
 
 def by_search(setup: str, depth: int) -> Callable[[], str | None]:
@@ -106,12 +112,14 @@ def _keeps_the_token(original: Any) -> Any:
 
 
 def _confirms_at_once(original: Any) -> Any:
-    def progress(self: Leader, member: Any, message: Any, now_ms: int) -> Any:
-        effects = original(self, member, message, now_ms)
-        confirmed = ProgressConfirmed(self.group, member.borrower, self.token, message.report)
-        return [*effects, ToBorrower(confirmed)]
+    def take(self: Leader, message: Any, now_ms: int) -> Any:
+        effects = original(self, message, now_ms)
+        if isinstance(message, UpdateProgress):
+            confirmed = ProgressConfirmed(self.group, message.borrower, self.token, message.report)
+            effects = [*effects, ToBorrower(confirmed)]
+        return effects
 
-    return progress
+    return take
 
 
 def _grants_before_the_claim(original: Any) -> Any:
@@ -130,19 +138,19 @@ def _grants_before_the_claim(original: Any) -> Any:
 
 
 def _opens_successors_early(original: Any) -> Any:
-    def place(self: Holdings, state: UnitState, info: Any, now_ms: int) -> None:
-        original(self, state, msgspec.structs.replace(info, predecessors=()), now_ms)
-
-    return place
+    return _with_fewer_predecessors(original, 0)
 
 
 def _opens_after_the_first_predecessor(original: Any) -> Any:
-    def place(self: Holdings, state: UnitState, info: Any, now_ms: int) -> None:
-        original(
-            self, state, msgspec.structs.replace(info, predecessors=info.predecessors[:1]), now_ms
-        )
+    return _with_fewer_predecessors(original, 1)
 
-    return place
+
+def _with_fewer_predecessors(original: Any, count: int) -> Any:
+    def learn(self: Holdings, found: Any, now_ms: int) -> None:
+        infos = [msgspec.structs.replace(i, predecessors=i.predecessors[:count]) for i in found]
+        original(self, infos, now_ms)
+
+    return learn
 
 
 @contextmanager
@@ -216,12 +224,7 @@ def _forgets_what_is_closed(original: Any) -> Any:
 
 
 def _lets_former_leaders_write(_: Any) -> Any:
-    def check_lease(self: Snapshot, name: str, token: int) -> Lease:  # noqa: ARG001
-        lease = self.lease(name)
-        assert lease is not None
-        return lease
-
-    return check_lease
+    return lambda _tx, _name, _token: None
 
 
 def _shares_by_name(_: Any) -> Any:
@@ -243,7 +246,7 @@ def _bug(
     return PlantedBug(f"shared/{name}", about, lambda: patched(owner, rule, change), hunt)
 
 
-_SEEDS = by_seeds("shared", 60)
+_SEEDS = by_seeds("shared", 25)
 
 PLANTED: tuple[PlantedBug, ...] = (
     _bug("finished-forgotten", "a consumed segment is forgotten and taken for a new one",
@@ -251,19 +254,20 @@ PLANTED: tuple[PlantedBug, ...] = (
     _bug("revoking-undone", "progress of a unit being revoked makes it granted again",
          Leader, "_apply", _regrants_on_progress, _SEEDS),
     _bug("finish-punished", "revoke_finished after a hand-over sends the borrower away",
-         Leader, "_revoke_finished", _invalidates_after_hand_over, _SEEDS),
+         Leader, "_revoke_finished", _invalidates_after_hand_over,
+         by_search("hand-over, repeats", 12)),
     _bug("ranges-dropped", "a partly acked batch is handed over from its beginning",
          Holdings, "grant", _grants_from_the_floor, _SEEDS),
     _bug("token-kept", "a unit changes hands without a new token",
          Holdings, "assign", _keeps_the_token, by_search("hand-over, repeats", 12)),
     _bug("confirmed-early", "an ack is confirmed before it is durable",
-         Leader, "_progress", _confirms_at_once, by_search("two join", 11)),
+         Leader, "_take", _confirms_at_once, by_search("two join", 11)),
     _bug("granted-early", "a unit is granted before its claim is durable",
          Leader, "_settle", _grants_before_the_claim, _SEEDS),
     _bug("successor-early", "a successor opens while its predecessor is being consumed",
-         Holdings, "place", _opens_successors_early, by_search("successor", 9)),
+         Holdings, "learn", _opens_successors_early, by_search("successor", 9)),
     _bug("merge-early", "a merged segment opens after the first of its predecessors",
-         Holdings, "place", _opens_after_the_first_predecessor, _SEEDS),
+         Holdings, "learn", _opens_after_the_first_predecessor, _SEEDS),
     PlantedBug("shared/empty-ends-early", "an empty sealed segment ends before what came before it",
                _empty_segments_end_early, _SEEDS),
     _bug("tokens-forgotten", "a new leader starts counting tokens again",
@@ -273,7 +277,7 @@ PLANTED: tuple[PlantedBug, ...] = (
     _bug("last-writer-wins", "stored progress is replaced instead of merged",
          Progress, "merge", _last_writer_wins, _SEEDS),
     _bug("goodbye-ignored", "the progress in a good-bye is confirmed and thrown away",
-         Leader, "_disconnect", _throws_goodbyes_away, _SEEDS),
+         Leader, "_disconnect", _throws_goodbyes_away, by_search("unsubscribe", 9)),
     _bug("asks-once", "a borrower asks for its leader only once",
          Borrower, "find", _asks_once, _SEEDS),
     _bug("commit-not-retried", "a commit that was refused or not answered is not sent again",
@@ -285,7 +289,8 @@ PLANTED: tuple[PlantedBug, ...] = (
     _bug("late-grant-taken", "a grant that arrives after its own revocation is taken for new",
          Borrower, "_grant", _forgets_what_is_closed, by_search("overtaken grant", 9)),
     _bug("former-leader-writes", "the store takes the writes of a former leader",
-         Snapshot, "check_lease", _lets_former_leaders_write, _SEEDS),
+         leases, "check", _lets_former_leaders_write,
+         by_seeds("shared", 60, steps=3000, faults=frozenset({Fault.SLOW}))),
     _bug("shares-by-name", "larger shares go by name, so units move for nothing",
          balance, "shares_by_count", _shares_by_name, by_golden_shares),
 )  # fmt: skip

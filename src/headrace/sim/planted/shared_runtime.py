@@ -43,21 +43,21 @@ def _takes_a_failure_for_success(original: Any) -> Any:
 
 PLANTED: tuple[PlantedBug, ...] = (
     PlantedBug(
-        "shared-runtime/answered-early",
+        "shared/answered-early",
         "a leader hears that its commit is stored when it was only handed over",
         partial(patched, Leading, "_store", _answers_before_it_is_stored),
-        by_seeds("shared-runtime", 10, steps=1000),
+        by_seeds("shared", 10, steps=1000),
     ),
     PlantedBug(
-        "shared-runtime/failure-ignored",
+        "shared/failure-ignored",
         "a leader hears that its commit is stored when the store has refused it",
         partial(patched, Leading, "_stored", _takes_a_failure_for_success),
-        by_seeds("shared-runtime", 10, steps=1000),
+        by_seeds("shared", 10, steps=1000),
     ),
     PlantedBug(
-        "shared-runtime/not-drained",
+        "shared/not-drained",
         "a unit is given back while its events are in the hands of the application",
         partial(patched, Borrowing, "_release", _hands_over_what_is_in_flight),
-        by_seeds("shared-runtime", 10, steps=800, faults=frozenset({Fault.SCALE, Fault.FAIL})),
+        by_seeds("shared", 10, steps=800, faults=frozenset({Fault.SCALE, Fault.FAIL})),
     ),
 )

@@ -8,6 +8,12 @@ from headrace.catalog.streams import StreamConfig
 from headrace.log.events import Event as LogEvent
 from headrace.log.open import open_log
 from headrace.sim.log import Event, ModelLog, Segment
+from headrace.subjects.hashing import key_hash
+
+
+def content(event: Event) -> bytes:
+    """What an event says."""
+    return f"{event.key}/{event.key_sequence}".encode()
 
 
 class MirroredLog(ModelLog):
@@ -16,23 +22,32 @@ class MirroredLog(ModelLog):
     def __init__(self, folder: Path, stream: str) -> None:
         super().__init__()
         self.real = open_log(folder)
+        self.numbers: dict[int, int] = {}
+        """Segments' numbers by their ids."""
         self._stream = stream
+
+    @staticmethod
+    def slot(key: str) -> int:
+        return key_hash(key)
 
     def create(self, segments: int) -> None:
         self.real.create_stream(self._stream, StreamConfig((f"{self._stream}.>",)), segments)
         self._look()
 
-    def append(self, key: str) -> Event:
-        sequence = self.key_counts.get(key, 0)
-        value = f"{key}/{sequence}".encode()
-        event = LogEvent(subject=f"{self._stream}.{key}", value=value, key=key)
-        (placed,) = self.real.append(self._stream, [event])
-        segment = self.segments[placed.segment]
-        assert placed.start == segment.head
-        self.key_counts[key] = sequence + 1
-        self.places[key, sequence] = (placed.segment, placed.start)
-        segment.events.append(Event(placed.segment, placed.start, key, sequence))
-        return segment.events[-1]
+    def publish(self, keys: list[str]) -> None:
+        """Append events, in one commit."""
+        heads = {segment.number: segment.head for segment in self.open_segments}
+        events = [self.append(key) for key in keys]
+        placed = self.real.append(
+            self._stream,
+            [
+                LogEvent(subject=f"{self._stream}.{event.key}", value=content(event), key=event.key)
+                for event in events
+            ],
+        )
+        for part in placed:
+            segment = self.segments[part.segment]
+            assert (part.start, part.start + part.count) == (heads[part.segment], segment.head)
 
     def split(self, number: int) -> tuple[int, ...] | None:
         if self.segments[number].sealed:
@@ -55,6 +70,7 @@ class MirroredLog(ModelLog):
                 found.number,
                 Segment(found.number, found.range_lo, found.range_hi, found.predecessors),
             )
+            self.numbers[found.id] = found.number
             known.sealed, known.successors = found.sealed, found.successors
 
     def close(self) -> None:

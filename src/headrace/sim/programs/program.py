@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.catalog import Catalog
 from headrace.sim.programs.sockets import Internet, SimSockets
-from headrace.sim.programs.store import FaultyCommitter
+from headrace.sim.programs.store import FaultyCommitter, faulty_reads
 from headrace.sim.world import InvariantViolation, Process, World
 from headrace.testing import DrivenLoop
 from headrace.testing.clock import START_S, WALL_START_US
@@ -23,6 +23,8 @@ from headrace.testing.clock import START_S, WALL_START_US
 MS_NS = 1_000_000
 START_NS = START_S * 1_000_000_000
 TAKE_DOWN_ROUNDS = 50
+TURNS_MAX = 5000
+"""Turns of its event loop that a program may take before it waits for something."""
 NEWS_MS = 3
 """The most that news of a commit takes to arrive."""
 
@@ -32,11 +34,23 @@ def wall_us(world: World) -> int:
     return WALL_START_US + world.now_ms * 1000
 
 
+class ProgramLoop(DrivenLoop):
+    """Gives up when a program goes on and on without a moment passing."""
+
+    turns = 0
+
+    def _run_once(self) -> None:
+        self.turns += 1
+        if self.turns > TURNS_MAX:
+            self.stop()
+        super()._run_once()  # type: ignore[misc]
+
+
 class Program(Process):
     """A process with an event loop; subclasses say what it does in :meth:`main`."""
 
     internet: Internet
-    loop: DrivenLoop
+    loop: ProgramLoop
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
@@ -60,7 +74,7 @@ class Program(Process):
     # --- its life ---
 
     def start(self) -> None:
-        self.loop = DrivenLoop(seed=self.world.rng.getrandbits(32))
+        self.loop = ProgramLoop(seed=self.world.rng.getrandbits(32))
         self.loop.headrace_sockets = SimSockets(self.internet, self)  # type: ignore[attr-defined]
         self.loop.set_exception_handler(self._escaped)
         self._catalog, self._wake_ms, self._dying = None, None, False
@@ -76,6 +90,7 @@ class Program(Process):
         self._catalog = catalog
         catalog.drive(lambda: wall_us(self.world))
         catalog._committer = FaultyCommitter(self, catalog._committer)  # type: ignore[assignment]
+        catalog.read = faulty_reads(self, catalog.read)  # type: ignore[method-assign]
 
     def stopped(self) -> None:
         self._dying = True
@@ -134,13 +149,19 @@ class Program(Process):
         local_ns = START_NS + int(self.world.now_ms * MS_NS * self.clock_rate)
         self.loop.now_ns = max(self.loop.now_ns, local_ns)
         self._running = True
+        self.loop.turns = 0
         try:
             due_ns = self.loop.run_to_rest()
         finally:
             self._running = False
+        if self.loop.turns > TURNS_MAX:
+            self.found(InvariantViolation("a program comes to rest", f"{self.name} does not"))
         if due_ns is not None:
             due_ms = math.ceil((due_ns - START_NS) / MS_NS / self.clock_rate)
             self.wake_in(max(1, due_ms - self.world.now_ms))
+
+    def committing(self) -> None:
+        """This program commits something."""
 
     def committed(self) -> None:
         """This program has committed something; others hear of it."""

@@ -1,4 +1,4 @@
-"""A committer between a program and its real catalog: it refuses, is slow, and loses answers."""
+"""What stands between a program and its real catalog: refuses, is slow, and loses answers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from headrace.sim.programs.program import Program
 
 REFUSE_PROBABILITY = 0.02
+REFUSE_READ_PROBABILITY = 0.005
 LOSE_PROBABILITY = 0.02
 SLOW_PROBABILITY = 0.05
 SLOW_MS_MAX = 400
+HANGS_PROBABILITY = 0.1
+"""How many of the slow commits hang past the lease of whoever makes them."""
+HANGS_MS = (4000, 25_000)
 
 
 class FaultyCommitter:
@@ -60,7 +64,8 @@ class FaultyCommitter:
 
     def _is_slow(self) -> bool:
         world = self._program.world
-        delay_ms = world.rng.randint(1, SLOW_MS_MAX)
+        hangs = world.rng.random() < HANGS_PROBABILITY
+        delay_ms = world.rng.randint(*(HANGS_MS if hangs else (1, SLOW_MS_MAX)))
         if not world.faults.strikes(Fault.SLOW, SLOW_PROBABILITY):
             return False
         life = self._life
@@ -85,6 +90,7 @@ class FaultyCommitter:
             for operation in operations:
                 _fail(operation, "refused")
             return
+        self._program.committing()
         if not lost:
             self._committer.attempt(operations)
             self._program.committed()
@@ -98,6 +104,18 @@ class FaultyCommitter:
         for operation, done in zip(operations, answers, strict=True):
             operation.done = done
             _fail(operation, "the answer was lost")
+
+
+def faulty_reads(program: Program, read: Callable[..., Any]) -> Callable[..., Any]:
+    """A catalog's ``read`` that is refused now and then."""
+
+    def faulty(fn: Callable[[Tx], Any], *, snapshot: bool = False) -> Any:
+        if program.world.faults.strikes(Fault.REFUSE, REFUSE_READ_PROBABILITY):
+            program.note("is refused a read by the store")
+            raise CatalogUnavailableError("simulated: a read was refused")
+        return read(fn, snapshot=snapshot)
+
+    return faulty
 
 
 def _fail(operation: Operation, why: str) -> None:

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import headrace
-from headrace.errors import CatalogUnavailableError, Fenced, HeadraceError
+from headrace.errors import (
+    AckUnsettledError,
+    AlreadyAckedError,
+    CatalogUnavailableError,
+    Fenced,
+    HeadraceError,
+)
 from headrace.groups.consumer import ConsumerOptions, Delivery
 from headrace.groups.delivery import DeliveryConfig
 from headrace.groups.shared.core.leader import Leader
@@ -20,11 +26,13 @@ from headrace.groups.shared.core.settings import LeaderSettings
 from headrace.groups.shared.runtime.peer import LocalPeer, SharedOptions
 from headrace.groups.shared.runtime.session import Session
 from headrace.sim.faults import Fault
+from headrace.sim.oracle import GroupOracle
+from headrace.sim.programs.mirror import content
 from headrace.sim.programs.program import Program
 from headrace.sim.world import InvariantViolation
 
 if TYPE_CHECKING:
-    from headrace.sim.scenarios.shared_runtime import SharedRuntimeScenario
+    from headrace.sim.scenarios.shared import SharedScenario
 
 LEADER_SETTINGS = LeaderSettings(
     stall_timeout_ms=8000,
@@ -37,12 +45,14 @@ OPTIONS = ConsumerOptions(
     delivery=DeliveryConfig(max_pending=6, ack_wait_ms=3000, backoff_min_ms=20, backoff_max_ms=500)
 )
 RETRY_S = 0.2
+UNKNOWN = (CatalogUnavailableError, AckUnsettledError)
+"""Errors that leave open whether an ack counts."""
 
 
 class Worker(Program):
     """Subscribes, consumes and answers, whatever happens to it."""
 
-    scenario: SharedRuntimeScenario
+    scenario: SharedScenario
     folder: Path
     wanted: tuple[str, ...] = ()
     """What it is to be subscribed to, as its owner has configured it."""
@@ -55,9 +65,6 @@ class Worker(Program):
         self.session: Session | None = None
         self.peer: LocalPeer | None = None
         self._given: set[tuple[str, int]] = set()
-        self._in_doubt: set[tuple[str, int, int]] = set()
-        """Events acked in a transaction whose outcome is unknown.  They may come once more; a
-        second transaction would be refused."""
         self._changed = asyncio.Event()
         self.closing = False
         super().start()
@@ -97,6 +104,9 @@ class Worker(Program):
         if not self.alive or self.session is None:
             return False
         return set(self.session.subscriptions) == set(self.wanted)
+
+    def committing(self) -> None:
+        self.scenario.outdated = True
 
     # --- what it does ---
 
@@ -170,6 +180,8 @@ class Worker(Program):
         fails, habit = faults.strikes(Fault.FAIL, 0.2) and self.fails, rng.random()
         oracle, token = self.scenario.oracle_of(delivery.unit), delivery._run.owned.token
         unit, offset = delivery.segment, delivery.offset
+        doubtful = oracle.is_unknown(unit, token, offset)
+        confirmed = partial(oracle.confirmed, self.name, unit, offset, offset + 1)
         try:
             if fails:
                 await delivery.nack()
@@ -189,13 +201,15 @@ class Worker(Program):
         except HeadraceError as error:
             self.note("%s/%s is not acked: %s", unit, offset, type(error).__name__)
             self.world.reach(f"answer.{type(error).__name__}")
-            if isinstance(error, CatalogUnavailableError):
-                self._in_doubt.add((delivery.unit, token, offset))
-            if isinstance(error, Fenced):
-                self.check(lambda: self._fenced(unit, offset))
+            if isinstance(error, AlreadyAckedError):
+                self.check(confirmed)
+            elif isinstance(error, Fenced):
+                self.check(lambda: self._fenced(oracle, unit, token, offset))
+            elif doubtful or isinstance(error, UNKNOWN):
+                oracle.outcome_unknown(unit, token, offset)
         else:
             self.note("%s/%s is acked under %s", unit, offset, token)
-            self.check(lambda: oracle.confirmed(self.name, unit, offset, offset + 1))
+            self.check(confirmed)
 
     # --- checks ---
 
@@ -209,16 +223,16 @@ class Worker(Program):
         event = self.world.log.segments[number].events[delivery.offset]
         self.note("is handed %s/%s under %s", number, delivery.offset, owned.token)
         self.world.require(
-            delivery.value == f"{event.key}/{event.key_sequence}".encode(),
+            delivery.value == content(event),
             "what is published is delivered",
             f"{delivery.value!r} at {number}/{delivery.offset}",
         )
-        if (owned.unit, owned.token, delivery.offset) in self._in_doubt:
-            self.world.reach("delivery.of what is in doubt")
-        else:
-            oracle.delivered(owner, number, owned.token, event)
+        if oracle.is_unknown(number, owned.token, delivery.offset):
+            self.world.reach("delivery.of unknown outcome")
+        oracle.delivered(owner, number, owned.token, event)
 
-    def _fenced(self, unit: int, offset: int) -> None:
+    def _fenced(self, oracle: GroupOracle, unit: int, token: int, offset: int) -> None:
+        oracle.refused(unit, token, offset)
         self.world.require(
             self.closing or not self.scenario.calm,
             "a hand-over waits for what is in flight",

@@ -16,7 +16,7 @@ import msgspec
 
 from headrace.groups.delivery import DeliveryConfig
 from headrace.groups.partitioned.core.messages import ConfigSeen, Phase
-from headrace.groups.partitioned.core.pins import Owner
+from headrace.groups.partitioned.core.pins import ClaimOwner
 from headrace.groups.partitioned.core.status import group_status
 from headrace.sim.consumption import DeliveryOracle, check_everything_done, watch_progress
 from headrace.sim.faults import Fault
@@ -159,7 +159,7 @@ class PartitionedScenario(Scenario):
     def check(self) -> None:
         self._seen_revision = watch_progress(self.oracle, self._seen_revision)
 
-    def check_moving(self, partition: int, claimant: Owner) -> None:
+    def check_moving(self, partition: int, claimant: ClaimOwner) -> None:
         """Before a claim is recorded: so says the config, and the owner has finished or lost it."""
         store, config = self.world.store, self.admin.config
         self.world.require(

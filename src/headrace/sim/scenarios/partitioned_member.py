@@ -21,10 +21,10 @@ from headrace.groups.partitioned.core.messages import (
     Close,
     ConfigSeen,
     Consume,
-    Decision,
     Drain,
     Drained,
     Event,
+    InstanceDecision,
     InstanceEffect,
     MemberStalled,
     Phase,
@@ -43,8 +43,8 @@ from headrace.groups.partitioned.core.messages import (
 )
 from headrace.groups.partitioned.core.pins import (
     ClaimGranted,
+    ClaimOwner,
     ClaimRefused,
-    Owner,
     PartitionClaim,
     Pin,
     check_claim,
@@ -87,7 +87,7 @@ class MemberWorld(Protocol):
     def instances_of(self, member: str) -> list[MemberProcess]:
         """The processes that have joined under a name."""
 
-    def check_moving(self, partition: int, claimant: Owner) -> None:
+    def check_moving(self, partition: int, claimant: ClaimOwner) -> None:
         """Judge a claim that is about to be recorded."""
 
     def check_reason_to_leave(self, process: MemberProcess, pin_token: int) -> None:
@@ -103,7 +103,7 @@ def claim_of(claim: Claim | None) -> PartitionClaim | None:
     """The claim of a partition as the store has it."""
     if claim is None:
         return None
-    return PartitionClaim(Owner.decode(claim.owner) if claim.owner else None, claim.token)
+    return PartitionClaim(ClaimOwner.decode(claim.owner) if claim.owner else None, claim.token)
 
 
 class MemberProcess(ConsumingProcess):
@@ -116,7 +116,7 @@ class MemberProcess(ConsumingProcess):
         super().start()
         self.core = Instance(self.member, self.owner_name, TIMINGS)
         self.granted: dict[tuple[int, int], Progress] = {}
-        self.claimed_as: dict[tuple[int, int], Owner] = {}
+        self.claimed_as: dict[tuple[int, int], ClaimOwner] = {}
         self.evicted = False
         self.unknown_ticks: dict[int, int] = {}
         self.seen_revision = 0
@@ -193,9 +193,9 @@ class MemberProcess(ConsumingProcess):
     # --- doing ---
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> ClaimOwner:
         """This instance under its pin."""
-        return Owner(self.member, self.owner_name, self.core.pin_token or 0)
+        return ClaimOwner(self.member, self.owner_name, self.core.pin_token or 0)
 
     def do(self, effect: InstanceEffect) -> None:
         match effect:
@@ -229,7 +229,7 @@ class MemberProcess(ConsumingProcess):
                 self.drop(partition)
             case ReleasePartition(partition, token):
                 self._release(partition, token)
-            case Decision(verdict=verdict, reason=reason, partition=partition):
+            case InstanceDecision(verdict=verdict, reason=reason, partition=partition):
                 self.note(
                     "%s %s: %s", verdict.value, "" if partition is None else partition, reason
                 )
@@ -244,7 +244,7 @@ class MemberProcess(ConsumingProcess):
             return PinHeld(held.owner, held.expires_ms - tx.now_ms)
         return PinGranted(tx.acquire_lease(name, self.owner_name, TIMINGS.pin_ttl_ms).token, 0)
 
-    def _renew_pin(self, tx: Snapshot, owner: Owner) -> tuple[tuple[int, int], ...]:
+    def _renew_pin(self, tx: Snapshot, owner: ClaimOwner) -> tuple[tuple[int, int], ...]:
         tx.renew_lease(GROUP.pin(self.member), owner.pin_token, TIMINGS.pin_ttl_ms)
         held = ((p, tx.claim_of(GROUP.key, p)) for p in range(self.scenario.partitions))
         return tuple(
@@ -252,7 +252,7 @@ class MemberProcess(ConsumingProcess):
         )
 
     def _claim(
-        self, tx: Snapshot, partition: int, owner: Owner
+        self, tx: Snapshot, partition: int, owner: ClaimOwner
     ) -> tuple[ClaimGranted | ClaimRefused, Progress]:
         claim = claim_of(tx.claim_of(GROUP.key, partition))
         entry = tx.get(CONFIGS, GROUP.key)
@@ -286,7 +286,7 @@ class MemberProcess(ConsumingProcess):
 
         self.submit(("released", partition, token), release)
 
-    def _check_claim(self, tx: Snapshot, partition: int, owner: Owner, token: int) -> None:
+    def _check_claim(self, tx: Snapshot, partition: int, owner: ClaimOwner, token: int) -> None:
         claim = claim_of(tx.claim_of(GROUP.key, partition))
         try:
             check_claim(GROUP.key, partition, owner, token, claim)

@@ -1,266 +1,310 @@
-"""Shared groups: peers with registries and leaders, sessions with borrowers, one log.
+"""Shared groups as they run: whole programs, in the world's time, with its network and its faults.
 
-Peers compete for the lease of each group; sessions subscribe, consume through the real dispatcher,
-report and leave.  Everything may crash, pause past its lease, lose messages and be refused by the
-store; segments split and merge meanwhile; some consumers are slow, some give events back, some
-never ack.  In the end the faults stop, and everything must be consumed and fairly assigned.
+Each worker is a program as an application would write it (:mod:`headrace.sim.programs.worker`), and
+everything below it is real: host, consumer, session, peer, leaders, connections from the frame on,
+and a catalog in memory.  Programs crash, pause past their leases, are cut off from each other and
+from the store; segments split and merge, before anything is written to them too.  The oracle sees
+what applications see and what the catalog holds.  In the end the faults stop, and everything must
+be consumed and fairly assigned.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import shutil
+import tempfile
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import ClassVar
+from unittest import mock
 
 import msgspec
 
-from headrace.groups.shared.core import records
+from headrace.catalog import Tx, claims, progress
+from headrace.groups.progress.store import decode
+from headrace.groups.shared import starts
+from headrace.groups.shared.admin import Groups
+from headrace.groups.shared.core import pace
 from headrace.groups.shared.core.assignment import AssignmentStatus
 from headrace.groups.shared.core.handler import group_key, parse_subscription
 from headrace.groups.shared.core.leader import Leader
 from headrace.groups.shared.core.messages import unit_of
-from headrace.groups.shared.core.pace import GATHER_RATE
+from headrace.groups.shared.core.records import Decision
 from headrace.groups.shared.core.settings import Balance
+from headrace.groups.shared.runtime import state
 from headrace.sim.faults import Fault
 from headrace.sim.oracle import GroupOracle
+from headrace.sim.programs import Internet
+from headrace.sim.programs.mirror import MirroredLog
+from headrace.sim.programs.program import wall_us
+from headrace.sim.programs.worker import LEADER_SETTINGS, Worker
 from headrace.sim.scenario import Action, Scenario
-from headrace.sim.scenarios.shared_peer import LEADER_SETTINGS, Peer
-from headrace.sim.scenarios.shared_session import Session
+from headrace.sim.world import Process
 
 STREAM = "orders"
 KEYS = 12
+SEGMENTS_MAX = 16
+MEMORY = Path("/dev/shm")
+RANKS = {status: rank for rank, status in enumerate(AssignmentStatus)}
 
 
 class SharedScenario(Scenario):
     """Everything above, put together from the seed."""
 
     name: ClassVar[str] = "shared"
-    about: ClassVar[str] = "shared groups: leaders, borrowers, and everything that can go wrong"
-    steps: ClassVar[int] = 2200
+    about: ClassVar[str] = "shared groups as they run: whole programs, a real catalog, every fault"
+    steps: ClassVar[int] = 1200
+    settle_steps: ClassVar[int] = 20_000
     down_ms: ClassVar[tuple[int, int]] = (50, 9000)
-    action_ms: ClassVar[int] = 60
+    action_ms: ClassVar[int] = 100
 
     def build(self) -> None:
         world, rng = self.world, self.world.rng
-        world.log.create(rng.randint(1, 6))
-        filters = [f"$share/g{n}/{STREAM}.>" for n in range(rng.randint(1, 2))]
-        self.filters = filters
+        self._logger = logging.getLogger("headrace")
+        self._level = self._logger.level
+        self._logger.setLevel(logging.CRITICAL + 1)
+        self.folder = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
+        self._patches = contextlib.ExitStack()
+        if world.seed % 3 == 0:  # leaders gather at a low rate of reports
+            self._patches.enter_context(mock.patch.object(pace, "GATHER_RATE", 1))
+        self.log = world.log = MirroredLog(self.folder / "log", STREAM)
+        self.log.real.catalog.drive(lambda: wall_us(world))
+        self.log.create(rng.randint(1, 5))
+        self.filters = [f"$share/g{n}/{STREAM}.>" for n in range(rng.randint(1, 2))]
         self.leader_settings = LEADER_SETTINGS
         if rng.random() < 0.3:
             self.leader_settings = msgspec.structs.replace(LEADER_SETTINGS, balance=Balance.LAG)
-        self.hurried = world.seed % 3 == 0
-        """Whether leaders gather at a low rate of reports, and settings change under them."""
-        self.gather_rate = 1 if self.hurried else GATHER_RATE
         self.oracles: dict[str, GroupOracle] = {}
-        for text in filters:
+        self._tokens: dict[tuple[str, int], int] = {}
+        self._stored: dict[tuple[str, int], object] = {}
+        self.outdated = True
+        """Whether programs have committed something since the oracles looked."""
+        for text in self.filters:
             group = group_key(*parse_subscription(text))
-            self.oracles[text] = GroupOracle(world, group, self._token_reader(group))
-        self.peers = [self._spawn_peer(f"n{n}") for n in range(1, rng.randint(2, 3) + 1)]
-        self.sessions = [self._spawn_session(f"s{n}") for n in range(1, rng.randint(2, 4) + 1)]
-        for session in self.sessions:
-            for text in filters:
-                if rng.random() < 0.7:
-                    session.subscribe(text)
-        self._seen_revision = 0
-        self._listed: dict[int, tuple[records.SegmentInfo | None, int]] = {}
-        """Each segment as it was last listed, and at which revision it had changed."""
+            self.oracles[group] = GroupOracle(world, group, self._token_reader(group))
+        self._ranks: dict[tuple[str, int, str, int], int] = {}
+        self._decided: dict[str, Decision] = {}
+        self.groups = Groups(self.log.real)
+        self.internet = Internet(world)
+        self.workers = [self._spawn_worker(f"w{n}") for n in range(1, rng.randint(2, 4) + 1)]
 
     def _token_reader(self, group: str) -> Callable[[int], int]:
-        claims = self.world.store.claims
+        return lambda number: self._tokens.get((group, number), 0)
 
-        def current(number: int) -> int:
-            claim = claims.get((group, unit_of(STREAM, number)))
-            return claim.token if claim else 0
-
-        return current
-
-    def _spawn_peer(self, name: str) -> Peer:
-        peer = Peer(self.world, name)
-        peer.scenario = self
-        self.world.spawn(peer)
-        return peer
-
-    def _spawn_session(self, name: str) -> Session:
-        session = Session(self.world, name)
-        session.scenario = self
+    def _spawn_worker(self, name: str) -> Worker:
+        worker = Worker(self.world, name)
+        worker.scenario, worker.internet, worker.folder = self, self.internet, self.folder / "log"
         rng, faults = self.world.rng, self.world.faults
         if faults.strikes(Fault.SLOW, 0.2):
-            session.ack_ms = (200, 2500)
-        session.fails = rng.random() < 0.4
-        session.never_acks = faults.strikes(Fault.STALL, 0.15)
-        self.world.spawn(session)
-        return session
+            worker.ack_ms = (200, 2500)
+        worker.fails = rng.random() < 0.4
+        worker.never_acks = faults.strikes(Fault.STALL, 0.15)
+        worker.wanted = tuple(text for text in self.filters if rng.random() < 0.7)
+        self.world.spawn(worker)
+        return worker
 
-    def oracle_of(self, subscription: str) -> GroupOracle:
-        """The oracle of the group behind a subscription."""
-        return self.oracles[subscription]
+    @property
+    def calm(self) -> bool:
+        """Whether nothing goes wrong but what an application refuses."""
+        return not self.world.faults.kinds - {Fault.SCALE, Fault.FAIL}
 
-    def listing(self, after_revision: int) -> records.Listing:
-        """The segments that changed after a revision, as a leader is told of them."""
-        revision = self.world.steps
-        changed = []
-        for segment in self.world.log.segments.values():
-            end = segment.head if segment.sealed else None
-            predecessors = tuple(unit_of(STREAM, p) for p in segment.predecessors)
-            unit = unit_of(STREAM, segment.number)
-            info = records.SegmentInfo(unit, segment.head, end, 0, predecessors)
-            known, since = self._listed.get(segment.number, (None, 0))
-            if info != known:
-                since = revision
-                self._listed[segment.number] = (info, since)
-            if since > after_revision:
-                changed.append(info)
-        return records.Listing(revision, tuple(changed))
+    def oracle_of(self, claim: str) -> GroupOracle:
+        """The oracle of the group that a unit's claim belongs to."""
+        return self.oracles[claim.partition("@")[2]]
+
+    def victims(self) -> list[Process]:
+        return list(self.workers)
+
+    def close(self) -> None:
+        if not hasattr(self, "folder"):
+            return
+        for worker in getattr(self, "workers", ()):
+            if worker.alive:
+                worker.crash()
+        self._patches.close()
+        self.log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._logger.setLevel(self._level)
 
     # --- what the outside does ---
 
     def actions(self) -> list[Action]:
-        actions = [
+        return [
             Action("publish", 60, self._publish),
-            Action("subscribe", 4, self._subscribe),
-            Action("unsubscribe", 4, self._unsubscribe),
-            Action("resubscribe", 2, self._resubscribe),
-            Action("close a session", 1, self._close),
+            Action("subscribe", 3, lambda: self._change(subscribed=False)),
+            Action("unsubscribe", 3, lambda: self._change(subscribed=True)),
+            Action("close a program", 1, self._close),
+            Action("configure", 1, self._configure),
             Action("split", 1, self._split, Fault.SCALE),
             Action("merge", 1, self._merge, Fault.SCALE),
             Action("split twice", 1, self._split_twice, Fault.SCALE),
         ]
-        if self.hurried:
-            actions.append(Action("configure", 1, self._configure))
-        return actions
 
-    def _configure(self) -> None:
-        """Groups get other settings; leaders that are awake hear of it, others go on as before."""
-        changed = msgspec.structs.replace(
-            self.leader_settings,
-            lease_ttl_ms=self.world.rng.choice((5000, 6000, 9000)),
-            revoke_timeout_ms=self.world.rng.choice((3000, 4000)),
-        )
-        self.leader_settings = changed
-        for peer in self.peers:
-            if peer.alive and not peer.paused:
-                for leader in peer.leaders.values():
-                    leader.configure(changed, peer.now_ms)
-                    self.world.reach("leader.configured")
+    def _told(self) -> None:
+        """Programs hear of what the outside has committed."""
+        for worker in self.workers:
+            if worker.alive:
+                worker.wake_in(self.world.rng.randint(1, 3))
 
     def _publish(self) -> None:
-        for _ in range(self.world.rng.randint(1, 4)):
-            self.world.log.append(f"k{self.world.rng.randint(0, KEYS - 1)}")
+        rng = self.world.rng
+        self.log.publish([f"k{rng.randint(0, KEYS - 1)}" for _ in range(rng.randint(1, 4))])
+        self._told()
 
-    def _awake(self) -> list[Session]:
-        return [s for s in self.sessions if s.alive and not s.paused]
-
-    def _pick(self, *, subscribed: bool) -> tuple[Session, str] | None:
+    def _change(self, *, subscribed: bool) -> None:
         pairs = [
-            (session, text)
-            for session in self._awake()
+            (worker, text)
+            for worker in self.workers
+            if worker.alive and not worker.paused
             for text in self.filters
-            if (text in session.durable_subscriptions) == subscribed
+            if (text in worker.wanted) == subscribed
         ]
-        return self.world.rng.choice(pairs) if pairs else None
-
-    def _subscribe(self) -> None:
-        if pick := self._pick(subscribed=False):
-            pick[0].subscribe(pick[1])
-
-    def _unsubscribe(self) -> None:
-        if pick := self._pick(subscribed=True):
-            pick[0].unsubscribe(pick[1])
-
-    def _resubscribe(self) -> None:
-        if pick := self._pick(subscribed=True):
-            session, text = pick
-            for _ in range(self.world.rng.randint(1, 3)):
-                session.unsubscribe(text)
-                session.subscribe(text)
-            self.world.reach("session.quick resubscribe")
+        if pairs:
+            worker, text = self.world.rng.choice(pairs)
+            (worker.unsubscribe if subscribed else worker.subscribe)(text)
 
     def _close(self) -> None:
-        awake = self._awake()
+        awake = [w for w in self.workers if w.alive and not w.paused]
         if awake:
-            session = self.world.rng.choice(awake)
-            session.do(session.handler.on_disconnect(session.now_ms))
-            self.world.crash(session, self.world.rng.randint(10, 3000))
-            self.world.reach("session.closed")
+            self.world.rng.choice(awake).close()
+
+    def _configure(self) -> None:
+        """Change how a group is led; its leader hears of it."""
+        known = [info.properties.group for info in self.groups.list()]
+        if known:
+            self.groups.configure(
+                self.world.rng.choice(known),
+                lease_ttl_ms=self.world.rng.choice((5000, 6000, 9000)),
+                revoke_timeout_ms=self.world.rng.choice((3000, 4000)),
+            )
+            self._told()
+            self.world.reach("group.configured")
 
     def _split(self) -> None:
-        if len(self.world.log.segments) < 24:
-            self.world.log.split(self.world.rng.choice(self.world.log.open_segments).number)
+        if len(self.log.segments) < SEGMENTS_MAX:
+            self.log.split(self.world.rng.choice(self.log.open_segments).number)
+            self._told()
 
     def _split_twice(self) -> None:
-        if len(self.world.log.segments) < 20:
-            self.world.log.split_twice(self.world.rng.choice(self.world.log.open_segments).number)
+        if len(self.log.segments) < SEGMENTS_MAX:
+            self.log.split_twice(self.world.rng.choice(self.log.open_segments).number)
+            self._told()
 
     def _merge(self) -> None:
-        segments = self.world.log.open_segments
+        segments = self.log.open_segments
         if len(segments) > 1:
             left = self.world.rng.randrange(len(segments) - 1)
-            self.world.log.merge(segments[left].number, segments[left + 1].number)
+            self.log.merge(segments[left].number, segments[left + 1].number)
+            self._told()
 
     # --- invariants ---
 
+    def look(self) -> None:
+        """Show the oracles what has become durable."""
+        if self.outdated:
+            self.outdated = False
+            for oracle in self.oracles.values():
+                self.log.real.catalog.read(partial(self._look, oracle))
+
+    def _look(self, oracle: GroupOracle, tx: Tx) -> None:
+        group, numbers = oracle.group, self.log.numbers
+        units = [(state.unit_of_claim(c.unit), c.token) for c in claims.of_group(tx, group)]
+        tokens = {_number(unit): token for unit, token in units}
+        sealed = any(segment.sealed for segment in self.log.segments.values())
+        over = {_number(unit) for unit in starts.finished(tx, group)} if sealed else set()
+        for row in progress.of_group(tx, group):
+            number = numbers[row.segment_id]
+            found = (tokens.get(number, 0), row.state, number in over)
+            if self._stored.get((group, number)) == found:
+                continue
+            self._stored[group, number] = found
+            self._tokens[group, number] = found[0]
+            oracle.stored(number, decode(row))
+            self.world.require(
+                number not in over or oracle.finished(number),
+                "only what is consumed is finished",
+                f"{group}: unit {number} is stored as finished",
+            )
+
     def check(self) -> None:
-        store = self.world.store
-        if store.revision == self._seen_revision:
-            return
-        for oracle in self.oracles.values():
-            for number in self.world.log.segments:
-                entry = store.entries.get((oracle.group, unit_of(STREAM, number)))
-                if entry is not None and entry.revision > self._seen_revision:
-                    oracle.stored(number, entry.value.progress)
-                    self.world.require(
-                        not entry.value.finished or oracle.finished(number),
-                        "only what is consumed is finished",
-                        f"{oracle.group}: unit {number} is stored as finished",
-                    )
-        self._seen_revision = store.revision
+        for worker in self.workers:
+            if worker.violation is not None:
+                raise worker.violation
+            if worker.alive and worker.peer is not None:
+                for leading in worker.peer.leaders.values():
+                    self._watch(leading.core)
+        self.look()
+
+    def _watch(self, leader: Leader) -> None:
+        """Assignments only move forward; decisions are counted as states reached."""
+        reach = self.world.reach
+        if leader.gathering:
+            reach("leader.gathers")
+        for unit, assigned in leader.units.items():
+            if assigned.status is AssignmentStatus.FREE:
+                continue
+            key = (leader.group, leader.token, unit, assigned.token)
+            before = self._ranks.get(key, -1)
+            rank = RANKS[assigned.status]
+            if rank == before:
+                continue
+            self._ranks[key] = rank
+            reach(f"assignment.{assigned.status}")
+            self.world.require(
+                rank > before,
+                "assignments only move forward",
+                f"{unit} of {leader.group} is {assigned.status} again",
+            )
+        known = self._decided.get(leader.group)
+        for decision in reversed(leader.decisions):
+            if decision is known:
+                break
+            self._decided[leader.group] = leader.decisions[-1]
+            reach(f"decision.{decision.what} ({decision.reason.partition(':')[0]})")
 
     def healed(self) -> None:
         """The slow have slept enough, and every group gets somebody who works."""
-        for session in self.sessions:
-            session.ack_ms = (1, 10)
+        for worker in self.workers:
+            worker.ack_ms = (1, 10)
         for text in self.filters:
-            workers = [s for s in self.sessions if not s.never_acks]
-            if not workers:
-                self.sessions[0].never_acks = False
-                workers = self.sessions[:1]
-            if not any(text in s.durable_subscriptions for s in workers):
-                workers[0].subscribe(text)
+            able = [w for w in self.workers if not w.never_acks]
+            if not able:
+                self.workers[0].never_acks = False
+                able = self.workers[:1]
+            if not any(text in w.wanted for w in able):
+                able[0].subscribe(text)
 
     def quiescent(self) -> bool:
-        events = self.world.log.event_count
+        events = self.log.event_count
         if any(oracle.durable_events < events for oracle in self.oracles.values()):
             return False
-        return all(self._assigned(oracle) for oracle in self.oracles.values()) and (
-            self._held_by_sessions() == self._assigned_by_leaders()
-        )
-
-    def _held_by_sessions(self) -> set[tuple[str, str, str, int]]:
-        return {
-            (held.oracle.group, held.unit, held.borrower, held.token)
-            for session in self.sessions
-            for held in session.held.values()
-        }
-
-    def _assigned_by_leaders(self) -> set[tuple[str, str, str, int]]:
-        return {
-            (oracle.group, unit, state.borrower, state.token)
-            for oracle in self.oracles.values()
-            for leader in self._leaders(oracle.group)
+        if not all(worker.settled for worker in self.workers):
+            return False
+        return all(self._assigned(group) for group in self.oracles) and self._held() == {
+            (group, unit, state.borrower.partition(":")[0])
+            for group in self.oracles
+            for leader in self._leaders(group)
             for unit, state in leader.units.items()
             if state.status is not AssignmentStatus.FREE
         }
 
-    def _leaders(self, group: str) -> list[Leader]:
-        return [peer.leaders[group] for peer in self.peers if group in peer.leaders]
+    def _held(self) -> set[tuple[str, str, str]]:
+        claims = [(name.partition("@"), w.name) for w in self.workers for name in w.units]
+        return {(group, unit, name) for (unit, _, group), name in claims}
 
-    def _assigned(self, oracle: GroupOracle) -> bool:
+    def _leaders(self, group: str) -> list[Leader]:
+        found = [worker.leader_of(group) for worker in self.workers]
+        return [leader for leader in found if leader is not None]
+
+    def _assigned(self, group: str) -> bool:
         """Whether every open segment is granted, in fair shares where shares are counts."""
-        leaders = self._leaders(oracle.group)
+        leaders = self._leaders(group)
         if len(leaders) != 1 or not leaders[0].units:
             return False
         leader = leaders[0]
-        loads = dict.fromkeys(leader.borrowers, 0)
-        for segment in self.world.log.segments.values():
+        for segment in self.log.segments.values():
             state = leader.units.get(unit_of(STREAM, segment.number))
             if state is None:
                 return False
@@ -269,38 +313,34 @@ class SharedScenario(Scenario):
                     return False
             elif state.status is not AssignmentStatus.GRANTED:
                 return False
-            else:
-                loads[state.borrower] += 1
-        subscribed = sum(
-            1
-            for s in self.sessions
-            for text in s.durable_subscriptions
-            if self.oracles[text] is oracle
-        )
-        return len(loads) == subscribed and self._fair(oracle.group, leader)
+        texts = {text for text in self.filters if group_key(*parse_subscription(text)) == group}
+        subscribed = sum(1 for worker in self.workers if texts & set(worker.wanted))
+        return len(leader.borrowers) == subscribed and self._fair(group, leader)
 
     def _fair(self, group: str, leader: Leader) -> bool:
-        """Whether shares differ by one at most, among those who may have any."""
         if leader.settings.balance is Balance.LAG:
             return True
-        peer = next(peer for peer in self.peers if group in peer.leaders)
+        peer = next(w.peer for w in self.workers if w.peer and group in w.peer.leaders)
         loads = leader.shares(peer.now_ms).values()
         return not loads or max(loads) - min(loads) <= 1
 
     def unsettled(self) -> str:
-        parts = []
-        for oracle in self.oracles.values():
-            leaders = self._leaders(oracle.group)
-            left = self.world.log.event_count - oracle.durable_events
-            states = {
+        parts = [f"held {sorted(self._held())}"]
+        for group, oracle in self.oracles.items():
+            left = self.log.event_count - oracle.durable_events
+            units = {
                 unit: (state.status.value, state.borrower, state.finished)
-                for leader in leaders
+                for leader in self._leaders(group)
                 for unit, state in leader.units.items()
                 if not (state.finished and state.status is AssignmentStatus.FREE)
             }
-            parts.append(f"{oracle.group}: {left} events left, {len(leaders)} leaders, {states}")
-        parts.append(f"held {sorted(self._held_by_sessions())}")
+            parts.append(f"{group}: {left} events left, {units}")
         return "; ".join(parts)
+
+
+def _number(unit: str) -> int:
+    """The segment's number in a unit's name."""
+    return int(unit.rpartition("/")[2])
 
 
 SCENARIO = SharedScenario

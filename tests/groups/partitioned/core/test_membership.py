@@ -21,10 +21,10 @@ from headrace.groups.partitioned.core.messages import (
     Close,
     ConfigSeen,
     Consume,
-    Decision,
     Drain,
     Drained,
     Event,
+    InstanceDecision,
     InstanceEffect,
     MemberStalled,
     Phase,
@@ -42,7 +42,7 @@ from headrace.groups.partitioned.core.messages import (
     Tick,
     Verdict,
 )
-from headrace.groups.partitioned.core.pins import Owner, Refusal
+from headrace.groups.partitioned.core.pins import ClaimOwner, Refusal
 
 
 def group(*members: str, partitions: int = 4) -> ElasticGroupConfig:
@@ -62,14 +62,14 @@ class Driver:
     def hears(self, event: Event, at_ms: int | None = None) -> list[InstanceEffect]:
         self.now_ms = self.now_ms if at_ms is None else at_ms
         effects = self.instance.handle(event, self.now_ms)
-        return [e for e in effects if not isinstance(e, Decision)]
+        return [e for e in effects if not isinstance(e, InstanceDecision)]
 
     def sees(self, config: ElasticGroupConfig | None) -> list[InstanceEffect]:
         self.revision += 1
         return self.hears(ConfigSeen(self.revision, config))
 
     @property
-    def last(self) -> Decision:
+    def last(self) -> InstanceDecision:
         return self.instance.decisions[-1]
 
 
@@ -257,7 +257,7 @@ def test_a_partition_is_waited_for_until_its_owner_has_finished() -> None:
     driver = Driver()
     driver.sees(group("m1", partitions=1))
     driver.hears(PinGranted(3, 0))
-    denied = ClaimDenied(0, 3, Refusal.STILL_OWNED, Owner("m2", "i7", 1))
+    denied = ClaimDenied(0, 3, Refusal.STILL_OWNED, ClaimOwner("m2", "i7", 1))
     assert driver.hears(denied) == []
     assert driver.last.verdict is Verdict.WAITING_FOR
     assert "partition 0: claiming for m2/i7" in driver.instance.explain()
@@ -482,7 +482,7 @@ def test_claims_that_were_refused_are_made_again_on_news_and_no_others() -> None
     driver.sees(group("m1"))
     driver.hears(PinGranted(3, 0))
     driver.hears(Claimed(0, 3, 1))
-    driver.hears(ClaimDenied(1, 3, Refusal.STILL_OWNED, Owner("m2", "i7", 5)))
+    driver.hears(ClaimDenied(1, 3, Refusal.STILL_OWNED, ClaimOwner("m2", "i7", 5)))
     assert driver.instance.waits_for_claims
     assert driver.hears(ClaimsFreed(), 5) == [ClaimPartition(1, 3)]
     driver.hears(Claimed(1, 3, 2))

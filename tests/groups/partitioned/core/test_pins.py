@@ -10,8 +10,8 @@ from headrace.errors import Fenced, InvalidNameError
 from headrace.groups.partitioned.core.config import make_elastic
 from headrace.groups.partitioned.core.pins import (
     ClaimGranted,
+    ClaimOwner,
     ClaimRefused,
-    Owner,
     PartitionClaim,
     Pin,
     Refusal,
@@ -23,9 +23,9 @@ from headrace.groups.partitioned.core.status import group_status
 CONFIG = make_elastic(
     max_members=4, filter="o.*", partitioning_wildcards=[1], members=["m1", "m2", "m3", "m4", "m5"]
 )
-ME = Owner("m1", "i1", 3)
+ME = ClaimOwner("m1", "i1", 3)
 MY_PIN = Pin("i1", 3, expires_ms=100)
-OTHER = Owner("m2", "i2", 7)
+OTHER = ClaimOwner("m2", "i2", 7)
 
 
 def judge(
@@ -88,7 +88,7 @@ def test_asking_again_gives_the_same_token() -> None:
 
 
 def test_an_earlier_pin_of_the_same_instance_is_another_owner() -> None:
-    earlier = PartitionClaim(Owner("m1", "i1", 2), 12)
+    earlier = PartitionClaim(ClaimOwner("m1", "i1", 2), 12)
     assert judge(claim=earlier, owner_pin=MY_PIN) == ClaimGranted(13)
 
 
@@ -108,8 +108,8 @@ names = st.text(alphabet="ab-_9", min_size=1, max_size=6)
 
 @given(names, names, st.integers(0, 2**62))
 def test_owners_survive_the_round_trip(member: str, instance: str, token: int) -> None:
-    owner = Owner(member, instance, token)
-    assert Owner.decode(owner.encode()) == owner
+    owner = ClaimOwner(member, instance, token)
+    assert ClaimOwner.decode(owner.encode()) == owner
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_owners_survive_the_round_trip(member: str, instance: str, token: int) -
 )
 def test_other_texts_are_not_owners(text: str) -> None:
     with pytest.raises(InvalidNameError):
-        Owner.decode(text)
+        ClaimOwner.decode(text)
 
 
 def test_status_names_the_missing_members_and_what_nobody_consumes() -> None:
@@ -125,7 +125,7 @@ def test_status_names_the_missing_members_and_what_nobody_consumes() -> None:
     claims = {
         0: PartitionClaim(ME, 5),
         1: PartitionClaim(OTHER, 2),  # its pin has expired
-        2: PartitionClaim(Owner("m4", "i4", 1), 9),  # m3's by the config
+        2: PartitionClaim(ClaimOwner("m4", "i4", 1), 9),  # m3's by the config
         3: PartitionClaim(None, 4),
     }
     status = group_status(CONFIG, pins, claims, now_ms=50)

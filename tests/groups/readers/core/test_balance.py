@@ -19,7 +19,7 @@ def settle(group: Group) -> int:
     """Let all readers claim and release until nobody wants to; how many moves that took."""
     for moves in range(1000):
         state = group.state
-        by_load = sorted(state.members, key=state.rank)
+        by_load = sorted(state.members, key=state.loads.rank)
         if state.unassigned:
             assert group.acquire(by_load[-1]) > 0
             continue
@@ -87,18 +87,18 @@ def test_a_reader_far_behind_counts_for_more() -> None:
     group.claim("r2", "a/2", "a/3")
     assert not balance.wants_release(group.state, "r1")
     group.apply(ReportLag("r1", group.token("r1"), 10 * ASSUMED_MS))
-    assert group.state.size("r1") == 2.0
-    assert group.state.size("r2") == pytest.approx(0.2)
+    assert group.state.loads.size("r1") == 2.0
+    assert group.state.loads.size("r2") == pytest.approx(0.2)
     assert balance.wants_release(group.state, "r1")
-    assert group.state.rank("r1") == 0
+    assert group.state.loads.rank("r1") == 0
 
 
 def test_small_differences_in_lag_count_for_nothing() -> None:
     group = Group.of(2, "r1", "r2")
     group.claim("r1", "a/0", "a/1")
     group.apply(ReportLag("r1", group.token("r1"), ASSUMED_MS - 1))
-    assert group.state.size("r1") == 2.0
-    assert group.state.size("r2") == 0.0
+    assert group.state.loads.size("r1") == 2.0
+    assert group.state.loads.size("r2") == 0.0
 
 
 def test_the_most_loaded_releases_first_and_the_least_loaded_claims_first_within_a_second() -> None:

@@ -227,6 +227,6 @@ def test_any_updates_keep_the_books_in_order(seed: int) -> None:
             assert follower.snapshot() == group.image()
     restored = decode_state(group.image())
     assert encode_state(restored) == group.image()
-    assert {r: restored.size(r) for r in restored.members} == {
-        r: group.state.size(r) for r in group.state.members
+    assert {r: restored.loads.size(r) for r in restored.members} == {
+        r: group.state.loads.size(r) for r in group.state.members
     }

@@ -6,15 +6,14 @@ from headrace.groups.shared.core.pace import Pace
 
 
 def report(pace: Pace, borrower: str, now_ms: int) -> None:
-    pace.reported(1, now_ms)
-    pace.judge(borrower, now_ms)
+    pace.reported(borrower, now_ms)
 
 
 def test_many_who_do_not_wait_for_each_other_share_commits() -> None:
     pace = Pace()
     for ms in range(1000, 1400):
         report(pace, f"b{ms % 200}", ms)
-        pace.confirmed([f"b{ms % 200}"], ms + 20)
+        pace.confirmed([(f"b{ms % 200}", 1)], ms + 20)
     assert pace.busy
 
 
@@ -29,7 +28,7 @@ def test_who_waits_for_every_confirmation_is_not_held_up() -> None:
     pace = Pace()
     for ms in range(1000, 2000, 2):
         report(pace, "b", ms)
-        pace.confirmed(["b"], ms + 1)
+        pace.confirmed([("b", 1)], ms + 1)
     assert not pace.busy
 
 
@@ -37,8 +36,8 @@ def test_of_commits_that_keep_their_distance_one_in_four_tells_who_waits() -> No
     pace = Pace()
     judged = []
     for _ in range(8):
-        pace.keep_distance()
+        pace.gather()
         judged.append(pace.judging)
     assert judged == [False, False, False, True] * 2
-    pace.keep_none()
+    list(pace.gather_if_busy())
     assert pace.judging, "each report is heard when it comes"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import Counter
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,6 +23,8 @@ from headrace.errors import (
     SharedGroupExistsError,
     UnknownSharedGroupError,
 )
+from headrace.groups.consumer import ConsumerOptions
+from headrace.groups.delivery.messages import DeliveryConfig
 from headrace.groups.shared import properties
 from headrace.groups.shared.admin import Groups
 from headrace.groups.shared.core.records import Commit
@@ -442,6 +446,40 @@ def test_a_member_that_pings_but_never_acks_is_evicted(tmp_path: Path) -> None:
 
                     while not await reason():
                         await asyncio.sleep(0.01)
+
+    run(test())
+
+
+async def never_answer(session: headrace.Session) -> None:
+    async for _ in session:
+        pass
+
+
+async def refuse(session: headrace.Session) -> None:
+    async for delivery in session:
+        await delivery.nack(delay_ms=50)
+
+
+@pytest.mark.parametrize(("answer", "evicted"), [(never_answer, True), (refuse, False)])
+def test_who_answers_nothing_is_evicted_though_its_events_time_out_but_who_refuses_is_not(
+    tmp_path: Path, answer: Callable[[headrace.Session], Coroutine[Any, Any, None]], evicted: bool
+) -> None:
+    """Events whose time is over come again and count as attempts: that is no answer."""
+
+    async def test() -> None:
+        async with open_log(tmp_path / "d") as hr:
+            await hr.create_stream("orders", ["orders.>"])
+            settings = msgspec.structs.replace(QUICK_LEADER, stall_timeout_ms=1000)
+            await hr.shared_groups.declare("g", "orders.>", settings=settings)
+            patience = ConsumerOptions(delivery=DeliveryConfig(ack_wait_ms=150))
+            async with hr.session("slow", options=patience) as session:
+                await session.subscribe(SHARED)
+                await publish(hr, "orders", 3)
+                answering = asyncio.create_task(answer(session))
+                await asyncio.sleep(3)
+                decided = (await hr.shared_groups.explain("g")).decisions
+                assert any("acks nothing" in each.reason for each in decided) == evicted
+                answering.cancel()
 
     run(test())
 

@@ -24,19 +24,19 @@ async def led(folder: Path) -> AsyncIterator[Leading]:
             await session.subscribe(SHARED)
             await until(lambda: session.units, "its unit")
             leading = (await hr._shared.peer()).leaders["g:orders.>"]
-            await until(lambda: leading.idle and not leading._looking, "rest")
+            await until(lambda: leading.idle and not leading.lookout.looking, "rest")
             yield leading
 
 
 def test_news_of_many_streams_at_once_calls_for_one_look(tmp_path: Path) -> None:
     async def test() -> None:
         async with led(tmp_path / "d") as leading:
-            leading._look_due_ms = 0
+            leading.lookout.look_due_ms = 0
             for _ in range(10):
-                leading.news()
-            assert leading._looking
-            await until(lambda: not leading._looking, "the look")
-            assert not leading._look_again, "what it was called for, it has seen"
+                leading.lookout.news()
+            assert leading.lookout.looking
+            await until(lambda: not leading.lookout.looking, "the look")
+            assert not leading.lookout.look_again, "what it was called for, it has seen"
 
     run(test())
 

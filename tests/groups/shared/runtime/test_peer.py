@@ -10,6 +10,8 @@ from typing import Any
 from headrace.errors import Fenced, HeadraceError
 from headrace.groups.consumer import OwnedUnit, UnitAck, UnitEvents
 from headrace.groups.progress import Progress
+from headrace.groups.shared.core.registry import StartLeader
+from headrace.groups.shared.properties import GroupProperties
 from headrace.groups.shared.runtime.borrowing import Borrowing
 from headrace.groups.shared.runtime.peer import LocalPeer, SharedOptions
 from tests.groups.shared.runtime.support import open_log, run, until
@@ -116,5 +118,20 @@ def test_a_failure_costs_nobody_else_their_turn(tmp_path: Path) -> None:
             peer.hand_over(speak)
             assert done == ["the other"]
             assert [type(failure) for failure in failures] == [ValueError]
+
+    run(test())
+
+
+def test_peer_that_loads_a_group_after_its_lease_ran_out_does_not_lead_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with open_log(tmp_path / "d") as hr:
+            peer = LocalPeer(hr.host, SharedOptions())
+            await peer.open()
+            late = GroupProperties(group="late", filter=">", start="now")
+            sent_ms = peer.now_ms - late.settings.lease_ttl_ms
+            peer.start(StartLeader(late.key, token=1, sent_ms=sent_ms), late, [])
+            assert late.key not in peer.leaders
+            assert late.key not in peer.registry.local
+            await peer.close()
 
     run(test())

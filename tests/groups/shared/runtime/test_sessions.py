@@ -11,6 +11,7 @@ import pytest
 
 import headrace
 import headrace.sync
+from headrace.catalog.records import Records
 from headrace.errors import (
     Fenced,
     InvalidFilterError,
@@ -235,6 +236,68 @@ def test_a_session_is_taken_over_by_a_new_process_of_its_name(catalog_url: str) 
                     with pytest.raises(SessionTakenOverError):
                         await old.subscribe("other.>")
                     assert len(await take(new, 8)) == 8
+
+    run(test())
+
+
+def test_sessions_without_a_name_leave_no_leases_and_claims(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with open_log(tmp_path / "d") as hr:
+            await hr.create_stream("orders", ["orders.>"], segments=2)
+
+            def rows() -> tuple[object, ...] | None:
+                count = "SELECT (SELECT count(*) FROM leases), (SELECT count(*) FROM claims)"
+                return hr.log.catalog.read(lambda tx: tx.row(count))
+
+            async def one() -> None:
+                async with hr.session() as session:
+                    await session.subscribe("orders.>", start="earliest")
+                    await publish(hr, "orders", 2)
+                    await take(session, 2)
+
+            await one()
+            before = rows()
+            for _ in range(5):
+                await one()
+            assert rows() == before
+
+    run(test())
+
+
+def test_opening_a_session_reads_no_other_session_in_its_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All others would wait for that transaction."""
+    read: list[str] = []
+    decode = Records.decode
+
+    def watched(self: Records[object], name: str, data: bytes) -> object:
+        read.append(name)
+        return decode(self, name, data)
+
+    async def test() -> None:
+        async with open_log(tmp_path / "d") as hr:
+            for number in range(20):
+                async with hr.session(f"s{number}"):
+                    pass
+            monkeypatch.setattr(Records, "decode", watched)
+            async with hr.session("another"):
+                pass
+            assert set(read) == {"another"}
+
+    run(test())
+
+
+def test_sessions_that_are_over_are_forgotten_when_others_are_opened(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with open_log(tmp_path / "d") as hr:
+            await hr.create_stream("orders", ["orders.>"])
+            async with hr.session("brief", expiry_ms=1) as session:
+                await session.subscribe("orders.>")
+        await asyncio.sleep(0.01)
+        async with open_log(tmp_path / "d") as hr, hr.session("another"):
+            stored = hr.log.catalog.entries
+            await until(lambda: stored.get("sessions", "brief") is None, "its end")
 
     run(test())
 

@@ -27,7 +27,7 @@ from headrace.groups.shared.core.settings import LeaderSettings
 from headrace.groups.shared.runtime import directory, frames
 from headrace.net import Target
 from tests.net.certificates import Authority
-from tests.support import ROOT, wait_until
+from tests.support import ROOT, wait_until, whole_lines
 
 TEXT = "$share/g/orders.>"
 SETTINGS = LeaderSettings(tick_ms=25, resend_ms=100, lease_ttl_ms=2500, heartbeat_ms=400)
@@ -60,7 +60,7 @@ class Member:
     @property
     def values(self) -> list[str]:
         """The events that it was given."""
-        return [json.loads(line)["value"] for line in self._out.read_text().splitlines()]
+        return [json.loads(line)["value"] for line in whole_lines(self._out)]
 
     def kill(self) -> None:
         self.process.kill()

@@ -34,6 +34,7 @@ from headrace.groups.shared.core.messages import (
 )
 from headrace.groups.shared.core.pace import Pace
 from headrace.groups.shared.runtime import directory, frames
+from headrace.groups.shared.runtime.election import Election
 from headrace.groups.shared.runtime.leading import Leading
 from headrace.groups.shared.runtime.peer import LocalPeer
 from headrace.net import Outbox, Post, Target, links
@@ -317,17 +318,17 @@ def test_reports_behind_another_message_are_in_time_for_the_commit_that_is_due(
 def test_a_leader_that_cannot_be_found_is_found_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look_up = LocalPeer._look_up
+    look_up = Election.look_up
     may_look = asyncio.Event()
     looks = 0
 
-    async def when_it_may(self: LocalPeer, group: str) -> None:
+    async def when_it_may(self: Election, group: str) -> None:
         nonlocal looks
         await may_look.wait()
         await look_up(self, group)
         looks += 1
 
-    monkeypatch.setattr(LocalPeer, "_look_up", when_it_may)
+    monkeypatch.setattr(Election, "look_up", when_it_may)
 
     async def test() -> None:
         async with open_log(tmp_path / "d") as hr:

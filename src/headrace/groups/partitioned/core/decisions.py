@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from headrace.groups.partitioned.core.messages import Decision, InstanceEffect, Verdict
+from headrace.groups.partitioned.core.messages import InstanceDecision, InstanceEffect, Verdict
 
 DECISIONS_MAX = 256
 
@@ -16,7 +16,7 @@ class InstanceOutput:
         self.member = member
         self.instance = instance
         self.now_ms = 0
-        self.decisions: deque[Decision] = deque(maxlen=DECISIONS_MAX)
+        self.decisions: deque[InstanceDecision] = deque(maxlen=DECISIONS_MAX)
         self._effects: list[InstanceEffect] = []
 
     def do(self, effect: InstanceEffect) -> None:
@@ -25,7 +25,9 @@ class InstanceOutput:
 
     def decide(self, verdict: Verdict, reason: str, partition: int | None = None) -> None:
         """Record a decision."""
-        decision = Decision(self.now_ms, verdict, self.member, self.instance, reason, partition)
+        decision = InstanceDecision(
+            self.now_ms, verdict, self.member, self.instance, reason, partition
+        )
         self.decisions.append(decision)
         self.do(decision)
 

@@ -44,9 +44,9 @@ from headrace.groups.partitioned.core.messages import (
     ClaimsFreed,
     Close,
     ConfigSeen,
-    Decision,
     Drained,
     Event,
+    InstanceDecision,
     InstanceEffect,
     MemberStalled,
     Phase,
@@ -62,6 +62,7 @@ from headrace.groups.partitioned.core.messages import (
     StepDownAsked,
     Tick,
     Verdict,
+    impossible,
 )
 from headrace.groups.partitioned.core.partitions import Partitions, PinTimings
 from headrace.groups.partitioned.core.pins import Refusal
@@ -98,6 +99,11 @@ class Instance:
         return self._pin_token if self._holds_pin() else None
 
     @property
+    def pin_until_ms(self) -> int | None:
+        """Until when it may act under its pin, unless that is renewed."""
+        return self._pin_until_ms if self._holds_pin() else None
+
+    @property
     def owned(self) -> dict[int, int]:
         """Partitions it hands events out of, with their tokens (draining ones included)."""
         return self._partitions.owned
@@ -126,7 +132,7 @@ class Instance:
         return self.phase is not Phase.STEPPING_DOWN
 
     @property
-    def decisions(self) -> deque[Decision]:
+    def decisions(self) -> deque[InstanceDecision]:
         """The last things it decided, and why."""
         return self._out.decisions
 
@@ -151,9 +157,18 @@ class Instance:
 
     def handle(self, event: Event, now_ms: int) -> list[InstanceEffect]:
         """Take in one event; an impossible one raises MembershipEventError and changes nothing."""
-        self._check(event)
+        why = impossible(event, self._pin_seen, self._partitions.tokens_seen)
+        if why:
+            raise MembershipEventError(type(event).__name__, self.phase.value, why)
         self._out.now_ms = max(self._out.now_ms, now_ms)
         match event:
+            case Tick():  # the most frequent ones first
+                self._on_tick()
+            case PinRenewed(token, asked_ms, claims):
+                if token == self.pin_token:
+                    until_ms = asked_ms + self.timings.pin_ttl_ms
+                    self._pin_until_ms = max(self._pin_until_ms, until_ms)
+                    self._partitions.give_back_unknown(claims)
             case ConfigSeen(revision, config):
                 if revision > self._revision:
                     self._on_config(revision, config)
@@ -165,11 +180,6 @@ class Instance:
             case PinFreed():
                 if self.phase is Phase.STANDBY and self._out.now_ms >= self._hold_until_ms:
                     self._acquire_pin()
-            case PinRenewed(token, asked_ms, claims):
-                if token == self.pin_token:
-                    until_ms = asked_ms + self.timings.pin_ttl_ms
-                    self._pin_until_ms = max(self._pin_until_ms, until_ms)
-                    self._partitions.give_back_unknown(claims)
             case PinLost(token):
                 if token == self.pin_token:
                     self._lose_pin("another instance has taken it, or the catalog let it expire")
@@ -184,8 +194,6 @@ class Instance:
                     self._step_down("asked to by an administrator", hold=True)
             case Close():
                 self._on_close()
-            case Tick():
-                self._on_tick()
             case _:
                 self._on_partition_event(event)
         self._finish_step_down()
@@ -214,36 +222,6 @@ class Instance:
                 self._on_stalled(partition)
             case _:
                 pass  # an answer that has been overtaken
-
-    def _check(self, event: Event) -> None:
-        """Answers may be late or repeated, but never from the future or out of nowhere."""
-        why = ""
-        match event:
-            case PinGranted(token) if token < 1:
-                why = f"pin token {token} is not one"
-            case PinRenewed(token) | PinLost(token) | PinReleased(token):
-                if not 1 <= token <= self._pin_seen:
-                    why = f"pin token {token} was never granted"
-            case Claimed(partition, pin_token, token):
-                if not 1 <= pin_token <= self._pin_seen:
-                    why = f"pin token {pin_token} was never granted"
-                elif partition < 0 or token < 1:
-                    why = f"there is no partition {partition} with token {token}"
-            case ClaimDenied(partition, pin_token):
-                if not 1 <= pin_token <= self._pin_seen:
-                    why = f"pin token {pin_token} was never granted"
-            case (
-                ClaimLost(partition, token)
-                | Drained(partition, token)
-                | Released(partition, token)
-                | MemberStalled(partition, token)
-            ):
-                if not 1 <= token <= self._partitions.tokens_seen.get(partition, 0):
-                    why = f"partition {partition} was never claimed with token {token}"
-            case _:
-                pass
-        if why:
-            raise MembershipEventError(type(event).__name__, self.phase.value, why)
 
     # --- config ------------------------------------------------------------------------
 

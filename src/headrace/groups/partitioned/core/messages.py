@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 
 import msgspec
 
 from headrace.groups.partitioned.core.config import GroupConfig
-from headrace.groups.partitioned.core.pins import Owner, Refusal
+from headrace.groups.partitioned.core.pins import ClaimOwner, Refusal
 
 
 class Phase(Enum):
@@ -20,6 +21,15 @@ class Phase(Enum):
     CLOSED = "closed"
 
 
+class _OfPin(msgspec.Struct, frozen=True):
+    token: int
+
+
+class _OfPartition(msgspec.Struct, frozen=True):
+    partition: int
+    token: int
+
+
 # --- events --------------------------------------------------------------------------------
 
 
@@ -30,10 +40,9 @@ class ConfigSeen(msgspec.Struct, frozen=True):
     config: GroupConfig | None
 
 
-class PinGranted(msgspec.Struct, frozen=True):
+class PinGranted(_OfPin, frozen=True):
     """The pin is ours under this token; it was asked for at ``asked_ms``."""
 
-    token: int
     asked_ms: int
 
 
@@ -48,28 +57,23 @@ class PinFreed(msgspec.Struct, frozen=True):
     """News: the pin may be free."""
 
 
-class PinRenewed(msgspec.Struct, frozen=True):
+class PinRenewed(_OfPin, frozen=True):
     """A renewal that was asked for at ``asked_ms`` has been recorded.
 
     ``claims`` are the partitions and tokens that the catalog has under this pin; one that the
     instance does not know of (its answer was lost) is given back.
     """
 
-    token: int
     asked_ms: int
     claims: tuple[tuple[int, int], ...] = ()
 
 
-class PinLost(msgspec.Struct, frozen=True):
+class PinLost(_OfPin, frozen=True):
     """The pin is no longer held under this token."""
 
-    token: int
 
-
-class PinReleased(msgspec.Struct, frozen=True):
+class PinReleased(_OfPin, frozen=True):
     """The pin has been given up (or was lost before)."""
-
-    token: int
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -86,39 +90,27 @@ class ClaimDenied(msgspec.Struct, frozen=True):
     partition: int
     pin_token: int
     refusal: Refusal
-    owner: Owner | None = None
+    owner: ClaimOwner | None = None
 
 
 class ClaimsFreed(msgspec.Struct, frozen=True):
     """News: partitions that were refused may be free by now."""
 
 
-class ClaimLost(msgspec.Struct, frozen=True):
+class ClaimLost(_OfPartition, frozen=True):
     """The catalog refused an ack or a release: the partition is someone else's."""
 
-    partition: int
-    token: int
 
-
-class Drained(msgspec.Struct, frozen=True):
+class Drained(_OfPartition, frozen=True):
     """Nothing of the partition is in flight any more."""
 
-    partition: int
-    token: int
 
-
-class Released(msgspec.Struct, frozen=True):
+class Released(_OfPartition, frozen=True):
     """The claim has been given up (or was lost before)."""
 
-    partition: int
-    token: int
 
-
-class MemberStalled(msgspec.Struct, frozen=True):
+class MemberStalled(_OfPartition, frozen=True):
     """The consumer of a partition is alive and answers nothing."""
-
-    partition: int
-    token: int
 
 
 class StepDownAsked(msgspec.Struct, frozen=True):
@@ -155,6 +147,35 @@ Event = (
     | Tick
 )
 
+
+def impossible(event: Event, pin_seen: int, tokens_seen: Mapping[int, int]) -> str:
+    """Answers may be late or repeated, but never from the future or out of nowhere: why it is so.
+
+    ``pin_seen`` and ``tokens_seen`` (by partition) are the highest tokens that were granted.
+    """
+    match event:
+        case PinGranted(token) if token < 1:
+            return f"pin token {token} is not one"
+        case PinRenewed(token) | PinLost(token) | PinReleased(token):
+            if not 1 <= token <= pin_seen:
+                return f"pin token {token} was never granted"
+        case Claimed(_, pin_token) | ClaimDenied(_, pin_token) if not 1 <= pin_token <= pin_seen:
+            return f"pin token {pin_token} was never granted"
+        case Claimed(partition, _, token) if partition < 0 or token < 1:
+            return f"there is no partition {partition} with token {token}"
+        case (
+            ClaimLost(partition, token)
+            | Drained(partition, token)
+            | Released(partition, token)
+            | MemberStalled(partition, token)
+        ):
+            if not 1 <= token <= tokens_seen.get(partition, 0):
+                return f"partition {partition} was never claimed with token {token}"
+        case _:
+            pass
+    return ""
+
+
 # --- effects -------------------------------------------------------------------------------
 
 
@@ -164,17 +185,14 @@ class AcquirePin(msgspec.Struct, frozen=True):
     asked_ms: int
 
 
-class RenewPin(msgspec.Struct, frozen=True):
+class RenewPin(_OfPin, frozen=True):
     """Extend the pin; answer PinRenewed or PinLost."""
 
-    token: int
     asked_ms: int
 
 
-class ReleasePin(msgspec.Struct, frozen=True):
+class ReleasePin(_OfPin, frozen=True):
     """Give the pin up; answer PinReleased, also when it was lost before."""
-
-    token: int
 
 
 class ClaimPartition(msgspec.Struct, frozen=True):
@@ -184,32 +202,20 @@ class ClaimPartition(msgspec.Struct, frozen=True):
     pin_token: int
 
 
-class Consume(msgspec.Struct, frozen=True):
+class Consume(_OfPartition, frozen=True):
     """Start handing out the partition's events under this token."""
 
-    partition: int
-    token: int
 
-
-class Drain(msgspec.Struct, frozen=True):
+class Drain(_OfPartition, frozen=True):
     """Hand out no more; answer Drained when nothing is in flight."""
 
-    partition: int
-    token: int
 
-
-class Abandon(msgspec.Struct, frozen=True):
+class Abandon(_OfPartition, frozen=True):
     """Stop at once: what is in flight no longer counts."""
 
-    partition: int
-    token: int
 
-
-class ReleasePartition(msgspec.Struct, frozen=True):
+class ReleasePartition(_OfPartition, frozen=True):
     """Store what was acked and give the claim up, in one step; answer Released."""
-
-    partition: int
-    token: int
 
 
 class Verdict(Enum):
@@ -227,7 +233,7 @@ class Verdict(Enum):
     CLOSED = "closed"
 
 
-class Decision(msgspec.Struct, frozen=True):
+class InstanceDecision(msgspec.Struct, frozen=True):
     """A decision with its reason, to be recorded."""
 
     at_ms: int
@@ -247,5 +253,5 @@ InstanceEffect = (
     | Drain
     | Abandon
     | ReleasePartition
-    | Decision
+    | InstanceDecision
 )

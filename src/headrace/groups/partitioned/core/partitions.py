@@ -21,7 +21,7 @@ from headrace.groups.partitioned.core.messages import (
     ReleasePartition,
     Verdict,
 )
-from headrace.groups.partitioned.core.pins import Owner, Refusal
+from headrace.groups.partitioned.core.pins import ClaimOwner, Refusal
 from headrace.groups.partitioned.core.transitions import STAGE_TRANSITIONS, Stage, StageCause
 
 
@@ -140,7 +140,7 @@ class Partitions:
         else:  # no longer ours by the time the answer came
             self._release(partition, StageCause.IN_VAIN, token)
 
-    def denied(self, partition: int, refusal: Refusal, owner: Owner | None) -> None:
+    def denied(self, partition: int, refusal: Refusal, owner: ClaimOwner | None) -> None:
         """The catalog refused a claim, for now."""
         part = self.parts.get(partition)
         if part is None or part.stage is not Stage.CLAIMING:

@@ -35,7 +35,7 @@ from headrace.subjects import check_name
 _JOIN = "."
 
 
-class Owner(msgspec.Struct, frozen=True):
+class ClaimOwner(msgspec.Struct, frozen=True):
     """An instance of a member under a pin; written into a claim as text."""
 
     member: str
@@ -47,7 +47,7 @@ class Owner(msgspec.Struct, frozen=True):
         return f"{self.member}{_JOIN}{self.instance}{_JOIN}{self.pin_token}"
 
     @classmethod
-    def decode(cls, text: str) -> Owner:
+    def decode(cls, text: str) -> ClaimOwner:
         """The inverse of :meth:`encode`."""
         member, _, rest = text.partition(_JOIN)
         instance, _, token = rest.partition(_JOIN)
@@ -64,7 +64,7 @@ class Pin(msgspec.Struct, frozen=True):
     token: int
     expires_ms: int
 
-    def is_held_by(self, owner: Owner, now_ms: int) -> bool:
+    def is_held_by(self, owner: ClaimOwner, now_ms: int) -> bool:
         """Whether this owner may act under the pin now."""
         return (
             self.instance == owner.instance
@@ -76,7 +76,7 @@ class Pin(msgspec.Struct, frozen=True):
 class PartitionClaim(msgspec.Struct, frozen=True):
     """The claim of a partition as the catalog has it; without an owner it was released."""
 
-    owner: Owner | None
+    owner: ClaimOwner | None
     token: int
 
 
@@ -98,12 +98,12 @@ class ClaimRefused(msgspec.Struct, frozen=True):
     """The partition may not be claimed; ``owner`` is whom it waits for."""
 
     refusal: Refusal
-    owner: Owner | None = None
+    owner: ClaimOwner | None = None
 
 
 def judge_claim(
     partition: int,
-    claimant: Owner,
+    claimant: ClaimOwner,
     *,
     claimant_pin: Pin | None,
     config: GroupConfig | None,
@@ -136,7 +136,7 @@ def is_free(claim: PartitionClaim, owner_pin: Pin | None, now_ms: int) -> bool:
 
 
 def check_claim(
-    group: str, partition: int, owner: Owner, token: int, claim: PartitionClaim | None
+    group: str, partition: int, owner: ClaimOwner, token: int, claim: PartitionClaim | None
 ) -> None:
     """Refuse an ack or a release that does not come from the owner under its newest token."""
     current = 0 if claim is None else claim.token

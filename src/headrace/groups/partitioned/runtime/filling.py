@@ -12,6 +12,7 @@ import logging
 import msgspec
 
 from headrace.catalog import Tx, entries, leases, markers, streams
+from headrace.catalog.records import Records
 from headrace.errors import HeadraceError
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
 from headrace.groups.partitioned.runtime.units import retained
@@ -62,7 +63,7 @@ class Filling(msgspec.Struct, frozen=True):
         return f"{what}: the job of the pipeline fails ({self.job.last_error})"
 
 
-_decode = msgspec.json.Decoder(JobNote).decode
+_notes = Records(JobNote, "the state of job")
 
 
 def job_key(name: GroupName) -> str:
@@ -87,7 +88,7 @@ def look(tx: Tx, name: GroupName) -> Filling | None:
             for segment, floor in zip(source.segments, floors, strict=True)
         ),
         led=leases.get(tx, PIPELINE) is not None,
-        job=None if entry is None or entry.value is None else _decode(entry.value),
+        job=_notes.decode_or(job_key(name), entry.value, None) if entry is not None else None,
     )
 
 

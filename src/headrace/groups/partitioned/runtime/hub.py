@@ -13,7 +13,8 @@ next one (group commit).  Each is judged and answered for itself.
 that are due go into one transaction that does not wait for the disk.
 
 *Standbys* look at their pins in one query; only for a pin that is free is a transaction made.
-They look when the catalog tells of a release, and when a pin that they know of runs out.
+They look when the catalog tells of a release, when a pin that they know of runs out, and every
+``WATCH_S``: a pin that is not renewed for its time to live is over, however the wall clock was set.
 
 *News* of configs, pins, claims and requests to step down come through one callback that sets
 flags; what they mean is looked up once for all instances.
@@ -26,15 +27,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
-
-from headrace.catalog import Tx, claims, entries, leases, progress, streams
+from headrace.catalog import Tx, claims, entries, leases, progress
 from headrace.errors import CatalogClosedError, HeadraceError, InvalidGroupConfigError
-from headrace.groups.partitioned.core.config import ElasticGroupConfig, GroupConfig
+from headrace.groups.partitioned.core.config import ElasticGroupConfig
 from headrace.groups.partitioned.core.messages import (
     AcquirePin,
     ClaimPartition,
@@ -49,29 +48,32 @@ from headrace.groups.partitioned.core.messages import (
     StepDownAsked,
     Tick,
 )
-from headrace.groups.partitioned.core.pins import Pin
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
 from headrace.groups.partitioned.runtime import ownership
 from headrace.groups.partitioned.runtime.filling import warn_if_nobody_fills
-from headrace.groups.partitioned.runtime.ownership import STEP_DOWN_BUCKET
+from headrace.groups.partitioned.runtime.ownership import STEP_DOWN_BUCKET, View
 from headrace.groups.partitioned.runtime.record import Record
 from headrace.groups.partitioned.runtime.requests import (
-    Answer,
     Asked,
-    Joined,
+    Told,
     carry_out,
     locks_of,
     owner_of,
     segments_of,
 )
-from headrace.groups.partitioned.runtime.units import Layout, claimed_config, layout_of
+from headrace.groups.partitioned.runtime.units import Layout
 from headrace.host import Host, Timer
+
+if TYPE_CHECKING:
+    from headrace.groups.partitioned.runtime.member import Member
 
 BUCKETS = (STATIC_BUCKET, ELASTIC_BUCKET, STEP_DOWN_BUCKET)
 NEWS_EVERY_S = 0.005
 """The least time between two looks at the catalog, however much news there is."""
 RENEWALS_APART = 3
 """Pins are renewed at common moments, this many of them per renewal time."""
+WATCH_S = 0.5
+"""How often the pins that standbys wait for are looked at."""
 REQUESTS_MAX = 2_000
 """Requests in one transaction at most."""
 
@@ -80,45 +82,36 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class View(msgspec.Struct, frozen=True):
-    """The config of a group as instances see it; `number` counts the looks of this hub."""
-
-    number: int
-    config: GroupConfig | None
-    """The config by which units are claimed."""
-    group: GroupConfig | None = None
-    """The config as its administrator gave it."""
-    layout: Layout = Layout.SEGMENTS
-
-
 class Hub:
     """See the module's text; made by :func:`hub_of`."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self.record = Record(host)
-        self._joined: dict[Joined, None] = {}
-        self._by_group: dict[str, dict[Joined, None]] = {}
-        self._by_pin: dict[str, dict[Joined, None]] = {}
+        self._joined: dict[Member, None] = {}
+        self._by_group: dict[str, dict[Member, None]] = {}
+        self._by_pin: dict[str, dict[Member, None]] = {}
         self._views: dict[str, View] = {}
         self._numbers = itertools.count(1)
         self._revisions = dict.fromkeys(BUCKETS, 0)
         self._unsubscribe: dict[str, Callable[[], None]] = {}
         self._requests: dict[object, Asked] = {}
-        self._renewals: dict[Joined, RenewPin] = {}
-        self._uncertain: set[Joined] = set()
-        self._seen_free: set[str] = set()  # pins that were just looked at
+        self._renewals: dict[Member, RenewPin] = {}
+        self._uncertain: set[Member] = set()
+        self._watch = leases.Watch()
+        self._seen_free: dict[str, leases.Lease | None] = {}  # pins that were just looked at
+        self._watching = host.timer(self._look_at_pins)
         self._flushing: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
-        self._timers: dict[Joined, Timer] = {}
-        self._news: dict[str, None] = {}
+        self._timers: dict[Member, Timer] = {}
+        self._news: set[tuple[str, str]] = set()
         self._told = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
         self._queues: dict[str, asyncio.Task[None]] = {}
 
     # -- coming and going ---------------------------------------------------------------
 
-    async def join(self, joined: Joined) -> None:
+    async def join(self, joined: Member) -> None:
         """Take an instance in: it hears of its group's config, and goes on from there."""
         name = joined.name
         self._joined[joined] = None
@@ -126,10 +119,14 @@ class Hub:
         self._by_pin.setdefault(joined.pin, {})[joined] = None
         if self._listening is None:
             self._listening = self._host.spawn(self._listen())
-        channels = [entries.channel(bucket) for bucket in BUCKETS]
-        channels += [leases.channel(joined.pin), claims.channel(name.key)]
-        channels.append(progress.seek_channel(name.key))
-        await self._subscribe(channels)
+        await self._subscribe(
+            {
+                **{entries.channel(bucket): ("entries", bucket) for bucket in BUCKETS},
+                leases.channel(joined.pin): ("pin", joined.pin),
+                claims.channel(name.key): ("claims", name.key),
+                progress.seek_channel(name.key): ("seek", name.key),
+            }
+        )
         # Subscribe first, then read: no change is missed in between.
         view = await self._look(name)
         if joined in self._joined:
@@ -142,7 +139,7 @@ class Hub:
         if name.key not in self._queues and view and isinstance(view.group, ElasticGroupConfig):
             self._queues[name.key] = self._host.spawn(warn_if_nobody_fills(self._host, name))
 
-    def leave(self, joined: Joined) -> None:
+    def leave(self, joined: Member) -> None:
         """Let an instance go; with the last one everything stops."""
         name, pin = joined.name, joined.pin
         self._joined.pop(joined, None)
@@ -158,6 +155,7 @@ class Hub:
             if not index.get(key):
                 index.pop(key, None)
                 self._drop(channel)
+                self._watch.forget(key)
         if name.key not in self._by_group:
             self._views.pop(name.key, None)
             if (watching := self._queues.pop(name.key, None)) is not None:
@@ -172,20 +170,26 @@ class Hub:
             self._listening.cancel()
             self._listening = None
         self.record.close()
+        self._watching.clear()
         if self._host.parts.get(Hub) is self:
             del self._host.parts[Hub]
 
-    async def _subscribe(self, channels: Iterable[str]) -> None:
-        fresh = [channel for channel in channels if channel not in self._unsubscribe]
+    async def _subscribe(self, channels: dict[str, tuple[str, str]]) -> None:
+        fresh = {c: what for c, what in channels.items() if c not in self._unsubscribe}
         if not fresh:
             return
         for channel in fresh:
             self._unsubscribe[channel] = lambda: None
+        # A task: whoever joins may give up, and others rely on these subscriptions by then.
+        await asyncio.shield(self._host.spawn(self._listen_to(fresh), awaited=True))
 
+    async def _listen_to(self, channels: dict[str, tuple[str, str]]) -> None:
         def subscribe() -> list[Callable[[], None]]:
-            return [self._host.on_news(channel, partial(self._hear, channel)) for channel in fresh]
+            return [
+                self._host.on_news(c, partial(self._hear, what)) for c, what in channels.items()
+            ]
 
-        for channel, stop in zip(fresh, await self._host.in_thread(subscribe), strict=True):
+        for channel, stop in zip(channels, await self._host.in_thread(subscribe), strict=True):
             if channel in self._unsubscribe:
                 self._unsubscribe[channel] = stop
             else:
@@ -198,15 +202,15 @@ class Hub:
 
     # -- news ---------------------------------------------------------------------------
 
-    def _hear(self, channel: str) -> None:
-        self._news[channel] = None
+    def _hear(self, what: tuple[str, str]) -> None:
+        self._news.add(what)
         self._told.set()
 
     async def _listen(self) -> None:
         while True:
             await self._told.wait()
             self._told.clear()
-            news, self._news = self._news, {}
+            news, self._news = self._news, set()
             try:
                 await self._take_in(news)
             except CatalogClosedError:
@@ -217,34 +221,46 @@ class Hub:
                 self._host.after(1.0, self._told.set)
             await self._host.sleep(NEWS_EVERY_S)
 
-    async def _take_in(self, news: Collection[str]) -> None:
-        buckets = [bucket for bucket in BUCKETS if entries.channel(bucket) in news]
-        if buckets:
-            await self._take_in_entries(buckets)
-        pins = {
-            pin: standbys
-            for pin, joined in self._by_pin.items()
-            if leases.channel(pin) in news
-            and (standbys := [j for j in joined if j.core.phase is Phase.STANDBY])
-        }
+    async def _take_in(self, news: Iterable[tuple[str, str]]) -> None:
+        heard: dict[str, list[str]] = {}
+        for what, key in news:
+            heard.setdefault(what, []).append(key)
+        if "entries" in heard:
+            await self._take_in_entries(heard["entries"])
+        pins = {pin: found for pin in heard.get("pin", ()) if (found := self._standbys(pin))}
         if pins:
             now_us, held = await self._read_pins(pins)
             for pin, standbys in pins.items():
-                found = held.get(pin)
-                if found is None or found.expires_ms <= now_us // 1000:
-                    self._seen_free.add(pin)
+                lease = held.get(pin)
+                if lease is None or self._is_over(lease, now_us, standbys[0]):
+                    self._seen_free[pin] = lease
                     for joined in standbys:
                         joined.feed(PinFreed())
-        await self._take_away([k for k in self._by_group if progress.seek_channel(k) in news])
-        for key, members in list(self._by_group.items()):
-            if claims.channel(key) in news:
-                for joined in list(members):
-                    if joined.core.waits_for_claims:
-                        joined.feed(ClaimsFreed())
+        await self._take_away(heard.get("seek", ()))
+        for key in heard.get("claims", ()):
+            for joined in list(self._by_group.get(key, ())):
+                if joined.core.waits_for_claims:
+                    joined.feed(ClaimsFreed())
+
+    def _standbys(self, pin: str) -> list[Member]:
+        return [j for j in self._by_pin.get(pin, ()) if j.core.phase is Phase.STANDBY]
+
+    def _is_over(self, pin: leases.Lease, now_us: int, joined: Member) -> bool:
+        """Whether a pin is free by now; if not, it is looked at again soon."""
+        ttl_ms = joined.core.timings.pin_ttl_ms
+        over = self._watch.is_over(pin, now_us, self._host.now_ms(), ttl_ms)
+        if not over:
+            self._watching.bring_forward(self._host.now_s() + WATCH_S)
+        return over
+
+    def _look_at_pins(self) -> None:
+        for pin in self._by_pin:
+            if self._standbys(pin):
+                self._hear(("pin", pin))
 
     async def _take_away(self, keys: Iterable[str]) -> None:
         """Tell instances which units a seek has taken, before a refused ack would tell them."""
-        held = {joined: joined.held for key in keys for joined in self._by_group[key]}
+        held = {joined: joined.held for key in keys for joined in self._by_group.get(key, ())}
         units = [unit for each in held.values() for unit in each]
         if units:
             lost = await self._read(lambda tx: claims.lost(tx, units))
@@ -289,16 +305,7 @@ class Hub:
 
     async def _look(self, name: GroupName) -> View:
         number = next(self._numbers)
-
-        def look(tx: Tx) -> View:
-            config = ownership.read_config(tx, name)
-            source = streams.get(tx, name.stream)
-            if config is None or source is None:
-                return View(number, None)
-            layout = layout_of(config, source.config)
-            return View(number, claimed_config(config, layout), config, layout)
-
-        view = await self._read(look)
+        view = await self._read(lambda tx: ownership.read_view(tx, name, number))
         known = self._views.get(name.key)
         if known is not None and known.number > number:
             return known
@@ -307,7 +314,7 @@ class Hub:
 
     # -- the clock ----------------------------------------------------------------------
 
-    def wake(self, joined: Joined) -> None:
+    def wake(self, joined: Member) -> None:
         """Set the instance's timer anew; called after each of its events."""
         core = joined.core
         at_ms = core.wake_at_ms if joined in self._joined else None
@@ -335,7 +342,7 @@ class Hub:
         if self._flushing is None:
             self._flushing = self._host.spawn(self._flush())
 
-    def renew(self, joined: Joined, request: RenewPin) -> None:
+    def renew(self, joined: Member, request: RenewPin) -> None:
         """Have a pin renewed, together with others."""
         self._renewals[joined] = request
         if self._renewing is None:
@@ -356,14 +363,14 @@ class Hub:
             self._flushing = None
 
     async def _carry_out(self, batch: list[Asked]) -> None:
-        batch = await self._without_held_pins(batch)
+        batch, over = await self._without_held_pins(batch)
         if not batch:
             return
         shares = {asked.joined.name.stream for asked in batch if self._claims_share(asked)}
         segments = await self._read(partial(segments_of, names=shares)) if shares else {}
 
-        def run(tx: Tx) -> list[Answer]:
-            return carry_out(tx, batch, segments)
+        def run(tx: Tx) -> list[Told]:
+            return carry_out(tx, batch, segments, over)
 
         # Tokens must survive whatever happens to the database; other answers may be given again.
         synced = any(isinstance(a.request, AcquirePin | ClaimPartition) for a in batch)
@@ -373,37 +380,51 @@ class Hub:
                 joined.took(taken)
             joined.feed(event)
 
-    async def _without_held_pins(self, batch: list[Asked]) -> list[Asked]:
-        """Answer those who ask for a pin that another instance has, by looking alone."""
+    async def _without_held_pins(
+        self, batch: list[Asked]
+    ) -> tuple[list[Asked], dict[str, leases.Lease]]:
+        """Answer those who ask for a pin that another instance has, by looking alone.
+
+        Returns the rest, and the pins that were seen to be over.
+        """
         asking = {asked.joined.pin for asked in batch if isinstance(asked.request, AcquirePin)}
-        asking, self._seen_free = asking - self._seen_free, self._seen_free - asking
+        free = {pin: self._seen_free.pop(pin) for pin in asking if pin in self._seen_free}
+        over = {pin: lease for pin, lease in free.items() if lease is not None}
+        asking -= free.keys()
         if not asking:
-            return batch
+            return batch, over
         now_us, held = await self._read_pins(asking)
         left = []
         for asked in batch:
             joined = asked.joined
             pin = held.get(joined.pin) if isinstance(asked.request, AcquirePin) else None
-            left_ms = 0 if pin is None else pin.expires_ms - now_us // 1000
-            if pin is not None and pin.instance != joined.core.instance and left_ms > 0:
-                joined.feed(PinHeld(pin.instance, left_ms))
-            else:
+            if pin is None or pin.owner == joined.core.instance:
                 left.append(asked)
-        return left
+            elif self._is_over(pin, now_us, joined):
+                over[joined.pin] = pin
+                left.append(asked)
+            else:
+                joined.feed(PinHeld(pin.owner, ownership.expires_in_ms(pin.expires_us, now_us)))
+        return left, over
 
     def _claims_share(self, asked: Asked) -> bool:
         return (
             isinstance(asked.request, ClaimPartition) and self.layout(asked.joined) is Layout.SHARES
         )
 
-    def view(self, joined: Joined) -> View | None:
+    def view(self, joined: Member) -> View | None:
         """The group of an instance as it was last seen."""
         return self._views.get(joined.name.key)
 
-    def layout(self, joined: Joined) -> Layout:
+    def layout(self, joined: Member) -> Layout:
         """How the partitions of an instance's group lie."""
         view = self.view(joined)
         return Layout.SEGMENTS if view is None else view.layout
+
+    async def flushed(self) -> None:
+        """Wait until everything that was asked for so far is answered."""
+        while self._flushing is not None:
+            await asyncio.wait([self._flushing])
 
     # -- renewals -----------------------------------------------------------------------
 
@@ -420,8 +441,8 @@ class Hub:
         finally:
             self._renewing = None
 
-    async def _renew_all(self, batch: list[tuple[Joined, RenewPin]]) -> None:
-        pins = [(j.name.pin(j.core.member), r.token, j.core.timings.pin_ttl_ms) for j, r in batch]
+    async def _renew_all(self, batch: list[tuple[Member, RenewPin]]) -> None:
+        pins = [(j.pin, r.token, j.core.timings.pin_ttl_ms) for j, r in batch]
         uncertain = {j for j, _ in batch} & self._uncertain
 
         def run(tx: Tx) -> list[tuple[bool, tuple[tuple[int, int], ...]]]:
@@ -445,9 +466,10 @@ class Hub:
 
     # -- reading ------------------------------------------------------------------------
 
-    async def _read_pins(self, names: Iterable[str]) -> tuple[int, dict[str, Pin]]:
+    async def _read_pins(self, names: Iterable[str]) -> tuple[int, dict[str, leases.Lease]]:
         wanted = list(names)
-        return await self._read(lambda tx: (tx.now_us(), ownership.read_pins(tx, wanted)))
+        now_us, held = await self._read(lambda tx: (tx.now_us(), leases.not_released(tx, wanted)))
+        return now_us, {lease.name: lease for lease in held}
 
     async def _read(self, fn: Callable[[Tx], T]) -> T:
         return await self._host.in_thread(self._host.log.catalog.read, fn)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,11 +20,7 @@ from typing import Self
 import msgspec
 
 from headrace.catalog import Tx
-from headrace.errors import (
-    Fenced,
-    HeadraceError,
-    InvalidInputError,
-)
+from headrace.errors import Fenced, HeadraceError, InvalidInputError
 from headrace.groups.consumer import Batch, CatalogAcks, Consumer, OwnedUnit
 from headrace.groups.consumer.consume import Handler
 from headrace.groups.delivery import Stalled
@@ -36,10 +33,10 @@ from headrace.groups.partitioned.core.messages import (
     ClaimPartition,
     Close,
     Consume,
-    Decision,
     Drain,
     Drained,
     Event,
+    InstanceDecision,
     InstanceEffect,
     MemberStalled,
     Phase,
@@ -64,7 +61,7 @@ LOUD = frozenset({Verdict.WAITING, Verdict.EVICTED, Verdict.FENCED})
 _log = logging.getLogger(__name__)
 
 
-class MemberStatus(msgspec.Struct, frozen=True):
+class InstanceStatus(msgspec.Struct, frozen=True):
     """Where a member stands in this process."""
 
     phase: Phase
@@ -161,7 +158,10 @@ class Member:
         self._inbox: deque[Event] = deque()
         self._busy = False
         self._changed = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
         self._rechecking = False
+        self.client: object = None
+        """The open log that it was made by."""
 
     # -- for the application ------------------------------------------------------------
 
@@ -179,19 +179,30 @@ class Member:
 
     async def open(self) -> None:
         """Join the group; with ``async with`` this is done for you."""
+        self.host.check()
         await self.host.in_thread(warm_up)
         self._consumer = Consumer(self.host, self._options.consumer, CatalogAcks(self.host))
         self._hub = hub_of(self.host)
-        await self._hub.join(self)
+        try:
+            await self._hub.join(self)
+        except BaseException:
+            await self.close()  # by now it may hold the pin
+            raise
 
     async def close(self) -> None:
-        """Store the answers that were given, hand the partitions over, and leave."""
-        if self._consumer is None or self._hub is None or self.core.phase is Phase.CLOSED:
+        """Store the answers that were given, hand the partitions over, and leave.
+
+        It is done even if whoever waits for it is cancelled.
+        """
+        if self._consumer is None or self._hub is None or self.host.is_forked:
             return
-        if self.host.is_forked:
-            return
+        if self._closing is None:
+            self._closing = self.host.spawn(self._close(self._consumer, self._hub), awaited=True)
+        await asyncio.shield(self._closing)
+
+    async def _close(self, consumer: Consumer, hub: Hub) -> None:
         try:
-            await self._consumer.close()
+            await consumer.close()
         finally:
             self.feed(Close())
             ttl_s = self._options.timings.pin_ttl_ms / 1000
@@ -199,12 +210,13 @@ class Member:
                 # Without an answer the pin runs out by itself.
                 async with self.host.timeout(ttl_s):
                     await self.wait_for(Phase.CLOSED)
+                    await hub.flushed()  # a pin that is granted now is given back
                 with suppress(HeadraceError):
-                    await self._hub.record.flush()
+                    await hub.record.flush()
             except TimeoutError:
                 _log.warning("%s: the catalog does not answer; the pin will run out", self)
             finally:
-                self._hub.leave(self)
+                hub.leave(self)
 
     @property
     def consumer(self) -> Consumer:
@@ -229,9 +241,9 @@ class Member:
         await self.consumer.flush()
 
     @property
-    def status(self) -> MemberStatus:
+    def status(self) -> InstanceStatus:
         """Whether it is active, stands by or waits, and for what."""
-        return MemberStatus(
+        return InstanceStatus(
             phase=self.core.phase,
             instance=self.core.instance,
             partitions=self._partitions(),
@@ -255,8 +267,7 @@ class Member:
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition over this member holds."""
         while not condition():
-            changed = self._changed
-            await changed.wait()
+            await self._changed.wait()
 
     def __str__(self) -> str:
         return f"member {self.member} of group {self.name.key} ({self.core.instance})"
@@ -275,10 +286,12 @@ class Member:
                     self._carry_out(effect)
         finally:
             self._busy = False
-        if self._hub is not None:
+        if self._hub is not None and self._consumer is not None:
+            until_ms = self.core.pin_until_ms
+            self._consumer.valid_until_s = math.inf if until_ms is None else until_ms / 1000
             self._hub.wake(self)
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        self._changed.set()
+        self._changed.clear()
 
     def _carry_out(self, effect: InstanceEffect) -> None:
         assert self._hub is not None
@@ -296,7 +309,7 @@ class Member:
             case Abandon(partition, _):
                 if (holding := self._holdings.pop(partition, None)) is not None:
                     holding.give_up()
-            case Decision():
+            case InstanceDecision():
                 if self.reads_shares:
                     effect = msgspec.structs.replace(effect, partition=None)
                 self._hub.record.add(self.name, effect)

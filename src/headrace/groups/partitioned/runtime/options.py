@@ -10,6 +10,7 @@ from headrace.groups.consumer import ConsumerOptions
 from headrace.groups.delivery import DeliveryConfig
 from headrace.groups.partitioned.core.partitions import PinTimings
 from headrace.groups.partitioned.names import GroupName
+from headrace.subjects.arguments import check_value
 
 PIN_TTL_MS = 5_000
 
@@ -37,7 +38,8 @@ def join_options(
         known = ", ".join(sorted({"pin_ttl_ms", "drain_limit_ms", *delivery, *consumer}))
         raise InvalidInputError(f"unknown option {unknown[0]!r}; options are: {known}")
     for option, value in (("pin_ttl_ms", pin_ttl_ms), ("drain_limit_ms", drain_limit_ms)):
-        if not isinstance(value, int) or value < 10:
+        check_value(option, value, int)
+        if value < 10:
             raise InvalidInputError(f"{option} is {value!r}; it must be 10 or more")
     chosen = {option: value for option, value in options.items() if option in consumer}
     chosen.setdefault("dead_letters", name.dead_letters)
@@ -46,7 +48,7 @@ def join_options(
             {**chosen, "delivery": {k: v for k, v in options.items() if k in delivery}},
             type=ConsumerOptions,
         )
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeError) as error:
         if isinstance(error.__cause__, HeadraceError):
             raise error.__cause__ from None
         raise InvalidDeliveryConfigError(f"an option of the join: {error}") from None

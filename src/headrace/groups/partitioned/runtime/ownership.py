@@ -15,8 +15,8 @@ from headrace.errors import Fenced, InvalidNameError, UnknownGroupError
 from headrace.groups.consumer.types import OwnedUnit
 from headrace.groups.partitioned.core.config import GroupConfig, decode_elastic, decode_static
 from headrace.groups.partitioned.core.pins import (
+    ClaimOwner,
     ClaimRefused,
-    Owner,
     PartitionClaim,
     Pin,
     check_claim,
@@ -48,6 +48,27 @@ def read_config(tx: Tx, name: GroupName) -> GroupConfig | None:
     return None
 
 
+class View(msgspec.Struct, frozen=True):
+    """The config of a group as instances see it; `number` counts the looks of a hub."""
+
+    number: int
+    config: GroupConfig | None
+    """The config by which units are claimed."""
+    group: GroupConfig | None = None
+    """The config as its administrator gave it."""
+    layout: Layout = Layout.SEGMENTS
+
+
+def read_view(tx: Tx, name: GroupName, number: int) -> View:
+    """A group and how its partitions lie, if it and its stream are there."""
+    config = read_config(tx, name)
+    source = streams.get(tx, name.stream)
+    if config is None or source is None:
+        return View(number, None)
+    layout = layout_of(config, source.config)
+    return View(number, claimed_config(config, layout), config, layout)
+
+
 def read_pins(tx: Tx, names: Iterable[str]) -> dict[str, Pin]:
     """Pins by the name of their lease; those that nobody holds are left out."""
     return {
@@ -64,9 +85,9 @@ def read_claims(tx: Tx, name: GroupName) -> dict[int, PartitionClaim]:
     }
 
 
-def _owner(text: str | None) -> Owner | None:
+def _owner(text: str | None) -> ClaimOwner | None:
     try:
-        return None if text is None else Owner.decode(text)
+        return None if text is None else ClaimOwner.decode(text)
     except InvalidNameError:
         return None  # not written by a member; its token still counts
 
@@ -86,9 +107,11 @@ class PinAnswer(msgspec.Struct, frozen=True):
     expires_in_ms: int = 0
 
 
-def acquire_pin(tx: Tx, pin: str, instance: str, ttl_ms: int) -> PinAnswer:
-    """Take a pin that is free."""
-    lease = leases.acquire(tx, pin, instance, ttl_ms)
+def acquire_pin(
+    tx: Tx, pin: str, instance: str, ttl_ms: int, over: leases.Lease | None = None
+) -> PinAnswer:
+    """Take a pin that is free, or that was watched to be ``over``."""
+    lease = leases.acquire(tx, pin, instance, ttl_ms, over)
     if lease is not None:
         return PinAnswer(lease.token)
     held = leases.get(tx, pin)
@@ -119,7 +142,7 @@ def renew_pins(tx: Tx, pins: Sequence[tuple[str, int, int]]) -> list[bool]:
     return answers
 
 
-def claims_under(tx: Tx, name: GroupName, owner: Owner) -> tuple[tuple[int, int], ...]:
+def claims_under(tx: Tx, name: GroupName, owner: ClaimOwner) -> tuple[tuple[int, int], ...]:
     """(partition, token) of all claims that the catalog has for an owner."""
     held = claims.owned_by(tx, name.key, owner.encode())
     return tuple((int(claim.unit), claim.token) for claim in held)
@@ -189,7 +212,7 @@ class Group(msgspec.Struct, frozen=True):
 def claim(
     moment: Moment,
     name: GroupName,
-    owner: Owner,
+    owner: ClaimOwner,
     partitions: Sequence[int],
     segments: Container[int] = (),
 ) -> list[Taken | ClaimRefused]:
@@ -227,7 +250,7 @@ def _units(
     tx: Tx,
     name: GroupName,
     group: Group,
-    owner: Owner,
+    owner: ClaimOwner,
     partition: int,
     token: int,
     segments: Container[int],
@@ -245,7 +268,7 @@ def _pin(tx: Tx, name: GroupName, member: str) -> Pin | None:
 def follow(
     tx: Tx,
     name: GroupName,
-    owner: Owner,
+    owner: ClaimOwner,
     share: int,
     token: int,
     held: Mapping[int, int],
@@ -265,7 +288,7 @@ def follow(
 def release(
     tx: Tx,
     name: GroupName,
-    owner: Owner,
+    owner: ClaimOwner,
     partition: int,
     token: int,
     units: Iterable[tuple[str, str, int]] = (),
@@ -287,7 +310,7 @@ def release(
 
 
 def claim_locks(
-    name: GroupName, owner: Owner, partitions: Iterable[int], segments: Iterable[int] = ()
+    name: GroupName, owner: ClaimOwner, partitions: Iterable[int], segments: Iterable[int] = ()
 ) -> list[str]:
     """The locks for :func:`claim`, :func:`follow` and :func:`release`.
 

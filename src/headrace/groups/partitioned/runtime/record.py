@@ -13,8 +13,9 @@ from collections import deque
 import msgspec
 
 from headrace.catalog import Tx, entries
+from headrace.catalog.records import Records
 from headrace.errors import HeadraceError
-from headrace.groups.partitioned.core.messages import Decision
+from headrace.groups.partitioned.core.messages import InstanceDecision
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime.ownership import read_config
 from headrace.host import Host
@@ -38,7 +39,7 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True):
     partition: int | None = None
 
 
-_decoder = msgspec.json.Decoder(list[Recorded])
+_records = Records(list[Recorded], "the decisions of group")
 
 
 class Record:
@@ -46,10 +47,10 @@ class Record:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._pending: dict[GroupName, deque[Decision]] = {}
+        self._pending: dict[GroupName, deque[InstanceDecision]] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def add(self, name: GroupName, decision: Decision) -> None:
+    def add(self, name: GroupName, decision: InstanceDecision) -> None:
         """Keep a decision; it is written soon, together with others."""
         self._pending.setdefault(name, deque(maxlen=KEPT_MAX)).append(decision)
         if self._task is None:
@@ -87,7 +88,7 @@ class Record:
             self._task = None
 
 
-def _append(tx: Tx, name: GroupName, decisions: deque[Decision], asked_ms: int) -> None:
+def _append(tx: Tx, name: GroupName, decisions: deque[InstanceDecision], asked_ms: int) -> None:
     now_us = tx.now_us()
     fresh = [
         Recorded(
@@ -102,9 +103,9 @@ def _append(tx: Tx, name: GroupName, decisions: deque[Decision], asked_ms: int) 
     ]
 
     def joined(value: bytes | None) -> bytes:
-        before = [] if value is None else _decoder.decode(value)
+        before = _records.decode_or(name.key, value, [])
         kept = sorted([*before, *fresh], key=lambda one: one.at_us)[-KEPT_MAX:]
-        return msgspec.json.encode(kept)
+        return _records.encode(name.key, kept)
 
     entries.update(tx, DECISIONS_BUCKET, name.key, joined)
 
@@ -112,4 +113,4 @@ def _append(tx: Tx, name: GroupName, decisions: deque[Decision], asked_ms: int) 
 def recorded(log: Log, name: GroupName) -> tuple[Recorded, ...]:
     """The last decisions of a group, oldest first."""
     entry = log.catalog.entries.get(DECISIONS_BUCKET, name.key)
-    return () if entry is None or entry.value is None else tuple(_decoder.decode(entry.value))
+    return tuple(_records.decode_or(name.key, entry.value if entry else None, []))

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.catalog import Tx, entries, leases, streams
-from headrace.errors import Fenced, HeadraceError
-from headrace.groups.partitioned.core.membership import Instance
+from headrace.errors import HeadraceError
 from headrace.groups.partitioned.core.messages import (
     AcquirePin,
     ClaimDenied,
@@ -28,56 +27,22 @@ from headrace.groups.partitioned.core.messages import (
     ReleasePartition,
     ReleasePin,
 )
-from headrace.groups.partitioned.core.pins import ClaimRefused, Owner
-from headrace.groups.partitioned.names import GroupName
+from headrace.groups.partitioned.core.pins import ClaimOwner, ClaimRefused
 from headrace.groups.partitioned.runtime import ownership
 from headrace.groups.partitioned.runtime.ownership import STEP_DOWN_BUCKET, Moment, Taken
+
+if TYPE_CHECKING:
+    from headrace.groups.partitioned.runtime.member import Member
 
 _log = logging.getLogger(__name__)
 
 Request = AcquirePin | ReleasePin | ClaimPartition | ReleasePartition
 
 
-class Joined(Protocol):
-    """An instance in this process, as the hub sees it."""
-
-    @property
-    def name(self) -> GroupName:
-        """Its group."""
-        ...
-
-    @property
-    def core(self) -> Instance:
-        """The core, which decides."""
-        ...
-
-    @property
-    def pin(self) -> str:
-        """The lease of its member."""
-        ...
-
-    @property
-    def held(self) -> list[tuple[str, str, int]]:
-        """(group, unit, token) of what it consumes."""
-        ...
-
-    def feed(self, event: Event) -> None:
-        """Let the instance hear of something, and carry out what it asks for."""
-        ...
-
-    def lost(self, units: Sequence[Fenced]) -> None:
-        """Some units are not its own any more, by what the catalog says."""
-        ...
-
-    def took(self, taken: Taken) -> None:
-        """A partition was claimed; its units, before the instance hears of it."""
-        ...
-
-
 class Asked(msgspec.Struct, frozen=True, eq=False):
     """A request of an instance."""
 
-    joined: Joined
+    joined: Member
     request: Request
     pin_token: int
     """The pin token under which it is made."""
@@ -97,12 +62,13 @@ class Asked(msgspec.Struct, frozen=True, eq=False):
                 return self.joined, type(request), partition, token
 
 
-Answer = tuple[Joined, Event, Taken | None]
+Told = tuple["Member", Event, Taken | None]
+"""An instance, what it hears, and the units of a partition that it has claimed."""
 
 
-def owner_of(joined: Joined, pin_token: int) -> Owner:
+def owner_of(joined: Member, pin_token: int) -> ClaimOwner:
     """The instance under a pin."""
-    return Owner(joined.core.member, joined.core.instance, pin_token)
+    return ClaimOwner(joined.core.member, joined.core.instance, pin_token)
 
 
 def segments_of(tx: Tx, *, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
@@ -132,17 +98,27 @@ def locks_of(batch: Sequence[Asked], segments: Mapping[str, Sequence[int]]) -> l
 
 
 def carry_out(
-    tx: Tx, batch: Sequence[Asked], segments: Mapping[str, Sequence[int]]
-) -> list[Answer]:
-    """Do what was asked, and say what came of it; what fails has no answer."""
-    found: list[Answer] = []
-    claiming: dict[tuple[Joined, int], list[int]] = {}
+    tx: Tx,
+    batch: Sequence[Asked],
+    segments: Mapping[str, Sequence[int]],
+    over: Mapping[str, leases.Lease],
+) -> list[Told]:
+    """Do what was asked, and say what came of it; what fails has no answer.
+
+    ``over`` are pins that nobody renews, as they were last seen.
+    """
+    found: list[Told] = []
+    claiming: dict[tuple[Member, int], list[int]] = {}
     for asked in batch:
         joined, name, core = asked.joined, asked.joined.name, asked.joined.core
         match asked.request:
             case AcquirePin(asked_ms):
                 answer = ownership.acquire_pin(
-                    tx, joined.pin, core.instance, core.timings.pin_ttl_ms
+                    tx,
+                    joined.pin,
+                    core.instance,
+                    core.timings.pin_ttl_ms,
+                    over.get(joined.pin),
                 )
                 if answer.token is not None:
                     found.append((joined, PinGranted(answer.token, asked_ms), None))
@@ -166,18 +142,18 @@ def carry_out(
 
 def _claims(
     moment: Moment,
-    joined: Joined,
+    joined: Member,
     pin_token: int,
     partitions: list[int],
     segments: frozenset[int],
-) -> list[Answer]:
+) -> list[Told]:
     owner = owner_of(joined, pin_token)
     try:
         answers = ownership.claim(moment, joined.name, owner, partitions, segments)
     except HeadraceError as error:
         _log.warning("group %s, member %s: %s", joined.name.key, owner.member, error)
         return []
-    found: list[Answer] = []
+    found: list[Told] = []
     for partition, made in zip(partitions, answers, strict=True):
         if isinstance(made, ClaimRefused):
             denied = ClaimDenied(partition, pin_token, made.refusal, made.owner)

@@ -31,10 +31,10 @@ from headrace.groups.partitioned.core.config import (
     MemberMapping,
     StaticGroupConfig,
 )
-from headrace.groups.partitioned.core.pins import Owner
+from headrace.groups.partitioned.core.pins import ClaimOwner
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import Progress, store
-from headrace.groups.progress.store import Place, load, load_all
+from headrace.groups.progress.store import SeekPlace, load, load_all
 from headrace.log import order
 
 
@@ -130,7 +130,7 @@ def units_of_share(
     name: GroupName,
     config: GroupConfig,
     stream: streams.Stream,
-    owner: Owner,
+    owner: ClaimOwner,
     *,
     held: Mapping[int, int],
     locked: Container[int],
@@ -181,7 +181,7 @@ def seek(tx: Tx, name: GroupName, reader: str, places: Mapping[int, tuple[int, P
     A reader is the group, the share of a member (``progress_names``), or the partition job.  Holds
     :func:`seek_locks`.
     """
-    store.seek(tx, reader, [Place(str(number), *place) for number, place in places.items()])
+    store.seek(tx, reader, [SeekPlace(str(number), *place) for number, place in places.items()])
     tx.notify(stored.seek_channel(name.key))
 
 

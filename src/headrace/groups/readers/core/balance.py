@@ -42,7 +42,7 @@ def is_overloaded(state: ReaderGroupState, reader: str, released: int = 0) -> bo
     """Whether a reader that has ``released`` some segments already should release one more."""
     owned = len(state.owned(reader)) - released
     offered = len(state.unassigned) + released
-    return owned > 1 and state.exceeds(reader, released, max(1, offered))
+    return owned > 1 and state.loads.exceeds(reader, released, max(1, offered))
 
 
 def wants_release(state: ReaderGroupState, reader: str) -> bool:
@@ -76,13 +76,13 @@ def segments_to_release(state: ReaderGroupState, reader: str) -> list[SegmentId]
 
 def release_delay_ms(state: ReaderGroupState, reader: str, settings: ReaderSettings) -> int:
     """How long a reader waits before it releases: not at all if it is the most loaded."""
-    return settings.balance_ms * state.rank(reader) // len(state.members)
+    return settings.balance_ms * state.loads.rank(reader) // len(state.members)
 
 
 def acquire_delay_ms(state: ReaderGroupState, reader: str, settings: ReaderSettings) -> int:
     """How long a reader waits before it claims: not at all if it is the least loaded."""
     readers = len(state.members)
-    return settings.balance_ms * (readers - 1 - state.rank(reader)) // readers
+    return settings.balance_ms * (readers - 1 - state.loads.rank(reader)) // readers
 
 
 def lag_period_ms(state: ReaderGroupState, settings: ReaderSettings) -> int:

@@ -20,7 +20,8 @@ update before it gets into the log stands in :mod:`headrace.groups.readers.core.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 
@@ -109,37 +110,7 @@ def apply(state: ReaderGroupState, update: Update, *, if_revision: int | None = 
 
 def decide(state: ReaderGroupState, update: Update) -> tuple[StateChange, ...]:
     """The changes that an update comes to on this state, which is left as it is."""
-    return tuple(_decide(state, update))
-
-
-def _decide(state: ReaderGroupState, update: Update) -> Iterable[StateChange]:
-    match update:
-        case AcquireShare():
-            return _acquire(state, update)
-        case ClaimSegment():
-            return _claim(state, update)
-        case ReleaseSegments():
-            return _release(state, update)
-        case CompleteSegment():
-            return _complete(state, update)
-        case AckCheckpoint():
-            return _ack(state, update)
-        case RecordPositions():
-            member = _member(state, update, update.reader, update.token)
-            given = as_cut(update.positions, name_of(update))
-            return _record(member, given)
-        case ReportLag():
-            return _lag(state, update)
-        case CreateCheckpoint():
-            return _checkpoint(state, update)
-        case AddReader():
-            return _add(state, update)
-        case RemoveReader():
-            return _remove(state, update)
-        case Reset():
-            return _reset(state, update)
-        case ResetToCheckpoint():
-            return _restore(state, update)
+    return tuple(_RULES[type(update)](state, update))
 
 
 # --- refusing ------------------------------------------------------------------------------
@@ -262,6 +233,11 @@ def _release(state: ReaderGroupState, update: ReleaseSegments) -> Iterator[State
         yield Freed(member.name, segment, offset)
 
 
+def _record_all(state: ReaderGroupState, update: RecordPositions) -> Iterator[StateChange]:
+    member = _member(state, update, update.reader, update.token)
+    return _record(member, as_cut(update.positions, name_of(update)))
+
+
 def _record(member: OnlineReader, given: dict[SegmentId, int]) -> Iterator[PositionRecorded]:
     """Moves of recorded positions; what the reader does not own is left out."""
     for segment, offset in given.items():
@@ -364,3 +340,19 @@ def _restore(state: ReaderGroupState, update: ResetToCheckpoint) -> Iterator[Sta
         raise refusal(UnknownCheckpointError, state, update, why)
     waits = tuple(Successor(s, tuple(sorted(p))) for s, p in checkpoint.waits.items())
     yield WasReset(positions(checkpoint.positions), waits, positions(state.end_cut))
+
+
+_RULES: dict[type, Callable[[ReaderGroupState, Any], Iterator[StateChange]]] = {
+    AddReader: _add,
+    RemoveReader: _remove,
+    ClaimSegment: _claim,
+    AcquireShare: _acquire,
+    ReleaseSegments: _release,
+    CompleteSegment: _complete,
+    CreateCheckpoint: _checkpoint,
+    AckCheckpoint: _ack,
+    RecordPositions: _record_all,
+    ReportLag: _lag,
+    Reset: _reset,
+    ResetToCheckpoint: _restore,
+}

@@ -95,7 +95,7 @@ class ReaderGroupState:
         self.end_cut: dict[SegmentId, int] = dict(end_cut)
         self.checkpoints = Checkpoints(self.config.checkpoints_kept_max)
         self._owner: dict[SegmentId, OnlineReader] = {}
-        self._loads = Loads(self.config.lag_assumed_ms)
+        self.loads = Loads(self.config.lag_assumed_ms)
 
     # --- reading -----------------------------------------------------------------------
 
@@ -153,18 +153,6 @@ class ReaderGroupState:
                 found[segment] = holding.offset
         return found
 
-    def rank(self, reader: str) -> int:
-        """0 for the most loaded reader."""
-        return self._loads.rank(reader)
-
-    def size(self, reader: str) -> float:
-        """A reader's load; 1.0 is one segment of the reader that lags most."""
-        return self._loads.size(reader)
-
-    def exceeds(self, reader: str, fewer: int, margin: int) -> bool:
-        """Whether a reader without `fewer` of its segments exceeds the smallest by > `margin`."""
-        return self._loads.exceeds(reader, fewer, margin)
-
     def blockers(self) -> dict[str, tuple[str, ...]]:
         """Which readers each outstanding checkpoint waits for, oldest checkpoint first."""
         return {c.name: tuple(c.pending) for c in self.checkpoints.all() if c.pending}
@@ -187,7 +175,7 @@ class ReaderGroupState:
         for reader in touched:
             member = self.members.get(reader)
             if member is not None:
-                self._loads.put(reader, len(member.owned), member.lag_ms)
+                self.loads.put(reader, len(member.owned), member.lag_ms)
         return self.revision
 
     def _change(self, change: StateChange, touched: dict[str, None]) -> None:
@@ -216,7 +204,7 @@ class ReaderGroupState:
                 touched[reader] = None
             case ReaderRemoved(reader=reader):
                 del self.members[reader]
-                self._loads.remove(reader)
+                self.loads.remove(reader)
             case LagReported(reader=reader, lag_ms=lag_ms):
                 self.members[reader].lag_ms = lag_ms
                 touched[reader] = None
@@ -250,4 +238,4 @@ class ReaderGroupState:
         self.members[member.name] = member
         for segment in member.owned:
             self._owner[segment] = member
-        self._loads.put(member.name, len(member.owned), member.lag_ms)
+        self.loads.put(member.name, len(member.owned), member.lag_ms)

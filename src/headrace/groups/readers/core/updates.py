@@ -22,6 +22,11 @@ class Successor(msgspec.Struct, frozen=True, array_like=True):
     predecessors: tuple[SegmentId, ...]
 
 
+class _ByReader(msgspec.Struct, frozen=True):
+    reader: str
+    token: int
+
+
 class AddReader(msgspec.Struct, frozen=True, tag="join"):
     """A reader joins, with the lease that shows it is alive.  Not if it is online."""
 
@@ -42,42 +47,33 @@ class RemoveReader(msgspec.Struct, frozen=True, tag="offline", omit_defaults=Tru
     token: int | None = None
 
 
-class ClaimSegment(msgspec.Struct, frozen=True, tag="claim"):
+class ClaimSegment(_ByReader, frozen=True, tag="claim"):
     """A reader takes one segment, whatever its share.  Only what is unassigned."""
 
-    reader: str
-    token: int
     segment: SegmentId
 
 
-class AcquireShare(msgspec.Struct, frozen=True, tag="acquire"):
+class AcquireShare(_ByReader, frozen=True, tag="acquire"):
     """A reader takes what its share allows, longest waiting first; nothing is no error."""
 
-    reader: str
-    token: int
 
-
-class ReleaseSegments(msgspec.Struct, frozen=True, tag="release", omit_defaults=True):
+class ReleaseSegments(_ByReader, frozen=True, tag="release", omit_defaults=True):
     """A reader gives up segments that are beyond its share.
 
     `positions` is its internal checkpoint: the place of what it gives up, and of as much of what
     it keeps as it likes to record.
     """
 
-    reader: str
-    token: int
     segments: tuple[SegmentId, ...]
     positions: tuple[Position, ...] = ()
 
 
-class CompleteSegment(msgspec.Struct, frozen=True, tag="complete", omit_defaults=True):
+class CompleteSegment(_ByReader, frozen=True, tag="complete", omit_defaults=True):
     """A reader has read a segment to its end; successors without open predecessors open.
 
     A segment of the end cut has no successors in this group, whatever is reported.
     """
 
-    reader: str
-    token: int
     segment: SegmentId
     successors: tuple[Successor, ...] = ()
 
@@ -92,32 +88,26 @@ class CreateCheckpoint(msgspec.Struct, frozen=True, tag="checkpoint", omit_defau
     kind: CheckpointKind = CheckpointKind.NORMAL
 
 
-class AckCheckpoint(msgspec.Struct, frozen=True, tag="ack", omit_defaults=True):
+class AckCheckpoint(_ByReader, frozen=True, tag="ack", omit_defaults=True):
     """A reader says where it stood at a checkpoint.
 
     Positions of what it does not own are ignored, those left out are the recorded ones.  Once it
     has been acknowledged (or has gone) a further answer changes nothing.
     """
 
-    reader: str
-    token: int
     name: str
     positions: tuple[Position, ...] = ()
 
 
-class RecordPositions(msgspec.Struct, frozen=True, tag="record"):
+class RecordPositions(_ByReader, frozen=True, tag="record"):
     """The internal checkpoint of one reader: it records where it is and holds nobody up."""
 
-    reader: str
-    token: int
     positions: tuple[Position, ...]
 
 
-class ReportLag(msgspec.Struct, frozen=True, tag="lag"):
+class ReportLag(_ByReader, frozen=True, tag="lag"):
     """How far a reader is behind the tail."""
 
-    reader: str
-    token: int
     lag_ms: int
 
 
@@ -158,41 +148,39 @@ Update = (
 # --- changes -------------------------------------------------------------------------------
 
 
-class ReaderAdded(msgspec.Struct, frozen=True):
+class _OfReader(msgspec.Struct, frozen=True):
+    reader: str
+
+
+class _OfSegment(_OfReader, frozen=True):
+    segment: SegmentId
+
+
+class ReaderAdded(_OfReader, frozen=True):
     """A reader is online and idle; its token is the revision of this change."""
 
-    reader: str
     lease_token: int
 
 
-class ReaderRemoved(msgspec.Struct, frozen=True):
+class ReaderRemoved(_OfReader, frozen=True):
     """A reader is gone; what it owned was freed before."""
 
-    reader: str
 
-
-class SegmentClaimed(msgspec.Struct, frozen=True):
+class SegmentClaimed(_OfSegment, frozen=True):
     """A reader owns a segment, under a token that is higher than all before."""
 
-    reader: str
-    segment: SegmentId
     offset: int
     token: int
 
 
-class Freed(msgspec.Struct, frozen=True):
+class Freed(_OfSegment, frozen=True):
     """A segment can be claimed again, from `offset`."""
 
-    reader: str
-    segment: SegmentId
     offset: int
 
 
-class Completed(msgspec.Struct, frozen=True):
+class Completed(_OfSegment, frozen=True):
     """A segment is over and forgotten."""
-
-    reader: str
-    segment: SegmentId
 
 
 class Awaited(msgspec.Struct, frozen=True):
@@ -208,18 +196,15 @@ class Opened(msgspec.Struct, frozen=True):
     segment: SegmentId
 
 
-class PositionRecorded(msgspec.Struct, frozen=True):
+class PositionRecorded(_OfSegment, frozen=True):
     """The recorded position of an owned segment moved."""
 
-    reader: str
-    segment: SegmentId
     offset: int
 
 
-class LagReported(msgspec.Struct, frozen=True):
+class LagReported(_OfReader, frozen=True):
     """A reader's distance to the tail."""
 
-    reader: str
     lag_ms: int
 
 

@@ -13,6 +13,7 @@ look at all units to find it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 import msgspec
 
@@ -150,25 +151,25 @@ class Holdings:
         if not row.finished:
             self._order.expect(row.unit)
 
-    def learn(self, info: SegmentInfo) -> None:
-        """Hear of a segment; one that is new to the group is stored before it is granted."""
-        state = self.units.get(info.unit)
-        if state is None:
-            state = self.units[info.unit] = UnitState(info.unit, AckedRanges(info.start))
-            self._order.expect(info.unit)
-            self._ledger.save(state)
-        state.head = max(state.head, info.head, info.end or 0)
-        state.end = info.end if state.end is None else state.end
-
-    def place(self, state: UnitState, info: SegmentInfo, now_ms: int) -> None:
-        """Connect a unit with its predecessors, and notice what is new about it."""
-        if not (state.ready or state.finished):
-            self._activate(self._order.join({state.unit: info.predecessors}))
-        if state.consumed and not state.finished:
-            self._ledger.save(state)
-        member = self.members.get(state.borrower)
-        if member is not None:
-            self.watch(member, state, now_ms)
+    def learn(self, found: Sequence[SegmentInfo], now_ms: int) -> None:
+        """Hear of segments; one that is new to the group is stored before it is granted."""
+        waiting = {}
+        for info in found:
+            state = self.units.get(info.unit)
+            if state is None:
+                state = self.units[info.unit] = UnitState(info.unit, AckedRanges(info.start))
+                self._ledger.save(state)
+            state.head = max(state.head, info.head, info.end or 0)
+            state.end = info.end if state.end is None else state.end
+            if not (state.ready or state.finished):
+                waiting[info.unit] = info.predecessors
+        self._activate(self._order.join(waiting))
+        for info in found:
+            state = self.units[info.unit]
+            if state.consumed and not state.finished:
+                self._ledger.save(state)
+            if state.borrower:
+                self.watch(self.members[state.borrower], state, now_ms)
 
     def _activate(self, ready: list[Unit]) -> None:
         for unit in ready:

@@ -30,35 +30,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from headrace.errors import (
-    DeposedError,
-    ProtocolError,
-    StaleTokenError,
-    UnexpectedMessageError,
-)
+from headrace.errors import DeposedError, ProtocolError, UnexpectedMessageError
 from headrace.groups.progress import Progress
-from headrace.groups.progress.ranges import OFFSET_MAX
-from headrace.groups.shared.core.assignment import FREE, GRANTING, AssignmentStatus, UnitState
-from headrace.groups.shared.core.gathering import Gathering
-from headrace.groups.shared.core.holdings import LOADED, Holdings, Member
-from headrace.groups.shared.core.leader_view import LeaderView
+from headrace.groups.shared.core.assignment import AssignmentStatus
+from headrace.groups.shared.core.holdings import Holdings, Member
 from headrace.groups.shared.core.ledger import Ledger
 from headrace.groups.shared.core.messages import (
-    NO_TOKEN,
-    Disconnect,
     Invalidate,
-    LeaderConnectResponse,
-    LeaderWanted,
     Message,
-    Ping,
-    PingResponse,
     ProgressConfirmed,
-    RevokeFinished,
     Unit,
-    UnitReport,
     UpdateProgress,
 )
 from headrace.groups.shared.core.pace import Pace
+from headrace.groups.shared.core.reception import Reception
 from headrace.groups.shared.core.records import (
     Gather,
     LeaderEffect,
@@ -72,7 +57,7 @@ from headrace.groups.shared.core.records import (
 from headrace.groups.shared.core.settings import Balance, LeaderSettings
 
 
-class Leader(LeaderView):
+class Leader(Reception):
     """The state machine that leads one group, for as long as it holds the lease."""
 
     def __init__(
@@ -85,17 +70,13 @@ class Leader(LeaderView):
         settings: LeaderSettings,
         now_ms: int,
         lease_sent_ms: int | None = None,
-        pace: Pace | None = None,
     ) -> None:
         """`lease_sent_ms` is when the lease was asked for: its time runs from there."""
-        self.group = group
-        self.name = name
-        self.token = token
+        ledger = Ledger(token)
+        super().__init__(group, name, token, Holdings(group, token, settings, ledger), ledger)
         self.settings = settings
         self.deposed = False
-        ledger = Ledger(token)
-        super().__init__(Holdings(group, token, settings, ledger), ledger)
-        self._gathering = Gathering(pace or Pace())
+        self._pace = Pace()
         self._revision = -1
         self._list_due_ms = now_ms
         self._lease_ok_ms = now_ms if lease_sent_ms is None else lease_sent_ms
@@ -109,12 +90,12 @@ class Leader(LeaderView):
     @property
     def unstored(self) -> bool:
         """Whether something was reported or noted that is in no commit yet."""
-        return super().unstored or bool(self._gathering.kept)
+        return super().unstored or bool(self._pace.kept)
 
     @property
     def gathering(self) -> bool:
         """Whether the next commit waits for more reports."""
-        return self._gathering.on
+        return self._pace.gathering
 
     def snapshot(self) -> tuple[object, ...]:
         """Everything that decides what it will do, as comparable values; without its pace, which
@@ -123,8 +104,8 @@ class Leader(LeaderView):
             self.token,
             self.deposed,
             self.settings,
-            self._gathering.on,
-            tuple(self._gathering.kept),
+            self._pace.gathering,
+            tuple(self._pace.kept),
             self._holdings.snapshot(),
             self._ledger.snapshot(),
             self._revision,
@@ -145,157 +126,16 @@ class Leader(LeaderView):
         """Take a message from a borrower, after the reports that were kept before it."""
         self._check_leading()
         if isinstance(message, UpdateProgress):
-            self._gathering.reported(message, now_ms)
-        if not self._gathering.kept:
-            return self._receive(message, now_ms)
+            self._pace.reported(message.borrower, now_ms)
+        if not self._pace.kept:
+            return self._take(message, now_ms) + self._settle(now_ms)
         refused = self._take_kept(now_ms)
         try:
-            return [*map(ToBorrower, refused), *self._receive(message, now_ms)]
+            answers = self._take(message, now_ms)
         except ProtocolError as error:
             error.replies = (*refused, *error.replies)
             raise
-
-    def _receive(self, message: Message, now_ms: int) -> list[LeaderEffect]:
-        if message.group != self.group:
-            raise self._unexpected(message, f"is for group {message.group}")
-        if isinstance(message, LeaderWanted):
-            return self._take_in(message, now_ms)
-        member = self._sender(message)
-        effects: list[LeaderEffect] = []
-        match message:
-            case UpdateProgress():
-                self._progress(member, message, now_ms)
-            case Ping():
-                effects = self._pinged(member, message)
-            case RevokeFinished():
-                self._revoke_finished(member, message)
-            case Disconnect():
-                self._disconnect(member, message, now_ms)
-            case _:
-                raise self._unexpected(message, "is not for a leader")
-        member.seen_ms = now_ms
-        return effects + self._settle(now_ms)
-
-    def _sender(self, message: Message) -> Member:
-        member = self._holdings.members.get(message.borrower)
-        if member is not None and message.token == self.token:
-            return member  # nearly always
-        early_leave = (
-            isinstance(message, Disconnect) and message.token == NO_TOKEN and member is not None
-        )
-        if message.token > self.token:
-            raise self._stale(message, f"comes from the time of a newer leader, {message.token}")
-        if message.token < self.token and not early_leave:
-            raise self._stale(
-                message, f"has the leader token {message.token}", invalidate="the leader is new"
-            )
-        if member is None:
-            raise self._unexpected(
-                message, "comes from an unknown borrower", invalidate="not known to the leader"
-            )
-        return member
-
-    def _take_in(self, message: LeaderWanted, now_ms: int) -> list[LeaderEffect]:
-        self._holdings.join(message.borrower, message.session, now_ms)
-        response = LeaderConnectResponse(self.group, message.borrower, self.token, self.name)
-        return [ToBorrower(response)]
-
-    def _pinged(self, member: Member, message: Ping) -> list[LeaderEffect]:
-        self._holdings.proven(member)
-        return [ToBorrower(PingResponse(self.group, member.borrower, self.token, message.number))]
-
-    def _progress(self, member: Member, message: UpdateProgress, now_ms: int) -> None:
-        # All are checked before any of them is applied.
-        found = []
-        for report in message.units:
-            found.append((self._reported(member, message, report), report))
-        to_confirm = False
-        for state, report in found:
-            if self._apply(member, state, report, now_ms) or report.acked or report.final:
-                to_confirm = True
-        if to_confirm:
-            # Confirmed when everything known about these units is durable: at once if it is.
-            self._ledger.confirm(member.borrower, message.report)
-
-    def _reported(self, member: Member, message: Message, report: UnitReport) -> UnitState:
-        """The unit a report is about, if the report counts; changes nothing."""
-        state = self._holdings.units.get(report.unit)
-        if state is None:
-            raise self._unexpected(message, f"reports {report.unit}, which is not in the group")
-        if state.token != report.unit_token or state.borrower != member.borrower:
-            if report.unit_token > state.token:
-                raise self._unexpected(message, f"has a token of {report.unit} never given")
-            raise self._stale(
-                message, f"has the token {report.unit_token} of {report.unit}, not {state.token}"
-            )
-        if not state.claimed or state.status is FREE:
-            raise self._unexpected(message, f"reports {report.unit}, which was not granted yet")
-        if report.final and state.status in LOADED:
-            raise self._unexpected(
-                message,
-                f"finishes {report.unit}, which is not being revoked",
-                invalidate="finished a unit that was not revoked",
-            )
-        end = OFFSET_MAX if state.end is None else state.end
-        for low, high in report.acked:
-            if not 0 <= low < high <= end:
-                raise self._unexpected(message, f"acks [{low}, {high}) of {report.unit}")
-        for offset, count in report.attempts:
-            if not (0 <= offset < end and count > 0):
-                raise self._unexpected(message, f"counts {count} attempts at {offset}")
-        return state
-
-    def _apply(self, member: Member, state: UnitState, report: UnitReport, now_ms: int) -> bool:
-        """Add a report to what is known; True if that has to be stored."""
-        gained = 0
-        for low, high in report.acked:
-            gained += state.acked.ack_range(low, high)
-        retried = False
-        for offset, count in report.attempts:
-            if offset not in state.acked and count > state.attempts.get(offset, 0):
-                state.attempts[offset] = count
-                retried = True
-        if gained and state.attempts:
-            state.attempts = {o: n for o, n in state.attempts.items() if o not in state.acked}
-        if state.status is GRANTING:
-            state.move("progress")
-            del self._holdings.in_transition[state.unit]
-        finishing = report.final and not state.final
-        state.final = state.final or report.final
-        if gained:
-            self._holdings.worked(member)
-        if (gained or report.answered) and member.waiting:
-            member.waiting.pop(state.unit, None)
-        self._holdings.watch(member, state, now_ms)
-        if gained or retried or finishing:
-            self._ledger.save(state)
-            return True
-        return False
-
-    def _revoke_finished(self, member: Member, message: RevokeFinished) -> None:
-        state = self._holdings.units.get(message.unit)
-        mine = state is not None and state.borrower == member.borrower
-        if state is None or not mine or state.token > message.unit_token:
-            return  # late: the unit was handed over in the meantime, as it should
-        if state.token < message.unit_token or state.status is not AssignmentStatus.REVOKED:
-            raise self._unexpected(
-                message,
-                f"finishes {message.unit}, which is {state.status}",
-                invalidate="finished a unit that was not revoked",
-            )
-        self._holdings.unassign(state, "revoke_finished")
-
-    def _disconnect(self, member: Member, message: Disconnect, now_ms: int) -> None:
-        # Good-bye is taken whatever it says; of its progress only what still counts.
-        for report in message.units:
-            try:
-                state = self._reported(member, message, report)
-            except (StaleTokenError, UnexpectedMessageError):
-                continue
-            self._apply(member, state, report, now_ms)
-        if message.token != NO_TOKEN:
-            self._ledger.confirm(member.borrower, message.report)
-        self._holdings.drop(member, "disconnected", now_ms)
+        return [*map(ToBorrower, refused), *answers, *self._settle(now_ms)]
 
     # --- answers of the runtime ---
 
@@ -310,10 +150,7 @@ class Leader(LeaderView):
             return []
         holdings = self._holdings
         self._revision = listing.revision
-        for info in listing.segments:
-            holdings.learn(info)
-        for info in listing.segments:
-            holdings.place(holdings.units[info.unit], info, now_ms)
+        holdings.learn(listing.segments, now_ms)
         effects: list[LeaderEffect] = []
         for unit in listing.gone:
             effects += holdings.lose(unit, now_ms)
@@ -353,7 +190,7 @@ class Leader(LeaderView):
         return [*effects, *self._confirm(done.confirmations, now_ms), *self._settle(now_ms)]
 
     def _confirm(self, reports: Sequence[tuple[str, int]], now_ms: int) -> list[LeaderEffect]:
-        self._gathering.confirmed(reports, now_ms)
+        self._pace.confirmed(reports, now_ms)
         return [
             ToBorrower(ProgressConfirmed(self.group, borrower, self.token, report))
             for borrower, report in reports
@@ -451,7 +288,7 @@ class Leader(LeaderView):
 
     def gather(self) -> Gather:
         """Make no commit before ``gathered``: more reports are on their way."""
-        return self._gathering.begin()
+        return self._pace.gather()
 
     def keep(self, report: UpdateProgress, now_ms: int) -> bool:
         """Keep a report for the commit that is being gathered; False if none is.
@@ -459,21 +296,21 @@ class Leader(LeaderView):
         A report has no effect before it is stored, so it need not be processed before.  Any other
         message of the group is processed after the reports that came before it.
         """
-        return not self.deposed and self._gathering.keep(report, now_ms)
+        return not self.deposed and self._pace.keep(report, now_ms)
 
     def gathered(self, now_ms: int) -> list[LeaderEffect]:
         """Store what has come meanwhile."""
         self._check_leading()
         refused = self._take_kept(now_ms)
-        self._gathering.on = False
+        self._pace.gathering = False
         return [*map(ToBorrower, refused), *self._settle(now_ms)]
 
     def _take_kept(self, now_ms: int) -> list[Invalidate]:
         """Process the reports that were kept; returns the replies to those that do not count."""
         refused: list[Invalidate] = []
-        for report in self._gathering.take(now_ms):
+        for report in self._pace.take(now_ms):
             try:
-                self._receive(report, now_ms)  # says nothing: no commit is made while it gathers
+                self._take(report, now_ms)  # a report is answered when it is stored
             except ProtocolError as error:
                 refused += [each for each in error.replies if isinstance(each, Invalidate)]
         return refused
@@ -487,12 +324,13 @@ class Leader(LeaderView):
     def _settle(self, now_ms: int) -> list[LeaderEffect]:
         """After every event: give away what is free, and store what is new."""
         self._holdings.fill(now_ms)
-        if self._gathering.on:
+        if self._pace.gathering:
             return []
         commit = self._ledger.next_commit(now_ms)
-        if commit is None:
-            return self._confirm(self._ledger.settled_confirmations(), now_ms)
-        return [*self._gathering.begin_if_busy(), commit]
+        if commit is not None:
+            return [*self._pace.gather_if_busy(), commit]
+        settled = self._ledger.settled_confirmations()
+        return self._confirm(settled, now_ms) if settled else []
 
     def _step_down(self, reason: str) -> list[LeaderEffect]:
         self.deposed = True
@@ -518,28 +356,3 @@ class Leader(LeaderView):
                 f"leader {self.name} of {self.group} has stepped down (token {self.token})",
                 state="deposed",
             )
-
-    def _unexpected(
-        self, message: Message, why: str, *, invalidate: str | None = None
-    ) -> UnexpectedMessageError:
-        return UnexpectedMessageError(
-            self._says(message, why), state="leading", replies=self._reply(message, invalidate)
-        )
-
-    def _stale(
-        self, message: Message, why: str, *, invalidate: str | None = None
-    ) -> StaleTokenError:
-        return StaleTokenError(
-            self._says(message, why), state="leading", replies=self._reply(message, invalidate)
-        )
-
-    def _says(self, message: Message, why: str) -> str:
-        return (
-            f"{type(message).__name__} of {message.borrower} to leader {self.name} of {self.group} "
-            f"(leading, token {self.token}) is refused: it {why}"
-        )
-
-    def _reply(self, message: Message, reason: str | None) -> tuple[Invalidate, ...]:
-        if reason is None:
-            return ()
-        return (Invalidate(self.group, message.borrower, self.token, reason),)

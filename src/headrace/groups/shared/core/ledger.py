@@ -2,7 +2,7 @@
 
 *One commit at a time.*  Whatever is noted while a commit is under way goes into the next.  An idle
 leader therefore stores a report at once, and a busy one as fast as the store allows.  Only under
-very many reports does the leader delay the next commit (``gathering.py``), since each costs more
+very many reports does the leader delay the next commit (``pace.py``), since each costs more
 than what it stores.  A commit is kept as it was until it is answered: it is idempotent, so it can
 be sent again.
 """

@@ -1,5 +1,7 @@
 """Pacing a leader's group commits: at once, or spaced out so that each serves many reports.
 
+While commits are spaced out, reports are *gathered*: kept unprocessed until the next one is due.
+
 While there is little to do, a report is stored at once.  From ``GATHER_RATE`` reports per second on
 commits are spaced ``GATHER_MS`` apart, unless most borrowers are *eager*: such a one waits for each
 confirmation before it reports again (a closed loop), so a delay would only slow it down.  Who is
@@ -8,7 +10,10 @@ eager shows in how soon a report follows the last confirmation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from headrace.groups.shared.core.messages import UpdateProgress
+from headrace.groups.shared.core.records import Gather
 
 GATHER_MS = 25
 """Time between commits while they are spaced out; adds to what may be lost with a leader."""
@@ -28,49 +33,82 @@ CONFIRMED_MAX = 10_000
 
 
 class Pace:
-    """The rate of reports, and the share of them that is eager."""
+    """Whether the next commit is delayed, what is kept for it, and what decides that: the rate of
+    reports, and the share of them that is eager."""
 
-    def __init__(self, gather_rate: int | None = None) -> None:
-        """`gather_rate` takes the place of ``GATHER_RATE``."""
-        self._gather_rate = GATHER_RATE if gather_rate is None else gather_rate
+    def __init__(self) -> None:
+        self.gathering = False
+        """Whether the next commit is delayed."""
+        self.kept: list[UpdateProgress] = []
+        """Reports that came meanwhile, in order of arrival."""
+        self.judging = True
+        """Whether reports and confirmations are timed now, to tell who is eager."""
         self._count = 0
         self._window_ms = 0
         self._rate = 0.0
         self._eager = 0.0
         self._commits = 0
-        self.judging = True
-        """Whether reports and confirmations are timed now, to tell who is eager."""
         self._confirmed_ms: dict[str, int] = {}
 
     @property
     def busy(self) -> bool:
         """Whether commits should be spaced out: many reports, and most of them not eager."""
-        return self._rate >= self._gather_rate and self._eager < 0.5
+        return self._rate >= GATHER_RATE and self._eager < 0.5
 
-    def keep_distance(self) -> None:
-        """A commit is made, and the next one is delayed."""
+    def gather(self) -> Gather:
+        """A commit is made, and the next one waits for more reports."""
+        self.gathering = True
         self._commits += 1
         self.judging = self._commits % JUDGED == 0
+        return Gather(GATHER_MS, self.judging)
 
-    def keep_none(self) -> None:
-        """The next commit is made as soon as there is something to store."""
+    def gather_if_busy(self) -> Iterable[Gather]:
+        """A commit is made; delay the next one only if there is much to store."""
+        if self.busy:
+            return (self.gather(),)
         self.judging = True
+        return ()
 
-    def reported(self, reports: int, now_ms: int) -> None:
-        """Count reports that have come, and measure the rate."""
+    def keep(self, report: UpdateProgress, now_ms: int) -> bool:
+        """Keep a report for the delayed commit; False if none is delayed."""
+        if not self.gathering:
+            return False
+        if self.judging:
+            self._judge(report.borrower, now_ms)
+        self.kept.append(report)
+        return True
+
+    def take(self, now_ms: int) -> list[UpdateProgress]:
+        """Hand over what was kept, to be processed now."""
+        kept, self.kept = self.kept, []
+        if kept:
+            self._measure(len(kept), now_ms)
+        return kept
+
+    def reported(self, borrower: str, now_ms: int) -> None:
+        """A report is processed as it comes, without being kept."""
+        self._measure(1, now_ms)
+        if self.judging:
+            self._judge(borrower, now_ms)
+
+    def confirmed(self, reports: Sequence[tuple[str, int]], now_ms: int) -> None:
+        """Remember when these reports, each of a borrower, were confirmed."""
+        if not self.judging:
+            return
+        if len(self._confirmed_ms) >= CONFIRMED_MAX:
+            self._confirmed_ms.clear()
+        for borrower, _ in reports:
+            self._confirmed_ms[borrower] = now_ms
+
+    def _measure(self, reports: int, now_ms: int) -> None:
+        """Count reports, for their rate."""
         past_ms = now_ms - self._window_ms
         if past_ms >= PACE_MS:
             self._rate = self._count * 1000 / past_ms
             self._count, self._window_ms = 0, now_ms
         self._count += reports
 
-    def judge(self, borrower: str, now_ms: int) -> None:
+    def _judge(self, borrower: str, now_ms: int) -> None:
         """A report of this borrower has come: take into the average whether it is eager."""
         eager = now_ms - self._confirmed_ms.get(borrower, -EAGER_MS - 1) <= EAGER_MS
         self._eager += (eager - self._eager) / EAGER_REPORTS
-
-    def confirmed(self, borrowers: Iterable[str], now_ms: int) -> None:
-        """Remember when reports of these borrowers were confirmed."""
-        if len(self._confirmed_ms) >= CONFIRMED_MAX:
-            self._confirmed_ms.clear()
-        self._confirmed_ms.update(dict.fromkeys(borrowers, now_ms))

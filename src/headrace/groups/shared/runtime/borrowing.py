@@ -133,7 +133,8 @@ class Borrowing(Owner):
         super().__init__(post.host, sink)
         self._post = post
         self._session = session
-        self._handler = Handler(Agent(session, incarnation, settings))
+        self._agent = Agent(session, incarnation, settings)
+        self._handler = Handler(self._agent)
         self._held: dict[tuple[str, Unit], Held] = {}
         self._by_name: dict[str, Held] = {}
         self._opening: list[Held] = []
@@ -151,6 +152,11 @@ class Borrowing(Owner):
     def subscriptions(self) -> tuple[str, ...]:
         """What the session is subscribed to."""
         return self._handler.subscriptions
+
+    @property
+    def groups(self) -> set[str]:
+        """The groups that it takes part in."""
+        return {borrower.group for borrower in self._agent.borrowers.values()}
 
     @property
     def held(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import secrets
 import msgspec
 
 from headrace.catalog import Tx, entries, schema
+from headrace.catalog.records import Records
 
 BUCKET = "nodes"
 SETTING = "shared_secret"
@@ -29,8 +30,7 @@ class Address(msgspec.Struct, frozen=True):
     """Whether it takes connections with TLS only."""
 
 
-# Made here, since the first use of a type by msgspec is not safe in several threads at once.
-_decode_address = msgspec.json.Decoder(Address).decode
+_addresses = Records(Address, "the address of peer")
 
 
 def locks() -> tuple[str, ...]:
@@ -43,16 +43,16 @@ def register(tx: Tx, address: Address) -> str:
     now_us = tx.now_us()
     for entry in entries.changes(tx, BUCKET, 0).entries:
         if entry.value is not None:
-            seen_us = _decode_address(entry.value).seen_us
-            if now_us - seen_us > STALE_US:
+            found = _addresses.decode_or(entry.key, entry.value, None)
+            if found is None or now_us - found.seen_us > STALE_US:
                 entries.delete(tx, BUCKET, entry.key)
     stamped = msgspec.structs.replace(address, seen_us=now_us)
-    entries.put(tx, BUCKET, address.peer, msgspec.json.encode(stamped))
-    found = schema.get_setting(tx, SETTING)
-    if found is None:
-        found = secrets.token_urlsafe(32)
-        schema.put_setting(tx, SETTING, found)
-    return found
+    entries.put(tx, BUCKET, address.peer, _addresses.encode(address.peer, stamped))
+    secret = schema.get_setting(tx, SETTING)
+    if secret is None:
+        secret = secrets.token_urlsafe(32)
+        schema.put_setting(tx, SETTING, secret)
+    return secret
 
 
 def unregister(tx: Tx, peer: str) -> None:
@@ -63,9 +63,7 @@ def unregister(tx: Tx, peer: str) -> None:
 def find(tx: Tx, peer: str) -> Address | None:
     """Where a peer listens."""
     entry = entries.get(tx, BUCKET, peer)
-    if entry is None or entry.value is None:
-        return None
-    return _decode_address(entry.value)
+    return _addresses.decode_or(peer, entry.value, None) if entry is not None else None
 
 
 def secret(tx: Tx) -> str | None:

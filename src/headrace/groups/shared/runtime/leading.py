@@ -4,41 +4,29 @@ Everything happens on the event loop.  The core's requests (store this, list the
 the lease) become transactions and reads; their answers go back into the core.  A full plan is
 made when the peer's queues are empty.
 
-*Looking at the log.*  The core asks for a listing once a second, and news of a stream brings the
-next one forward.  Listings are rate-limited by their measured cost: they take at most a fiftieth of
-the time, and those without news (which only find news that was lost) a quarter of that.
+``lookout`` looks at the log for it, and ``bulletin`` publishes what it does.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, suppress
-from typing import Any, Protocol
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from headrace.catalog import Tx, entries, leases, streams
+from headrace.catalog import Tx, leases
 from headrace.errors import (
     CatalogClosedError,
     Fenced,
     HeadraceError,
     LeaseLost,
     ProtocolError,
-    SegmentSealedError,
 )
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import Joining
-from headrace.groups.shared import properties
 from headrace.groups.shared.core.leader import Leader
-from headrace.groups.shared.core.messages import (
-    FromLeader,
-    LeaderWanted,
-    Message,
-    Unit,
-    UpdateProgress,
-)
+from headrace.groups.shared.core.messages import LeaderWanted, Message, Unit, UpdateProgress
 from headrace.groups.shared.core.records import (
     Commit,
     Gather,
@@ -49,64 +37,21 @@ from headrace.groups.shared.core.records import (
     StoredUnit,
     ToBorrower,
 )
-from headrace.groups.shared.properties import GroupProperties, LeaderStatus, MemberStatus
+from headrace.groups.shared.properties import GroupProperties
 from headrace.groups.shared.runtime import state
-from headrace.groups.shared.runtime.listing import Segments
-from headrace.host import Host
+from headrace.groups.shared.runtime.bulletin import Bulletin
+from headrace.groups.shared.runtime.listing import Look
+from headrace.groups.shared.runtime.lookout import Lookout
 from headrace.host.loads import FEW
 
-STATUS_MS = 250
-"""How often decisions and shares are published in the catalog; joins and leaves are at once."""
-LOOK_MS_MIN = 50
-LOOK_COST_FACTOR = 50
-QUIET_COST_FACTOR = 200
-"""After a look, the pause is its cost times this: the first after news, the second without."""
+if TYPE_CHECKING:
+    from headrace.groups.shared.runtime.peer import LocalPeer
+
 RETRY_MS = 5
-SCALE_MS = 1000
 IDLE_MS = 10_000
 """A leader without borrowers steps down after this."""
 
 _log = logging.getLogger(__name__)
-
-
-class LeaderHome(Protocol):
-    """What a leader needs of its peer."""
-
-    host: Host
-    name: str
-
-    @property
-    def now_ms(self) -> int:
-        """The peer's clock."""
-        ...
-
-    def to_borrowers(self, messages: Sequence[FromLeader]) -> None:
-        """Send messages to borrowers, wherever they are."""
-        ...
-
-    def sending(self) -> AbstractContextManager[None]:
-        """A block whose messages are sent together when it ends."""
-        ...
-
-    def hear(self) -> None:
-        """Read and process now what other peers have sent, without waiting for the event loop."""
-        ...
-
-    def stopped(self, leading: Leading) -> None:
-        """A leader has stepped down."""
-        ...
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine as a background task."""
-        ...
-
-    def rearm(self) -> None:
-        """A due time may have changed: set the timer again."""
-        ...
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Do something, then deliver what it sent to borrowers of this process, and plan."""
-        ...
 
 
 class Leading:
@@ -114,7 +59,7 @@ class Leading:
 
     def __init__(
         self,
-        home: LeaderHome,
+        home: LocalPeer,
         group: GroupProperties,
         token: int,
         stored: list[StoredUnit],
@@ -134,40 +79,24 @@ class Leading:
             now_ms=home.now_ms,
             lease_sent_ms=lease_sent_ms,
         )
-        self.segments = Segments(group.filter)
+        self.lookout = Lookout(self)
+        self._bulletin = Bulletin(self)
         self.unplanned = False
         self.commits = 0
         self._tick_due_ms = home.now_ms
         self._retry_ms = RETRY_MS
-        self._looking = False
-        self._look_again = False
-        self._look_due_ms = 0
-        """The earliest time of the next look if there is news."""
-        self._quiet_due_ms = 0
-        """The earliest time of the next look without news."""
-        self._status_due_ms = 0
-        self._told: tuple[object, object] | None = None
-        """The last decision and the members that were last published."""
-        self._told_of = 0
-        self._scale_due_ms = 0
         self._idle_since_ms: int | None = None
         self._committing: int | None = None
         """The number of the commit under way."""
-        self._reading = False
         self._joining = Joining()
-        self._heads: dict[Unit, int] = {}
-        self._stop_listening: list[Callable[[], None]] = []
-        self._listening_to: set[int] = set()
+        self._stop_listening: Callable[[], None] | None = None
 
     # --- events ---
 
     def start(self) -> None:
         """Begin to lead: the first tick lists the segments."""
-        on_news = self.home.host.on_news
-        self._stop_listening += [
-            on_news(leases.channel(state.lease_name(self.group)), self._check_lease),
-            on_news(entries.channel(properties.BUCKET), self._check_properties),
-        ]
+        upkeep, channel = self.home.upkeep, leases.channel(state.lease_name(self.group))
+        self._stop_listening = self.home.host.on_news(channel, lambda: upkeep.check_lease(self))
         self.tick()
 
     def keep(self, report: UpdateProgress) -> bool:
@@ -204,7 +133,7 @@ class Leading:
         if self.unplanned and not self.core.deposed:
             self.unplanned = False
             self._do(self.core.balance(self.home.now_ms))
-            self._tell_status(self.home.now_ms)
+            self._bulletin.update()
 
     @property
     def due_ms(self) -> int:
@@ -220,12 +149,8 @@ class Leading:
         self._do(self.core.tick(now_ms))
         if self.core.deposed:
             return
-        if self._look_again and now_ms >= self._look_due_ms:
-            self._look()
-        self._tell_status(now_ms)
-        if self.properties.scale_for_members and now_ms >= self._scale_due_ms:
-            self._scale_due_ms = now_ms + SCALE_MS
-            self._scale()
+        self.lookout.tick(now_ms)
+        self._bulletin.update()
         self._step_down_if_idle(now_ms)
 
     def _step_down_if_idle(self, now_ms: int) -> None:
@@ -251,7 +176,6 @@ class Leading:
 
     def _do(self, effects: list[LeaderEffect]) -> None:
         """Carry out effects: messages to borrowers first, then the rest."""
-        now_ms = self.home.now_ms
         messages = [effect.message for effect in effects if isinstance(effect, ToBorrower)]
         if messages:
             self.home.to_borrowers(messages)
@@ -269,11 +193,9 @@ class Leading:
                     if judging:
                         self.home.host.after(for_ms / 2000, self.home.hear)
                 case ListSegments():
-                    due_ms = self._look_due_ms if self._look_again else self._quiet_due_ms
-                    if now_ms >= due_ms:
-                        self._look()
+                    self.lookout.look_if_due(self.home.now_ms)
                 case RenewLease() as renewal:
-                    self.home.spawn(self._renew(renewal))
+                    self.home.upkeep.renew(self, renewal)
                 case StepDown(reason=reason):
                     self._stop(reason)
 
@@ -320,7 +242,7 @@ class Leading:
     def _transaction(
         self, part: Commit, number: int
     ) -> Callable[[Tx], list[tuple[Unit, Progress]]]:
-        known = self.segments.keys
+        known = self.lookout.segments.keys
         segments = {r.unit: known[r.unit] for r in part.progress if r.unit in known}
         if part.claims:
             segments |= {r.unit: known[r.unit] for r in part.claims if r.unit in known}
@@ -364,46 +286,21 @@ class Leading:
         self.unplanned = self.unplanned or self.core.unbalanced
         self._do(effects)
 
-    async def _renew(self, renewal: RenewLease) -> None:
-        name = state.lease_name(self.group)
+    def renewed(self, renewal: RenewLease, lost: LeaseLost | None) -> None:
+        """The lease was extended, or is somebody else's."""
+        if lost is not None:
+            self.lose(lost)
+        elif not self.core.deposed:
+            self._do(self.core.lease_renewed(renewal.sent_ms))
 
-        def renew(tx: Tx) -> None:
-            leases.renew(tx, name, renewal.token, renewal.ttl_ms)
-
-        try:
-            await self.home.host.in_transaction(renew, (leases.lock(name),), sync=False)
-        except LeaseLost as error:
-            if not self.core.deposed:
-                self._do(self.core.lease_lost(str(error)))
-        except HeadraceError as error:
-            _log.warning("leader of %s cannot renew its lease: %s", self.group, error)
-        else:
-            if not self.core.deposed:
-                self._do(self.core.lease_renewed(renewal.sent_ms))
-
-    def _check_lease(self) -> None:
-        """There is news of the lease: renew it, to see whether it is still ours."""
+    def lose(self, lost: LeaseLost) -> None:
+        """The lease is not ours any more."""
         if not self.core.deposed:
-            settings, now_ms = self.properties.settings, self.home.now_ms
-            renewal = RenewLease(self.token, settings.lease_ttl_ms, now_ms)
-            self.home.spawn(self._renew(renewal))
+            self._do(self.core.lease_lost(str(lost)))
 
-    def _check_properties(self) -> None:
-        """Some group was made, changed or deleted: read whether it is this one."""
-        if not self._reading and not self.core.deposed:
-            self._reading = True
-            self.home.spawn(self._read_properties())
-
-    async def _read_properties(self) -> None:
-        self._reading = False  # what changes from here on is read again
-        try:
-            found = await self.home.host.in_thread(
-                self.home.host.log.catalog.read, lambda tx: properties.get(tx, self.group)
-            )
-        except HeadraceError as error:
-            _log.warning("leader of %s cannot read its settings: %s", self.group, error)
-            return
-        if found is None or found == self.properties or self.core.deposed:
+    def configure(self, found: GroupProperties) -> None:
+        """Go on with what is stored of the group now."""
+        if found == self.properties or self.core.deposed:
             return
         _log.info("leader of %s goes on with other settings", self.group)
         self.properties = found
@@ -411,10 +308,18 @@ class Leading:
         self._tick_due_ms = self.home.now_ms
         self.home.rearm()
 
+    def listed(self, look: Look) -> None:
+        """The log was looked at: tell the core what is new."""
+        listing = self.lookout.segments.changes(look, self.core.units)
+        self.unplanned = True
+        self._do(self.core.segments_listed(listing, self.home.now_ms))
+        self.plan()
+
     def _stop(self, reason: str) -> None:
         _log.info("leader of %s steps down: %s", self.group, reason)
-        for stop in self._stop_listening:
-            stop()
+        self.lookout.stop()
+        if self._stop_listening is not None:
+            self._stop_listening()
         self.home.stopped(self)
         self.home.spawn(self._release())
 
@@ -426,131 +331,6 @@ class Leading:
             )
         except HeadraceError as error:
             _log.warning("the lease of %s is left to run out: %s", self.group, error)
-
-    # --- the log ---
-
-    def news(self) -> None:
-        """A stream of the group has changed."""
-        self._look_again = True
-        now_ms = self.home.now_ms
-        if now_ms >= self._look_due_ms and not self.core.deposed:
-            self._look()
-
-    def _look(self) -> None:
-        if self._looking:
-            self._look_again = True
-            return
-        self._looking = True
-        self.home.spawn(self._list())
-
-    async def _list(self) -> None:
-        clock = self.home.host.clock
-        began_s = clock.spent_s()
-        self._look_again = False  # news from here on calls for another look
-        catalog = self.home.host.log.catalog
-        try:
-            look = await self.home.host.in_thread(catalog.read, self.segments.look, snapshot=True)
-        except HeadraceError as error:
-            self._looking = False
-            _log.warning("leader of %s cannot look at the log: %s", self.group, error)
-            return
-        self._looking = False
-        if self.core.deposed:
-            return
-        listing = self.segments.changes(look, self.core.units)
-        self._listen(look.streams)
-        self.unplanned = True
-        self._do(self.core.segments_listed(listing, self.home.now_ms))
-        self.plan()
-        cost_ms = (clock.spent_s() - began_s) * 1000
-        now_ms = self.home.now_ms
-        self._look_due_ms = now_ms + max(LOOK_MS_MIN, int(cost_ms * LOOK_COST_FACTOR))
-        regular_ms = self.properties.settings.renew_segments_ms // 2
-        self._quiet_due_ms = now_ms + max(regular_ms, int(cost_ms * QUIET_COST_FACTOR))
-
-    def _listen(self, found: dict[int, str]) -> None:
-        """Hear when one of the streams changes."""
-        for stream_id in sorted(set(found) - self._listening_to):
-            self._listening_to.add(stream_id)
-            channel = streams.channel(stream_id)
-            self._stop_listening.append(self.home.host.on_news(channel, self.news))
-
-    def _scale(self) -> None:
-        """More members than segments: split the one that takes most, one at a time."""
-        units = self.core.units
-        waiting = [u for u in units.values() if not (u.finished or u.ready)]
-        active = [u for u in units.values() if u.active and u.end is None]
-        grown = {u.unit: u.head - self._heads.get(u.unit, u.head) for u in active}
-        self._heads = {u.unit: u.head for u in active}
-        if waiting or not active or len(self.core.shares(self.home.now_ms)) <= len(active):
-            return
-        hottest = max(active, key=lambda u: (grown[u.unit], u.lag, u.unit))
-        stream, _, number = hottest.unit.rpartition("/")
-        self.home.spawn(self._split(stream, int(number)))
-
-    async def _split(self, stream: str, number: int) -> None:
-        try:
-            await self.home.host.in_thread(self.home.host.log.split, stream, number, 2)
-        except SegmentSealedError:
-            return  # somebody else was quicker
-        except HeadraceError as error:
-            _log.warning("segment %s of %s cannot be split: %s", number, stream, error)
-            return
-        now_ms = self.home.now_ms
-        reason = "more members than segments: split the one that takes most"
-        self.core.note("scale", f"{stream}/{number}", reason, now_ms)
-        self.news()
-
-    # --- what others see ---
-
-    def status(self, now_ms: int) -> LeaderStatus:
-        """The state of the group, as it is published."""
-        offset_ms = self.home.host.clock.wall_us() // 1000 - now_ms
-        return LeaderStatus(
-            leader=self.home.name,
-            token=self.token,
-            at_us=0,
-            members=tuple(
-                MemberStatus(
-                    member=view.borrower,
-                    session=view.session,
-                    units=view.units,
-                    share=view.share,
-                    benched_ms=view.benched_ms,
-                )
-                for view in self.core.members(now_ms)
-            ),
-            decisions=tuple(
-                msgspec.structs.replace(decision, at_ms=decision.at_ms + offset_ms)
-                for decision in self.core.decisions
-            ),
-        )
-
-    def _tell_status(self, now_ms: int) -> None:
-        if self.core.deposed:
-            return
-        present = self.core.present
-        if now_ms < self._status_due_ms and self._told_of == len(present):
-            return
-        self._status_due_ms = now_ms + STATUS_MS
-        decided = self.core.decisions[-1] if self.core.decisions else None
-        members = tuple(
-            (m.borrower, m.units, m.share, m.benched_ms > 0) for m in self.core.members(now_ms)
-        )
-        if self._told is not None and self._told[0] is decided and self._told[1] == members:
-            return
-        self._told = (decided, members)
-        self._told_of = len(present)
-        self.home.spawn(self._put_status(self.status(now_ms)))
-
-    async def _put_status(self, status: LeaderStatus) -> None:
-        lock = properties.status_locks(self.group)
-        try:
-            await self.home.host.in_transaction(
-                lambda tx: properties.put_status(tx, self.group, status), lock, sync=False
-            )
-        except HeadraceError:
-            self._told = None  # published again, if this one still leads
 
 
 def _needs_sync(commit: Commit) -> bool:

@@ -1,30 +1,22 @@
 """The peer: everything of shared groups that a process has one of.
 
 It holds the registry, the leaders that this process has won, the listener and the connections to
-other peers, and it knows the local sessions.  Messages within the process wait in two queues, one
-for leaders and one for sessions, since cores are not re-entrant; when both are empty, leaders plan.
-
-*Who empties them.*  Normally the event loop at its next turn (``post``), so that messages that come
-together make one plan.  But an ack would wait for several turns, and in each of them the threads
-that read ahead may take the GIL.  So there are two short cuts.  Acks are delivered to leaders of
-this process within the call (``hand_over``), which is safe because leaders never call a session,
-they only queue messages for it.  And a commit that is stored delivers its confirmations to the
-sessions in the same turn (``run``).
+other peers, and it knows the local sessions.  Messages within the process wait in its ``mail``;
+``election`` finds or claims the leader of a group.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.catalog import Tx, leases
-from headrace.errors import HeadraceError, LeaseLost
+from headrace.catalog import Tx, entries
+from headrace.errors import HeadraceError, InvalidInputError
 from headrace.groups.shared import properties
 from headrace.groups.shared.core.messages import (
     FromBorrower,
@@ -45,16 +37,24 @@ from headrace.groups.shared.core.registry import (
 )
 from headrace.groups.shared.core.settings import BorrowerSettings, LeaderSettings
 from headrace.groups.shared.properties import GroupProperties
-from headrace.groups.shared.runtime import directory, frames, state
+from headrace.groups.shared.runtime import directory, frames
 from headrace.groups.shared.runtime.directory import Address
+from headrace.groups.shared.runtime.election import Election
 from headrace.groups.shared.runtime.leading import Leading
+from headrace.groups.shared.runtime.mail import Mail
+from headrace.groups.shared.runtime.sweep import SessionSweep
+from headrace.groups.shared.runtime.upkeep import Upkeep
 from headrace.host import Host
 from headrace.host.timers import NEVER
 from headrace.net import Links, Listener, Outbox, Secured, Target
+from headrace.subjects.arguments import check_fields
+
+if TYPE_CHECKING:
+    from headrace.groups.shared.runtime.borrowing import Borrowing
 
 ROUTES_MAX = 100_000
-LOAD_RETRY_S = 0.2
 CLOSE_MS = 2000
+CLOSE_POLL_MS_MAX = 20
 ADDRESS_MS = 3_600_000
 DISTRUST_MS = 30_000
 """How long a process does not claim groups after TLS has kept it from speaking to a leader."""
@@ -79,31 +79,15 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
     leader: LeaderSettings = LeaderSettings()
     """Of groups that appear with their first subscriber; others keep what they were made with."""
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not 0 <= self.port < 65_536:
+            raise InvalidInputError(f"SharedOptions.port is {self.port}; it has to be 0 to 65535")
+
     @property
     def dialled(self) -> str:
         """The address under which others reach this process."""
         return self.advertise or _ANY.get(self.host, self.host)
-
-
-class LocalSession(Protocol):
-    """What a peer needs of a session."""
-
-    def receive(self, message: FromLeader) -> None:
-        """A message of a leader."""
-        ...
-
-    def on_cut(self, peer: str) -> None:
-        """The connection to a leader's peer ended."""
-        ...
-
-    @property
-    def due_ms(self) -> int:
-        """When ``tick`` has something to do."""
-        ...
-
-    def tick(self) -> None:
-        """Do what is due."""
-        ...
 
 
 class LocalPeer:
@@ -127,29 +111,29 @@ class LocalPeer:
             secured,
             self._on_refused,
         )
-        self._leads_from_ms = 0
+        self.leads_from_ms = 0
         """Before this time it claims no group, since TLS keeps others from talking to it."""
         self._tls = secured is not None
-        self._loading: dict[str, StartLeader] = {}
-        self._sessions: dict[str, LocalSession] = {}
+        self._sessions: dict[str, Borrowing] = {}
         self._routes: dict[str, Outbox[FromLeader]] = {}
-        self._queue: deque[Callable[[], None]] = deque()
-        """Calls for leaders and for the registry, in order."""
-        self._mail: deque[FromLeader] = deque()
-        """Messages for sessions, in order."""
-        self._drain_due = False
-        self._draining = False
-        self._plan_due = False
-        """Whether a leader has something to plan."""
+        self.mail = Mail(host.loop, self._deliver, self._plan)
+        self.post = self.mail.post
+        self.run = self.mail.run
+        self.hand_over = self.mail.hand_over
+        self.election = Election(self)
+        self.upkeep = Upkeep(self)
+        self._stop_listening = host.on_news(
+            entries.channel(properties.BUCKET), self.upkeep.check_properties
+        )
         self._tasks = host.tasks("shared groups")
+        self.sweep = SessionSweep(host)
         self._timer = host.timer(self._tick)
         self._rearming = host.timer(self._rearm)
         self._address_due_ms = 0
         self._address: Address | None = None
-        self._loop = host.loop
         self._now_ms = host.now_ms
-        self._closing = False
-        self._closed = False
+        self.closing = False
+        self.closed = False
 
     # --- beginning and end ---
 
@@ -167,15 +151,18 @@ class LocalPeer:
 
     async def close(self) -> None:
         """Step down everywhere, tell borrowers, and close the connections."""
-        self._closing = True
+        self.closing = True
         for leading in list(self.leaders.values()):
             # What borrowers have reported is stored before their leader goes.
             await self._until(functools.partial(getattr, leading, "idle"))
             await leading.retire("its process is closing")
-        await self._until(lambda: not self._queue and not self._mail and not self._unsent)
-        self._closed = True
+        await self._until(lambda: self.mail.empty and not self._unsent)
+        self.closed = True
         self._timer.clear()
         self._rearming.clear()
+        self.election.stop()
+        self._stop_listening()
+        await self.sweep.close()
         await self._tasks.rest()
         await self.peers.close()
         await self.listener.close()
@@ -187,11 +174,11 @@ class LocalPeer:
             _log.warning("the address of this peer stays registered: %s", error)
 
     async def _until(self, done: Callable[[], bool]) -> None:
-        """Poll a condition every millisecond, for ``CLOSE_MS`` at most."""
-        for _ in range(CLOSE_MS):
-            if done():
-                return
-            await self.host.sleep(0.001)
+        """Poll a condition, less and less often, for about ``CLOSE_MS`` at most."""
+        pause_ms, until_ms = 1, self.now_ms + CLOSE_MS
+        while not done() and self.now_ms < until_ms:
+            await self.host.sleep(pause_ms / 1000)
+            pause_ms = min(2 * pause_ms, CLOSE_POLL_MS_MAX)
 
     @property
     def _unsent(self) -> bool:
@@ -204,24 +191,31 @@ class LocalPeer:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a background task; its failure is logged."""
-        if self._closed:
+        if self.closed:
             work.close()
         else:
             self._tasks.spawn(work)
 
     # --- sessions ---
 
-    def add_session(self, key: str, session: LocalSession) -> None:
+    def add_session(self, key: str, session: Borrowing) -> None:
         """A session is opened here; `key` is the prefix of its borrowers' names."""
         self._sessions[key] = session
+        self.election.watch()
 
     def drop_session(self, key: str) -> None:
         """A session is closed."""
         self._sessions.pop(key, None)
 
+    @property
+    def led_elsewhere(self) -> set[str]:
+        """The groups of local borrowers whose leaders are in other processes."""
+        found = {group for session in self._sessions.values() for group in session.groups}
+        return found - self.leaders.keys()
+
     def ask(self, message: FromBorrower) -> None:
         """A borrower here looks for its leader."""
-        self.post(lambda: self._do(self.registry.wanted(message, self.now_ms)))
+        self.post(lambda: self.do(self.registry.wanted(message, self.now_ms)))
 
     def tell(self, peer: str, message: FromBorrower) -> None:
         """A borrower here speaks to its leader."""
@@ -232,84 +226,15 @@ class LocalPeer:
 
     # --- messages ---
 
-    def post(self, work: Callable[[], None]) -> None:
-        """Queue a call; the event loop makes it at its next turn."""
-        self._queue.append(work)
-        self._drain_soon()
-
-    def _drain_soon(self) -> None:
-        if not self._draining and not self._drain_due:
-            self._drain_due = True
-            self._loop.call_soon(self._drain)
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Make a call, then empty both queues; if they are being emptied, only the call is made.
-
-        Not to be called by sessions: they are not re-entrant, and this delivers their messages.
-        """
-        if self._draining:
-            work()
-            return
-        self._draining = True
-        try:
-            work()
-        finally:
-            self._draining = False
-            self._drain()
-
-    def hand_over(self, work: Callable[[], None]) -> None:
-        """Make a call that sends to leaders; those of this process have it when this returns."""
-        if self._draining:
-            work()
-            return
-        self._draining = True
-        try:
-            work()
-            self._empty_queue()
-        finally:
-            self._draining = False
-            if self._mail or self._queue or self._plan_due:
-                self._drain_soon()
-
-    def _drain(self) -> None:
-        if self._draining:
-            return
-        self._draining = True
-        self._drain_due = False
-        try:
-            waiting = True
-            while waiting:
-                while self._queue or self._mail:
-                    self._empty_queue()
-                    while self._mail:
-                        self._deliver(self._mail.popleft())
-                self._plan_due = False
-                for leading in list(self.leaders.values()):
-                    leading.plan()
-                waiting = bool(self._queue or self._mail)
-        finally:
-            self._draining = False
-        self.rearm()
-
-    def _empty_queue(self) -> None:
-        while self._queue:
-            work = self._queue.popleft()
-            try:
-                work()
-            except Exception as error:  # must not reach the caller, who may be any session
-                context = {"message": "shared groups: a message was lost", "exception": error}
-                self._loop.call_exception_handler(context)
-
     def _from_leader(self, messages: list[FromLeader], _: Outbox[FromBorrower]) -> None:
         """Leaders elsewhere speak to borrowers here."""
-        self._mail += messages
-        self._drain_soon()
+        self.mail.deliver_soon(messages)
 
     def _from_peer(self, messages: list[FromBorrower], outbox: Outbox[FromLeader]) -> None:
         """Borrowers elsewhere speak to leaders here; answers go back the same way."""
         routes, leaders = self._routes, self.leaders
         # Order is kept: once a message has to wait in the queue, all that follow wait, too.
-        waiting = messages if self._queue else []
+        waiting = messages if self.mail.queue else []
         for number, message in enumerate(messages):
             if routes.get(message.borrower) is not outbox:
                 routes.pop(message.borrower, None)
@@ -333,8 +258,8 @@ class LocalPeer:
         only from a callback of the event loop, since cores are called and are not re-entrant.
         """
         self.listener.look()
-        if self._queue:
-            self._drain()
+        if self.mail.queue:
+            self.mail.drain()
 
     def _gathers(self) -> bool:
         """Whether all leaders here delay their commits: then the listener may put off reading."""
@@ -349,9 +274,9 @@ class LocalPeer:
         leading = self.leaders.get(message.group)
         if leading is not None and isinstance(message, UpdateProgress):
             leading.receive(message)  # a short cut past the registry, for most messages
-            self._plan_due = self._plan_due or leading.unplanned
+            self.mail.plan_due |= leading.unplanned
         else:
-            self._do(self.registry.received(message, self.now_ms))
+            self.do(self.registry.received(message, self.now_ms))
 
     def to_borrowers(self, messages: Sequence[FromLeader]) -> None:
         """Send messages to borrowers, each here or where it last spoke from."""
@@ -361,8 +286,7 @@ class LocalPeer:
             if outbox is not None and not outbox.closed:
                 outbox.put(message)
             elif _session_key(message) in self._sessions:
-                self._mail.append(message)
-                self._drain_soon()
+                self.mail.deliver_soon((message,))
             else:
                 self.unroutable += 1
 
@@ -378,7 +302,7 @@ class LocalPeer:
 
     def _on_refused(self, peer: str) -> None:  # noqa: ARG002
         """TLS failed with a peer: claim no group for a while, its borrowers could not reach us."""
-        self._leads_from_ms = self.now_ms + DISTRUST_MS
+        self.leads_from_ms = self.now_ms + DISTRUST_MS
 
     def _deliver(self, message: FromLeader) -> None:
         session = self._sessions.get(_session_key(message))
@@ -386,6 +310,13 @@ class LocalPeer:
             if isinstance(message, Invalidate):
                 self.registry.forget(message.group)
             session.receive(message)
+
+    def _plan(self) -> None:
+        """All messages are delivered."""
+        for leading in list(self.leaders.values()):
+            leading.plan()
+        if self.mail.empty:
+            self.rearm()
 
     async def _look_up_peer(self, peer: str) -> Target | None:
         def look(tx: Tx) -> Target | None:
@@ -398,93 +329,31 @@ class LocalPeer:
 
     # --- the registry's effects ---
 
-    def _do(self, effects: list[RegistryEffect]) -> None:
+    def do(self, effects: list[RegistryEffect]) -> None:
+        """Carry out what the registry asks for."""
         for effect in effects:
             match effect:
                 case LookUp(group=group):
-                    self.spawn(self._look_up(group))
+                    self.spawn(self.election.look_up(group))
                 case Forward(peer=peer, message=message):
                     self.peers.send(peer, message)
                 case ToLocalLeader(message=message):
                     if (leading := self.leaders.get(message.group)) is not None:
                         leading.receive(message)
-                        self._plan_due = self._plan_due or leading.unplanned
+                        self.mail.plan_due |= leading.unplanned
                 case StartLeader() as start:
-                    self._loading[start.group] = start
-                    self.spawn(self._load(start))
+                    self.spawn(self.election.load(start))
                 case Reply(message=message):
                     self.to_borrowers((message,))
 
-    async def _look_up(self, group: str) -> None:
-        """Find who leads a group, and claim it if nobody does."""
-        sent_ms = self.now_ms
-        name = state.lease_name(group)
-
-        def read(tx: Tx) -> tuple[GroupProperties | None, str | None]:
-            held = leases.get(tx, name)
-            return properties.get(tx, group), None if held is None else held.owner
-
-        def claim(tx: Tx) -> tuple[str | None, int]:
-            found, owner = read(tx)
-            if found is None or owner is not None:
-                return owner, 0
-            taken = leases.acquire(tx, name, self.name, found.settings.lease_ttl_ms)
-            return None, 0 if taken is None else taken.token
-
-        try:
-            found, owner = await self.host.in_thread(
-                self.host.log.catalog.read, read, snapshot=True
-            )
-            token = 0
-            may_lead = not self._closing and self.now_ms >= self._leads_from_ms
-            if found is not None and owner is None and may_lead:
-                owner, token = await self.host.in_transaction(claim, (leases.lock(name),))
-        except HeadraceError as error:
-            _log.warning("cannot find the leader of %s: %s", group, error)
-            self.registry.failed(group)
-            return
-        if token:
-            self.post(lambda: self._do(self.registry.won(group, token, sent_ms)))
-        elif owner is not None:
-            leader = owner
-            self.post(lambda: self._do(self.registry.found(group, leader, self.now_ms)))
-        else:
-            self.registry.failed(group)  # no such group, now; borrowers ask again
-
-    async def _load(self, start: StartLeader) -> None:
-        """Read the group's state and lead it; again, until it works or the lease is gone."""
-        group = start.group
-
-        def read(tx: Tx) -> tuple[GroupProperties, list[StoredUnit]]:
-            leases.check(tx, state.lease_name(group), start.token)
-            found = properties.require(tx, group)
-            return found, state.load(tx, group, found.filter)
-
-        while self._loading.get(group) == start and not self._closed:
-            try:
-                found, rows = await self.host.in_thread(
-                    self.host.log.catalog.read, read, snapshot=True
-                )
-            except (LeaseLost, LookupError):
-                break
-            except HeadraceError as error:
-                _log.warning("cannot load %s: %s", group, error)
-                await self.host.sleep(LOAD_RETRY_S)
-                if self.now_ms - start.sent_ms > self.options.leader.lease_ttl_ms:
-                    break
-            else:
-                self.post(functools.partial(self._start, start, found, rows))
-                return
-        self._loading.pop(group, None)
-        self.registry.failed(group)
-
-    def _start(self, start: StartLeader, found: GroupProperties, rows: list[StoredUnit]) -> None:
-        self._loading.pop(start.group, None)
+    def start(self, start: StartLeader, found: GroupProperties, rows: list[StoredUnit]) -> None:
+        """A group was won, and what is stored of it is loaded: lead it."""
         leading = Leading(self, found, start.token, rows, lease_sent_ms=start.sent_ms)
         self.leaders[start.group] = leading
         leading.start()
+        self.upkeep.started(start.group)
         if self.leaders.get(start.group) is leading:
-            self._do(self.registry.started(start.group, start.token))
+            self.do(self.registry.started(start.group, start.token))
         else:
             # The lease ran out while the state was loaded: this one never led.
             self.registry.failed(start.group)
@@ -499,7 +368,7 @@ class LocalPeer:
 
     def rearm(self) -> None:
         """Set the timer anew within ``REARM_S``; many changes in that time are one."""
-        if self._rearming.at_s == NEVER and not self._closed:
+        if self._rearming.at_s == NEVER and not self.closed:
             self._rearming.after(REARM_S)
 
     def _rearm(self) -> None:

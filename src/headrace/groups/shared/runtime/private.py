@@ -17,8 +17,8 @@ from headrace.groups.progress.store import load
 from headrace.groups.shared import sessions, starts
 from headrace.groups.shared.core.messages import Unit
 from headrace.groups.shared.core.private import PrivateSegments
-from headrace.groups.shared.runtime.leading import LOOK_COST_FACTOR
 from headrace.groups.shared.runtime.listing import Look, Segments
+from headrace.groups.shared.runtime.lookout import LOOK_COST_FACTOR
 from headrace.groups.shared.runtime.state import claim_unit, unit_of_claim
 from headrace.host import Host
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import warnings
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
-from types import TracebackType
+from functools import partial
 from typing import Self
 
 from headrace.catalog import Tx, leases
 from headrace.errors import (
-    Fenced,
     HeadraceError,
     InvalidInputError,
     SessionClosedError,
@@ -26,16 +27,11 @@ from headrace.errors import (
 )
 from headrace.groups.consumer import (
     Batch,
-    CatalogAcks,
     Consumer,
     ConsumerOptions,
     Delivery,
     Handler,
-    OwnedUnit,
-    UnitAck,
 )
-from headrace.groups.consumer.acks import tell_after
-from headrace.groups.consumer.types import Done
 from headrace.groups.owner import Owner
 from headrace.groups.shared import properties, sessions, starts
 from headrace.groups.shared.core.settings import BorrowerSettings
@@ -43,67 +39,18 @@ from headrace.groups.shared.properties import GroupProperties
 from headrace.groups.shared.runtime.borrowing import Borrowing
 from headrace.groups.shared.runtime.peer import LocalPeer
 from headrace.groups.shared.runtime.private import Private
+from headrace.groups.shared.runtime.session_acks import SessionAcks
 from headrace.groups.shared.sessions import Subscription
 from headrace.host import Host
 from headrace.subjects import check_name, parse_filter, parse_share
+from headrace.subjects.arguments import checked_calls
 
 DRAIN_S = 1.0
 
 _log = logging.getLogger(__name__)
 
 
-class SessionAcks:
-    """Acks of a session: private ones in the catalog, shared ones by way of the leader."""
-
-    repeats_transactions = True
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._private = CatalogAcks(host)
-        self.borrowing: Borrowing
-        self.make_durable: Callable[[], Awaitable[None]]
-
-    def begin(self, acks: Sequence[UnitAck], done: Done, *, sync: bool) -> None:
-        """Store what was acked, each where it belongs."""
-        shared = [ack for ack in acks if self.borrowing.owns(ack.unit.unit)]
-        if not shared:
-            self._private.begin(acks, done, sync=sync)
-        elif sync or len(shared) < len(acks):
-            tell_after(self._host, self._commit(acks, shared, sync), done)
-        else:
-            self.borrowing.begin(shared, done)
-
-    async def _commit(
-        self, acks: Sequence[UnitAck], shared: list[UnitAck], sync: bool
-    ) -> list[Fenced | None]:
-        private = [ack for ack in acks if not self.borrowing.owns(ack.unit.unit)]
-        if not private:
-            return await self._commit_shared(shared, sync)
-        ours, theirs = await asyncio.gather(
-            self._private.commit(private, sync=sync), self._commit_shared(shared, sync)
-        )
-        found = {
-            ack.unit.unit: fenced
-            for ack, fenced in zip((*private, *shared), (*ours, *theirs), strict=True)
-        }
-        return [found[ack.unit.unit] for ack in acks]
-
-    async def _commit_shared(self, acks: list[UnitAck], sync: bool) -> list[Fenced | None]:
-        found = await self.borrowing.commit(acks)
-        if sync:
-            # A synced commit makes all earlier ones durable, the leader's too.
-            await self.make_durable()
-        return found
-
-    def stage(self, tx: Tx, ack: UnitAck) -> None:
-        """Ack within a transaction, under the claim; the leader merges what it knows later."""
-        self._private.stage(tx, ack)
-
-    def locks(self, unit: OwnedUnit) -> list[str]:
-        """The locks that such a transaction needs."""
-        return self._private.locks(unit)
-
-
+@checked_calls()
 class Session:
     """Subscriptions of one worker; made by ``hr.session(…)``, used with ``async with``.
 
@@ -126,8 +73,10 @@ class Session:
         options: ConsumerOptions,
         borrower: BorrowerSettings | None = None,
     ) -> None:
+        self._peer: LocalPeer | None = None
         if name is None and persistent:
             raise InvalidInputError("a persistent session needs a name")
+        self._unnamed = not name
         made_up = f"memory-{host.clock.random.getrandbits(48):012x}"
         self.name = check_name(name, "session name") if name else made_up
         self.persistent = name is not None if persistent is None else persistent
@@ -136,7 +85,6 @@ class Session:
         self._expiry_ms = sessions.check_expiry(expiry_ms)
         self.options = options
         self._borrower = borrower
-        self._peer: LocalPeer | None = None
         self._token = 0
         self._failure: HeadraceError | None = None
         self._private: dict[str, Private] = {}
@@ -144,31 +92,47 @@ class Session:
         self._heartbeat: asyncio.Task[None] | None = None
         self._acks = SessionAcks(host)
         self._closed = False
+        self.client: object = None
+        """The open log that it was made by."""
 
     # --- beginning and end ---
 
     async def __aenter__(self) -> Self:
         if self._peer is not None or self._closed:
             raise SessionClosedError(f"session {self.name!r} was opened before; make a new one")
-        peer = self._peer = await self._make_peer()
+        self._host.check()
+        peer = await self._make_peer()
 
         def open_session(tx: Tx) -> tuple[sessions.SessionRecord, int]:
-            sessions.sweep(tx)
             return sessions.open(
-                tx, self.name, peer.name, persistent=self.persistent, expiry_ms=self._expiry_ms
+                tx,
+                self.name,
+                peer.name,
+                persistent=self.persistent,
+                expiry_ms=self._expiry_ms,
+                unnamed=self._unnamed,
             )
 
         locks = sessions.locks(self.name)
-        record, self._token = await self._host.in_transaction(open_session, locks)
+        opening = self._host.in_transaction(open_session, locks)
+        try:
+            record, self._token = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(self._given_up)
+            raise
+        self._peer = peer
         self._key = f"{self.name}:{self._token}"
         self._consumer = Consumer(self._host, self.options, self._acks)
         settings = self._borrower or peer.options.borrower
         self._borrowing = Borrowing(peer, self._consumer, self.name, self._token, settings)
         self._acks.borrowing = self._borrowing
-        self._acks.make_durable = self._touch
+        # Nothing that goes on by itself refers to the session, so that it can be dropped.
+        own: weakref.ref[Session] = weakref.ref(self)
+        self._acks.make_durable = partial(_touch, own)
         peer.add_session(self._key, self._borrowing)
         self._listen()
-        self._heartbeat = self._host.spawn(self._beat())
+        self._heartbeat = self._host.spawn(_beat(self._host, self._changed, own))
+        peer.sweep.begin()
         try:
             for each in record.subscriptions:
                 await self._begin(each)
@@ -177,12 +141,14 @@ class Session:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _given_up(self, opening: asyncio.Future[tuple[sessions.SessionRecord, int]]) -> None:
+        """Opening was cancelled: if the session was opened all the same, close it."""
+        if not opening.cancelled() and opening.exception() is None:
+            name, token = self.name, opening.result()[1]
+            locks = sessions.locks(name)
+            self._host.submit(lambda tx: sessions.close(tx, name, token), locks, lambda *_: None)
+
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self, *, grace_s: float = 0.0) -> None:
@@ -231,19 +197,27 @@ class Session:
         channel = leases.channel(sessions.lease_name(self.name))
         self._stop_listening = self._host.on_news(channel, self._changed.set)
 
-    async def _beat(self) -> None:
-        while True:
-            try:
-                await self._touch()
-            except SessionTakenOverError as error:
-                await self._lose(error)
-                return
-            except HeadraceError as error:
-                _log.warning("session %s cannot be renewed: %s", self.name, error)
-            await self._host.wait(self._changed, sessions.HEARTBEAT_MS / 1000)
-            self._changed.clear()
+    def __del__(self) -> None:
+        if self._peer is not None and not self._closed and self._failure is None:
+            loop = self._host.loop
+            if self._host.is_open and loop.is_running():
+                loop.call_soon_threadsafe(lambda: self._host.spawn(self.close()))
+            left = f"session {self.name!r} was never closed"
+            warnings.warn(left, ResourceWarning, source=self, stacklevel=1)
 
-    async def _touch(self) -> None:
+    async def renew(self) -> bool:
+        """Renew the lease; false if the session is over."""
+        try:
+            await self.touch()
+        except SessionTakenOverError as error:
+            await self._lose(error)
+            return False
+        except HeadraceError as error:
+            _log.warning("session %s cannot be renewed: %s", self.name, error)
+        return True
+
+    async def touch(self) -> None:
+        """Renew the lease, or raise."""
         await self._host.in_transaction(
             lambda tx: sessions.touch(tx, self.name, self._token),
             sessions.locks(self.name),
@@ -386,3 +360,15 @@ class Session:
         """Wait until everything that was acked is stored."""
         self._check_open()
         await self._consumer.flush()
+
+
+async def _beat(host: Host, changed: asyncio.Event, session: weakref.ref[Session]) -> None:
+    while (own := session()) is not None and await own.renew():
+        del own
+        await host.wait(changed, sessions.HEARTBEAT_MS / 1000)
+        changed.clear()
+
+
+async def _touch(session: weakref.ref[Session]) -> None:
+    if (own := session()) is not None:
+        await own.touch()

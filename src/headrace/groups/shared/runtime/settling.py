@@ -95,10 +95,9 @@ def _lease_token(tx: Tx, group: str) -> int:
 def _handed(tx: Tx, doubt: Doubt) -> Progress | None:
     """The progress with which the next owner began."""
     for entry in entries.changes(tx, starts.handed_bucket(doubt.group), 0).entries:
-        if entry.value is not None:
-            for handed in state.decode_handed(entry.value):
-                if handed.unit == doubt.unit and handed.unit_token == doubt.unit_token + 1:
-                    return handed.progress
+        for handed in state.decode_handed(doubt.group, entry.value):
+            if handed.unit == doubt.unit and handed.unit_token == doubt.unit_token + 1:
+                return handed.progress
     return None
 
 

@@ -12,8 +12,9 @@ from itertools import islice
 import msgspec
 
 from headrace.catalog import Tx, claims, entries, leases, progress
+from headrace.catalog.records import Records
 from headrace.groups.progress import Progress, store
-from headrace.groups.progress.store import Joining, Place, load_all, write_of
+from headrace.groups.progress.store import Joining, SeekPlace, load_all, write_of
 from headrace.groups.shared import starts
 from headrace.groups.shared.core.messages import Unit, unit_of
 from headrace.groups.shared.core.records import ClaimRecord, Commit, ProgressRecord, StoredUnit
@@ -56,9 +57,9 @@ def unit_of_claim(name: str) -> Unit:
     return name.partition("@")[0]
 
 
-def decode_handed(data: bytes) -> list[Handed]:
-    """The hand-overs of one commit."""
-    return _handed.decode(data)
+def decode_handed(group: str, data: bytes | None) -> list[Handed]:
+    """The hand-overs of one commit; none, with a warning, if they cannot be read."""
+    return _handed.decode_or(group, data, [])
 
 
 def load(tx: Tx, group: str, filter: str) -> list[StoredUnit]:
@@ -165,7 +166,7 @@ def seek(tx: Tx, group: str, places: Mapping[Unit, tuple[int, Progress]]) -> Non
     """
     leases.fence(tx, lease_name(group))
     starts.forget(tx, group, places.keys() & starts.finished(tx, group).keys())
-    named = [Place(claim_unit(group, unit), *place) for unit, place in places.items()]
+    named = [SeekPlace(claim_unit(group, unit), *place) for unit, place in places.items()]
     store.seek(tx, group, named)
 
 
@@ -187,8 +188,7 @@ def _put_handed(
     ]
     if handed:
         slot = f"{commit.number % SLOTS}-{part}"
-        entries.put(tx, starts.handed_bucket(group), slot, _encoder.encode(handed))
+        entries.put(tx, starts.handed_bucket(group), slot, _handed.encode(group, handed))
 
 
-_encoder = msgspec.msgpack.Encoder()
-_handed: msgspec.msgpack.Decoder[list[Handed]] = msgspec.msgpack.Decoder(list[Handed])
+_handed = Records(list[Handed], "hand-overs of group", json=False)

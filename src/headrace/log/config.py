@@ -1,0 +1,40 @@
+"""What a stream may be configured to: checked before it is stored."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.catalog import streams
+from headrace.catalog.streams import Fixed, StreamConfig
+from headrace.errors import InvalidConfigError
+from headrace.subjects import SUBJECT_TOKENS_MAX, parse_filter
+
+SUBJECTS_MAX = 64
+
+
+def check_config(config: StreamConfig) -> StreamConfig:
+    """The configuration in its plain form, or an error that says what is wrong."""
+    if config.internal:
+        raise InvalidConfigError("only groups make internal streams")
+    if not config.subjects:
+        raise InvalidConfigError("a stream needs at least one subject filter")
+    if len(config.subjects) > SUBJECTS_MAX:
+        raise InvalidConfigError(
+            f"{len(config.subjects)} subject filters; {SUBJECTS_MAX} is the most"
+        )
+    subjects = tuple(dict.fromkeys(parse_filter(pattern) for pattern in config.subjects))
+    for token in config.key_tokens:
+        if not isinstance(token, int) or not 1 <= token <= SUBJECT_TOKENS_MAX:
+            raise InvalidConfigError(
+                f"key_tokens: {token!r} is not a token's place (1 to {SUBJECT_TOKENS_MAX})"
+            )
+    try:
+        # A round trip through JSON, which checks every bound declared on a field.
+        checked = streams.decode_config(msgspec.json.encode(config))
+    except (msgspec.ValidationError, TypeError) as error:
+        raise InvalidConfigError(f"stream configuration: {error}") from error
+    if checked.partitions and checked.scaling != Fixed():
+        raise InvalidConfigError(
+            "a stream with partitions keeps its segments; leave the scaling policy out"
+        )
+    return msgspec.structs.replace(checked, subjects=subjects)

@@ -1,0 +1,18 @@
+"""The figures of growth are measured, here at a size at which they say nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bench.unbreakable import FIGURES
+
+
+@pytest.mark.parametrize("name", ["follows", "streams", "sessions", "anonymous", "compaction"])
+def test_a_figure_is_measured(name: str) -> None:
+    results = asyncio.run(FIGURES[name](0.003))
+    assert results
+    for result in results:
+        assert result.value >= 0
+        assert result.target
