@@ -353,5 +353,29 @@ class ReaderRevisionError(HeadraceError):
         self.expected = expected
 
 
+class CheckpointCompleteError(ReaderGroupError):
+    """The checkpoint is complete, so there is nothing left to cancel."""
+
+
+class UnknownStreamOfGroupError(ReaderGroupError, LookupError):
+    """The reader group does not read that stream."""
+
+
+class StreamOfGroupExistsError(ReaderGroupError):
+    """The reader group reads that stream already."""
+
+
+class ReaderFormatError(HeadraceError):
+    """A reader group was written by a newer version of Headrace, whose format is unknown here."""
+
+    def __init__(self, what: str, found: int, known: int) -> None:
+        super().__init__(
+            f"{what} has format {found}, and this version of Headrace knows {known} at most; "
+            f"upgrade this program to the version that the others of its group have"
+        )
+        self.found = found
+        self.known = known
+
+
 class ReaderStateDecodeError(HeadraceError, ValueError):
     """A stored state or update of a reader group cannot have been written by this code."""
