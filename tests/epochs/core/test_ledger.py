@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from headrace.epochs.core import ledger, lines
 from headrace.epochs.core.antichains import Antichain
-from headrace.epochs.core.ledger import (
+from headrace.epochs.core.commits import (
     AbortStream,
-    Decided,
+    EpochCommit,
     GiveUp,
     JoinStream,
-    LedgerState,
     Publish,
-    PublisherState,
     Step,
 )
+from headrace.epochs.core.fronts import FRONTS_MAX
+from headrace.epochs.core.ledger import Decided, LedgerState, PublisherState
 from headrace.epochs.core.lines import Line, Span, covers_all, decode_line, encode_line
 from headrace.epochs.core.times import Time, TimeShape
 from headrace.errors import (
@@ -104,7 +104,7 @@ class World:
             self.oracle.held = {name: [self.shape.bottom] for name in declared}
         self.offset = 0
 
-    def commit(self, commit: ledger.EpochCommit) -> Decided:
+    def commit(self, commit: EpochCommit) -> Decided:
         decided = ledger.decide(self.state, self.publishers.get(commit.publisher), commit)
         # What the catalog keeps is the encoded state: it has to come back as it was.
         encoded = ledger.encode_state(decided.state)
@@ -165,7 +165,7 @@ class World:
         still = [row.line for row in oracle.rows if not oracle.is_complete(row.time)]
         assert last.first_open <= min(still, default=len(oracle.lines))
         assert last.first_open <= len(oracle.lines)
-        assert len(state.fronts) <= ledger.FRONTS_MAX
+        assert len(state.fronts) <= FRONTS_MAX
 
     def replay(self, frontier: tuple[Time, ...]) -> None:
         """Starting from a frontier finds every row at or after it that counts, and no other."""
@@ -406,7 +406,7 @@ def test_the_state_stays_small_over_early_data_in_a_partial_order() -> None:
         span = Span(0, 2 * at, 2 * at + len(times), counts)
         decided = ledger.decide(state, publisher, Publish("eu", 1, (step,), times, (span,)))
         state, publisher = decided.state, decided.publisher
-    assert len(state.fronts) <= ledger.FRONTS_MAX
+    assert len(state.fronts) <= FRONTS_MAX
     assert len(ledger.encode_state(state)) < 4096
 
 

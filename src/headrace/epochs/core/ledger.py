@@ -12,23 +12,26 @@ holds the first time itself; publishers that were declared hold it from the begi
 with an error and changes nothing.  It runs in the transaction that appends the rows, over what the
 catalog holds: a program's own memory may run ahead of a commit that fails.
 
-*Bounded.*  The state knows neither the active epochs nor history.  For ``first_open`` it keeps a
-short list of fronts: a line, and the maximal times of the rows from it to the next front.  A front
-goes when none of its times is open.  When there are too many, two neighbours become one: whoever
-starts there starts earlier than needed, never later.  An antichain of maximal times that gets too
-large becomes the join of its times, which is at or after all of them: what it stands for grows,
-and again a start comes earlier or a filter drops more, never less.
+*Bounded.*  The state knows neither the active epochs nor history (``fronts.py`` says how).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import reduce
 
 import msgspec
 
 from headrace.epochs.core import lines
 from headrace.epochs.core.antichains import Antichain, Frontier, check_frontier, not_before
+from headrace.epochs.core.commits import (
+    AbortStream,
+    EpochCommit,
+    GiveUp,
+    JoinStream,
+    Publish,
+    Step,
+)
+from headrace.epochs.core.fronts import Front, after_line, raised
 from headrace.epochs.core.lines import Line, Span
 from headrace.epochs.core.times import Time, TimeShape
 from headrace.errors import (
@@ -51,19 +54,10 @@ HELD_MAX = 64
 """Times that one publisher may hold, its capabilities included."""
 HELD_TOTAL_MAX = 4096
 """Distinct times that all publishers of a stream may hold."""
-FRONTS_MAX = 16
-MAXIMAL_MAX = 16
 UPPER_MAX = 64
 REASON_MAX = 1000
 
 OPEN, ENDED, ABORTED = "open", "closed", "aborted"
-
-
-class Front(msgspec.Struct, frozen=True, array_like=True):
-    """Lines from ``line`` on hold rows of no later times than the ``maximal`` ones."""
-
-    line: int
-    maximal: Frontier
 
 
 class LedgerState(msgspec.Struct, frozen=True, array_like=True):
@@ -111,61 +105,6 @@ class PublisherState(msgspec.Struct, frozen=True, array_like=True):
     def held(self) -> tuple[Time, ...]:
         """All held times, one as often as it is held."""
         return (*self.frontier, *(time for _, time in self.capabilities))
-
-
-class Step(msgspec.Struct, frozen=True):
-    """One call within a commit: its rows are judged before its frontier moves."""
-
-    times: tuple[Time, ...] = ()
-    rows: int = 0
-    advance_to: Frontier | None = None
-    capabilities: tuple[tuple[int, Time | None], ...] = ()
-    """(number, time): the next number is a new one to hold, a known one is moved to the time, or
-    dropped where that is None."""
-
-
-# -- commits -----------------------------------------------------------------------------
-
-
-class JoinStream(msgspec.Struct, frozen=True):
-    """A publisher comes; it holds ``start``, or the merged frontier."""
-
-    publisher: str
-    token: int
-    start: Frontier | None = None
-
-
-class Publish(msgspec.Struct, frozen=True):
-    """Rows, advances and capabilities of one publisher, in the order of ``steps``."""
-
-    publisher: str
-    token: int
-    steps: tuple[Step, ...]
-    times: tuple[Time, ...] = ()
-    spans: tuple[Span, ...] = ()
-    take_back: bool = False
-    """First take back all that it put into epochs it still holds, and drop its capabilities."""
-
-
-class GiveUp(msgspec.Struct, frozen=True):
-    """A publisher gives its times up: by itself, or an operator does it for it."""
-
-    publisher: str
-    token: int
-    event: str = lines.CLOSED
-    """``CLOSED``, ``RELEASED`` (its rows count), or ``ROLLED_BACK`` (they do not)."""
-    reason: str = ""
-
-
-class AbortStream(msgspec.Struct, frozen=True):
-    """The stream ends here, with a reason."""
-
-    publisher: str
-    token: int
-    reason: str
-
-
-EpochCommit = JoinStream | Publish | GiveUp | AbortStream
 
 
 class Decided(msgspec.Struct, frozen=True):
@@ -308,8 +247,8 @@ def _decided(
 ) -> Decided:
     """Write the line: the state's frontier is already the one after it."""
     number = state.line
-    fronts = _fronts(state, times)
-    upper = _raised(state.shape, state.upper, times, UPPER_MAX) if times else state.upper
+    fronts = after_line(state.shape, state.fronts, number, times, state.lower)
+    upper = raised(state.shape, state.upper, times, UPPER_MAX) if times else state.upper
     state = msgspec.structs.replace(state, line=number + 1, fronts=fronts, upper=upper)
     line = Line(
         publisher=commit.publisher,
@@ -435,41 +374,6 @@ def _held_instead(state: LedgerState, before: Sequence[Time], after: Sequence[Ti
     # What is new lies at or after the frontier; it shows only when a time of the frontier goes.
     lower = minimal(state.shape, counts) if gone else state.lower
     return msgspec.structs.replace(state, lower=lower, held=tuple(counts.items()))
-
-
-# -- what is open ------------------------------------------------------------------------
-
-
-def _fronts(state: LedgerState, times: Sequence[Time]) -> tuple[Front, ...]:
-    """The fronts after a line with rows of these times, under the state's lower frontier."""
-    shape = state.shape
-    lower = Antichain.minimal(shape, state.lower)
-    fronts = list(state.fronts)
-    if times:
-        last = Antichain.maximal(shape, fronts[-1].maximal) if fronts else None
-        if last is None or not all(last.covers(time) for time in times):
-            fronts.append(Front(state.line, _raised(shape, (), times, MAXIMAL_MAX)))
-    fronts = [front for front in fronts if any(lower.covers(time) for time in front.maximal)]
-    while len(fronts) > FRONTS_MAX:
-        at = min(range(len(fronts) - 1), key=lambda at: fronts[at + 1].line - fronts[at].line)
-        both = _raised(shape, fronts[at].maximal, fronts[at + 1].maximal, MAXIMAL_MAX)
-        fronts[at : at + 2] = [Front(fronts[at].line, both)]
-    return tuple(fronts)
-
-
-def _raised(shape: TimeShape, maximal: Frontier, times: Sequence[Time], most: int) -> Frontier:
-    """The maximal ones of an antichain and more times; if too many, one at or after them all."""
-    if shape.length == 0:
-        return (max((*maximal, *times)),)
-    leq = shape.leq
-    found = list(maximal)
-    for time in times:
-        if not any(leq(time, other) for other in found):
-            found = [other for other in found if not leq(other, time)]
-            found.append(time)
-    if len(found) > most:
-        return (reduce(shape.join, found),)
-    return tuple(found)
 
 
 def minimal(shape: TimeShape, times: Iterable[Time]) -> Frontier:
