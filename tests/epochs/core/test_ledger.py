@@ -382,7 +382,7 @@ def test_the_number_of_publishers_times_and_pairs_is_bounded() -> None:
     world = World(0, names)
     with pytest.raises(PublisherLimitError, match="one-more"):
         world.commit(JoinStream("one-more", 1))
-    many = tuple(range(ledger.TIMES_MAX + 1))
+    many = tuple(range(lines.TIMES_MAX + 1))
     spans = (Span(0, 0, len(many), tuple((at, 1) for at in many)),)
     commit = Publish("p0", 1, (Step(times=many),), many, spans)
     with pytest.raises(EpochLimitError, match="append in parts"):

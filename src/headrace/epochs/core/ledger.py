@@ -32,7 +32,7 @@ from headrace.epochs.core.commits import (
     Step,
 )
 from headrace.epochs.core.fronts import Front, after_line, raised
-from headrace.epochs.core.lines import Line, Span
+from headrace.epochs.core.lines import Line, Span, check_size
 from headrace.epochs.core.times import Time, TimeShape
 from headrace.errors import (
     CapabilityError,
@@ -46,10 +46,6 @@ from headrace.errors import (
 )
 
 PUBLISHERS_MAX = 1024
-TIMES_MAX = 10_000
-"""Distinct times in one commit."""
-PAIRS_MAX = 65_536
-"""(time, segment) pairs in one commit; a line stays well below the size of a blob."""
 HELD_MAX = 64
 """Times that one publisher may hold, its capabilities included."""
 HELD_TOTAL_MAX = 4096
@@ -381,17 +377,6 @@ def minimal(shape: TimeShape, times: Iterable[Time]) -> Frontier:
     if shape.length == 0:
         return tuple(sorted(times)[:1])
     return Antichain.minimal(shape, times).frontier
-
-
-def check_size(stream: str, times: Sequence[Time], spans: Sequence[Span]) -> None:
-    """Raise if a commit has more times than a line may hold."""
-    pairs = sum(len(span.counts) for span in spans)
-    if len(times) > TIMES_MAX or pairs > PAIRS_MAX:
-        raise EpochLimitError(
-            f"stream {stream!r}: {len(times)} different epochs over {len(spans)} segments are too "
-            f"many for one commit ({TIMES_MAX} epochs, {PAIRS_MAX} pairs of epoch and segment); "
-            "append in parts"
-        )
 
 
 def shown(times: Iterable[Time]) -> str:

@@ -15,13 +15,18 @@ may hold rows of an epoch that is not complete then.  So any line is enough to s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
 from headrace.epochs.core.antichains import Antichain, Frontier
 from headrace.epochs.core.times import Time, TimeShape
-from headrace.errors import UnreadableRecordError
+from headrace.errors import EpochLimitError, UnreadableRecordError
+
+TIMES_MAX = 10_000
+"""Distinct times in one commit."""
+PAIRS_MAX = 65_536
+"""(time, segment) pairs in one commit; a line stays well below the size of a blob."""
 
 JOINED = "joined"
 CLOSED = "closed"
@@ -98,6 +103,17 @@ def covers_all(shape: TimeShape, lower: Iterable[Time], wanted: Iterable[Time]) 
     """Whether nothing at or after ``wanted`` is complete under ``lower``: the search's question."""
     held = Antichain.minimal(shape, lower)
     return all(held.covers(time) for time in wanted)
+
+
+def check_size(stream: str, times: Sequence[Time], spans: Sequence[Span]) -> None:
+    """Raise if a commit has more times than a line may hold."""
+    pairs = sum(len(span.counts) for span in spans)
+    if len(times) > TIMES_MAX or pairs > PAIRS_MAX:
+        raise EpochLimitError(
+            f"stream {stream!r}: {len(times)} different epochs over {len(spans)} segments are too "
+            f"many for one commit ({TIMES_MAX} epochs, {PAIRS_MAX} pairs of epoch and segment); "
+            "append in parts"
+        )
 
 
 encode_line = msgspec.msgpack.Encoder().encode
