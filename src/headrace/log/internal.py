@@ -70,7 +70,10 @@ def delete(tx: Tx, name: str) -> bool:
 def refuse(stream: streams.Stream, what: str) -> None:
     """Raise unless people may do ``what`` to the stream."""
     if stream.config.internal:
+        whose = "a group", "the group"
+        if stream.name.endswith(progress_log("")):
+            whose = "an epoch stream", "that stream"
         raise InternalStreamError(
-            f"stream {stream.name!r} belongs to a group or another stream and is not {what} by "
-            "hand; it goes when that is deleted"
+            f"stream {stream.name!r} belongs to {whose[0]} and is not {what} by hand; "
+            f"it goes when {whose[1]} is deleted"
         )
