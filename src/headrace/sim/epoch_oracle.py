@@ -93,6 +93,11 @@ class EpochOracle:
         """Whether a partition may still publish at a time."""
         return any(covered_from_below(lower, time) for lower in self.lowers.values())
 
+    def over_somewhere(self, time: Time) -> bool:
+        """Whether a partition that published at a time has completed it."""
+        sources = {partition for partition, _ in self.published[time]}
+        return any(not covered_from_below(self.lowers[name], time) for name in sources)
+
     @property
     def closed(self) -> bool:
         """Whether every partition is complete."""

@@ -19,6 +19,7 @@ from headrace.epochs.core.history import Start
 from headrace.epochs.core.lifecycle import Cause, Standing
 from headrace.epochs.core.pending import Pending
 from headrace.epochs.core.queues import SubscriberQueue
+from headrace.sim.faults import ALL_FAULTS, Fault
 from headrace.sim.planted import PlantedBug, by_seeds, patched
 
 Original = Callable[..., Any]
@@ -200,10 +201,18 @@ def _remembered_by_its_partition(original: Original) -> Original:  # noqa: ARG00
 
 
 def _bug(
-    name: str, about: str, owner: Any, attribute: str, change: Callable[[Any], Any]
+    name: str,
+    about: str,
+    owner: Any,
+    attribute: str,
+    change: Callable[[Any], Any],
+    faults: frozenset[Fault] = ALL_FAULTS,
 ) -> PlantedBug:
     return PlantedBug(
-        f"epochs/{name}", about, lambda: patched(owner, attribute, change), by_seeds("epochs", 200)
+        f"epochs/{name}",
+        about,
+        lambda: patched(owner, attribute, change),
+        by_seeds("epochs", 200, faults=faults),
     )
 
 
@@ -308,18 +317,12 @@ PLANTED = (
         _nothing,
     ),
     _bug(
-        "resume-without-a-log",
-        "a subscription to publishers that store nothing resumes at a frontier",
-        Subscriber,
-        "_check_stored",
-        _nothing,
-    ),
-    _bug(
         "given-by-one-is-forgotten",
         "a partition may be added at an epoch of which another gave its part and completed it",
         Subscriber,
         "_seen",
         _remembered_by_its_partition,
+        frozenset({Fault.SCALE}),
     ),
     _bug(
         "taken-back-rows-stay",

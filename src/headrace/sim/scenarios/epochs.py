@@ -197,9 +197,10 @@ class EpochsScenario(Scenario):
                 if source.last_lower:
                     at = join(self.shape, at, source.last_lower)
         else:
-            begun = [t for t in self.oracle.published if self.oracle.open(t)]
+            open_times = sorted(t for t in self.oracle.published if self.oracle.open(t))
+            over = [time for time in open_times if self.oracle.over_somewhere(time)]
             held = [time for lower in self.oracle.lowers.values() for time in lower]
-            at = (rng.choice(begun or held),)
+            at = (over[-1] if over and rng.random() < 0.6 else rng.choice(open_times or held),)
         source = self._spawn_source(at)
         for client in self.clients:
             if client.alive:
