@@ -48,7 +48,7 @@ def test_a_group_is_declared_listed_shown_explained_and_removed(orders: Cli) -> 
     gone = orders("group", "shared", "rm", "audit", "--json")
     assert gone.json == {"deleted": "audit", "dead_letters": 0}
     gone = orders("group", "shared", "info", "audit")
-    assert gone.status == 1
+    assert gone.status == 2
     assert "there are none yet" in gone.err
 
 

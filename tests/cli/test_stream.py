@@ -99,7 +99,7 @@ def test_a_sealed_segment_cannot_be_split_again(orders: Cli) -> None:
     again = orders("stream", "scale", "orders", "--split", "0")
     assert again.status == 1
     assert "sealed" in again.err
-    assert orders("stream", "scale", "orders", "--split", "9").status == 1
+    assert orders("stream", "scale", "orders", "--split", "9").status == 2
 
 
 def test_autoscale_splits_what_is_hot(orders: Cli) -> None:
@@ -164,7 +164,7 @@ def test_a_stream_is_deleted_only_with_a_yes(orders: Cli) -> None:
     assert refused.status == 2
     assert "--yes" in refused.err
     assert orders("stream", "rm", "orders", "--yes", "--json").json == {"deleted": "orders"}
-    assert orders("stream", "rm", "orders", "--yes").status == 1
+    assert orders("stream", "rm", "orders", "--yes").status == 2
     assert "no streams yet" in orders("stream", "ls").out
 
 

@@ -143,7 +143,7 @@ class Headrace:
         name: str,
         subjects: Iterable[str],
         *,
-        segments: int = 1,
+        segments: int | None = None,
         key_tokens: Iterable[int] = (),
         retention: Retention | None = None,
         scaling: Scaling | None = None,
@@ -154,8 +154,8 @@ class Headrace:
         ``partitions=N`` makes one segment for each partition, numbered like it; the partition of
         an event is the FNV-1a hash of its key modulo N, and such a stream is never scaled.
         ``key_tokens`` are the places (from 1) of the subject tokens that make the key of events
-        that have none of their own; without them it is the whole subject.  Creating a stream that
-        exists with the same configuration changes nothing.
+        that have none of their own; without them it is the whole subject.  Without ``segments``
+        it has one.  Creating a stream that exists in the same form changes nothing.
         """
         config = StreamConfig(
             subjects=tuple(subjects),

@@ -18,10 +18,15 @@ from headrace.cli.deliveries import FOR_EVER, Until
 from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import tell
+from headrace.errors import UnknownGroupError
 from headrace.groups.consumer import Delivery
+from headrace.groups.partitioned import admin
 from headrace.groups.partitioned.core.messages import Phase
 from headrace.groups.partitioned.runtime.member import Member
 from headrace.groups.partitioned.runtime.options import PIN_TTL_MS
+from headrace.groups.partitioned.runtime.units import GroupKind
+from headrace.groups.shared.admin import Groups
+from headrace.log.log import Log
 
 
 def join(
@@ -37,6 +42,7 @@ def join(
     pin_ttl_ms: int = PIN_TTL_MS,
     max_deliveries: int = 0,
     concurrency: int = 1,
+    wait: Annotated[bool, Parameter(negative="")] = False,
     options: Options = NONE,
 ) -> None:
     """Consume as a member of a static or elastic group until Ctrl-C.
@@ -57,11 +63,16 @@ def join(
         After this many failed deliveries an event becomes a dead letter (0: never).
     concurrency
         Commands that run at a time; events of one key never do.
+    wait
+        Wait for a group, or a member of a static one, that does not exist yet.
     """
     until.check()
     if concurrency < 1:
         raise UsageError(f"--concurrency {concurrency}: run at least one command")
     command = None if exec is None else _Command(exec)
+    if not wait:
+        with options.open() as log:
+            _check_there(log, stream, group, member)
     # What becomes of the member is told here in its own words.
     logging.getLogger("headrace.groups.partitioned.runtime.member").setLevel(logging.ERROR)
 
@@ -74,6 +85,27 @@ def join(
             await _consume(joined, command, until, concurrency, options.json)
 
     deliveries.run(run)
+
+
+def _check_there(log: Log, stream: str, group: str, member: str) -> None:
+    """Refuse what would wait for ever, with the names there are."""
+    later = "; to wait until there is, add --wait"
+    try:
+        found = admin.get(log, stream, group)
+    except UnknownGroupError as error:
+        shared = [each.properties for each in Groups(log).list() if each.properties.group == group]
+        if shared:
+            raise UsageError(
+                f"{group!r} is a shared group; take part in it with: headrace subscribe "
+                f"'$share/{group}/{shared[0].filter}'"
+            ) from error
+        raise UsageError(f"{error}{later}") from error
+    members = found.config.assignment()
+    if found.kind is GroupKind.STATIC and member not in members:
+        raise UsageError(
+            f"static group {group!r} of stream {stream!r} has no member {member!r}, and its "
+            f"members never change; they are: {', '.join(list(members)[:10])}{later}"
+        )
 
 
 async def _consume(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -76,6 +78,17 @@ def confirm(what: str, about: str, *, yes: bool) -> None:
     tell(f"delete {what} with {about}? [y/N] ", end="")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UsageError(f"{what} was left alone")
+
+
+def until_ctrl_c() -> None:
+    """Have Ctrl-C end this command, also if whoever started it ignores it.
+
+    A shell without job control starts background jobs deaf to it; what runs until Ctrl-C would
+    then never end by it.
+    """
+    deaf = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if deaf and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def tell(text: str, *, end: str = "\n") -> None:

@@ -99,6 +99,7 @@ def publish(
     *,
     key: Annotated[str | None, Parameter(alias="-k")] = None,
     header: Annotated[list[str] | None, Parameter(alias="-H", negative="")] = None,
+    empty: Annotated[bool, Parameter(negative="")] = False,
     source: Input = ARGUMENTS,
     rows: Rows = NO_ROWS,
     options: Options = NONE,
@@ -125,8 +126,12 @@ def publish(
         Events of one key stay in order; with --file, a column or a template with {column}.
     header
         name=value; may be given again.
+    empty
+        Publish an event without a value; so does the VALUE ''.
     """
     source.check(rows)
+    if empty and (value is not None or source != ARGUMENTS):
+        raise UsageError("--empty goes with a SUBJECT alone: it says that there is no VALUE")
     headers = [_header(each) for each in header or ()]
     if source.file is not None:
         if subject is not None or headers:
@@ -140,7 +145,7 @@ def publish(
         raise UsageError("give a SUBJECT, or --json-lines, or --file (see headrace publish --help)")
     else:
         template = Event(subject=subject, value=b"", key=key, headers=headers or None)
-        _publish_to(template, value, source.lines, options)
+        _publish_to(template, "" if empty else value, source.lines, options)
 
 
 def _publish_to(template: Event, value: str | None, lines: bool, options: Options) -> None:
@@ -181,7 +186,10 @@ def _value(argument: str | None) -> bytes:
         return _raw(argument)
     if argument is None and sys.stdin.isatty():
         raise UsageError("give a VALUE, or - to type it (end with Ctrl-D), or --lines")
-    return sys.stdin.buffer.read(limits.EVENT_BYTES_MAX + 1)
+    found = sys.stdin.buffer.read(limits.EVENT_BYTES_MAX + 1)
+    if not found:
+        raise UsageError("the input is empty: give a VALUE, or --empty for an event without one")
+    return found
 
 
 def _publish_one(event: Event, options: Options) -> None:
@@ -318,7 +326,7 @@ def _publish_file(path: Path, rows: Rows, key: str | None, options: Options) -> 
                 if error.row is None:
                     raise
                 told = str(error).removeprefix(f"row {error.row}: ")
-                row = part.first_row + error.row
+                row = part.first_row + error.row + 1
                 raise InvalidEventError(f"row {row} of {path.name}: {told}", row=row) from error
             tally.add(stream, part.events.num_rows)
             bar.update(task, completed=part.done, events=tally.total)

@@ -14,7 +14,7 @@ from headrace.cli import policies, screens, values
 from headrace.cli.compact import compact
 from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
-from headrace.cli.output import confirm, counted
+from headrace.cli.output import confirm, counted, until_ctrl_c
 from headrace.cli.policies import NO_POLICIES, Policies
 from headrace.errors import StreamInUseError
 from headrace.groups.deletion import consumers, delete_stream
@@ -36,7 +36,7 @@ def create(
     /,
     *,
     subjects: str,
-    segments: int = 1,
+    segments: int | None = None,
     partitions: int = 0,
     key_tokens: str | None = None,
     given: Policies = NO_POLICIES,
@@ -55,7 +55,7 @@ def create(
     subjects
         Subject filters it captures, comma-separated; * stands for one token, > for the rest.
     segments
-        How many parts the keys are spread over.
+        How many parts the keys are spread over (1 if not given).
     partitions
         The number of partitions of a static group: one segment each, never split or merged.
     key_tokens
@@ -213,6 +213,8 @@ def autoscale(
         raise UsageError("give a stream's name, or --all")
     if watch is not None and not 0.1 <= watch <= 86_400:
         raise UsageError(f"--watch {watch:g}: give 0.1 to 86400 seconds")
+    if watch is not None:
+        until_ctrl_c()
     with options.open() as log:
         while True:
             found = _autoscale(log, name, dry_run)

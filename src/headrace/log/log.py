@@ -20,7 +20,6 @@ from headrace.errors import (
     CatalogUnavailableError,
     DiskFullError,
     HeadraceError,
-    InvalidConfigError,
     InvalidEventError,
     SegmentSealedError,
     StreamExistsError,
@@ -42,7 +41,7 @@ from headrace.log import (
 from headrace.log.append import Committable, R, Stale, Write
 from headrace.log.compact import Compacted, Compactor
 from headrace.log.compact_policy import CompactionPolicy
-from headrace.log.config import check_config
+from headrace.log.config import check_config, differences, initial_segments
 from headrace.log.cursor import OnDamaged
 from headrace.log.events import Event, Events
 from headrace.log.message import single
@@ -76,31 +75,26 @@ class Log:
 
     # -- streams ------------------------------------------------------------------------
 
-    def create_stream(self, name: str, config: StreamConfig, segments: int = 1) -> Stream:
-        """Create a stream; creating it again with the same configuration changes nothing."""
+    def create_stream(
+        self, name: str, config: StreamConfig, segments: int | None = None
+    ) -> Stream:
+        """Create a stream; creating it again in the same way changes nothing.
+
+        Without ``segments`` a new stream has one, and one that exists may have any number.
+        """
         check_name(name, "stream")
         config = check_config(config)
-        if config.partitions:
-            if segments not in (1, config.partitions):
-                raise InvalidConfigError(
-                    f"segments={segments}: a stream of {config.partitions} partitions has one "
-                    "segment for each; leave it out"
-                )
-            segments = config.partitions
-        if not isinstance(segments, int) or not 1 <= segments <= streams.SEGMENTS_MAX:
-            raise InvalidConfigError(
-                f"segments={segments}: a stream has 1 to {streams.SEGMENTS_MAX}"
-            )
+        count = initial_segments(config, segments)
 
         def create(tx: Tx) -> Stream:
             existing = streams.get(tx, name)
             if existing is not None:
-                if existing.config == config:
-                    return existing
-                raise StreamExistsError(
-                    f"stream {name!r} exists with another configuration; choose another name, or "
-                    "delete it first"
-                )
+                if found := differences(existing, config, None if segments is None else count):
+                    raise StreamExistsError(
+                        f"stream {name!r} exists in another form: {'; '.join(found)}; choose "
+                        "another name, change it, or delete it first"
+                    )
+                return existing
             for mine in config.subjects:
                 for other, theirs in self.routes.overlapping(tx, mine):
                     raise SubjectOverlapError(
@@ -108,7 +102,7 @@ class Log:
                         "subject belongs to one stream"
                     )
             return streams.create(
-                tx, name, config, scale.even_ranges(0, streams.KEY_SPACE, segments)
+                tx, name, config, scale.even_ranges(0, streams.KEY_SPACE, count)
             )
 
         # Before the transaction, which then has to read only what was made in between.

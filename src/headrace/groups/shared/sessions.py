@@ -39,6 +39,8 @@ class Subscription(msgspec.Struct, frozen=True):
     """``$share/GROUP/FILTER``, or a filter for a private one."""
     filter: str
     shared: bool
+    start: str = ""
+    """Where it was asked to begin; empty where nobody said."""
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
