@@ -71,11 +71,21 @@ def counted(count: int, what: str, many: str = "s") -> str:
 
 def confirm(what: str, about: str, *, yes: bool) -> None:
     """Ask whether to delete something, unless --yes was given; an error if the answer is no."""
+    approve(
+        f"delete {what} with {about}?",
+        what,
+        refusal=f"deleting {what} needs a yes: add --yes",
+        yes=yes,
+    )
+
+
+def approve(question: str, what: str, *, refusal: str, yes: bool) -> None:
+    """Ask, unless --yes was given; an error if the answer is no, or nobody is there to give it."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"deleting {what} needs a yes: add --yes")
-    tell(f"delete {what} with {about}? [y/N] ", end="")
+        raise UsageError(refusal)
+    tell(f"{question} [y/N] ", end="")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UsageError(f"{what} was left alone")
 

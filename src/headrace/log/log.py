@@ -21,6 +21,7 @@ from headrace.errors import (
     DiskFullError,
     HeadraceError,
     InvalidEventError,
+    InvalidPositionError,
     SegmentSealedError,
     StreamExistsError,
     SubjectOverlapError,
@@ -75,9 +76,7 @@ class Log:
 
     # -- streams ------------------------------------------------------------------------
 
-    def create_stream(
-        self, name: str, config: StreamConfig, segments: int | None = None
-    ) -> Stream:
+    def create_stream(self, name: str, config: StreamConfig, segments: int | None = None) -> Stream:
         """Create a stream; creating it again in the same way changes nothing.
 
         Without ``segments`` a new stream has one, and one that exists may have any number.
@@ -101,9 +100,7 @@ class Log:
                         f"stream {name!r}: {mine!r} overlaps {theirs!r} of stream {other!r}; a "
                         "subject belongs to one stream"
                     )
-            return streams.create(
-                tx, name, config, scale.even_ranges(0, streams.KEY_SPACE, count)
-            )
+            return streams.create(tx, name, config, scale.even_ranges(0, streams.KEY_SPACE, count))
 
         # Before the transaction, which then has to read only what was made in between.
         self.routes.learn()
@@ -310,17 +307,20 @@ class Log:
 
         Without ``before`` the stream's policy decides; {segment: offset} or a time overrides it.
         """
+        cuts = self.cuts(name, before)
         stream = self.stream(name)
-        for number, cut in self._cuts(stream, before).items():
+        for number, cut in cuts.items():
             segment = stream.segment(number)
             if segment is None:
                 raise UnknownSegmentError(f"stream {name!r} has no segment {number}")
             self._trim(stream, segment, min(cut, segment.head))
         return {segment.number: segment.tail for segment in self.stream(name).segments}
 
-    def _cuts(
-        self, stream: Stream, before: Mapping[int, int] | datetime | None
+    def cuts(
+        self, name: str, before: Mapping[int, int] | datetime | None = None
     ) -> Mapping[int, int]:
+        """{segment: the first offset to keep} by ``before``, or by the stream's policy."""
+        stream = self.stream(name)
         if isinstance(before, Mapping):
             for number in before:
                 if stream.segment(number) is None:
@@ -330,6 +330,11 @@ class Log:
             ts_us = events.to_us(before)
 
             def by_time(tx: Tx) -> dict[int, int]:
+                if ts_us > tx.now_us():
+                    raise InvalidPositionError(
+                        f"before={before.isoformat()} lies in the future, and would remove what is "
+                        "still to come; give a time that has been, or positions"
+                    )
                 found = {}
                 for segment in stream.segments:
                     place = batches.first_by_event_time(tx, segment, ts_us)
