@@ -81,7 +81,13 @@ class Input:
         Parameter(help="A .parquet, .csv or .tsv file (.gz too); one event for each row."),
     ] = None
 
-    def check(self, rows: Rows) -> None:
+    empty: Annotated[
+        bool, Parameter(negative="", help="One event without a value; so does the VALUE ''.")
+    ] = False
+
+    def check(self, rows: Rows, value: str | None) -> None:
+        if self.empty and (value is not None or self != Input(empty=True)):
+            raise UsageError("--empty goes with a SUBJECT alone: it says that there is no VALUE")
         if sum((self.lines, self.json_lines, self.file is not None)) > 1:
             raise UsageError("choose one of --lines, --json-lines and --file")
         if self.file is None and rows != NO_ROWS:
@@ -99,7 +105,6 @@ def publish(
     *,
     key: Annotated[str | None, Parameter(alias="-k")] = None,
     header: Annotated[list[str] | None, Parameter(alias="-H", negative="")] = None,
-    empty: Annotated[bool, Parameter(negative="")] = False,
     source: Input = ARGUMENTS,
     rows: Rows = NO_ROWS,
     options: Options = NONE,
@@ -126,12 +131,8 @@ def publish(
         Events of one key stay in order; with --file, a column or a template with {column}.
     header
         name=value; may be given again.
-    empty
-        Publish an event without a value; so does the VALUE ''.
     """
-    source.check(rows)
-    if empty and (value is not None or source != ARGUMENTS):
-        raise UsageError("--empty goes with a SUBJECT alone: it says that there is no VALUE")
+    source.check(rows, value)
     headers = [_header(each) for each in header or ()]
     if source.file is not None:
         if subject is not None or headers:
@@ -145,7 +146,7 @@ def publish(
         raise UsageError("give a SUBJECT, or --json-lines, or --file (see headrace publish --help)")
     else:
         template = Event(subject=subject, value=b"", key=key, headers=headers or None)
-        _publish_to(template, "" if empty else value, source.lines, options)
+        _publish_to(template, "" if source.empty else value, source.lines, options)
 
 
 def _publish_to(template: Event, value: str | None, lines: bool, options: Options) -> None:
