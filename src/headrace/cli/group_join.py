@@ -32,7 +32,7 @@ from headrace.log.log import Log
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Work:
+class Working:
     """How a member works."""
 
     pin_ttl_ms: Annotated[
@@ -53,7 +53,7 @@ class Work:
     ] = False
 
 
-USUAL = Work()
+USUAL = Working()
 
 
 def join(
@@ -66,7 +66,7 @@ def join(
         str | None, Parameter(help="Run this for each event; ack on exit 0, else deliver it again.")
     ] = None,
     until: Until = FOR_EVER,
-    work: Work = USUAL,
+    work: Working = USUAL,
     options: Options = NONE,
 ) -> None:
     """Consume as a member of a static or elastic group until Ctrl-C.

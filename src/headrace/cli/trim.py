@@ -15,16 +15,14 @@ from headrace.cli.output import approve, counted
 from headrace.groups.operations import trim as operation
 from headrace.groups.operations.trim import GroupLoss, TrimPlan
 
-Flag = Annotated[bool, Parameter(negative="")]
-
 
 def trim(
     name: str,
     /,
     *,
     before: str | None = None,
-    dry_run: Flag = False,
-    yes: Flag = False,
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    yes: Annotated[bool, Parameter(negative="")] = False,
     options: Options = NONE,
 ) -> None:
     """Remove what the stream's policy lets go, or all before a place.
