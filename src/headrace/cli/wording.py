@@ -31,7 +31,7 @@ def in_own_words(message: str, options: Mapping[str, str]) -> str:
         message = re.sub(rf"\b{name}_ms is (\d+)", rf"{option} is \1 ms", message)
         message = re.sub(rf"^{name}(?= is |: )|\b(?<=use ){name}\b", option, message)
         if "_" in name:
-            message = re.sub(rf"\b{name}\b", option, message)
+            message = re.sub(rf"(\$\.)?\b{name}\b", option, message)
     for ours, theirs in _OTHERWISE:
         message = message.replace(ours, theirs)
     return message

@@ -32,7 +32,7 @@ EXPIRY_MS_MAX = 366 * 24 * 3600 * 1000
 EXPIRY_MS = 7 * 24 * 3600 * 1000
 
 
-class Subscription(msgspec.Struct, frozen=True):
+class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
     """One subscription of a session."""
 
     text: str
