@@ -9,7 +9,7 @@ from headrace.epochs.core.antichains import Antichain, Change, Frontier
 from headrace.epochs.core.messages import Data, FrontierUpdate, Message
 from headrace.epochs.core.times import TimeShape
 
-Step = tuple[str, Message, tuple[Change, ...]]
+HeldStep = tuple[str, Message, tuple[Change, ...]]
 """A partition, its message, and the changes of its lower frontier."""
 
 
@@ -19,7 +19,7 @@ class HeldBack:
     def __init__(self, shape: TimeShape, batches_max: int | None) -> None:
         self._shape = shape
         self._batches_max = batches_max
-        self._steps: list[Step] = []
+        self._steps: list[HeldStep] = []
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -30,7 +30,7 @@ class HeldBack:
             return False
         return len(self) >= self._batches_max * (1 if type(message) is Data else 2)
 
-    def append(self, step: Step) -> None:
+    def append(self, step: HeldStep) -> None:
         """Hold a step; updates of one partition in a row are held as one."""
         partition, message, changes = step
         if self._steps and type(message) is FrontierUpdate:
@@ -40,7 +40,7 @@ class HeldBack:
                 return
         self._steps.append(step)
 
-    def take(self) -> list[Step]:
+    def take(self) -> list[HeldStep]:
         """All of it, which is not held any more."""
         steps, self._steps = self._steps, []
         return steps
@@ -49,7 +49,7 @@ class HeldBack:
         """Let go of the batches of a source at or after the times it holds."""
         covered = Antichain.minimal(self._shape, held)
 
-        def stays(step: Step) -> bool:
+        def stays(step: HeldStep) -> bool:
             name, message, _ = step
             return not (
                 name == partition

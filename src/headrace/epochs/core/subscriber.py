@@ -63,7 +63,7 @@ from headrace.epochs.core.effects import (
     WhenFull,
 )
 from headrace.epochs.core.gate import Gate
-from headrace.epochs.core.held import HeldBack, Step
+from headrace.epochs.core.held import HeldBack, HeldStep
 from headrace.epochs.core.lifecycle import SUBSCRIPTION_TRANSITIONS, Cause, Standing
 from headrace.epochs.core.link import Link, named
 from headrace.epochs.core.messages import Data, Message, Skip, Snapshot, TakeBack
@@ -347,7 +347,7 @@ class Subscriber:
                 "a stream that stores nothing cannot be resumed; subscribe from now"
             )
 
-    def _hold(self, link: Link, step: Step) -> list[Effect]:
+    def _hold(self, link: Link, step: HeldStep) -> list[Effect]:
         """Before all snapshots are there: keep everything, in the order of coming."""
         partition, message, _ = step
         effects: list[Effect] = []
@@ -404,7 +404,7 @@ class Subscriber:
         for step in self._held.take():
             self._judge(step, effects)
 
-    def _judge(self, step: Step, effects: list[Effect]) -> None:
+    def _judge(self, step: HeldStep, effects: list[Effect]) -> None:
         partition, message, changes = step
         match message:
             case Data(time=time) if self._joining.covers(time):
