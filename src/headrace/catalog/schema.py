@@ -17,6 +17,7 @@ MIGRATIONS: tuple[str, ...] = (
     "002_coordination.sql",
     "003_markers.sql",
     "004_producers.sql",
+    "005_decisions.sql",
     "006_reader_groups.sql",
 )
 VERSION = len(MIGRATIONS)
