@@ -1,0 +1,66 @@
+"""Reader groups as people meet them: groups, readers, cuts and checkpoints.
+
+What the state of a group refuses stands in :mod:`headrace.errors.groups`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from headrace.errors.log import HeadraceError, InvalidInputError
+
+
+class UnknownReaderGroupError(InvalidInputError, LookupError):
+    """There is no reader group of that name."""
+
+    def __init__(self, group: str, known: Sequence[str] = ()) -> None:
+        there = f"there are: {', '.join(known[:20])}" if known else "there are none yet"
+        super().__init__(f"there is no reader group {group!r}; {there}")
+        self.group = group
+
+
+class ReaderGroupExistsError(InvalidInputError):
+    """A reader group of that name exists, and is another than the one that was asked for."""
+
+    def __init__(self, group: str, differs: str) -> None:
+        super().__init__(
+            f"reader group {group!r} exists, with another {differs}; choose another name, "
+            "configure or reset it, or delete it first"
+        )
+        self.group = group
+        self.differs = differs
+
+
+class ReaderBusyError(HeadraceError):
+    """A reader of that name is alive elsewhere."""
+
+    def __init__(self, group: str, reader: str, holder: str) -> None:
+        super().__init__(
+            f"reader {reader!r} of group {group!r} is alive: {holder} has the name; choose "
+            "another one, or end that program first"
+        )
+        self.group = group
+        self.reader = reader
+        self.holder = holder
+
+
+class SegmentNotReadError(HeadraceError):
+    """A segment was reported as read to its end, and is not."""
+
+    def __init__(self, group: str, segment: str, floor: int) -> None:
+        super().__init__(
+            f"{segment} cannot be completed: group {group!r} has acked it up to {floor} only"
+        )
+        self.segment = segment
+
+
+class CutTrimmedError(InvalidInputError):
+    """A cut or checkpoint lies before what is still kept of some segments."""
+
+    def __init__(self, group: str, first: Mapping[str, int]) -> None:
+        listed = ", ".join(f"{segment} begins at {offset}" for segment, offset in first.items())
+        super().__init__(
+            f"group {group!r} cannot go there, since events are no longer kept: {listed}"
+        )
+        self.group = group
+        self.first = dict(first)
