@@ -28,8 +28,8 @@ from headrace.catalog import Tx, leases, reader_groups
 from headrace.errors import CatalogClosedError, HeadraceError, UnknownReaderGroupError
 from headrace.groups import decisions
 from headrace.groups.readers import names
-from headrace.groups.readers.core.rules import Outcome
 from headrace.groups.readers.core.state import ReaderGroupState
+from headrace.groups.readers.core.synchronizer import Followed
 from headrace.groups.readers.core.updates import RecordPositions, ReportLag, Update
 from headrace.groups.readers.names import ReaderGroupName, ReaderGroupRecord
 from headrace.groups.readers.runtime import liveness, record
@@ -39,7 +39,7 @@ from headrace.groups.readers.runtime.transaction import Commit, Committed
 from headrace.host import Host
 
 if TYPE_CHECKING:
-    from headrace.groups.readers.runtime.reading import GroupReader
+    from headrace.groups.readers.runtime.life import Life
 
 RETRY_S = 0.2
 LOOK_AGAIN_S = 0.02
@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 class Follower(Protocol):
     """Somebody who hears of a group; called on the event loop."""
 
-    def followed(self, outcomes: Sequence[Outcome] | None) -> None:
+    def followed(self, news: Followed | None) -> None:
         """The state went on by these outcomes; None if it was read anew."""
         ...
 
@@ -156,11 +156,11 @@ class Following:
     def _take(self, entries: list[bytes], stamp: int) -> None:
         if self._replica.stamp == stamp:
             return  # followed meanwhile
-        outcomes = self._replica.take(entries, stamp)
-        if outcomes is None:
+        news = self._replica.take(entries, stamp)
+        if news is None:
             self.look()  # there is something in between
-        elif outcomes:
-            self._tell(outcomes)
+        else:
+            self._tell(news)
 
     def _replace(self, fresh: StampedReplica) -> None:
         known = self._replica
@@ -170,9 +170,9 @@ class Following:
             self._replica = fresh
             self._tell(None)
 
-    def _tell(self, outcomes: Sequence[Outcome] | None) -> None:
+    def _tell(self, news: Followed | None) -> None:
         for follower in list(self.followers):
-            follower.followed(outcomes)
+            follower.followed(news)
 
 
 class Hub:
@@ -182,7 +182,7 @@ class Hub:
         self._host = host
         self._following: dict[str, Following] = {}
         self._writers: dict[str, StampedReplica] = {}
-        self._renewals: dict[GroupReader, tuple[str, int, int]] = {}
+        self._renewals: dict[Life, tuple[str, int, int]] = {}
         self._renewing: asyncio.Task[None] | None = None
         self._looks: dict[str, asyncio.Task[liveness.Look]] = {}
 
@@ -249,9 +249,9 @@ class Hub:
 
     # -- liveness -------------------------------------------------------------------------
 
-    def renew(self, reader: GroupReader, lease: str, token: int, ttl_ms: int) -> None:
+    def renew(self, life: Life, lease: str, token: int, ttl_ms: int) -> None:
         """Have a reader's lease renewed, together with others."""
-        self._renewals[reader] = (lease, token, ttl_ms)
+        self._renewals[life] = (lease, token, ttl_ms)
         if self._renewing is None:
             self._renewing = self._host.spawn(self._renew())
 
@@ -268,8 +268,8 @@ class Hub:
                     if not isinstance(error, CatalogClosedError):
                         _log.warning("reader groups: leases were not renewed: %s", error)
                     continue
-                for (reader, (_, token, _)), is_kept in zip(batch.items(), kept, strict=True):
-                    reader.renewed(token, asked_ms if is_kept else None)
+                for (life, (_, token, _)), is_kept in zip(batch.items(), kept, strict=True):
+                    life.renewed(token, asked_ms if is_kept else None)
         finally:
             self._renewing = None
 

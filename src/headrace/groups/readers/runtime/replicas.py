@@ -19,7 +19,7 @@ from headrace.errors import ReaderStateDecodeError
 from headrace.groups.readers.core.entries import decode_outcome
 from headrace.groups.readers.core.rules import Outcome
 from headrace.groups.readers.core.state import ReaderGroupState
-from headrace.groups.readers.core.synchronizer import Replica
+from headrace.groups.readers.core.synchronizer import Followed, Replica
 
 
 class StampedReplica:
@@ -46,30 +46,27 @@ class StampedReplica:
         """Whether it has never caught up."""
         return self._replica is None
 
-    def catch_up(self, tx: Tx, row: ReaderGroupRow) -> list[Outcome] | None:
-        """Follow the log up to ``row``; None if the state was read anew instead."""
+    def catch_up(self, tx: Tx, row: ReaderGroupRow) -> None:
+        """Follow the log up to ``row``, or read the state anew."""
         replica = self._replica
         if replica is not None and replica.revision == row.revision and self.stamp == row.stamp:
-            return []
+            return
         if replica is not None and row.snapshot_revision <= replica.revision < row.revision:
             entries = reader_groups.log_after(tx, row.name, replica.revision)
-            outcomes = self.take(entries, row.stamp)
-            if outcomes is not None:
-                return outcomes
+            if self.take(entries, row.stamp) is not None:
+                return
         self._restore(tx, row)
-        return None
 
-    def take(self, entries: list[bytes], stamp: int) -> list[Outcome] | None:
+    def take(self, entries: list[bytes], stamp: int) -> Followed | None:
         """Follow entries that lead to a stamp; None, and nothing is followed, if they do not."""
         reached = self.stamp
         for data in entries:
             reached = carried(reached, data)
         if reached != stamp:
             return None
-        outcomes = [decode_outcome(data) for data in entries]
-        self.replica.follow(outcomes)
+        followed = self.replica.follow([decode_outcome(data) for data in entries])
         self.stamp = stamp
-        return outcomes
+        return followed
 
     def went_on(self, outcome: Outcome, data: bytes) -> None:
         """Follow what was decided on this very replica, and is in the log as ``data``."""

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from headrace.catalog import Tx, claims, reader_groups
+from headrace.catalog import Tx, claims, leases, reader_groups
 from headrace.catalog import progress as stored
 from headrace.catalog.reader_groups import ReaderGroupRow
 from headrace.errors import SegmentNotReadError
@@ -37,6 +37,7 @@ from headrace.groups.readers.core.changes import (
     Completed,
     Configured,
     Freed,
+    ReaderRemoved,
     SegmentClaimed,
     SegmentDropped,
     StateChange,
@@ -54,6 +55,7 @@ from headrace.groups.readers.core.updates import (
     AckCheckpoint,
     CompleteSegments,
     Completion,
+    RecordPositions,
     ReleaseSegments,
     RemoveReader,
     ReturnReader,
@@ -146,6 +148,9 @@ class Commit:
                 )
             case ReleaseSegments(segments=segments):
                 return msgspec.structs.replace(update, positions=self.floors(segments))
+            case RecordPositions(positions=given):
+                segments = tuple(position.segment for position in given)
+                return msgspec.structs.replace(update, positions=self.floors(segments))
             case (RemoveReader(reader=reader) | ReturnReader(reader=reader)) as leaving:
                 given = {position.segment for position in leaving.positions}
                 rest = [s for s in self.state.owned(reader) if s not in given]
@@ -160,8 +165,7 @@ class Commit:
         """Where segments that somebody owns stand, with every ack that counts."""
         progress = self.moment.held_progress(segments)
         return tuple(
-            Position(segment, max(each.floor, self.state.position(segment) or 0))
-            for segment, each in progress.items()
+            Position(segment, each.floor) for segment, each in progress.items()
         )
 
     def _completions(self, segments: list[SegmentId]) -> tuple[Completion, ...]:
@@ -192,7 +196,12 @@ class Commit:
                     checkpoint = state.checkpoints.get(name)
                     if checkpoint is not None and checkpoint.kind is CheckpointKind.NORMAL:
                         self._keep(checkpoint.created, (each.segment for each in stood))
+                case ReaderRemoved(reader=reader) if not isinstance(outcome.update, ReturnReader):
+                    # One that slept over it must not prolong its lease, and go on.
+                    leases.fence(self.tx, self.name.lease(reader))
                 case WasReset():
+                    for reader in state.members:
+                        leases.fence(self.tx, self.name.lease(reader))
                     carry_out_reset(self.moment, state, outcome, exact)
                 case _:
                     pass

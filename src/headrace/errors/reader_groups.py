@@ -1,6 +1,6 @@
 """Reader groups as people meet them: groups, readers, cuts and checkpoints.
 
-What the state of a group refuses stands in :mod:`headrace.errors.groups`.
+What the state of a group refuses stands elsewhere.
 """
 
 from __future__ import annotations
@@ -64,3 +64,44 @@ class CutTrimmedError(InvalidInputError):
         )
         self.group = group
         self.first = dict(first)
+
+
+class InvalidCutTextError(InvalidInputError):
+    """A text is not that of a cut or checkpoint, or is damaged."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(f"this is not the text of a {what}: {why}; give it just as it was printed")
+        self.what = what
+
+
+class ForeignCutError(InvalidInputError):
+    """A cut or checkpoint of another catalog, or of a stream that was made anew."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(f"this {what} does not fit: {why}")
+        self.what = what
+
+
+class CheckpointTimeoutError(HeadraceError, TimeoutError):
+    """A checkpoint or cut was not complete in time; ``blockers`` are the readers it waits for."""
+
+    def __init__(self, group: str, what: str, blockers: Mapping[str, str], seconds: float) -> None:
+        listed = "; ".join(f"{reader} ({why})" for reader, why in blockers.items()) or "nobody"
+        super().__init__(
+            f"{what} of group {group!r} is not complete after {seconds:g} s; it waits for: {listed}. "
+            "It may still complete: wait again, cancel it, or put the reader offline"
+        )
+        self.group = group
+        self.blockers = dict(blockers)
+
+
+class ReadersOnlineError(HeadraceError):
+    """Readers of the group are online."""
+
+    def __init__(self, group: str, readers: Sequence[str]) -> None:
+        listed = ", ".join(readers[:10])
+        super().__init__(
+            f"readers of group {group!r} are online: {listed}; close them first, or force it"
+        )
+        self.group = group
+        self.readers = tuple(readers)
