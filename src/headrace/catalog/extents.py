@@ -28,7 +28,8 @@ def extents_of(tx: Tx, stream_id: int, numbers: Sequence[int]) -> dict[int, Exte
             (stream_id, *part),
         )
         found |= {
-            number: Extent(key, head, tail, bool(sealed)) for number, key, head, tail, sealed in rows
+            number: Extent(key, head, tail, bool(sealed))
+            for number, key, head, tail, sealed in rows
         }
     return found
 

@@ -88,8 +88,8 @@ class CheckpointTimeoutError(HeadraceError, TimeoutError):
     def __init__(self, group: str, what: str, blockers: Mapping[str, str], seconds: float) -> None:
         listed = "; ".join(f"{reader} ({why})" for reader, why in blockers.items()) or "nobody"
         super().__init__(
-            f"{what} of group {group!r} is not complete after {seconds:g} s; it waits for: {listed}. "
-            "It may still complete: wait again, cancel it, or put the reader offline"
+            f"{what} of group {group!r} is not complete after {seconds:g} s; it waits for: "
+            f"{listed}. It may still complete: wait again, cancel it, or put the reader offline"
         )
         self.group = group
         self.blockers = dict(blockers)

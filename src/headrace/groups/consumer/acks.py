@@ -47,9 +47,7 @@ class CatalogAcks:
         locks = sorted({lock for ack in acks for lock in self.locks(ack.unit)})
         self._host.submit(run, locks, tell, sync=sync, small=len(acks) <= FEW)
 
-    def _put(
-        self, tx: Tx, writes: Sequence[Write], units: Sequence[str]
-    ) -> list[Fenced | None]:
+    def _put(self, tx: Tx, writes: Sequence[Write], units: Sequence[str]) -> list[Fenced | None]:
         return self._joining.put_if_mine(tx, writes, units)
 
     def stage(self, tx: Tx, ack: UnitAck) -> None:

@@ -77,6 +77,8 @@ class ReaderGroupRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only
     begin: tuple[tuple[str, int, int], ...] = ()
     """Where it began, by stream, segment and offset."""
     filter: str | None = None
+    end: str = ""
+    """Where it ends, in words; empty: nowhere."""
     created_us: int = 0
 
     def stream_id(self, name: str) -> int | None:

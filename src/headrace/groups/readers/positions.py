@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -52,10 +52,10 @@ class StreamCut(_Placed, frozen=True, kw_only=True):
     def __str__(self) -> str:
         return _text("cut", self)
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
+    @staticmethod
+    def parse(text: str) -> StreamCut:
         """The inverse of ``str``."""
-        return _parsed(cls, "cut", text)
+        return _parsed(StreamCut, "cut", text)
 
 
 class GroupCheckpoint(_Placed, frozen=True, kw_only=True):
@@ -71,10 +71,10 @@ class GroupCheckpoint(_Placed, frozen=True, kw_only=True):
     def __str__(self) -> str:
         return _text("checkpoint", self)
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
+    @staticmethod
+    def parse(text: str) -> GroupCheckpoint:
         """The inverse of ``str``."""
-        return _parsed(cls, "checkpoint", text)
+        return _parsed(GroupCheckpoint, "checkpoint", text)
 
     @property
     def progress(self) -> dict[SegmentId, Progress]:

@@ -35,11 +35,11 @@ from headrace.groups.readers.names import ReaderGroupName, ReaderGroupRecord
 from headrace.groups.readers.runtime import liveness, record
 from headrace.groups.readers.runtime.replicas import StampedReplica
 from headrace.groups.readers.runtime.resets import Exact
-from headrace.groups.readers.runtime.transaction import Commit, Committed
+from headrace.groups.readers.runtime.transaction import Committed, GroupCommit
 from headrace.host import Host
 
 if TYPE_CHECKING:
-    from headrace.groups.readers.runtime.life import Life
+    from headrace.groups.readers.runtime.life import ReaderLife
 
 RETRY_S = 0.2
 LOOK_AGAIN_S = 0.02
@@ -121,7 +121,10 @@ class Following:
 
     async def refresh(self) -> None:
         """Read what is new and tell everybody; raises if the group is gone."""
-        known = (self._replica.stamp, -1 if self._replica.is_new else self._replica.replica.revision)
+        known = (
+            self._replica.stamp,
+            -1 if self._replica.is_new else self._replica.replica.revision,
+        )
 
         def look(tx: Tx) -> tuple[ReaderGroupRecord, object]:
             row, found = names.require(tx, self.name.group)
@@ -164,8 +167,10 @@ class Following:
 
     def _replace(self, fresh: StampedReplica) -> None:
         known = self._replica
-        if known.is_new or known.replica.revision < fresh.replica.revision or (
-            known.replica.revision == fresh.replica.revision and known.stamp != fresh.stamp
+        if (
+            known.is_new
+            or known.replica.revision < fresh.replica.revision
+            or (known.replica.revision == fresh.replica.revision and known.stamp != fresh.stamp)
         ):
             self._replica = fresh
             self._tell(None)
@@ -175,16 +180,16 @@ class Following:
             follower.followed(news)
 
 
-class Hub:
+class ReaderHub:
     """See the module's text; made by :func:`hub_of`."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._following: dict[str, Following] = {}
         self._writers: dict[str, StampedReplica] = {}
-        self._renewals: dict[Life, tuple[str, int, int]] = {}
+        self._renewals: dict[ReaderLife, tuple[str, int, int]] = {}
         self._renewing: asyncio.Task[None] | None = None
-        self._looks: dict[str, asyncio.Task[liveness.Look]] = {}
+        self._looks: dict[str, asyncio.Task[liveness.DeadLook]] = {}
 
     # -- following ------------------------------------------------------------------------
 
@@ -216,14 +221,12 @@ class Hub:
     ) -> Committed:
         """Put an update to a group; raises if it is refused."""
         light = isinstance(update, ReportLag | RecordPositions)
-        return await self.transact(
-            name, lambda commit: commit.put(update, exact), sync=not light
-        )
+        return await self.transact(name, lambda commit: commit.put(update, exact), sync=not light)
 
     async def transact(
         self,
         name: ReaderGroupName,
-        work: Callable[[Commit], T],
+        work: Callable[[GroupCommit], T],
         *,
         locks: Sequence[str] = (),
         sync: bool = True,
@@ -234,7 +237,7 @@ class Hub:
         def run(tx: Tx) -> T:
             made.clear()
             writer = self._writers.setdefault(name.group, StampedReplica(name.group))
-            commit = Commit(tx, name, writer, made)
+            commit = GroupCommit(tx, name, writer, made)
             result = work(commit)
             record.put(commit, made)
             return result
@@ -249,7 +252,7 @@ class Hub:
 
     # -- liveness -------------------------------------------------------------------------
 
-    def renew(self, life: Life, lease: str, token: int, ttl_ms: int) -> None:
+    def renew(self, life: ReaderLife, lease: str, token: int, ttl_ms: int) -> None:
         """Have a reader's lease renewed, together with others."""
         self._renewals[life] = (lease, token, ttl_ms)
         if self._renewing is None:
@@ -276,17 +279,17 @@ class Hub:
     async def detect(self, following: Following) -> int | None:
         """Look for dead readers and put them offline; when the next lease runs out, in ms."""
         name = following.name
+
+        def forget() -> None:
+            self._looks.pop(name.group, None)
+
         task = self._looks.get(name.group)
         if task is None:
             task = self._looks[name.group] = self._host.spawn(self._detect(following), awaited=True)
-            task.add_done_callback(
-                lambda _: self._host.after(
-                    LOOK_AGAIN_S, lambda: self._looks.pop(name.group, None)
-                )
-            )
+            task.add_done_callback(lambda _: self._host.after(LOOK_AGAIN_S, forget))
         return (await asyncio.shield(task)).next_expiry_in_ms
 
-    async def _detect(self, following: Following) -> liveness.Look:
+    async def _detect(self, following: Following) -> liveness.DeadLook:
         name, state = following.name, following.state
         catalog = self._host.log.catalog
         found = await self._host.in_thread(catalog.read, lambda tx: liveness.look(tx, name, state))
@@ -296,11 +299,11 @@ class Hub:
         return found
 
 
-def hub_of(host: Host) -> Hub:
+def hub_of(host: Host) -> ReaderHub:
     """The hub of a program."""
-    found: Hub | None = host.parts.get(Hub)
+    found: ReaderHub | None = host.parts.get(ReaderHub)
     if found is None:
-        found = host.parts[Hub] = Hub(host)
+        found = host.parts[ReaderHub] = ReaderHub(host)
     return found
 
 

@@ -37,9 +37,9 @@ from headrace.groups.readers.core.reader import (
 from headrace.groups.readers.core.segments import SegmentId
 from headrace.groups.readers.core.settings import ReaderSettings
 from headrace.groups.readers.core.updates import AckCheckpoint, ReportLag, Update
-from headrace.groups.readers.runtime.hub import Following, Hub
+from headrace.groups.readers.runtime.hub import Following, ReaderHub
 from headrace.groups.readers.runtime.liveness import JoinedAs
-from headrace.groups.readers.runtime.moment import Moment
+from headrace.groups.readers.runtime.moment import GroupMoment
 from headrace.groups.readers.runtime.transaction import Committed
 from headrace.host import Host
 
@@ -63,11 +63,11 @@ class LifeEvents(Protocol):
         """Segments are read no longer."""
         ...
 
-    def life_over(self, life: Life) -> None:
+    def life_over(self, life: ReaderLife) -> None:
         """It was put offline."""
         ...
 
-    def stalls(self, life: Life, stall: Stalled, unit: OwnedUnit) -> None:
+    def stalls(self, life: ReaderLife, stall: Stalled, unit: OwnedUnit) -> None:
         """The application holds events and answers none."""
         ...
 
@@ -80,14 +80,14 @@ class LifeEvents(Protocol):
         ...
 
 
-class Life(Owner):
+class ReaderLife(Owner):
     """See the module's text."""
 
     def __init__(
         self,
         owner: LifeEvents,
         consumer: Consumer,
-        hub: Hub,
+        hub: ReaderHub,
         following: Following,
         joined: JoinedAs,
         settings: ReaderSettings,
@@ -212,7 +212,7 @@ class Life(Owner):
 
         def look(tx: Tx) -> list[OwnedUnit]:
             assert record is not None
-            return Moment(tx, name, record).units(state, wanted)
+            return GroupMoment(tx, name, record).units(state, wanted)
 
         try:
             for unit in await self._host.in_thread(catalog.read, look, snapshot=True):
@@ -327,7 +327,7 @@ class Life(Owner):
         def look(tx: Tx) -> int:
             behind = [
                 (extent.id, floors[segment])
-                for segment, extent in Moment(tx, name, record).extents(floors).items()
+                for segment, extent in GroupMoment(tx, name, record).extents(floors).items()
                 if floors[segment] < extent.head
             ]
             oldest_us = now_us = tx.now_us()
@@ -361,5 +361,3 @@ class Life(Owner):
             self._owner.life_over(self)
         else:
             self._member.valid_until_s = (asked_ms + self.core.settings.lease_ttl_ms) / 1000
-
-

@@ -17,7 +17,7 @@ from headrace.groups.readers.core.failure import DeadReader, ReaderLease
 from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.groups.readers.core.updates import RemoveReader, ReturnReader
 from headrace.groups.readers.names import ReaderGroupName
-from headrace.groups.readers.runtime.transaction import Commit, Committed
+from headrace.groups.readers.runtime.transaction import Committed, GroupCommit
 
 
 class NameHeld(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class JoinedAs(msgspec.Struct, frozen=True):
     committed: Committed
 
 
-class Look(msgspec.Struct, frozen=True):
+class DeadLook(msgspec.Struct, frozen=True):
     """What a look for dead readers found."""
 
     dead: tuple[DeadReader, ...]
@@ -43,7 +43,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 def join(
-    commit: Commit, reader: str, instance: str, ttl_ms: int, over: Lease | None
+    commit: GroupCommit, reader: str, instance: str, ttl_ms: int, over: Lease | None
 ) -> JoinedAs | NameHeld:
     """Take the name, unless somebody alive has it, and join; one transaction."""
     tx, name = commit.tx, commit.name.lease(reader)
@@ -57,25 +57,25 @@ def join(
     return JoinedAs(committed.outcome.revision, lease.token, committed)
 
 
-def leave(commit: Commit, reader: str, token: int, lease_token: int, why: str) -> Committed:
+def leave(commit: GroupCommit, reader: str, token: int, lease_token: int, why: str) -> Committed:
     """Leave the group and give the name up."""
     committed = commit.put(RemoveReader(reader, token=token, why=why))
     leases.release(commit.tx, commit.name.lease(reader), lease_token)
     return committed
 
 
-def look(tx: Tx, name: ReaderGroupName, state: ReaderGroupState) -> Look:
+def look(tx: Tx, name: ReaderGroupName, state: ReaderGroupState) -> DeadLook:
     """Who is dead by the catalog's clock, and when to look again; only reads."""
     now_ms = tx.now_us() // 1000
     held = _leases(tx, name)
     expiry_ms = failure.next_expiry_ms(state, held, now_ms)
-    return Look(
+    return DeadLook(
         tuple(failure.dead_readers(state, held, now_ms)),
         None if expiry_ms is None else expiry_ms - now_ms,
     )
 
 
-def bury(commit: Commit) -> list[tuple[DeadReader, Committed]]:
+def bury(commit: GroupCommit) -> list[tuple[DeadReader, Committed]]:
     """Put every dead reader offline where it has acked to."""
     found = look(commit.tx, commit.name, commit.state)
     return [

@@ -20,7 +20,7 @@ from headrace.groups.readers.names import ReaderGroupName, ReaderGroupRecord, un
 from headrace.log import order
 
 
-class Moment:
+class GroupMoment:
     """Reads of one transaction; progress is read when nobody else can be storing any."""
 
     def __init__(self, tx: Tx, name: ReaderGroupName, record: ReaderGroupRecord) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-
 import msgspec
 
 from headrace.errors import HeadraceError, InvalidDeliveryConfigError, InvalidInputError
@@ -14,11 +12,6 @@ from headrace.subjects.arguments import check_value
 
 LEASE_TTL_MS = 10_000
 TIMERS = ("lease_ttl_ms", "heartbeat_ms", "balance_ms", "join_delay_ms")
-
-OnCheckpoint = Callable[[str, Mapping[str, int]], Awaitable[object] | object]
-"""Called with a checkpoint's name and this reader's positions, ``{"orders/3": offset}``."""
-OnSegments = Callable[[tuple[str, ...]], Awaitable[object] | object]
-"""Called with segments, ``("orders/3", …)``, that a reader has now or has no longer."""
 
 
 class ReaderOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,12 +11,11 @@ is in flight then.  If it raises, the checkpoint waits, and it is called again l
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import math
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
@@ -28,20 +27,19 @@ from headrace.errors import (
     ReaderBusyError,
     UnknownReaderGroupError,
 )
-from headrace.groups import decisions
 from headrace.groups.consumer import Batch, Consumer, Delivery, OwnedUnit
 from headrace.groups.consumer.consume import Handler
-from headrace.groups.decisions import Decision, What
 from headrace.groups.delivery import Stalled
 from headrace.groups.readers.core.synchronizer import Followed
 from headrace.groups.readers.core.updates import RemoveReader
 from headrace.groups.readers.names import ReaderGroupName
 from headrace.groups.readers.runtime import liveness
 from headrace.groups.readers.runtime.acks import ReaderAcks
-from headrace.groups.readers.runtime.hub import Following, Hub, hub_of
-from headrace.groups.readers.runtime.life import Life
+from headrace.groups.readers.runtime.callbacks import Callbacks, OnCheckpoint, OnSegments
+from headrace.groups.readers.runtime.hub import Following, ReaderHub, hub_of
+from headrace.groups.readers.runtime.life import ReaderLife
 from headrace.groups.readers.runtime.liveness import JoinedAs, NameHeld
-from headrace.groups.readers.runtime.options import OnCheckpoint, OnSegments, reader_options
+from headrace.groups.readers.runtime.options import reader_options
 from headrace.groups.readers.runtime.record import EVICTED
 from headrace.groups.readers.runtime.streams import drop_gone
 from headrace.host import Host
@@ -89,25 +87,15 @@ class GroupReader:
         self.host = host
         self.name = ReaderGroupName(group)
         self.reader = check_name(reader, "reader name")
-        for what, call in (
-            ("on_checkpoint", on_checkpoint),
-            ("on_assigned", on_assigned),
-            ("on_revoked", on_revoked),
-        ):
-            if call is not None and not callable(call):
-                raise InvalidInputError(f"{what} is {call!r}; it has to be a function")
-        self._on_checkpoint = on_checkpoint
-        self._on_assigned = on_assigned
-        self._on_revoked = on_revoked
+        self._callbacks = Callbacks(self, on_checkpoint, on_assigned, on_revoked)
         self._options = reader_options(self.reader, **options)
         self.instance = host.clock.name()
         self._consumer: Consumer | None = None
-        self._hub: Hub | None = None
+        self._hub: ReaderHub | None = None
         self._following: Following | None = None
-        self._life: Life | None = None
+        self._life: ReaderLife | None = None
         self._joining: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._answering = ""
         self._why = "it has not joined yet"
         self._evicted = False
         self._healing = False
@@ -175,7 +163,7 @@ class GroupReader:
                 if self._following is not None and self._hub is not None:
                     self._hub.leave(self._following, self)
 
-    async def _leave(self, life: Life) -> None:
+    async def _leave(self, life: ReaderLife) -> None:
         assert self._hub is not None
         ttl_s = self._options.settings.lease_ttl_ms / 1000
         try:
@@ -262,17 +250,16 @@ class GroupReader:
             if isinstance(answer, JoinedAs):
                 break
             now_ms = self.host.now_ms()
-            over = answer.lease if watch.is_over(answer.lease, answer.now_us, now_ms, ttl_ms) else None
-            if over is None:
+            over = answer.lease
+            if not watch.is_over(over, answer.now_us, now_ms, ttl_ms):
+                over = None
                 if now_ms > until_ms:
                     raise ReaderBusyError(self.name.group, self.reader, answer.lease.owner)
                 left_s = (answer.lease.expires_us - answer.now_us) / 1e6
                 await self.host.sleep(min(NAME_LOOK_S, max(0.001, left_s)))
         self.consumer.valid_until_s = (asked_ms + ttl_ms) / 1000
         self._evicted = False
-        self._life = Life(
-            self, self.consumer, self._hub, self._following, answer, settings
-        )
+        self._life = ReaderLife(self, self.consumer, self._hub, self._following, answer, settings)
         self._life.soon()
 
     async def _ask(self, over: leases.Lease | None, ttl_ms: int) -> JoinedAs | NameHeld:
@@ -283,7 +270,7 @@ class GroupReader:
             locks=(leases.lock(self.name.lease(self.reader)),),
         )
 
-    def life_over(self, life: Life) -> None:
+    def life_over(self, life: ReaderLife) -> None:
         """A life was put offline: begin another one, unless the application has to answer first."""
         if self._life is life:
             self._life = None
@@ -348,24 +335,13 @@ class GroupReader:
 
     def assigned(self, segments: tuple[str, ...]) -> None:
         """Segments are read from now on."""
-        self._call(self._on_assigned, segments)
+        self._callbacks.assigned(segments)
 
     def revoked(self, segments: tuple[str, ...]) -> None:
         """Segments are read no longer."""
-        self._call(self._on_revoked, segments)
+        self._callbacks.revoked(segments)
 
-    def _call(self, callback: OnSegments | None, segments: tuple[str, ...]) -> None:
-        if callback is None:
-            return
-        try:
-            returned = callback(segments)
-        except Exception:
-            _log.exception("%s: a callback failed", self)
-            return
-        if inspect.isawaitable(returned):
-            self.host.spawn(_awaited(returned))
-
-    def stalls(self, life: Life, stall: Stalled, unit: OwnedUnit) -> None:
+    def stalls(self, life: ReaderLife, stall: Stalled, unit: OwnedUnit) -> None:
         """Put itself offline: others read what its application does not."""
         if self._life is life and not self._evicted:
             self._evicted = True
@@ -375,7 +351,7 @@ class GroupReader:
             )
             self.host.spawn(self._evict(life, why))
 
-    async def _evict(self, life: Life, why: str) -> None:
+    async def _evict(self, life: ReaderLife, why: str) -> None:
         assert self._hub is not None
         try:
             await self._hub.update(self.name, RemoveReader(self.reader, token=life.token, why=why))
@@ -401,39 +377,4 @@ class GroupReader:
 
     async def may_answer(self, checkpoint: str, positions: dict[str, int]) -> bool:
         """Call ``on_checkpoint``; false if it runs already, or raised."""
-        if self._on_checkpoint is None:
-            return True
-        if self._answering:
-            return False
-        self._answering = checkpoint
-        try:
-            returned: Any = self._on_checkpoint(checkpoint, positions)
-            if inspect.isawaitable(returned):
-                await returned
-        except Exception as error:
-            _log.exception("%s: on_checkpoint failed for %r", self, checkpoint)
-            await self._record_failure(checkpoint, error)
-            return False
-        finally:
-            self._answering = ""
-        return True
-
-    async def _record_failure(self, checkpoint: str, error: Exception) -> None:
-        """Everybody who asks can see why a checkpoint waits."""
-        reason = f"checkpoint {checkpoint!r}: on_checkpoint raised {type(error).__name__}: {error}"
-        decision = Decision(
-            what=What.WAITS, reason=reason, source=self.reader, instance=self.instance
-        )
-        key = str(self.name)
-        try:
-            await self.host.in_transaction(
-                lambda tx: decisions.record(tx, key, [decision]), decisions.locks(key), sync=False
-            )
-        except HeadraceError as failure:
-            _log.warning("%s: %s", self, failure)
-
-
-async def _awaited(work: Any) -> None:
-    await work
-
-
+        return await self._callbacks.may_answer(checkpoint, positions)

@@ -35,13 +35,13 @@ from headrace.groups.readers.core.updates import (
 )
 
 if TYPE_CHECKING:
-    from headrace.groups.readers.runtime.transaction import Commit, Committed
+    from headrace.groups.readers.runtime.transaction import Committed, GroupCommit
 
 EVICTED = "evicted: "
 """What the reason begins with for which a reader that is alive was put offline."""
 
 
-def put(commit: Commit, made: Sequence[Committed]) -> None:
+def put(commit: GroupCommit, made: Sequence[Committed]) -> None:
     """Record what these outcomes decided, in their own transaction."""
     found = [each for committed in made for each in of_outcome(committed.outcome)]
     decisions.record(commit.tx, str(commit.name), found)

@@ -83,5 +83,3 @@ class StampedReplica:
                 f"reader group {row.name!r}: its log does not lead to revision {row.revision}; "
                 "restore the catalog from a backup, or delete the group and make it anew"
             )
-
-

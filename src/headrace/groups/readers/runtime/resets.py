@@ -19,21 +19,21 @@ from headrace.groups.readers.core.segments import END, Cut, SegmentId
 from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.groups.readers.core.updates import ResetToCheckpoint
 from headrace.groups.readers.names import unit_of
-from headrace.groups.readers.runtime.moment import Map, Moment
+from headrace.groups.readers.runtime.moment import GroupMoment, Map
 
 Exact = Mapping[SegmentId, Progress]
 """Progress that is more than a floor, by segment."""
 
 
 def carry_out_reset(
-    moment: Moment, state: ReaderGroupState, outcome: Outcome, exact: Exact
+    moment: GroupMoment, state: ReaderGroupState, outcome: Outcome, exact: Exact
 ) -> None:
     """Put the group where a reset says; ``exact`` is what was acked there, if it was given."""
     (change,) = (each for each in outcome.changes if isinstance(each, WasReset))
     found = moment.map()
     cut = {position.segment: position.offset for position in change.cut}
     check_kept(moment.name.group, cut, found)
-    saved = dict(exact)
+    saved = exact
     if isinstance(outcome.update, ResetToCheckpoint):
         saved = exact_at(moment, state, outcome.update.name, found)
     claims.hold(moment.tx, moment.name.key, [unit_of(s) for s in state.positions()])
@@ -44,7 +44,7 @@ def carry_out_reset(
     seek(moment.tx, moment.name.key, places)
 
 
-def exact_at(moment: Moment, state: ReaderGroupState, name: str, found: Map) -> Exact:
+def exact_at(moment: GroupMoment, state: ReaderGroupState, name: str, found: Map) -> Exact:
     """What was acked above the floors at a checkpoint."""
     checkpoint = state.checkpoints.get(name)
     last = state.checkpoints.last

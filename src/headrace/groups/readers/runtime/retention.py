@@ -28,7 +28,7 @@ from headrace.groups.readers.core.segments import Cut, SegmentId
 from headrace.groups.readers.core.settings import Retain
 from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.groups.readers.names import unit_of
-from headrace.groups.readers.runtime.moment import Moment
+from headrace.groups.readers.runtime.moment import GroupMoment
 
 _MATTERS = StreamDropped | StreamsAdded | Configured | WasReset | CheckpointCreated
 """Changes after which a group may keep something else; so may a checkpoint that completes."""
@@ -40,7 +40,7 @@ def is_more_than_a_floor(row: stored.Progress) -> bool:
     return bool(progress.ranges or progress.attempts)
 
 
-def follow(moment: Moment, state: ReaderGroupState, changes: Iterable[StateChange]) -> None:
+def follow(moment: GroupMoment, state: ReaderGroupState, changes: Iterable[StateChange]) -> None:
     """Keep what a group needs after these changes, which have led to this state."""
     changed = [change for change in changes if not isinstance(change, Completed)]
     if len(changed) < len(list(changes)) and state.end_of_data:
@@ -52,7 +52,7 @@ def follow(moment: Moment, state: ReaderGroupState, changes: Iterable[StateChang
         keep(moment, state)
 
 
-def keep(moment: Moment, state: ReaderGroupState) -> None:
+def keep(moment: GroupMoment, state: ReaderGroupState) -> None:
     """Keep what the group's config asks for; called as well when a group is made."""
     retain = state.config.retain
     by_cut = retain in (Retain.CHECKPOINT, Retain.MANUAL)
@@ -64,7 +64,7 @@ def keep(moment: Moment, state: ReaderGroupState) -> None:
         keep_cut(moment, state.positions(), state.future)
 
 
-def keep_cut(moment: Moment, cut: Cut, waiting: Iterable[SegmentId]) -> None:
+def keep_cut(moment: GroupMoment, cut: Cut, waiting: Iterable[SegmentId]) -> None:
     """Keep everything from a cut on, and let go of what lies before it."""
     found = moment.map()
     floors = found.floors(cut, waiting)
@@ -75,7 +75,7 @@ def keep_cut(moment: Moment, cut: Cut, waiting: Iterable[SegmentId]) -> None:
     seek(moment.tx, moment.name.kept, places)
 
 
-def _subscribe(moment: Moment, *, positions: bool, cut: bool) -> None:
+def _subscribe(moment: GroupMoment, *, positions: bool, cut: bool) -> None:
     tx, name = moment.tx, moment.name
     for stream in moment.record.streams:
         for group, wanted in ((name.key, positions), (name.kept, cut)):

@@ -16,11 +16,11 @@ from headrace.groups.progress import Progress
 from headrace.groups.progress.store import SeekPlace, seek
 from headrace.groups.readers.core.updates import AddStreams, DropStreams
 from headrace.groups.readers.names import GroupStream, unit_of
-from headrace.groups.readers.runtime.moment import Moment
-from headrace.groups.readers.runtime.transaction import Commit, Committed
+from headrace.groups.readers.runtime.moment import GroupMoment
+from headrace.groups.readers.runtime.transaction import Committed, GroupCommit
 
 
-def put_floors(moment: Moment, update: AddStreams) -> None:
+def put_floors(moment: GroupMoment, update: AddStreams) -> None:
     """Give every segment of streams that are new to a group its place; see ``Map.floors``."""
     cut = {position.segment: position.offset for position in update.cut}
     found = moment.map({segment.stream for segment in cut})
@@ -32,7 +32,7 @@ def put_floors(moment: Moment, update: AddStreams) -> None:
     seek(moment.tx, moment.name.key, places)
 
 
-def add(commit: Commit, added: Sequence[GroupStream], update: AddStreams) -> Committed:
+def add(commit: GroupCommit, added: Sequence[GroupStream], update: AddStreams) -> Committed:
     """Read more streams, whose ids are known by now."""
     record = commit.record
     commit.configure(msgspec.structs.replace(record, streams=(*record.streams, *added)))
@@ -40,7 +40,7 @@ def add(commit: Commit, added: Sequence[GroupStream], update: AddStreams) -> Com
     return commit.put(update)
 
 
-def drop(commit: Commit, names: Iterable[str]) -> Committed:
+def drop(commit: GroupCommit, names: Iterable[str]) -> Committed:
     """Have done with streams; what the group knew of them is forgotten."""
     gone = list(names)
     before = commit.record
@@ -54,7 +54,7 @@ def drop(commit: Commit, names: Iterable[str]) -> Committed:
     return committed
 
 
-def drop_gone(commit: Commit) -> Committed | None:
+def drop_gone(commit: GroupCommit) -> Committed | None:
     """Drop the streams that were deleted, or made anew, from under the group."""
     gone = [
         stream.name

@@ -63,7 +63,7 @@ from headrace.groups.readers.core.updates import (
 )
 from headrace.groups.readers.names import ReaderGroupName, ReaderGroupRecord, unit_of
 from headrace.groups.readers.runtime import retention
-from headrace.groups.readers.runtime.moment import Moment, end_of
+from headrace.groups.readers.runtime.moment import GroupMoment, end_of
 from headrace.groups.readers.runtime.replicas import StampedReplica
 from headrace.groups.readers.runtime.resets import Exact, carry_out_reset
 
@@ -79,7 +79,7 @@ class Committed(msgspec.Struct, frozen=True):
     """The log's stamp after the entry."""
 
 
-class Commit:
+class GroupCommit:
     """A group within one transaction."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Commit:
         self.name = name
         self.row: ReaderGroupRow = row
         self.record: ReaderGroupRecord = record
-        self.moment = Moment(tx, name, record)
+        self.moment = GroupMoment(tx, name, record)
         self._replica = replica
         self._made = [] if made is None else made
 
@@ -148,25 +148,23 @@ class Commit:
                 )
             case ReleaseSegments(segments=segments):
                 return msgspec.structs.replace(update, positions=self.floors(segments))
-            case RecordPositions(positions=given):
-                segments = tuple(position.segment for position in given)
-                return msgspec.structs.replace(update, positions=self.floors(segments))
+            case RecordPositions(positions=recorded):
+                told = self.floors(position.segment for position in recorded)
+                return msgspec.structs.replace(update, positions=told)
             case (RemoveReader(reader=reader) | ReturnReader(reader=reader)) as leaving:
                 given = {position.segment for position in leaving.positions}
                 rest = [s for s in self.state.owned(reader) if s not in given]
                 positions = (*leaving.positions, *self.floors(rest))
                 return msgspec.structs.replace(leaving, positions=positions)
-            case CompleteSegments(completions=completions):
-                segments = [completion.segment for completion in completions]
-                return msgspec.structs.replace(update, completions=self._completions(segments))
+            case CompleteSegments(completions=through):
+                found = self._completions([completion.segment for completion in through])
+                return msgspec.structs.replace(update, completions=found)
         return update
 
     def floors(self, segments: Iterable[SegmentId]) -> tuple[Position, ...]:
         """Where segments that somebody owns stand, with every ack that counts."""
         progress = self.moment.held_progress(segments)
-        return tuple(
-            Position(segment, each.floor) for segment, each in progress.items()
-        )
+        return tuple(Position(segment, each.floor) for segment, each in progress.items())
 
     def _completions(self, segments: list[SegmentId]) -> tuple[Completion, ...]:
         extents = self.moment.extents(segments)
