@@ -105,3 +105,25 @@ class ReadersOnlineError(HeadraceError):
         )
         self.group = group
         self.readers = tuple(readers)
+
+
+class CheckpointGoneError(HeadraceError):
+    """A checkpoint that somebody waited for was cancelled, or the group was reset meanwhile."""
+
+    def __init__(self, group: str, what: str) -> None:
+        super().__init__(
+            f"{what} of group {group!r} will not complete: it was cancelled, or the group was "
+            "reset meanwhile; take another one"
+        )
+        self.group = group
+
+
+class NotRetainedByHandError(InvalidInputError):
+    """``release`` is for groups that were made with retain="manual"."""
+
+    def __init__(self, group: str, retain: str) -> None:
+        super().__init__(
+            f"group {group!r} retains {retain}, and releases by itself; configure it with "
+            "retain='manual' to do so by hand"
+        )
+        self.group = group

@@ -210,7 +210,15 @@ class GroupCommit:
             left = [c.created for c in state.checkpoints.all() if c.created not in gone]
             if state.checkpoints.last is not None:
                 left.append(state.checkpoints.last.created)
-            reader_groups.forget_but(self.tx, self.name.group, [*left, outcome.revision])
+            # Whoever waits for one that completes here has yet to read what was acked.
+            done = [
+                each.created
+                for change in outcome.changes
+                if isinstance(change, CheckpointAcked)
+                and change.complete
+                and (each := state.checkpoints.get(change.name)) is not None
+            ]
+            reader_groups.forget_but(self.tx, self.name.group, [*left, *done, outcome.revision])
 
     def _keep(self, created: int, segments: Iterable[SegmentId]) -> None:
         """Copy what the floor of a segment does not tell."""
