@@ -32,6 +32,7 @@ from headrace.groups.readers.core.changes import (
     ReaderRemoved,
     SegmentClaimed,
     SegmentDropped,
+    StateChange,
     StreamDropped,
     StreamsAdded,
     WasReset,
@@ -190,22 +191,27 @@ class ReaderOracle(StreamLogs):
                     del self._members[reader]
                 case LagReported():
                     self.world.reach("reader.lag")
-                case CheckpointCreated(name=name, kind=kind):
-                    self._checkpoint(name, kind, outcome.revision)
-                case CheckpointAcked():
-                    self._checkpoint_acked(change, outcome.update)
-                case CheckpointForgotten(name=name):
-                    del self._checkpoints.known[name]
-                case WasReset(cut=cut):
-                    self._reset(outcome, cut)
-                case SegmentDropped(segment=segment):
-                    self.owner.pop(segment, None)
-                case StreamDropped(stream=stream):
-                    self._dropped(stream)
-                case StreamsAdded(cut=cut):
-                    self._added(cut)
-                case Configured():
-                    self.world.reach("group.configured")
+                case _:
+                    self._changed_group(outcome, change)
+
+    def _changed_group(self, outcome: Outcome, change: StateChange) -> None:
+        match change:
+            case CheckpointCreated(name=name, kind=kind):
+                self._checkpoint(name, kind, outcome.revision)
+            case CheckpointAcked():
+                self._checkpoint_acked(change, outcome.update)
+            case CheckpointForgotten(name=name):
+                del self._checkpoints.known[name]
+            case WasReset(cut=cut):
+                self._reset(outcome, cut)
+            case SegmentDropped(segment=segment):
+                self.owner.pop(segment, None)
+            case StreamDropped(stream=stream):
+                self._dropped(stream)
+            case StreamsAdded(cut=cut):
+                self._added(cut)
+            case Configured():
+                self.world.reach("group.configured")
 
     def _claimed(self, change: SegmentClaimed) -> None:
         segment, token = change.segment, change.token
