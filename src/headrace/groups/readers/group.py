@@ -35,7 +35,7 @@ from headrace.groups.readers.positions import GroupCheckpoint, StreamCut
 from headrace.groups.readers.runtime import streams as of_group
 from headrace.groups.readers.runtime.callbacks import OnCheckpoint, OnSegments
 from headrace.groups.readers.runtime.hub import ReaderHub, hub_of
-from headrace.groups.readers.runtime.reading import GroupReader
+from headrace.groups.readers.runtime.reading import SegmentReader
 from headrace.host import Host, Stage
 from headrace.subjects.arguments import checked_calls
 
@@ -68,7 +68,7 @@ class ReaderGroup:
         on_assigned: OnSegments | None = None,
         on_revoked: OnSegments | None = None,
         **options: object,
-    ) -> GroupReader:
+    ) -> SegmentReader:
         """Read as a reader of this name::
 
             async with group.reader("r1") as reader:
@@ -82,7 +82,7 @@ class ReaderGroup:
         that died), ``heartbeat_ms``, ``balance_ms``, ``join_delay_ms``, and those of delivery as in
         :meth:`headrace.Headrace.join`.
         """
-        made = GroupReader(
+        made = SegmentReader(
             self._host,
             self.name,
             name,

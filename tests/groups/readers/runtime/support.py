@@ -8,7 +8,7 @@ from typing import Any
 
 import headrace
 from headrace import testing
-from headrace.groups.readers.runtime.reading import GroupReader
+from headrace.groups.readers.runtime.reading import SegmentReader
 from headrace.log.events import Event
 
 PATIENCE_S = 120
@@ -37,7 +37,7 @@ async def send(
     await hr.append(stream, events)
 
 
-def freeze(reader: GroupReader) -> None:
+def freeze(reader: SegmentReader) -> None:
     """Let a reader do nothing more, as if its process were stopped."""
     life = reader._life
     assert life is not None
@@ -52,10 +52,10 @@ class Taken:
         self.got: list[tuple[str, int]] = []
         self.tasks: list[asyncio.Task[None]] = []
 
-    def start(self, *readers: GroupReader) -> None:
+    def start(self, *readers: SegmentReader) -> None:
         self.tasks += [asyncio.create_task(self._read(reader)) for reader in readers]
 
-    async def _read(self, reader: GroupReader) -> None:
+    async def _read(self, reader: SegmentReader) -> None:
         async for delivery in reader:
             try:
                 await delivery.ack()

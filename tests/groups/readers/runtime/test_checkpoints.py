@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
-
-import pytest
-
 import headrace
-from headrace.errors import (
-    CheckpointGoneError,
-    CheckpointTimeoutError,
-    CutTrimmedError,
-    Fenced,
-    ForeignCutError,
-    InvalidCutTextError,
-    InvalidInputError,
-    InvalidReaderUpdateError,
-    UnknownCheckpointError,
-)
-from headrace.groups.readers.positions import GroupCheckpoint, StreamCut
-from tests.groups.readers.runtime.support import Taken, freeze, run, send, until
+from headrace.groups.readers.positions import GroupCheckpoint
+from tests.groups.readers.runtime.support import Taken, run, send, until
 
 
 def test_a_reset_puts_back_exactly_what_was_acked_at_the_checkpoint(catalog_url: str) -> None:
@@ -42,7 +26,7 @@ def test_a_reset_puts_back_exactly_what_was_acked_at_the_checkpoint(catalog_url:
                 taken = Taken()
                 async with group.reader("r2") as r2:
                     taken.start(r1, r2)
-                    await until(lambda: len(taken.got) >= 40 - len(done))
+                    await until(lambda taken=taken: len(taken.got) >= 40 - len(done))  # type: ignore[misc]
                     for task in taken.tasks:
                         task.cancel()
                 assert sorted({*taken.numbers}) == sorted(set(range(40)) - done)

@@ -65,7 +65,7 @@ class ReaderStatus(msgspec.Struct, frozen=True):
     """What it waits for; empty if it reads."""
 
 
-class GroupReader:
+class SegmentReader:
     """A reader of a reader group in this process; made by ``group.reader(…)``.
 
     Use it with ``async with``, then take its events in one of four ways: ``async for delivery in
