@@ -16,7 +16,7 @@ import msgspec
 
 from headrace.catalog.keys import check_key
 from headrace.catalog.progress import Progress
-from headrace.catalog.transaction import Tx, in_parts
+from headrace.catalog.transaction import Row, Tx, in_parts
 
 
 class ReaderGroupRow(msgspec.Struct, frozen=True):
@@ -66,10 +66,9 @@ def all_rows(tx: Tx) -> list[ReaderGroupRow]:
     return [_row(row) for row in rows]
 
 
-def _row(row: tuple[object, ...]) -> ReaderGroupRow:
+def _row(row: Row) -> ReaderGroupRow:
     name, config, *numbers = row
-    data = None if config is None else bytes(config)  # type: ignore[call-overload]
-    return ReaderGroupRow(str(name), data, *map(int, numbers))  # type: ignore[call-overload]
+    return ReaderGroupRow(str(name), None if config is None else bytes(config), *map(int, numbers))
 
 
 def create(tx: Tx, name: str, config: bytes, snapshot: Sequence[bytes], revision: int) -> None:
