@@ -54,8 +54,10 @@ class Link(WSListener, Generic[Out, In]):
         kind = frame.msg_type
         if (self._hanging_up or transport.is_close_frame_sent) and kind != WSMsgType.CLOSE:
             return  # also one too large for the listener, which is passed on all the same
+        code = WSCloseCode.POLICY_VIOLATION
         try:
             if frame.payload_size > self._frame_bytes_max:
+                code = WSCloseCode.MESSAGE_TOO_BIG
                 raise FrameError(
                     f"a frame of {frame.payload_size} bytes; {self._frame_bytes_max} is the most"
                 )
@@ -74,7 +76,7 @@ class Link(WSListener, Generic[Out, In]):
             loop = asyncio.get_running_loop()
             self._complaints.say(f"a connection is dropped: {error}", loop.time())
             self._hanging_up = True
-            transport.send_close(WSCloseCode.POLICY_VIOLATION, b"malformed frame")
+            transport.send_close(code, b"malformed frame")
             # Time for the close frame to reach the other side.
             loop.call_later(CLOSE_TIMEOUT_S, transport.disconnect)
 
@@ -89,6 +91,16 @@ class Link(WSListener, Generic[Out, In]):
     def resume_writing(self) -> None:
         """The network has caught up."""
         self.outbox.resume()
+
+    def pause_reading(self) -> None:
+        """Leave what comes in the socket."""
+        if self.transport is not None and not self.transport.is_disconnected:
+            self.transport.underlying_transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        if self.transport is not None and not self.transport.is_disconnected:
+            self.transport.underlying_transport.resume_reading()
 
     async def close(self) -> None:
         """Send what is queued, close, and wait for that, but not for long."""

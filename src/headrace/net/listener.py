@@ -29,6 +29,8 @@ CONNECTIONS_MAX = 4096
 HANDSHAKE_TIMEOUT_S = 3.0
 BUFFER_BYTES = 4096
 """What a connection reads into at first; it grows with the frames."""
+FRAME_BYTES_MAX = 32 * 1024 * 1024
+"""The most that any wire may allow; only who was admitted sends frames."""
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +76,6 @@ class Listener:
         self.connections: set[AdmittedLink] = set()
         self.connections_max = CONNECTIONS_MAX
         self._links: dict[bytes, Callable[[], AdmittedLink]] = {}
-        self._frame_bytes_max = 0
         self._admission = Admission()
         self._secured = secured
         self._traffic = Traffic()
@@ -91,8 +92,7 @@ class Listener:
         received: Received[In, Out],
         ended: Callable[[Outbox[Out]], None] | None = None,
     ) -> None:
-        """Serve a wire at its path; to be called before the listener is opened."""
-        self._frame_bytes_max = max(self._frame_bytes_max, wire.frame_bytes_max)
+        """Serve a wire at its path, from now on."""
 
         def link() -> AdmittedLink:
             made = AdmittedLink(wire, received, self._traffic, self._post, self._complaints)
@@ -116,7 +116,7 @@ class Listener:
                 host,
                 port,
                 websocket_handshake_timeout=HANDSHAKE_TIMEOUT_S,
-                max_frame_size=self._frame_bytes_max,
+                max_frame_size=FRAME_BYTES_MAX,  # each link has its wire's own
                 read_buffer_init_size=BUFFER_BYTES,
                 logger_name=quiet,
                 use_aiofastnet=False,  # no quicker here than what Python brings

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Self
 
-import pyarrow as pa
-
 from headrace.catalog import entries
-from headrace.epochs.core.antichains import Change, Frontier, check_frontier
+from headrace.epochs.core.antichains import Change, Frontier, not_before
 from headrace.epochs.core.publisher import Published, Publisher
 from headrace.epochs.core.times import Time, TimeShape
 from headrace.epochs.live import addresses, frames
 from headrace.epochs.live.addresses import Serving
-from headrace.errors import Fenced, FrontierError, HeadraceError, IllegalTimeError, PublisherBlockedError
+from headrace.epochs.live.shim import FrontierLike, frontier_of
+from headrace.errors import FrontierError, HeadraceError, LivePublisherError, PublisherBlockedError
 from headrace.log.events import Event, Events, Headers
 from headrace.subjects import check_name
 
@@ -39,7 +38,7 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
     """
 
     def __init__(
-        self, runtime: LiveRuntime, stream: str, name: str, start: Iterable[Time] | Time | None
+        self, runtime: LiveRuntime, stream: str, name: str, start: FrontierLike | None
     ) -> None:
         check_name(name, "publisher")
         self.stream, self.name = stream, name
@@ -61,14 +60,16 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
     async def __aenter__(self) -> Self:
         stream_id, shape = await self._runtime.stream(self.stream)
         self._stream_id = stream_id
-        lower = None if self._start is None else check_frontier(shape, _frontier(self._start))
+        lower = None if self._start is None else frontier_of(shape, self._start, "start")
         self.core = Publisher(shape, lower=lower)
         server, peer = await self._runtime.server()
         self._life = self._host.clock.name()
         serving = Serving(peer, self._life, self.core.lower)
         key = (stream_id, self.name)
         if key in server.publishers:
-            raise Fenced(f"publisher {self.name!r} of stream {self.stream!r} is open in this program")
+            raise LivePublisherError(
+                f"publisher {self.name!r} of stream {self.stream!r} is open in this program"
+            )
         server.publishers[key] = self
         self._server = server
         await self._host.in_transaction(
@@ -146,7 +147,7 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
         return len(self.links)
 
     async def append(
-        self, time: Time, data: Events, *, advance_to: Iterable[Time] | Time | None = None
+        self, time: Time, data: Events, *, advance_to: FrontierLike | None = None
     ) -> int:
         """Publish data of one epoch to whoever listens; returns the number of rows.
 
@@ -175,13 +176,13 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
         event = Event(subject=subject, value=value, key=key, headers=headers, timestamp=timestamp)
         await self.append(time, event)
 
-    async def advance_to(self, frontier: Iterable[Time] | Time) -> None:
+    async def advance_to(self, frontier: FrontierLike) -> None:
         """All before this frontier is complete; what lies at or after it is still to come."""
         self._check()
         self._advance(self._wanted(frontier))
 
     async def close(self) -> None:
-        """All is complete: subscribers that have heard all publishers close have come to the end."""
+        """All is complete: who has heard all publishers close has come to the end."""
         self._check()
         self._tell(self.core.close())
         await self.leave()
@@ -204,14 +205,15 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
             self._tell(published)
             return
 
-    def _wanted(self, frontier: Iterable[Time] | Time) -> Frontier:
-        wanted = check_frontier(self.shape, _frontier(frontier))
+    def _wanted(self, frontier: FrontierLike) -> Frontier:
+        wanted = frontier_of(self.shape, frontier, "frontier")
         what = f"advance to {list(wanted)}"
         if not wanted:
-            raise FrontierError("that gives up every time; call close()", update=what, state=self.core)
-        held = self.core.lower
-        if not all(any(self.shape.at_or_before(h, w) for h in held) for w in wanted):
-            raise IllegalTimeError("it would go back", update=what, state=self.core)
+            raise FrontierError(
+                "that gives up every time; call close()", update=what, state=self.core
+            )
+        if not not_before(self.shape, wanted, self.core.lower):
+            raise FrontierError("it would go back", update=what, state=self.core)
         return wanted
 
     def _advance(self, wanted: Frontier) -> None:
@@ -230,12 +232,14 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
     def _check(self) -> None:
         self._host.check()
         if self._replaced:
-            raise Fenced(
+            raise LivePublisherError(
                 f"another program publishes as {self.name!r} to stream {self.stream!r}; "
                 "what is published here reaches nobody"
             )
         if self._server is None:
-            raise Fenced(f"publisher {self.name!r} of stream {self.stream!r} is not open")
+            raise LivePublisherError(
+                f"publisher {self.name!r} of stream {self.stream!r} is not open"
+            )
 
     # --- called by links ---
 
@@ -247,8 +251,3 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
         """A subscriber has left."""
         self.links.pop(link.name, None)
         self._room.set()
-
-
-def _frontier(given: Iterable[Time] | Time) -> list[Time]:
-    """One time stands for the frontier of it alone; a tuple is one time."""
-    return list(given) if isinstance(given, list | set | frozenset) else [given]  # type: ignore[list-item]

@@ -43,11 +43,6 @@ class LiveRuntime:
         found = await self.host.in_thread(self.host.log.stream, name)
         return found.id, TimeShape(epochs_of(found).length)
 
-    async def declared(self, name: str) -> frozenset[str]:
-        """The publishers without which nothing begins."""
-        found = await self.host.in_thread(self.host.log.stream, name)
-        return frozenset(epochs_of(found).publishers)
-
     async def close(self) -> None:
         """Serve no more."""
         if self._server is not None:

@@ -81,8 +81,13 @@ class ServedLink:
         return self.outbox.empty and not len(core.queue(self.name))
 
     def cut(self, reason: str) -> None:
-        """The publisher has cut this subscriber off."""
-        self.outbox.put(Said(self.link, Aborted(reason)))
+        """The publisher has cut this subscriber off, which is told when there is room for it."""
+        self.end()
+        self._server.host.spawn(self._last_word(Aborted(reason)))
+
+    async def _last_word(self, message: Aborted) -> None:
+        await self.outbox.room()
+        self.outbox.put(Said(self.link, message))
         self._server.forget(self)
 
     def end(self) -> None:
@@ -124,7 +129,9 @@ class LiveServer:
     def _connect(self, hello: Hello, outbox: Outbox[Said], links: dict[int, ServedLink]) -> None:
         publisher = self.publishers.get((hello.stream, hello.publisher))
         if publisher is None or hello.link in links or len(links) >= LINKS_MAX:
-            reason = f"{hello.publisher!r} does not publish here" if publisher is None else "refused"
+            reason = (
+                f"{hello.publisher!r} does not publish here" if publisher is None else "refused"
+            )
             outbox.put(Said(hello.link, Aborted(reason)))
             return
         name = f"{next(self._numbers)}"

@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from enum import StrEnum
 from itertools import count
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -47,8 +48,9 @@ from headrace.epochs.live.items import (
     decoded,
 )
 from headrace.epochs.live.serving import HEARTBEAT_MS, SILENCE_MS
-from headrace.epochs.runtime.starting import FrontierLike, frontier_of
+from headrace.epochs.live.shim import FrontierLike, frontier_of
 from headrace.errors import EpochError, EpochsAbortedError, FrameError, InvalidConfigError
+from headrace.host.timers import Timer
 from headrace.net import Links, Outbox
 
 if TYPE_CHECKING:
@@ -99,11 +101,9 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
         on_loss: OnLoss = "raise",
         when_full: WhenFull | str = WhenFull.GIVE_UP,
     ) -> None:
-        for name, value, kind in (
-            ("mode", mode, Mode), ("policy", policy, QueuePolicy), ("when_full", when_full, WhenFull)
-        ):  # fmt: skip
-            if value not in list(kind):
-                raise InvalidConfigError(f"{name}={value!r}: choose {', '.join(kind)}")
+        _choose("mode", mode, Mode)
+        _choose("policy", policy, QueuePolicy)
+        _choose("when_full", when_full, WhenFull)
         if on_loss not in ("raise", "restart"):
             raise InvalidConfigError(f"on_loss={on_loss!r}: choose raise or restart")
         self.stream, self.mode = stream, Mode(mode)
@@ -114,7 +114,6 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
         self._runtime, self._host = runtime, runtime.host
         self._shape: TimeShape = INTEGERS
         self._stream_id = 0
-        self._declared: frozenset[str] = frozenset()
         self._bound: Frontier = ()
         self._core: Subscriber | None = None
         self._links: Links[Wish, Said] | None = None
@@ -128,14 +127,13 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
         self._news = asyncio.Event()
         self._looking = self._again = False
         self._closed = True
-        self._timer = None
+        self._timer: Timer | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
 
     # --- beginning and end ---
 
     async def __aenter__(self) -> Self:
         self._stream_id, self._shape = await self._runtime.stream(self.stream)
-        self._declared = await self._runtime.declared(self.stream)
         if self._until is not None:
             self._bound = frontier_of(self._shape, self._until, "until")
         self._closed = False
@@ -167,13 +165,16 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
         self._core = None
         self._heard.clear()
         self._last_ms.clear()
-        old, self._links = self._links, Links(
-            frames.to_publishers(self._shape),
-            self._runtime.look_up,
-            self._received,
-            cut=lambda _: None,
-            secured=self._runtime.secured,
-            over=self._over,
+        old, self._links = (
+            self._links,
+            Links(
+                frames.to_publishers(self._shape),
+                self._runtime.look_up,
+                self._received,
+                cut=lambda _: None,
+                secured=self._runtime.secured,
+                over=self._over,
+            ),
         )
         if old is not None:
             self._host.spawn(old.close())
@@ -211,7 +212,7 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
 
     def _found(self, publishers: dict[str, Serving]) -> None:
         if self._core is None:
-            if not publishers or not self._declared <= publishers.keys():
+            if not publishers:
                 return  # heard of when they come
             self._core = Subscriber(
                 sorted(publishers),
@@ -374,9 +375,7 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
                 return
             if self._ended is not None:
                 if self._ended.end in (End.ABORTED, End.FULL):
-                    raise EpochsAbortedError(
-                        self.stream, self._ended.reason, list(self.frontier)
-                    )
+                    raise EpochsAbortedError(self.stream, self._ended.reason, list(self.frontier))
                 return
             self._host.check()
             self._news.clear()
@@ -395,6 +394,11 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
             else:
                 self._links.send(peer, Alive())
         self._timer.after(HEARTBEAT_MS / 1000)
+
+
+def _choose(name: str, value: object, kind: type[StrEnum]) -> None:
+    if value not in list(kind):
+        raise InvalidConfigError(f"{name}={value!r}: choose {', '.join(kind)}")
 
 
 def _size(item: LiveItem) -> int:

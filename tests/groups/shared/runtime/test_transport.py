@@ -59,7 +59,7 @@ WANTED = LeaderWanted("g:orders.>", "x:1:1", 0, "x")
 async def target_of(hr: headrace.Headrace) -> tuple[LocalPeer, Target]:
     """Where this process listens, and the secret."""
     peer = await hr._shared.peer()
-    target = await peer._look_up_peer(peer.name)
+    target = await peer.look_up(peer.name)
     assert target is not None
     return peer, target
 

@@ -105,7 +105,7 @@ class LocalPeer:
         self.listener.serve(frames.to_borrowers(), self._from_peer)
         self.peers = Links(
             frames.to_leaders(),
-            self._look_up_peer,
+            self.look_up,
             self._from_leader,
             self._on_cut,
             secured,
@@ -318,7 +318,9 @@ class LocalPeer:
         if self.mail.empty:
             self.rearm()
 
-    async def _look_up_peer(self, peer: str) -> Target | None:
+    async def look_up(self, peer: str) -> Target | None:
+        """Where another peer listens."""
+
         def look(tx: Tx) -> Target | None:
             found, secret = directory.find(tx, peer), directory.secret(tx)
             if found is None or secret is None:
