@@ -19,6 +19,7 @@ MIGRATIONS: tuple[str, ...] = (
     "004_producers.sql",
     "005_decisions.sql",
     "007_epochs.sql",
+    "008_epoch_subscriptions.sql",
 )
 VERSION = len(MIGRATIONS)
 QUERY = "SELECT value FROM meta WHERE key = 'schema_version'"
