@@ -17,7 +17,7 @@ from headrace.cli.options import NONE, Options
 from headrace.cli.output import counted, table
 from headrace.cli.screens import time_text
 from headrace.groups.shared.admin import GroupInfo, Groups
-from headrace.groups.shared.core.records import Decision
+from headrace.groups.shared.core.records import LeaderDecision
 from headrace.groups.shared.starts import Start
 from headrace.subjects import overlaps, parse_share
 
@@ -296,7 +296,7 @@ def with_letters(count: int) -> str:
     return f", with {counted(count, 'dead letter')}" if count else ""
 
 
-def decided(decision: Decision) -> str:
+def decided(decision: LeaderDecision) -> str:
     """A decision in words."""
     what = DECIDED.get(decision.what, decision.what)
     about = " ".join(part for part in (decision.borrower, what, decision.unit) if part)
