@@ -66,6 +66,15 @@ def first_batches(tx: Tx, ids: Sequence[int]) -> dict[int, Reached]:
     }
 
 
+def markers(tx: Tx, ids: Sequence[int]) -> dict[int, list[int]]:
+    """{segment id: offsets of its markers, ascending}."""
+    found: dict[int, list[int]] = {}
+    query = "SELECT segment_id, at_offset FROM markers"
+    for segment_id, offset in _rows(tx, query, "segment_id", ids):
+        found.setdefault(segment_id, []).append(offset)
+    return {segment_id: sorted(offsets) for segment_id, offsets in found.items()}
+
+
 def claims(
     tx: Tx, groups: Sequence[str] | None = None
 ) -> dict[str, dict[str, tuple[str | None, int]]]:

@@ -18,57 +18,18 @@ What was trimmed before the group acked it will never be consumed.  It is no lag
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
 from headrace.catalog.overview import Reached
 from headrace.catalog.streams import Segment, Stream
 from headrace.groups.progress import glance
-from headrace.subjects.filters import covers
+from headrace.groups.shapes import GroupLag, UnitView
+from headrace.subjects import covers
 
-_RENAMED = {"events": "lag_events", "bytes": "lag_bytes", "seconds": "lag_seconds"}
-
-
-class UnitLag(msgspec.Struct, frozen=True, kw_only=True, rename=_RENAMED):
-    """What is not acked of one unit."""
-
-    unit: str
-    """A partition's number, ``stream/segment``, or the member whose share of a stream it is."""
-    member: str | None = None
-    """To whom it is given."""
-    partitions: tuple[int, ...] = ()
-    """Of a partitioned group: what the unit holds."""
-    events: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-    exact: bool = True
-    """False where a filter may exclude some of the events: there are at most so many."""
-    lost_to_trimming: int = 0
-
-
-class GroupLag(msgspec.Struct, frozen=True, kw_only=True, rename=_RENAMED):
-    """How far a group is behind."""
-
-    group: str
-    kind: str
-    events: int
-    bytes: int
-    seconds: float
-    exact: bool
-    lost_to_trimming: int
-    source_events: int = 0
-    """Of an elastic group: events of the source that are not in its work queue yet."""
-    source_bytes: int = 0
-    source_seconds: float = 0.0
-    units: tuple[UnitLag, ...] = ()
-    finding: str = ""
-    """Why the work queue is not filled, if it is not."""
-
-    @property
-    def parts(self) -> tuple[UnitLag, ...]:
-        """The units, by their older name."""
-        return self.units
-
+Ranges: TypeAlias = list[tuple[int, int]]
+"""Offsets from the first of each pair up to the second, which is not included."""
 
 def is_exact(filters: Iterable[str], stream: Stream) -> bool:
     """Whether everything that a stream captures passes the filters, by their texts alone."""
@@ -76,45 +37,42 @@ def is_exact(filters: Iterable[str], stream: Stream) -> bool:
     return all(any(covers(one, each) for one in wanted) for each in stream.config.subjects)
 
 
-def unit_lag(
-    unit: str,
+def unit_view(
     reached: Reached | None,
     segment: Segment,
     now_us: int,
     *,
-    member: str | None = None,
-    partitions: tuple[int, ...] = (),
-    exact: bool = True,
+    unit: str,
+    stream: str,
     markers: int = 0,
-) -> UnitLag:
-    """What a group has not acked in a segment; ``markers`` are not events among what it misses."""
-    if reached is None:
-        kept, lost = segment.head - segment.tail, segment.tail
-    else:
-        try:
-            kept, lost = glance.unacked(reached.state, reached.floor, segment.tail, segment.head)
-        except (msgspec.DecodeError, ValueError):  # damaged: the floor is known all the same
-            kept, lost = glance.unacked(b"", reached.floor, segment.tail, segment.head)
-            exact = False
+    exact: bool = True,
+    **about: Any,
+) -> UnitView:
+    """A unit with what the group has not acked of it.
+
+    ``markers`` are among what is not acked, and are no events.  ``about`` are the other fields.
+    """
+    floor, state = (0, b"") if reached is None else (reached.floor, reached.state)
+    try:
+        kept, lost = glance.unacked(state, floor, segment.tail, segment.head)
+    except (msgspec.DecodeError, ValueError):  # damaged: the floor is known all the same
+        kept, lost = glance.unacked(b"", floor, segment.tail, segment.head)
+        exact = False
     events = kept - markers
-    if events <= 0 or reached is None or reached.start is None:
-        return UnitLag(
-            unit=unit,
-            member=member,
-            partitions=partitions,
-            events=max(0, events),
-            exact=exact or events <= 0,
-            lost_to_trimming=lost,
-        )
-    return UnitLag(
+    if events <= 0:
+        exact = True
+    elif reached is not None and reached.start is not None:
+        about["bytes"] = _bytes_left(reached, segment)
+        about["seconds"] = max(0.0, (now_us - (reached.created_us or now_us)) / 1e6)
+    return UnitView(
         unit=unit,
-        member=member,
-        partitions=partitions,
-        events=events,
-        bytes=_bytes_left(reached, segment),
-        seconds=max(0.0, (now_us - (reached.created_us or now_us)) / 1e6),
+        stream=stream,
+        floor=floor,
+        head=segment.head,
+        events=max(0, events),
         exact=exact,
         lost_to_trimming=lost,
+        **about,
     )
 
 
@@ -130,19 +88,17 @@ def _bytes_left(reached: Reached, segment: Segment) -> int:
 def total(
     group: str,
     kind: str,
-    units: Sequence[UnitLag],
-    source: Sequence[UnitLag] = (),
+    units: Sequence[UnitView],
+    source: Sequence[UnitView] = (),
     *,
-    events: int | None = None,
     finding: str = "",
 ) -> GroupLag:
-    """The lag of a group; ``events`` where its units miss some of the same ones."""
+    """The lag of a group that has these units, and this left in its source; without the units."""
     both = (*units, *source)
-    of_units = sum(unit.events for unit in units) if events is None else events
     return GroupLag(
         group=group,
         kind=kind,
-        events=of_units + sum(unit.events for unit in source),
+        events=sum(unit.events for unit in both),
         bytes=sum(unit.bytes for unit in both),
         seconds=max((unit.seconds for unit in both), default=0.0),
         exact=all(unit.exact for unit in both),
@@ -150,24 +106,48 @@ def total(
         source_events=sum(unit.events for unit in source),
         source_bytes=sum(unit.bytes for unit in source),
         source_seconds=max((unit.seconds for unit in source), default=0.0),
-        units=tuple(units),
         finding=finding,
     )
 
 
-def missed(reached: Reached | None, segment: Segment) -> list[tuple[int, int]]:
-    """The retained ranges of a segment that a reader has not acked."""
-    floor, deltas = (0, []) if reached is None else (reached.floor, [])
-    if reached is not None and reached.state:
-        try:
-            deltas = glance.deltas_of(reached.state)
-        except msgspec.DecodeError:
-            deltas = []
-    found = glance.missing(floor, deltas, segment.head)
-    return [(max(lo, segment.tail), hi) for lo, hi in found if hi > segment.tail]
+def shared_out(units: Sequence[UnitView], segment: Segment, ranges: Sequence[Ranges]) -> UnitView:
+    """What several members that read shares of one segment have not acked, counted once.
+
+    ``ranges`` is what each of them misses.  An event that only some of them miss is somebody's
+    who has acked it, or somebody's who has not: at most so many are left.
+    """
+    some, every = together([_above(each, segment.tail) for each in ranges])
+    lost, _ = together([_below(each, segment.tail) for each in ranges])
+    return UnitView(
+        unit=str(segment.number),
+        events=some,
+        bytes=max((unit.bytes for unit in units), default=0),
+        seconds=max((unit.seconds for unit in units), default=0.0),
+        exact=not some or (some == every and all(unit.exact for unit in units)),
+        lost_to_trimming=lost,
+    )
 
 
-def together(parts: Sequence[Sequence[tuple[int, int]]]) -> tuple[int, int]:
+def missed(reached: Reached | None, head: int) -> Ranges:
+    """The ranges of a segment that a reader has not acked, trimmed or not."""
+    if reached is None:
+        return [(0, head)] if head else []
+    try:
+        deltas = glance.deltas_of(reached.state) if reached.state else []
+    except msgspec.DecodeError:
+        deltas = []
+    return glance.missing(reached.floor, deltas, head)
+
+
+def _above(ranges: Ranges, tail: int) -> Ranges:
+    return [(max(lo, tail), hi) for lo, hi in ranges if hi > tail]
+
+
+def _below(ranges: Ranges, tail: int) -> Ranges:
+    return [(lo, min(hi, tail)) for lo, hi in ranges if lo < tail]
+
+
+def together(parts: Sequence[Ranges]) -> tuple[int, int]:
     """How many offsets at least one of several lists of ranges holds, and how many all of them.
 
     >>> together([[(0, 8)], [(4, 8)]])
