@@ -23,7 +23,7 @@ from headrace.api.appender import Appender
 from headrace.api.housekeeping import Housekeeper
 from headrace.api.reading import Reading
 from headrace.catalog.producers import Placed
-from headrace.catalog.streams import Fixed, Limits, Retention, Scaling, Stream, StreamConfig
+from headrace.catalog.streams import Epochs, Fixed, Limits, Retention, Scaling, Stream, StreamConfig
 from headrace.errors import InvalidInputError
 from headrace.groups.consumer import ConsumerOptions
 from headrace.groups.deletion import delete_stream
@@ -148,13 +148,15 @@ class Headrace:
         retention: Retention | None = None,
         scaling: Scaling | None = None,
         partitions: int = 0,
+        epochs: Epochs | None = None,
     ) -> Stream:
         """Create a stream that captures ``subjects``.
 
         ``partitions=N`` makes one segment for each partition, numbered like it; the partition of
         an event is the FNV-1a hash of its key modulo N, and such a stream is never scaled.
         ``key_tokens`` are the places (from 1) of the subject tokens that make the key of events
-        that have none of their own; without them it is the whole subject.  Creating a stream that
+        that have none of their own; without them it is the whole subject.  With ``epochs`` it is
+        published by epochs (:meth:`epoch_publisher`), now and for good.  Creating a stream that
         exists with the same configuration changes nothing.
         """
         config = StreamConfig(
@@ -163,6 +165,7 @@ class Headrace:
             retention=retention or Limits(),
             scaling=scaling or Fixed(),
             partitions=partitions,
+            epochs=epochs,
         )
         return await self.in_thread(self.log.create_stream, name, config, segments)
 

@@ -18,6 +18,7 @@ MIGRATIONS: tuple[str, ...] = (
     "003_markers.sql",
     "004_producers.sql",
     "005_decisions.sql",
+    "007_epochs.sql",
 )
 VERSION = len(MIGRATIONS)
 QUERY = "SELECT value FROM meta WHERE key = 'schema_version'"

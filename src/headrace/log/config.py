@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from headrace.catalog import streams
-from headrace.catalog.streams import Fixed, StreamConfig
+from headrace.catalog.streams import Epochs, Fixed, StreamConfig
 from headrace.errors import InvalidConfigError
-from headrace.subjects import SUBJECT_TOKENS_MAX, parse_filter
+from headrace.subjects import SUBJECT_TOKENS_MAX, check_name, parse_filter
 
 SUBJECTS_MAX = 64
+EPOCH_PUBLISHERS_MAX = 1024
 
 
 def check_config(config: StreamConfig) -> StreamConfig:
@@ -33,8 +34,25 @@ def check_config(config: StreamConfig) -> StreamConfig:
         checked = streams.decode_config(msgspec.json.encode(config))
     except (msgspec.ValidationError, TypeError) as error:
         raise InvalidConfigError(f"stream configuration: {error}") from error
+    if checked.epochs is not None:
+        _check_epochs(checked.epochs)
     if checked.partitions and checked.scaling != Fixed():
         raise InvalidConfigError(
             "a stream with partitions keeps its segments; leave the scaling policy out"
         )
     return msgspec.structs.replace(checked, subjects=subjects)
+
+
+def _check_epochs(epochs: Epochs) -> None:
+    if len(epochs.publishers) > EPOCH_PUBLISHERS_MAX:
+        raise InvalidConfigError(
+            f"{len(epochs.publishers)} publishers are declared; {EPOCH_PUBLISHERS_MAX} is the most"
+        )
+    for place, name in enumerate(epochs.publishers):
+        check_name(name, "publisher")
+        if name in epochs.publishers[:place]:
+            raise InvalidConfigError(f"publisher {name!r} is declared twice; name each once")
+    if epochs.publishers and not epochs.stored:
+        raise InvalidConfigError(
+            "a stream that stores nothing waits for no declared publishers; leave them out"
+        )

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from headrace.catalog import Catalog, Tx, batches, entries, schema, streams
+from headrace.catalog import Catalog, Tx, batches, entries, epochs, schema, streams
 from headrace.catalog.producers import Placed
 from headrace.catalog.streams import Retention, Scaling, Segment, Stream, StreamConfig
 from headrace.errors import (
@@ -107,6 +107,8 @@ class Log:
                         f"stream {name!r}: {mine!r} overlaps {theirs!r} of stream {other!r}; a "
                         "subject belongs to one stream"
                     )
+            if config.epochs is not None and config.epochs.stored:
+                internal.create(tx, internal.progress_log(name), 1)
             return streams.create(
                 tx, name, config, scale.even_ranges(0, streams.KEY_SPACE, segments)
             )
@@ -170,10 +172,17 @@ class Log:
                 check(tx, found)
             streams.delete(tx, found)
             entries.delete(tx, compact_policy.BUCKET, name)
+            if found.config.epochs is not None:
+                epochs.delete(tx, found.id)
+                internal.delete(tx, progress)
 
-        locks = (streams.LOCK_ALL, streams.lock(stream.id), entries.lock(compact_policy.BUCKET))
+        progress = internal.progress_log(name)
+        locks = [streams.LOCK_ALL, streams.lock(stream.id), entries.lock(compact_policy.BUCKET)]
+        if stream.config.epochs is not None:
+            locks.append(epochs.lock(stream.id))
         self.catalog.write(delete, locks=locks)
         self.routes.drop(name)
+        self.routes.drop(progress)
 
     # -- append -------------------------------------------------------------------------
 
