@@ -58,7 +58,7 @@ def progress(tx: Tx, groups: Sequence[str] | None = None) -> dict[str, dict[int,
 
 
 def first_batches(tx: Tx, ids: Sequence[int]) -> dict[int, Reached]:
-    """The first batch that segments retain, for readers that have not begun there; one statement."""
+    """The first batch that segments retain, for readers that have not begun there."""
     some = ids if len(ids) <= IN_ONE_QUERY else None
     return {
         segment_id: Reached(0, b"", *batch)

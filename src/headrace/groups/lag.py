@@ -17,7 +17,7 @@ What was trimmed before the group acked it will never be consumed.  It is no lag
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -30,6 +30,7 @@ from headrace.subjects import covers
 
 Ranges: TypeAlias = list[tuple[int, int]]
 """Offsets from the first of each pair up to the second, which is not included."""
+
 
 def is_exact(filters: Iterable[str], stream: Stream) -> bool:
     """Whether everything that a stream captures passes the filters, by their texts alone."""
@@ -110,20 +111,38 @@ def total(
     )
 
 
-def shared_out(units: Sequence[UnitView], segment: Segment, ranges: Sequence[Ranges]) -> UnitView:
+def joined(parts: Sequence[UnitView], **about: Any) -> UnitView:
+    """The parts of one reader in several segments, as one unit."""
+    return UnitView(
+        events=sum(part.events for part in parts),
+        bytes=sum(part.bytes for part in parts),
+        seconds=max((part.seconds for part in parts), default=0.0),
+        exact=all(part.exact for part in parts),
+        lost_to_trimming=sum(part.lost_to_trimming for part in parts),
+        **about,
+    )
+
+
+def counted_once(
+    units: Sequence[UnitView],
+    segment: Segment,
+    ranges: Sequence[Ranges],
+    markers: Callable[[Reached | None, Segment], int],
+) -> UnitView:
     """What several members that read shares of one segment have not acked, counted once.
 
-    ``ranges`` is what each of them misses.  An event that only some of them miss is somebody's
-    who has acked it, or somebody's who has not: at most so many are left.
+    ``ranges`` is what each of them misses.  An event that only some of them miss may be somebody's
+    who has acked it: at most so many are left.
     """
     some, every = together([_above(each, segment.tail) for each in ranges])
     lost, _ = together([_below(each, segment.tail) for each in ranges])
+    events = min(some, segment.head - segment.tail - (markers(None, segment)))
     return UnitView(
         unit=str(segment.number),
-        events=some,
+        events=events,
         bytes=max((unit.bytes for unit in units), default=0),
         seconds=max((unit.seconds for unit in units), default=0.0),
-        exact=not some or (some == every and all(unit.exact for unit in units)),
+        exact=not events or (some == every and all(unit.exact for unit in units)),
         lost_to_trimming=lost,
     )
 
@@ -153,9 +172,7 @@ def together(parts: Sequence[Ranges]) -> tuple[int, int]:
     >>> together([[(0, 8)], [(4, 8)]])
     (8, 4)
     """
-    edges = sorted(
-        edge for ranges in parts for lo, hi in ranges for edge in ((lo, 1), (hi, -1))
-    )
+    edges = sorted(edge for ranges in parts for lo, hi in ranges for edge in ((lo, 1), (hi, -1)))
     some = every = depth = last = 0
     for at, step in edges:
         if depth:

@@ -10,9 +10,8 @@ from itertools import accumulate
 
 import msgspec
 
-_Ranges = tuple[int, int, list[int]]
 _record = msgspec.msgpack.Decoder(tuple[int, bytes, list[int]])
-_ranges = msgspec.msgpack.Decoder(_Ranges)
+_ranges = msgspec.msgpack.Decoder(tuple[int, int, list[int]])
 
 
 def unacked(state: bytes, floor: int, tail: int, head: int) -> tuple[int, int]:
