@@ -79,11 +79,10 @@ def unit_view(
 
 def _bytes_left(reached: Reached, segment: Segment) -> int:
     """The bytes from the first unacked event on; within its batch by the number of events."""
-    assert reached.start is not None and reached.end is not None
-    assert reached.size_bytes is not None and reached.total_bytes is not None
-    left = reached.end - max(reached.start, reached.floor, segment.tail)
-    part = reached.size_bytes * left // (reached.end - reached.start)
-    return max(0, segment.bytes - reached.total_bytes + part)
+    start, end = reached.start or 0, reached.end or 0
+    left = end - max(start, reached.floor, segment.tail)
+    part = (reached.size_bytes or 0) * left // (end - start)
+    return max(0, segment.bytes - (reached.total_bytes or 0) + part)
 
 
 def total(

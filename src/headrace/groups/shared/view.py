@@ -69,7 +69,7 @@ class Shared(KindOfGroups):
     def reach(
         self,
         name: FullName,
-        entries: Mapping[str, Mapping[str, bytes]],
+        entries: Mapping[str, Mapping[str, bytes]],  # noqa: ARG002
         own: object,  # noqa: ARG002
     ) -> Reach:
         return Reach(
