@@ -18,14 +18,14 @@ from headrace.cli.policies import size_text
 from headrace.groups import looks
 from headrace.groups.decisions import Decision, units_text
 from headrace.groups.findings import moment_words, time_words
-from headrace.groups.shapes import Finding, GroupLag, GroupView, MemberView, UnitView
+from headrace.groups.shapes import Finding, GroupLag, GroupMember, GroupView, UnitView
 
 DECISIONS_MAX = 10_000
 
 Name = Annotated[
     str, Parameter(help="orders/billing, '$share/audit/orders.>', or billing where only one fits.")
 ]
-Group = Annotated[str | None, Parameter(help="The group, if the stream was named before it.")]
+GroupWord = Annotated[str | None, Parameter(help="The group, if the stream was named before it.")]
 
 
 def named(name: str, group: str | None) -> str:
@@ -63,7 +63,7 @@ def ls(
     )
 
 
-def info(name: Name, group: Group = None, /, *, options: Options = NONE) -> None:
+def info(name: Name, group: GroupWord = None, /, *, options: Options = NONE) -> None:
     """Show a group: its members, its units and its lag.
 
     Examples:
@@ -79,7 +79,7 @@ def info(name: Name, group: Group = None, /, *, options: Options = NONE) -> None
 
 
 def explain(
-    name: Name, group: Group = None, /, *, limit: int = 20, options: Options = NONE
+    name: Name, group: GroupWord = None, /, *, limit: int = 20, options: Options = NONE
 ) -> None:
     """Say what a group is doing and why: what is wanting, and the latest decisions.
 
@@ -104,7 +104,7 @@ def explain(
     )
 
 
-def lag(name: Name | None = None, group: Group = None, /, *, options: Options = NONE) -> None:
+def lag(name: Name | None = None, group: GroupWord = None, /, *, options: Options = NONE) -> None:
     """Show how far a group is behind, in events, bytes and seconds; without a name, all of them.
 
     Examples:
@@ -128,7 +128,7 @@ def lag(name: Name | None = None, group: Group = None, /, *, options: Options = 
 
 
 def decisions(
-    name: Name, group: Group = None, /, *, limit: int = 100, options: Options = NONE
+    name: Name, group: GroupWord = None, /, *, limit: int = 100, options: Options = NONE
 ) -> None:
     """Show the latest decisions about a group, oldest first.
 
@@ -238,7 +238,7 @@ def lag_table(found: Sequence[GroupLag]) -> Table:
     return table(headings, rows)
 
 
-def members_table(found: Sequence[MemberView]) -> Table:
+def members_table(found: Sequence[GroupMember]) -> Table:
     """One line for each member."""
     rows = (
         (each.member, each.state, each.instance, f"{each.units} of {each.share}", each.why)

@@ -15,7 +15,7 @@ from typing import ClassVar, cast
 
 from headrace.catalog import Tx
 from headrace.groups.names import PARTITIONED, SHARED, FullName
-from headrace.groups.picture import Picture, Reach
+from headrace.groups.picture import CatalogReach, Picture
 from headrace.groups.shapes import GroupView
 
 
@@ -41,7 +41,7 @@ class KindOfGroups(ABC):
     @abstractmethod
     def reach(
         self, name: FullName, entries: Mapping[str, Mapping[str, bytes]], own: object
-    ) -> Reach:
+    ) -> CatalogReach:
         """What of the catalog one group is about."""
 
     @abstractmethod

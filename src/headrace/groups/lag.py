@@ -28,7 +28,7 @@ from headrace.groups.progress import glance
 from headrace.groups.shapes import GroupLag, UnitView
 from headrace.subjects import covers
 
-Ranges: TypeAlias = list[tuple[int, int]]
+OffsetRanges: TypeAlias = list[tuple[int, int]]
 """Offsets from the first of each pair up to the second, which is not included."""
 
 
@@ -125,7 +125,7 @@ def joined(parts: Sequence[UnitView], **about: Any) -> UnitView:
 def counted_once(
     units: Sequence[UnitView],
     segment: Segment,
-    ranges: Sequence[Ranges],
+    ranges: Sequence[OffsetRanges],
     markers: Callable[[Reached | None, Segment], int],
 ) -> UnitView:
     """What several members that read shares of one segment have not acked, counted once.
@@ -146,7 +146,7 @@ def counted_once(
     )
 
 
-def missed(reached: Reached | None, head: int) -> Ranges:
+def missed(reached: Reached | None, head: int) -> OffsetRanges:
     """The ranges of a segment that a reader has not acked, trimmed or not."""
     if reached is None:
         return [(0, head)] if head else []
@@ -157,15 +157,15 @@ def missed(reached: Reached | None, head: int) -> Ranges:
     return glance.missing(reached.floor, deltas, head)
 
 
-def _above(ranges: Ranges, tail: int) -> Ranges:
+def _above(ranges: OffsetRanges, tail: int) -> OffsetRanges:
     return [(max(lo, tail), hi) for lo, hi in ranges if hi > tail]
 
 
-def _below(ranges: Ranges, tail: int) -> Ranges:
+def _below(ranges: OffsetRanges, tail: int) -> OffsetRanges:
     return [(lo, min(hi, tail)) for lo, hi in ranges if lo < tail]
 
 
-def together(parts: Sequence[Ranges]) -> tuple[int, int]:
+def together(parts: Sequence[OffsetRanges]) -> tuple[int, int]:
     """How many offsets at least one of several lists of ranges holds, and how many all of them.
 
     >>> together([[(0, 8)], [(4, 8)]])

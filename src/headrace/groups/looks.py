@@ -11,7 +11,7 @@ from headrace.catalog import Catalog, Tx
 from headrace.groups import decisions, names, view
 from headrace.groups.decisions import Decision
 from headrace.groups.names import FullName
-from headrace.groups.shapes import GroupExplanation, GroupLag, GroupView, MemberView
+from headrace.groups.shapes import GroupExplanation, GroupLag, GroupMember, GroupView
 
 DECISIONS = 20
 """As many of the latest decisions are shown where nobody says how many."""
@@ -39,7 +39,7 @@ def lag_of_one(catalog: Catalog, name: str) -> GroupLag:
     return _named(catalog, name, view.group_lag)
 
 
-def members_of_one(catalog: Catalog, name: str) -> tuple[MemberView, ...]:
+def members_of_one(catalog: Catalog, name: str) -> tuple[GroupMember, ...]:
     """Who takes part in a group, and who should."""
     return _named(catalog, name, view.one_group).members
 

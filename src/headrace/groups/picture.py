@@ -18,13 +18,13 @@ from headrace.catalog import Tx, markers, overview, streams
 from headrace.catalog.leases import Lease
 from headrace.catalog.overview import Reached
 from headrace.catalog.streams import Segment, Stream
-from headrace.groups.lag import Ranges, missed
+from headrace.groups.lag import OffsetRanges, missed
 
 MARKERS_MAX = 100_000
 """Up to this many markers are read at once; beyond, each range of a unit is looked up."""
 
 
-class Reach(msgspec.Struct, frozen=True, kw_only=True):
+class CatalogReach(msgspec.Struct, frozen=True, kw_only=True):
     """What of the catalog one group is about."""
 
     readers: Sequence[str]
@@ -83,7 +83,7 @@ class Picture(msgspec.Struct, kw_only=True):
         self.wanted = set()
 
 
-def _between(offsets: list[int], ranges: Ranges) -> int:
+def _between(offsets: list[int], ranges: OffsetRanges) -> int:
     return sum(bisect_left(offsets, hi) - bisect_left(offsets, lo) for lo, hi in ranges)
 
 
@@ -91,7 +91,7 @@ def take(
     tx: Tx,
     entries: Mapping[str, Mapping[str, bytes]],
     own: dict[str, object],
-    reach: Reach | None = None,
+    reach: CatalogReach | None = None,
 ) -> Picture:
     """The rest of a picture whose entries are read already; of all groups, or within a reach."""
     if reach is None:

@@ -71,7 +71,7 @@ class GroupLag(msgspec.Struct, frozen=True, kw_only=True, rename=_LAG):
         return self.units
 
 
-class MemberView(msgspec.Struct, frozen=True, kw_only=True):
+class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
     """A member of a group."""
 
     member: str
@@ -117,7 +117,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     """What it consumes: a stream, or"""
     filter: str | None = None
     """all streams that hold events of a filter."""
-    members: tuple[MemberView, ...] = ()
+    members: tuple[GroupMember, ...] = ()
     members_active: int = 0
     members_wanted: int = 0
     """How many of the members have something to do."""

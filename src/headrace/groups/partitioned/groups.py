@@ -23,7 +23,7 @@ from headrace.groups.partitioned.core.config import Distribution
 from headrace.groups.partitioned.core.status import GroupStatus
 from headrace.groups.partitioned.explain import Explanation
 from headrace.groups.partitioned.runtime.units import GroupKind
-from headrace.groups.shapes import GroupExplanation, GroupLag, GroupView, MemberView
+from headrace.groups.shapes import GroupExplanation, GroupLag, GroupMember, GroupView
 from headrace.host import Host
 from headrace.log.read import Place
 from headrace.subjects.arguments import checked_calls
@@ -188,7 +188,7 @@ class Groups:
         """How far every group is behind, from one snapshot."""
         return await self._look(looks.lag_of_all)
 
-    async def members(self, name: str) -> tuple[MemberView, ...]:
+    async def members(self, name: str) -> tuple[GroupMember, ...]:
         """Who takes part in a group of any kind, and who should."""
         return await self._look(looks.members_of_one, name)
 

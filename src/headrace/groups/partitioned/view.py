@@ -20,8 +20,8 @@ from headrace.groups.partitioned.core.config import (
 from headrace.groups.partitioned.filling import PIPELINE, Filling, JobNote, job_key
 from headrace.groups.partitioned.layout import Layout, kind_of, layout_of
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
-from headrace.groups.picture import Picture, Reach
-from headrace.groups.shapes import Finding, GroupLag, GroupView, MemberView, UnitView
+from headrace.groups.picture import CatalogReach, Picture
+from headrace.groups.shapes import Finding, GroupLag, GroupMember, GroupView, UnitView
 
 _notes = Records(JobNote, "the state of job")
 
@@ -40,10 +40,10 @@ class Partitioned(KindOfGroups):
         name: FullName,
         entries: Mapping[str, Mapping[str, bytes]],
         own: object,  # noqa: ARG002
-    ) -> Reach:
+    ) -> CatalogReach:
         group = name.partitioned
         members = _config(group, entries).assignment()
-        return Reach(
+        return CatalogReach(
             readers=[group.key, group.partition_job, *(group.share(each) for each in members)],
             streams=[group.stream, group.work_queue],
             leases=[group.pin("x")[:-1], PIPELINE],
@@ -160,7 +160,7 @@ class _Look:
     def _shares(self, read: Stream) -> tuple[list[UnitView], list[UnitView]]:
         rest = self.config.filter or ">"
         found: list[UnitView] = []
-        by_segment: dict[int, list[tuple[UnitView, lag.Ranges]]] = {}
+        by_segment: dict[int, list[tuple[UnitView, lag.OffsetRanges]]] = {}
         owners = [(m, owned) for m, owned in self.config.assignment().items() if owned]
         for index, (wanted, owned) in enumerate(owners):
             share, parts = self.group.share(wanted), []
@@ -231,7 +231,7 @@ class _Look:
         )
         return left, filling
 
-    def members(self, units: Sequence[UnitView]) -> tuple[MemberView, ...]:
+    def members(self, units: Sequence[UnitView]) -> tuple[GroupMember, ...]:
         owned: dict[str, int] = {}
         for unit in units:
             if unit.instance is not None and unit.member is not None:
@@ -242,22 +242,22 @@ class _Look:
             for member, given in self.config.assignment().items()
         )
 
-    def _member(self, member: str, share: int, units: int) -> MemberView:
+    def _member(self, member: str, share: int, units: int) -> GroupMember:
         pin = self._pin(member)
         if pin is not None:
             state = "active" if share or units else "stands by"
             why = "" if share else f"the group has only {self.config.max_members} partitions"
             if units < share:
                 why = "waits for the members that still finish them, or has not claimed them yet"
-            return MemberView(
+            return GroupMember(
                 member=member, state=state, instance=pin.owner, units=units, share=share, why=why
             )
         last = self.picture.leases.get(f"pin.{self.group.key}.{member}")
         if last is None:
             why = f"no instance of {member} runs"
-            return MemberView(member=member, state="missing", share=share, why=why)
+            return GroupMember(member=member, state="missing", share=share, why=why)
         why = f"instance {last.owner} was lost at {findings.moment_words(last.expires_us)}"
-        return MemberView(
+        return GroupMember(
             member=member,
             state="lost",
             share=share,
@@ -274,7 +274,7 @@ def _state(member: str | None, wanted: str | None) -> str:
 
 def _findings(
     name: str,
-    members: Sequence[MemberView],
+    members: Sequence[GroupMember],
     units: Sequence[UnitView],
     behind: GroupLag,
     filling: Filling,

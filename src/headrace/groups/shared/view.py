@@ -11,8 +11,8 @@ from headrace.catalog.records import Records
 from headrace.groups import findings, lag
 from headrace.groups.kinds import KindOfGroups
 from headrace.groups.names import SHARED, SHARED_BUCKET, FullName
-from headrace.groups.picture import Picture, Reach
-from headrace.groups.shapes import Finding, GroupLag, GroupView, MemberView, UnitView
+from headrace.groups.picture import CatalogReach, Picture
+from headrace.groups.shapes import Finding, GroupLag, GroupMember, GroupView, UnitView
 from headrace.groups.shared.keys import (
     FINISHED,
     SESSIONS_BUCKET,
@@ -71,8 +71,8 @@ class Shared(KindOfGroups):
         name: FullName,
         entries: Mapping[str, Mapping[str, bytes]],  # noqa: ARG002
         own: object,  # noqa: ARG002
-    ) -> Reach:
-        return Reach(
+    ) -> CatalogReach:
+        return CatalogReach(
             readers=[name.key], streams=None, leases=[leader_lease(name.key), session_lease("")]
         )
 
@@ -135,13 +135,13 @@ def _units(name: FullName, picture: Picture, present: Mapping[str, str]) -> list
     return found
 
 
-def _members(name: FullName, picture: Picture, seen: SeenGroup) -> tuple[MemberView, ...]:
+def _members(name: FullName, picture: Picture, seen: SeenGroup) -> tuple[GroupMember, ...]:
     found = []
     for each in seen.members:
         lease = picture.leases.get(session_lease(each.session))
         if lease is None or lease.expires_us > picture.now_us:
             found.append(
-                MemberView(
+                GroupMember(
                     member=each.session,
                     instance=each.member,
                     state="active" if each.units else "stands by",
@@ -156,7 +156,7 @@ def _members(name: FullName, picture: Picture, seen: SeenGroup) -> tuple[MemberV
         if session in present or lease is None or lease.expires_us > picture.now_us:
             continue
         found.append(
-            MemberView(
+            GroupMember(
                 member=session,
                 state="lost",
                 lost_at=findings.moment(lease.expires_us),
@@ -193,7 +193,7 @@ def _subscribers(picture: Picture) -> dict[tuple[str, str], list[str]]:
 
 
 def _findings(
-    name: FullName, picture: Picture, members: Sequence[MemberView], behind: GroupLag
+    name: FullName, picture: Picture, members: Sequence[GroupMember], behind: GroupLag
 ) -> list[Finding]:
     found = []
     for member in members:
