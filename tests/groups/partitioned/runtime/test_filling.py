@@ -29,8 +29,8 @@ from tests.groups.partitioned.runtime.feeder import fill
 
 NAME = GroupName("orders", "billing")
 UNFILLED = (
-    "2 events of stream 'orders' are not in the work queue of group 'billing', and no pipeline "
-    "runs to fill it; start one with: headrace pipeline"
+    "up to 2 events of stream 'orders' are not in the work queue of group 'billing', and no "
+    "pipeline runs to fill it; start one with: headrace pipeline"
 )
 
 
@@ -94,8 +94,8 @@ def test_a_pipeline_that_works_is_trusted_and_one_that_fails_is_quoted(tmp_path:
         assert filling_finding(log, NAME) == ""
         note(log, state="waiting", failures=3, last_error="no room on the disk")
         assert filling_finding(log, NAME) == (
-            "1 event of stream 'orders' is not in the work queue of group 'billing': the job of "
-            "the pipeline fails (no room on the disk)"
+            "up to 1 event of stream 'orders' is not in the work queue of group 'billing': the job "
+            "of the pipeline fails (no room on the disk)"
         )
 
 

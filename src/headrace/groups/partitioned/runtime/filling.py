@@ -12,6 +12,8 @@ import logging
 from headrace.catalog import Tx, entries, leases, markers, streams
 from headrace.catalog.records import Records
 from headrace.errors import HeadraceError
+from headrace.groups.lag import is_exact
+from headrace.groups.partitioned.core.config import decode_elastic
 from headrace.groups.partitioned.filling import PIPELINE as PIPELINE
 from headrace.groups.partitioned.filling import Filling as Filling
 from headrace.groups.partitioned.filling import JobNote as JobNote
@@ -48,6 +50,7 @@ def look(tx: Tx, name: GroupName) -> Filling | None:
         ),
         led=leases.get(tx, PIPELINE) is not None,
         job=_notes.decode_or(job_key(name), entry.value, None) if entry is not None else None,
+        exact=is_exact([decode_elastic(config.value).filter], source),
     )
 
 
