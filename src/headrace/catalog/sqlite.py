@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -55,6 +56,8 @@ TYPES = {
     "serial": "INTEGER PRIMARY KEY",
     "blob": "BLOB",
 }
+PLACE_S = 0.05
+"""A file that was replaced in a folder that stayed is noticed after this time."""
 SHRINK_FREE_MIN = 32 << 20
 SHRINK_USED_MAX = 64 << 20
 """Bytes of a file that are free, and those that are copied to give them back (below a second)."""
@@ -73,8 +76,8 @@ class _Writer(WriteDriver):
         path: Path,
         key: Identity,
         where: str,
-        check_place: Callable[[], None],
-        announce: Callable[[set[str]], None],
+        check_place: Callable[[], os.stat_result | None],
+        announce: Callable[[set[str], os.stat_result | None], None],
         clock: CatalogClock,
     ) -> None:
         self._where = where
@@ -88,6 +91,7 @@ class _Writer(WriteDriver):
         self.leave = self._gate.leave
         self._sync: bool | None = None
         self._check_place = check_place
+        self._about: os.stat_result | None = None
         self._checkpointer = Checkpointer(path, descriptor(path, key), connect)
 
     def enter(self, *, wait: bool) -> bool:
@@ -123,7 +127,7 @@ class _Writer(WriteDriver):
     def commit(self, channels: set[str]) -> None:
         del channels
         self._connection.execute("COMMIT")
-        self._check_place()
+        self._about = self._check_place()
 
     def rollback(self) -> None:
         if self._connection.in_transaction:
@@ -131,7 +135,7 @@ class _Writer(WriteDriver):
 
     def committed(self, channels: set[str]) -> None:
         if channels:
-            self._announce(channels)
+            self._announce(channels, self._about)
 
     def chores(self) -> None:
         self._checkpointer.after_commit(self.finish_checkpoint)
@@ -175,11 +179,13 @@ class SqliteCatalog(Catalog):
         self._name = str(self._path)
         self._readers: Pool[SqliteTx] = Pool(self._new_reader, SqliteTx.close)
         self._sockets = WakeSockets(wake_folder(folder), self.notifier, self._change_detector)
+        self._sockets_key: Identity | None = None
+        self._place_due_s = 0.0
         self._prepare(create)
         forks.watch(self)
         self._committer = Committer(
             lambda: _Writer(
-                self._path, self._key, self.where, self._check_place, self._tell, self._clock
+                self._path, self._key, self.where, self._still_here, self._announce, self._clock
             ),
             "headrace-commit",
             self._frequent,
@@ -213,6 +219,8 @@ class SqliteCatalog(Catalog):
             try:
                 private.mend(self.folder, (FILE, f"{FILE}-wal", f"{FILE}-shm", LOCK_FILE))
                 self._migrate()
+                with contextlib.suppress(FileExistsError):  # whoever listens says what is wrong
+                    private.make_folder(wake_folder(self.folder), inside=True)
             except BaseException:
                 closed(self._key)
                 raise
@@ -294,11 +302,21 @@ class SqliteCatalog(Catalog):
                 # Interrupted on its way out it may still have its snapshot: not for the next one.
                 self._readers.give(tx, broken=tx.in_transaction)
 
-    def _check_place(self) -> None:
-        """Raise unless the file that was opened is still the one at its path.
+    def _still_here(self) -> os.stat_result | None:
+        """After a commit: raise unless the catalog is where it was; what went elsewhere is lost.
 
-        After a commit: what went into one that was moved or removed is not durable.
+        Whoever notifies looks at the folder of sockets (which is returned), and that folder tells
+        whether the catalog's was moved.  So the file is looked at only every ``PLACE_S``.
         """
+        about, now_s = self._sockets.look(), time.monotonic()
+        key = about and (about.st_dev, about.st_ino)
+        if key is None or key != self._sockets_key or now_s >= self._place_due_s:
+            self._check_place()
+            self._sockets_key, self._place_due_s = key, now_s + PLACE_S
+        return about
+
+    def _check_place(self) -> None:
+        """Raise unless the file that was opened is still the one at its path."""
         if identity(self._name) != self._key:
             raise CatalogUnavailableError(
                 f"{self.where} was moved or removed while it was open, so nothing more is kept; "
@@ -342,7 +360,10 @@ class SqliteCatalog(Catalog):
     # -- waiting ------------------------------------------------------------------------
 
     def _tell(self, channels: set[str]) -> None:
-        self._sockets.send(channels)
+        self._announce(channels, self._sockets.look())
+
+    def _announce(self, channels: set[str], about: os.stat_result | None) -> None:
+        self._sockets.send(channels, about)
         self.notifier.news(channels)
 
     def _listen(self, *, frequent: bool) -> None:
