@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         ByBytes,
         ByEvents,
         Consumed,
+        Epochs,
         Fixed,
         Groups,
         Limits,
@@ -63,6 +64,7 @@ __all__ = [
     "DamagedBatchError",
     "Delivery",
     "DeliveryConfig",
+    "Epochs",
     "Event",
     "Fenced",
     "Fixed",
@@ -88,7 +90,8 @@ __all__ = [
 _HOMES = {
     "headrace.catalog.producers": ("Placed",),
     "headrace.catalog.streams": (
-        "ByBytes", "ByEvents", "Consumed", "Fixed", "Groups", "Limits", "Segment", "Stream",
+        "ByBytes", "ByEvents", "Consumed", "Epochs", "Fixed", "Groups", "Limits", "Segment",
+        "Stream",
     ),
     "headrace.api.appender": ("Appender",),
     "headrace.api.client": ("Headrace", "Transaction", "open"),

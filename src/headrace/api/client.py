@@ -23,10 +23,11 @@ from headrace.api.appender import Appender
 from headrace.api.housekeeping import Housekeeper
 from headrace.api.reading import Reading
 from headrace.catalog.producers import Placed
-from headrace.catalog.streams import Fixed, Limits, Retention, Scaling, Stream, StreamConfig
+from headrace.catalog.streams import Epochs, Fixed, Limits, Retention, Scaling, Stream, StreamConfig
 from headrace.errors import InvalidInputError
 from headrace.groups.consumer import ConsumerOptions
 from headrace.groups.deletion import delete_stream
+from headrace.groups.operations import trim as trimming
 from headrace.groups.partitioned.groups import Groups
 from headrace.groups.partitioned.runtime.member import Member
 from headrace.groups.shared.admin import SharedGroups
@@ -143,19 +144,21 @@ class Headrace:
         name: str,
         subjects: Iterable[str],
         *,
-        segments: int = 1,
+        segments: int | None = None,
         key_tokens: Iterable[int] = (),
         retention: Retention | None = None,
         scaling: Scaling | None = None,
         partitions: int = 0,
+        epochs: Epochs | None = None,
     ) -> Stream:
         """Create a stream that captures ``subjects``.
 
         ``partitions=N`` makes one segment for each partition, numbered like it; the partition of
         an event is the FNV-1a hash of its key modulo N, and such a stream is never scaled.
         ``key_tokens`` are the places (from 1) of the subject tokens that make the key of events
-        that have none of their own; without them it is the whole subject.  Creating a stream that
-        exists with the same configuration changes nothing.
+        that have none of their own; without them it is the whole subject.  With ``epochs`` it is
+        published by epochs (:meth:`epoch_publisher`), now and for good.  Without ``segments`` it
+        has one.  Creating a stream that exists in the same form changes nothing.
         """
         config = StreamConfig(
             subjects=tuple(subjects),
@@ -163,6 +166,7 @@ class Headrace:
             retention=retention or Limits(),
             scaling=scaling or Fixed(),
             partitions=partitions,
+            epochs=epochs,
         )
         return await self.in_thread(self.log.create_stream, name, config, segments)
 
@@ -405,8 +409,19 @@ class Headrace:
     async def trim(
         self, stream: str, before: Mapping[int, int] | datetime | None = None
     ) -> dict[int, int]:
-        """Remove what the stream's policy lets go, or all below ``before``."""
-        return await self.in_thread(self.log.trim, stream, before)
+        """Remove what the stream's policy lets go, or all below ``before``.
+
+        Returns {segment: first offset that is left}.  What groups had not acked is gone for them
+        too, and stands in their decisions; :meth:`plan_trim` tells beforehand.
+        """
+        done = await self.in_thread(trimming.trim, self.log, stream, before)
+        return {cut.segment: cut.first for cut in done.cuts}
+
+    async def plan_trim(
+        self, stream: str, before: Mapping[int, int] | datetime | None = None
+    ) -> trimming.TrimPlan:
+        """What :meth:`trim` would remove, and which groups would lose what; changes nothing."""
+        return await self.in_thread(trimming.plan, self.log, stream, before)
 
     async def compact(
         self, stream: str, policy: CompactionPolicy | None = None, *, dry_run: bool = False

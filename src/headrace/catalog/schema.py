@@ -17,6 +17,8 @@ MIGRATIONS: tuple[str, ...] = (
     "002_coordination.sql",
     "003_markers.sql",
     "004_producers.sql",
+    "005_decisions.sql",
+    "007_epochs.sql",
 )
 VERSION = len(MIGRATIONS)
 QUERY = "SELECT value FROM meta WHERE key = 'schema_version'"

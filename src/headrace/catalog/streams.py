@@ -8,88 +8,53 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
+from headrace.catalog.stream_config import (
+    SEGMENTS_MAX,
+    ByBytes,
+    ByEvents,
+    Consumed,
+    Epochs,
+    Fixed,
+    Groups,
+    Limits,
+    Positive,
+    Retention,
+    Scaling,
+    StreamConfig,
+    decode_config,
+)
 from headrace.catalog.transaction import Row, Tx, in_parts
 from headrace.errors import UnknownStreamError, UnreadableRecordError
+
+__all__ = [
+    "SEGMENTS_MAX",
+    "ByBytes",
+    "ByEvents",
+    "Consumed",
+    "Epochs",
+    "Fixed",
+    "Groups",
+    "Limits",
+    "Positive",
+    "Retention",
+    "Scaling",
+    "StreamConfig",
+    "decode_config",
+]
+"""Configuration, known by this module's name."""
 
 _log = logging.getLogger(__name__)
 
 KEY_SPACE = 1 << 32
-SEGMENTS_MAX = 4096
 NO_TIME_US = -(1 << 62)
 """Earlier than any event: the greatest event time of an empty segment."""
 FEW = 16
 """Up to this many streams are read one by one."""
 LOCK_ALL = "streams"
 """Held while the set of streams changes."""
-
-Positive = Annotated[int, Meta(gt=0)]
-
-
-class Limits(msgspec.Struct, frozen=True, tag="limits", omit_defaults=True):
-    """Keep what is within every limit given; with none, keep everything."""
-
-    age_s: Positive | None = None
-    bytes: Positive | None = None
-    events: Positive | None = None
-
-
-class Consumed(msgspec.Struct, frozen=True, tag="consumed"):
-    """A work queue: keep what some subscribed group has not acked yet."""
-
-
-class Groups(msgspec.Struct, frozen=True, tag="groups", omit_defaults=True):
-    """Keep what subscribed groups still need, but at least ``keep`` and at most ``cap``."""
-
-    keep: Limits = Limits()
-    cap: Limits = Limits()
-
-
-Retention = Limits | Consumed | Groups
-
-
-class Fixed(msgspec.Struct, frozen=True, tag="fixed"):
-    """The number of segments changes only on request."""
-
-
-class ByEvents(msgspec.Struct, frozen=True, tag="events", omit_defaults=True):
-    """Scale so that each segment takes about ``target_per_s`` events a second."""
-
-    target_per_s: Positive
-    factor: Annotated[int, Meta(ge=2, le=64)] = 2
-    minimum: Positive = 1
-
-
-class ByBytes(msgspec.Struct, frozen=True, tag="bytes", omit_defaults=True):
-    """Scale so that each segment takes about ``target_per_s`` bytes a second."""
-
-    target_per_s: Positive
-    factor: Annotated[int, Meta(ge=2, le=64)] = 2
-    minimum: Positive = 1
-
-
-Scaling = Fixed | ByEvents | ByBytes
-
-
-class StreamConfig(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a stream captures and how it is kept."""
-
-    subjects: tuple[str, ...]
-    key_tokens: tuple[int, ...] = ()
-    retention: Retention = Limits()
-    scaling: Scaling = Fixed()
-    partitions: Annotated[int, Meta(ge=0, le=SEGMENTS_MAX)] = 0
-    """More than 0: one segment for each partition, which is the segment's number."""
-    internal: bool = False
-    """Belongs to a group: captures no subject, and is written to by naming the segment."""
-
-
-# Made here, since the first use of a type by msgspec is not safe in several threads at once.
-decode_config = msgspec.json.Decoder(StreamConfig).decode
 
 
 class Segment(msgspec.Struct, frozen=True):

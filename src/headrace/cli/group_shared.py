@@ -17,7 +17,7 @@ from headrace.cli.options import NONE, Options
 from headrace.cli.output import counted, table
 from headrace.cli.screens import time_text
 from headrace.groups.shared.admin import GroupInfo, Groups
-from headrace.groups.shared.core.records import Decision
+from headrace.groups.shared.core.records import LeaderDecision
 from headrace.groups.shared.starts import Start
 from headrace.subjects import overlaps, parse_share
 
@@ -207,7 +207,8 @@ def ls(*, options: Options = NONE) -> None:
         for info in found
     )
     headings = ("group", "filter", ">members", ">segments", ">lag", "leader")
-    options.show([data(info) for info in found], table(headings, rows))
+    none = "no shared groups yet; make one with: headrace group shared declare"
+    options.show([data(info) for info in found], table(headings, rows) if found else none)
 
 
 @app.command
@@ -296,7 +297,7 @@ def with_letters(count: int) -> str:
     return f", with {counted(count, 'dead letter')}" if count else ""
 
 
-def decided(decision: Decision) -> str:
+def decided(decision: LeaderDecision) -> str:
     """A decision in words."""
     what = DECIDED.get(decision.what, decision.what)
     about = " ".join(part for part in (decision.borrower, what, decision.unit) if part)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from headrace.errors.log import HeadraceError, InvalidInputError
 
 
@@ -71,6 +73,101 @@ class HistoryGoneError(EpochError):
         )  # fmt: skip
         self.frontier = frontier
         self.since = since
+
+
+class NoEpochsError(InvalidInputError):
+    """A stream that is not published by epochs was asked for them."""
+
+
+class EpochStreamError(InvalidInputError):
+    """Events were sent to an epoch stream without saying which epoch they belong to."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(
+            f"stream {stream!r} is published by epochs, and plain events belong to none; open "
+            f"hr.epoch_publisher({stream!r}, NAME), or use headrace epoch publish"
+        )
+        self.stream = stream
+
+
+class LateEventError(EpochError):
+    """Rows at times that their publisher no longer holds; nothing was written.
+
+    ``times`` are the late ones, ``held`` what the publisher holds, ``frontier`` the stream's;
+    ``rows`` and ``row`` (how many rows, and the first of them) where that is known.
+    """
+
+    def __init__(
+        self,
+        *,
+        stream: str,
+        publisher: str,
+        times: Sequence[object],
+        held: Sequence[object],
+        frontier: Sequence[object],
+        rows: int | None = None,
+        row: int | None = None,
+    ) -> None:
+        self.stream, self.publisher = stream, publisher
+        self.times, self.held, self.frontier = tuple(times), tuple(held), tuple(frontier)
+        self.rows, self.row = rows, row
+        count = "rows" if rows is None else f"{rows} row{'s' * (rows != 1)}"
+        at = f"epoch {times[0]}" + (f" and {len(times) - 1} more" if len(times) > 1 else "")
+        keeps = f"holds {_shown(held)} and later" if held else "holds nothing any more"
+        first = "" if row is None else f"; the first is row {row}"
+        super().__init__(
+            f"{publisher!r} {keeps}, and what lies before a frontier is complete{first}",
+            update=f"stream {stream!r}: {count} at {at}",
+            state=f"frontier {_shown(frontier)}",
+        )
+
+
+class CapabilityError(InvalidInputError):
+    """A capability that was dropped, or that its publisher lost with a take-over."""
+
+
+class EpochLimitError(InvalidInputError):
+    """More epochs, held times or publishers than one commit or stream may have."""
+
+
+class PublisherLimitError(EpochLimitError):
+    """A stream has as many publishers as it may have."""
+
+    def __init__(self, stream: str, publisher: str, most: int) -> None:
+        super().__init__(
+            f"stream {stream!r} has {most} publishers, which is the most; {publisher!r} can join "
+            "when another one has closed"
+        )
+        self.stream, self.publisher = stream, publisher
+
+
+class UnknownPublisherError(EpochError, LookupError):
+    """A stream has no publisher of that name (any more)."""
+
+    def __init__(self, stream: str, publisher: str) -> None:
+        super().__init__(
+            "it never joined, or it was closed; open a publisher to join",
+            update=f"a commit of {publisher!r}",
+            state=f"it is no publisher of stream {stream!r}",
+        )
+        self.stream, self.publisher = stream, publisher
+
+
+class EpochStreamEndedError(EpochError):
+    """The stream was closed or aborted, for good; ``status`` tells which."""
+
+    def __init__(self, stream: str, status: str, reason: str = "") -> None:
+        told = f" ({reason})" if reason else ""
+        super().__init__(
+            "nothing more can be published; make another stream",
+            update=f"a commit to stream {stream!r}",
+            state=f"it is {status}{told}",
+        )
+        self.stream, self.status, self.reason = stream, status, reason
+
+
+def _shown(times: Iterable[object]) -> str:
+    return " ".join(str(time) for time in times) or "nothing"
 
 
 class InvalidTokenError(InvalidInputError):

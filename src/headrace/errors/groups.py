@@ -153,6 +153,26 @@ class UnknownGroupError(HeadraceError, LookupError):
         self.group = group
 
 
+class UnknownGroupNameError(UnknownGroupError, InvalidInputError):
+    """No group of any kind has that name; ``known`` are names that there are."""
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        listed = f"there are: {', '.join(known)}" if known else "there are no groups yet"
+        HeadraceError.__init__(self, f"there is no group {name!r}; {listed}")
+        self.stream = ""
+        self.group = self.name = name
+        self.known = known
+
+
+class AmbiguousGroupNameError(InvalidInputError):
+    """Several groups have that plain name; ``known`` are their names in full."""
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        super().__init__(f"several groups are called {name!r}: say which of {', '.join(known)}")
+        self.name = name
+        self.known = known
+
+
 class UnknownMemberError(HeadraceError, LookupError):
     """The group has no member of that name."""
 

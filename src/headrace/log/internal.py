@@ -1,8 +1,8 @@
-"""Internal streams: those that a group makes for itself.
+"""Internal streams: those that a group or an epoch stream makes for itself.
 
-A work queue, a dead-letter stream.  Their names hold a ``.``, so that none is a name that a
-person can choose; they capture no subjects, so that nothing is routed to them; and whoever
-appends names the segment.  They are read like any other stream, and go with their group.
+A work queue, a dead-letter stream, a progress log.  Their names hold a ``.``, so that none is a
+name that a person can choose; they capture no subjects, so that nothing is routed to them; and
+whoever appends names the segment.  They are read like any other stream, and go with their owner.
 
 The functions run inside a transaction, because a stream of a group comes and goes with it.
 """
@@ -16,6 +16,11 @@ from headrace.catalog.keys import check_key
 from headrace.catalog.streams import KEY_SPACE, SEGMENTS_MAX, Limits, Retention, StreamConfig
 from headrace.errors import InternalStreamError, InvalidConfigError, StreamExistsError
 from headrace.log import scale
+
+
+def progress_log(stream: str) -> str:
+    """The name of the stream that holds the progress of an epoch stream."""
+    return f"{stream}.epochs"
 
 
 def create(
@@ -65,7 +70,10 @@ def delete(tx: Tx, name: str) -> bool:
 def refuse(stream: streams.Stream, what: str) -> None:
     """Raise unless people may do ``what`` to the stream."""
     if stream.config.internal:
+        whose = "a group", "the group"
+        if stream.name.endswith(progress_log("")):
+            whose = "an epoch stream", "that stream"
         raise InternalStreamError(
-            f"stream {stream.name!r} belongs to a group and is not {what} by hand; "
-            "it goes when the group is deleted"
+            f"stream {stream.name!r} belongs to {whose[0]} and is not {what} by hand; "
+            f"it goes when {whose[1]} is deleted"
         )

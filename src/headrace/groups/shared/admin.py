@@ -13,7 +13,7 @@ from headrace.groups import explain as events
 from headrace.groups.consumer.dead_letters import stream_of
 from headrace.groups.progress import Progress
 from headrace.groups.shared import properties, sessions, starts
-from headrace.groups.shared.core.records import Decision
+from headrace.groups.shared.core.records import LeaderDecision
 from headrace.groups.shared.core.settings import (
     Balance,
     InvalidSharedSettingsError,
@@ -53,7 +53,7 @@ class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
     leader_token: int
     members: tuple[MemberStatus, ...]
     units: tuple[UnitInfo, ...]
-    decisions: tuple[Decision, ...]
+    decisions: tuple[LeaderDecision, ...]
 
     @property
     def lag_events(self) -> int:
@@ -68,7 +68,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     leader: str | None
     members: tuple[tuple[str, int, str], ...]
     """(member, units, why it is idle)"""
-    decisions: tuple[Decision, ...]
+    decisions: tuple[LeaderDecision, ...]
 
 
 def look(tx: Tx, group: GroupProperties) -> GroupInfo:
@@ -114,9 +114,13 @@ def look(tx: Tx, group: GroupProperties) -> GroupInfo:
     )
 
 
-def _with_dead_letters(tx: Tx, group: str, decided: tuple[Decision, ...]) -> tuple[Decision, ...]:
+def _with_dead_letters(
+    tx: Tx, group: str, decided: tuple[LeaderDecision, ...]
+) -> tuple[LeaderDecision, ...]:
     letters = [
-        Decision(one.at_us // 1000, one.what, state.unit_of_claim(one.unit), one.member, one.reason)
+        LeaderDecision(
+            one.at_us // 1000, one.what, state.unit_of_claim(one.unit), one.member, one.reason
+        )
         for one in events.read(tx, group)
     ]
     return tuple(sorted((*decided, *letters), key=lambda one: one.at_ms)) if letters else decided

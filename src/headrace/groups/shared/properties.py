@@ -13,13 +13,14 @@ from headrace.errors import (
     UnknownSharedGroupError,
 )
 from headrace.groups import explain
+from headrace.groups.names import SHARED_BUCKET
 from headrace.groups.shared import starts
 from headrace.groups.shared.core.handler import group_key
-from headrace.groups.shared.core.records import Decision
+from headrace.groups.shared.core.records import LeaderDecision
 from headrace.groups.shared.core.settings import Balance, LeaderSettings, changed_settings
 from headrace.groups.shared.runtime.state import lease_name
 
-BUCKET = "shared-groups"
+BUCKET = SHARED_BUCKET
 STATUS_BUCKET = "shared-status"
 
 
@@ -79,7 +80,7 @@ class LeaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     token: int
     at_us: int
     members: tuple[MemberStatus, ...] = ()
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[LeaderDecision, ...] = ()
     """The latest decisions; ``at_ms`` is milliseconds since 1970."""
 
 

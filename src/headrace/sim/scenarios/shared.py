@@ -31,7 +31,7 @@ from headrace.groups.shared.core.assignment import AssignmentStatus
 from headrace.groups.shared.core.handler import group_key, parse_subscription
 from headrace.groups.shared.core.leader import Leader
 from headrace.groups.shared.core.messages import unit_of
-from headrace.groups.shared.core.records import Decision
+from headrace.groups.shared.core.records import LeaderDecision
 from headrace.groups.shared.core.settings import Balance
 from headrace.groups.shared.runtime import state
 from headrace.sim.faults import Fault
@@ -85,7 +85,7 @@ class SharedScenario(Scenario):
             group = group_key(*parse_subscription(text))
             self.oracles[group] = GroupOracle(world, group, self._token_reader(group))
         self._ranks: dict[tuple[str, int, str, int], int] = {}
-        self._decided: dict[str, Decision] = {}
+        self._decided: dict[str, LeaderDecision] = {}
         self.groups = Groups(self.log.real)
         self.internet = Internet(world)
         self.workers = [self._spawn_worker(f"w{n}") for n in range(1, rng.randint(2, 4) + 1)]

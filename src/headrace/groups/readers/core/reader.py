@@ -177,6 +177,19 @@ class Reader:
             effects.append(Propose(update))
         return effects
 
+    def wake_at_ms(self, now_ms: int) -> int:
+        """When to step again if nothing is heard before; called right after a step.
+
+        What was due by then had its turn: if it could not be done, news will come of what it
+        waits for.
+        """
+        times = (
+            *(self._renew_at_ms, self._refresh_at_ms, self._detect_at_ms),
+            *(self._lag_at_ms, self._record_at_ms, self._answer_by_ms),
+            *(at for at in (self._acquire_at_ms, self._release_at_ms) if at is not None),
+        )
+        return min((at for at in times if at > now_ms), default=now_ms + self.settings.refresh_ms)
+
     def _reconcile(self, state: ReaderGroupState) -> list[ReaderEffect]:
         """Begin and stop reading, so that it is what the state says is ours."""
         effects: list[ReaderEffect] = []

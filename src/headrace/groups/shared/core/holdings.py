@@ -24,7 +24,7 @@ from headrace.groups.shared.core.assignment import GRANTED, AssignmentStatus, Un
 from headrace.groups.shared.core.ledger import Ledger
 from headrace.groups.shared.core.messages import Grant, Revoke, Revoked, Unit
 from headrace.groups.shared.core.records import (
-    Decision,
+    LeaderDecision,
     LeaderEffect,
     SegmentInfo,
     StoredUnit,
@@ -92,7 +92,7 @@ class Holdings:
         self._token = token
         self._settings = settings
         self._ledger = ledger
-        self.decisions: deque[Decision] = deque(maxlen=settings.decisions_max)
+        self.decisions: deque[LeaderDecision] = deque(maxlen=settings.decisions_max)
         self.units: dict[Unit, UnitState] = {}
         self._order: Order[Unit] = Order()
         self.members: dict[str, Member] = {}
@@ -426,4 +426,4 @@ class Holdings:
         self, now_ms: int, what: str, unit: Unit | None, borrower: str | None, reason: str
     ) -> None:
         """Remember why something was done."""
-        self.decisions.append(Decision(now_ms, what, unit, borrower, reason))
+        self.decisions.append(LeaderDecision(now_ms, what, unit, borrower, reason))

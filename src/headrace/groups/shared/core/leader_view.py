@@ -10,7 +10,7 @@ from headrace.groups.shared.core.assignment import AssignmentStatus, UnitState
 from headrace.groups.shared.core.holdings import Holdings, MemberView
 from headrace.groups.shared.core.ledger import Ledger
 from headrace.groups.shared.core.messages import Unit
-from headrace.groups.shared.core.records import Decision
+from headrace.groups.shared.core.records import LeaderDecision
 
 
 class LeaderView:
@@ -21,7 +21,7 @@ class LeaderView:
         self._ledger = ledger
 
     @property
-    def decisions(self) -> deque[Decision]:
+    def decisions(self) -> deque[LeaderDecision]:
         """The latest decisions, with their reasons."""
         return self._holdings.decisions
 

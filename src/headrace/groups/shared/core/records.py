@@ -71,7 +71,7 @@ class ProgressRecord(msgspec.Struct, frozen=True):
     finished: bool = False
 
 
-class Decision(msgspec.Struct, frozen=True):
+class LeaderDecision(msgspec.Struct, frozen=True):
     """Why something was done, for people who ask."""
 
     at_ms: int

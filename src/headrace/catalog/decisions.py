@@ -1,0 +1,109 @@
+"""Decisions: for each group a list that only grows at its end, and is pruned at its beginning.
+
+A record is opaque here.  Its number is taken from a row of the group that is locked until the
+commit, so records become visible in the order of their numbers: a follower that asks for what came
+after the last number it saw misses nothing.  The last records of a group are found by the primary
+key, however many other groups there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.catalog.keys import check_key
+from headrace.catalog.transaction import Tx
+
+KEPT = 2_000
+"""Of each group, so many are kept however old they are."""
+KEPT_US = 7 * 24 * 3600 * 1_000_000
+"""Of each group, what is younger is kept, up to ``KEPT_MAX``."""
+KEPT_MAX = 20_000
+PRUNE_EVERY = 250
+PRUNED_AT_ONCE = 500
+"""More than are added between two prunings, so that the list never grows for long."""
+
+Stored = tuple[int, int, bytes]
+"""(number, at_us, record)"""
+
+
+def channel(group: str) -> str:
+    """The channel that is notified when decisions about the group were recorded."""
+    return f"decisions:{group}"
+
+
+def lock(group: str) -> str:
+    return f"decisions:{group}"
+
+
+def append(tx: Tx, group: str, records: Sequence[tuple[int, bytes]]) -> int:
+    """Add (at_us, record) under the group's :func:`lock`; returns the number of the first."""
+    check_key(group, "a group's name")
+    row = tx.row(
+        "INSERT INTO decision_counts (group_key, number) VALUES (?, ?) "
+        "ON CONFLICT (group_key) DO UPDATE SET number = decision_counts.number + excluded.number "
+        "RETURNING number",
+        (group, len(records)),
+    )
+    assert row is not None
+    last = int(row[0])
+    first = last - len(records) + 1
+    tx.executemany(
+        "INSERT INTO decisions (group_key, number, at_us, record) VALUES (?, ?, ?, ?)",
+        [(group, first + at, at_us, data) for at, (at_us, data) in enumerate(records)],
+    )
+    for step in range((first - 1) // PRUNE_EVERY, last // PRUNE_EVERY):
+        _prune(tx, group, (step + 1) * PRUNE_EVERY)
+    tx.notify(channel(group))
+    return first
+
+
+def _prune(tx: Tx, group: str, number: int) -> None:
+    """Remove the oldest that need not be kept, a bounded number of them."""
+    if number <= KEPT:
+        return
+    oldest = tx.rows(
+        "SELECT number, at_us FROM decisions WHERE group_key = ? AND number <= ? "
+        "ORDER BY number LIMIT ?",
+        (group, number - KEPT, PRUNED_AT_ONCE),
+    )
+    before_us = tx.now_us() - KEPT_US
+    upto = 0
+    for each, at_us in oldest:
+        if at_us >= before_us and each > number - KEPT_MAX:
+            break
+        upto = each
+    if upto:
+        tx.execute("DELETE FROM decisions WHERE group_key = ? AND number <= ?", (group, upto))
+
+
+def last(tx: Tx, group: str, limit: int, before: int | None = None) -> list[Stored]:
+    """The last of a group, or the last before a number; oldest first."""
+    bound, params = ("", (group,)) if before is None else (" AND number < ?", (group, before))
+    rows = tx.rows(
+        f"SELECT number, at_us, record FROM decisions WHERE group_key = ?{bound} "
+        "ORDER BY number DESC LIMIT ?",
+        (*params, limit),
+    )
+    return [(number, at_us, bytes(data)) for number, at_us, data in reversed(rows)]
+
+
+def after(tx: Tx, group: str, number: int, limit: int) -> list[Stored]:
+    """The first of a group after a number, oldest first."""
+    rows = tx.rows(
+        "SELECT number, at_us, record FROM decisions WHERE group_key = ? AND number > ? "
+        "ORDER BY number LIMIT ?",
+        (group, number, limit),
+    )
+    return [(each, at_us, bytes(data)) for each, at_us, data in rows]
+
+
+def count(tx: Tx, group: str) -> int:
+    """The number of the last decision about a group, 0 if there never was one."""
+    row = tx.row("SELECT number FROM decision_counts WHERE group_key = ?", (group,))
+    return 0 if row is None else int(row[0])
+
+
+def forget(tx: Tx, group: str) -> None:
+    """Remove the records of a group that is deleted; its numbers do not begin anew."""
+    tx.execute("DELETE FROM decisions WHERE group_key = ?", (group,))
+    tx.notify(channel(group))

@@ -1,0 +1,1 @@
+"""The record itself, and what follows from ended leases: pure."""

@@ -1,0 +1,164 @@
+"""The record of decisions about groups of every kind, in the catalog.
+
+Theory of operation
+-------------------
+Each group has one list, by one text: ``orders/billing``, ``$share/audit/orders.>``,
+``reader/report``, ``epochs/orders``.  Whoever decides records: in the transaction in which the
+decision takes effect, where there is one, else soon afterwards (:mod:`.recorder`).  The list
+belongs to no process, so it outlives every leader and member.  What nobody is left to record is
+recorded by whoever is alive (:mod:`.watchman`).
+
+On PostgreSQL a transaction that records needs :func:`locks`, like everything else it changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+import msgspec
+
+from headrace.catalog import Catalog, Tx
+from headrace.catalog import decisions as stored
+from headrace.catalog.records import Records
+from headrace.errors import InvalidInputError
+from headrace.groups.decisions.core.record import RANGES_MAX, REASON_CHARS_MAX, Decision, What
+from headrace.host import Host
+
+LIMIT = 100
+LIMIT_MAX = 10_000
+LOOKED_BACK = 200
+"""How far back a cause is looked for."""
+
+_records = Records(Decision, "a decision about group", json=False)
+
+
+def locks(group: str) -> list[str]:
+    """The locks under which decisions about a group may be recorded or forgotten."""
+    return [stored.lock(group)]
+
+
+def channel(group: str) -> str:
+    """The channel that tells of new decisions about a group."""
+    return stored.channel(group)
+
+
+def record(tx: Tx, group: str, decisions: Sequence[Decision], *, cause: int = 0) -> list[Decision]:
+    """Add decisions under :func:`locks`; returns them with their numbers and times.
+
+    ``cause`` is for those that name none of their own.
+    """
+    if not decisions:
+        return []
+    now_us = tx.now_us()
+    bounded = [_bounded(each, now_us, cause) for each in decisions]
+    data = [(each.at_us, _records.encode(group, each)) for each in bounded]
+    first = stored.append(tx, group, data)
+    return [
+        msgspec.structs.replace(each, number=first + at, group=group)
+        for at, each in enumerate(bounded)
+    ]
+
+
+def _bounded(decision: Decision, now_us: int, cause: int) -> Decision:
+    return msgspec.structs.replace(
+        decision,
+        reason=decision.reason[:REASON_CHARS_MAX],
+        units=decision.units[:RANGES_MAX],
+        cause=decision.cause or cause,
+        at_us=decision.at_us or now_us,
+        number=0,  # both are columns
+        group="",
+    )
+
+
+def read(tx: Tx, group: str, limit: int = LIMIT, before: int | None = None) -> list[Decision]:
+    """The last decisions about a group, or the last before a number; oldest first."""
+    check_limit(limit)
+    return _decoded(group, stored.last(tx, group, limit, before))
+
+
+def after(tx: Tx, group: str, number: int, limit: int = LIMIT_MAX) -> list[Decision]:
+    """The decisions that came after a number, oldest first."""
+    check_limit(limit)
+    return _decoded(group, stored.after(tx, group, number, limit))
+
+
+def latest(
+    tx: Tx, group: str, whats: Iterable[What], *, that: Callable[[Decision], bool] | None = None
+) -> Decision | None:
+    """The last decision of some kinds, if it is not too long ago: what another follows from."""
+    wanted = set(whats)
+    for each in reversed(_decoded(group, stored.last(tx, group, LOOKED_BACK))):
+        if each.what in wanted and (that is None or that(each)):
+            return each
+    return None
+
+
+def forget(tx: Tx, group: str) -> None:
+    """Remove the decisions about a group that is deleted, under :func:`locks`."""
+    stored.forget(tx, group)
+
+
+def check_limit(limit: int) -> int:
+    """A number of decisions that somebody asks for."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= LIMIT_MAX:
+        raise InvalidInputError(f"limit is {limit!r}; it must be 0 to {LIMIT_MAX}")
+    return limit
+
+
+def _decoded(group: str, found: Iterable[stored.Stored]) -> list[Decision]:
+    decoded = []
+    for number, at_us, data in found:
+        one = _records.decode_or(f"{group} #{number}", data, None)
+        if one is not None:
+            decoded.append(msgspec.structs.replace(one, number=number, at_us=at_us, group=group))
+    return decoded
+
+
+# --- following -------------------------------------------------------------------------------
+
+
+async def follow(
+    host: Host, group: str, after_number: int | None = None
+) -> AsyncGenerator[Decision, None]:
+    """Yield decisions as they come: those after a number, or from now on."""
+    news = asyncio.Event()
+    stop = await host.in_thread(host.on_news, channel(group), news.set)
+    catalog = host.log.catalog
+    try:
+        number = after_number
+        if number is None:
+            number = await host.in_thread(catalog.read, lambda tx: stored.count(tx, group))
+        while True:
+            news.clear()
+            found = await host.in_thread(catalog.read, partial(_next, group, number))
+            for each in found:
+                number = each.number
+                yield each
+            if not found:
+                await news.wait()
+    finally:
+        stop()
+
+
+def _next(group: str, number: int, tx: Tx) -> list[Decision]:
+    return after(tx, group, number, LIMIT)
+
+
+def watch(
+    catalog: Catalog, group: str, after_number: int | None = None, timeout_s: float | None = None
+) -> Iterator[Decision]:
+    """:func:`follow` for threads; ends when nothing came for ``timeout_s``."""
+    with catalog.waiting(channel(group)) as wait:
+        number = after_number
+        if number is None:
+            number = catalog.read(lambda tx: stored.count(tx, group))
+        while True:
+            found = catalog.read(partial(_next, group, number))
+            for each in found:
+                number = each.number
+                yield each
+            if not found and not wait(timeout_s):
+                return
