@@ -13,21 +13,18 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from headrace.catalog import forks, private, schema
 from headrace.catalog.base import Catalog
-from headrace.catalog.checkpoints import WAL_BYTES_MAX, Checkpointer
-from headrace.catalog.committer import Committer, WriteDriver
+from headrace.catalog.committer import Committer
 from headrace.catalog.connections import (
     Identity,
     SqliteTx,
     closed,
     connect,
-    descriptor,
     identity,
     opened,
     refuse_if_forked,
@@ -36,7 +33,8 @@ from headrace.catalog.connections import (
 from headrace.catalog.forks import section
 from headrace.catalog.gate import Gate
 from headrace.catalog.pool import Pool
-from headrace.catalog.transaction import CatalogClock, Row, Tx
+from headrace.catalog.sqlite_writer import LOCK_FILE, SqliteWriter
+from headrace.catalog.transaction import Row, Tx
 from headrace.catalog.wake import WakeSockets, wake_folder
 from headrace.errors import (
     CatalogError,
@@ -47,7 +45,6 @@ from headrace.errors import (
 T = TypeVar("T")
 
 FILE = "headrace.db"
-LOCK_FILE = "write.lock"
 APPLICATION_ID = 0x48445243
 SQLITE_MIN = (3, 35, 0)
 TYPES = {
@@ -64,104 +61,6 @@ SHRINK_USED_MAX = 64 << 20
 READER_CACHE_KIB = 400
 """A reader's page cache: room for the upper levels of every index, and little for blobs, which are
 not read again.  Small, so that it fits into the processor's cache together with a load."""
-
-
-class _Writer(WriteDriver):
-    """The committer's connection."""
-
-    direct = True
-
-    def __init__(
-        self,
-        path: Path,
-        key: Identity,
-        where: str,
-        check_place: Callable[[], os.stat_result | None],
-        announce: Callable[[set[str], os.stat_result | None], None],
-        clock: CatalogClock,
-    ) -> None:
-        self._where = where
-        self._announce = announce
-        with section.lock:
-            self._connection = connect(path)
-            self._connection.execute("PRAGMA wal_autocheckpoint = 0")
-            self._connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX // 2}")
-        self._tx = SqliteTx(self._connection, clock)
-        self._gate = Gate(path.with_name(LOCK_FILE))
-        self.leave = self._gate.leave
-        self._sync: bool | None = None
-        self._check_place = check_place
-        self._about: os.stat_result | None = None
-        self._checkpointer = Checkpointer(path, descriptor(path, key), connect)
-
-    def enter(self, *, wait: bool) -> bool:
-        if wait:
-            self._gate.enter()
-            return True
-        return self._checkpointer.at_rest and self._gate.try_enter()
-
-    def section(self) -> AbstractContextManager[object]:
-        return section.lock
-
-    def begin(self, locks: Iterable[str], sync: bool) -> Tx:
-        del locks
-        if sync is not self._sync:
-            self._connection.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
-            self._sync = sync
-        self._connection.execute("BEGIN IMMEDIATE")
-        found = self._connection.execute(schema.QUERY).fetchone()
-        if found != schema.CURRENT:
-            schema.judge(found, self._where)
-        return self._tx
-
-    def savepoint(self) -> None:
-        self._connection.execute("SAVEPOINT operation")
-
-    def rollback_to_savepoint(self) -> bool:
-        # A full disk can end the whole transaction; there is no savepoint to go back to then.
-        if not self._connection.in_transaction:
-            return False
-        self._connection.execute("ROLLBACK TO operation")
-        return True
-
-    def commit(self, channels: set[str]) -> None:
-        del channels
-        self._connection.execute("COMMIT")
-        self._about = self._check_place()
-
-    def rollback(self) -> None:
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
-
-    def committed(self, channels: set[str]) -> None:
-        if channels:
-            self._announce(channels, self._about)
-
-    def chores(self) -> None:
-        self._checkpointer.after_commit(self.finish_checkpoint)
-
-    def finish_checkpoint(self) -> None:
-        """Complete the thread's checkpoint with the last frames, so that the WAL restarts."""
-        try:
-            self._gate.enter()
-            with section.lock, contextlib.suppress(sqlite3.Error):
-                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        finally:
-            self._gate.leave()
-
-    def translate(self, error: BaseException) -> BaseException:
-        return translate(error, self._where)
-
-    def close(self) -> None:
-        self._checkpointer.close()
-        try:
-            # The last to close copies the WAL back.  Beside somebody who writes this is not it.
-            self._gate.try_enter()
-            with section.lock, contextlib.suppress(sqlite3.Error):
-                self._connection.close()
-        finally:
-            self._gate.leave()
-            self._gate.close()
 
 
 class SqliteCatalog(Catalog):
@@ -184,7 +83,7 @@ class SqliteCatalog(Catalog):
         self._prepare(create)
         forks.watch(self)
         self._committer = Committer(
-            lambda: _Writer(
+            lambda: SqliteWriter(
                 self._path, self._key, self.where, self._still_here, self._announce, self._clock
             ),
             "headrace-commit",
@@ -356,6 +255,10 @@ class SqliteCatalog(Catalog):
         except sqlite3.Error as error:
             raise translate(error, self.where) from error
         return True
+
+    def begin_log_anew(self) -> None:
+        """Copy the write-ahead log into the database and cut it off: for a disk that is full."""
+        self.read(lambda tx: tx.rows("PRAGMA wal_checkpoint(TRUNCATE)"))
 
     # -- waiting ------------------------------------------------------------------------
 
