@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 from headrace.catalog import batches, postgres, streams
+from headrace.catalog.sqlite_writer import SqliteWriter
 from headrace.store import Store
 
 Place = Literal[
