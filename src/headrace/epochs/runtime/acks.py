@@ -17,7 +17,7 @@ import msgspec
 from headrace.catalog import Tx, epoch_subscriptions, leases
 from headrace.epochs.core.antichains import Frontier, not_before
 from headrace.epochs.core.times import TimeShape
-from headrace.epochs.runtime.starting import Begin, EpochStart
+from headrace.epochs.runtime.starting import EpochBegin, EpochStart
 from headrace.errors import (
     EpochAckError,
     EpochSubscriptionError,
@@ -169,7 +169,7 @@ class NamedHold:
             except HeadraceError:
                 continue
 
-    async def hold(self, begun: Begin) -> None:
+    async def hold(self, begun: EpochBegin) -> None:
         """The start was chosen: everything before it is not wanted."""
         if self._acked is not None:
             return

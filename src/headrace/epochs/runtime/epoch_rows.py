@@ -29,7 +29,7 @@ GAP_ROWS = 4096
 """Reading over so many rows of others is quicker than another query."""
 
 
-class Run(msgspec.Struct):
+class RowRun(msgspec.Struct):
     """Bounds of references in one segment, in order, that one cursor reads."""
 
     stream: str
@@ -46,9 +46,9 @@ class Run(msgspec.Struct):
         return sum(self.rows) == whole and self.starts[1:] == self.ends[:-1]
 
 
-def runs_of(references: Iterable[Reference]) -> list[Run]:
+def runs_of(references: Iterable[Reference]) -> list[RowRun]:
     """The references as runs, segment by segment."""
-    found: list[Run] = []
+    found: list[RowRun] = []
     for one in sorted(references, key=lambda one: (one.stream, one.segment, one.start)):
         last = found[-1] if found else None
         if last is None or (last.stream, last.segment) != (one.stream, one.segment):
@@ -62,7 +62,9 @@ def runs_of(references: Iterable[Reference]) -> list[Run]:
             last.rows.append(one.rows)
             last.lines.append(one.line)
             continue
-        found.append(Run(one.stream, one.segment, [one.start], [one.end], [one.rows], [one.line]))
+        found.append(
+            RowRun(one.stream, one.segment, [one.start], [one.end], [one.rows], [one.line])
+        )
     return found
 
 
@@ -95,7 +97,7 @@ class EpochRows:
         return found
 
     def _read(
-        self, run: Run, wanted: _Wanted, *, brief: bool
+        self, run: RowRun, wanted: _Wanted, *, brief: bool
     ) -> Iterator[tuple[pa.RecordBatch, Times]]:
         segment = self._segment(run.stream, run.segment)
         cursor = Cursor(self._log.catalog, self._log.store, run.stream, segment, run.starts[0])
@@ -134,7 +136,7 @@ class EpochRows:
                 yield events.public(kept, run.segment, kept.column(0)), stamps[match]
         self._check(run, got)
 
-    def _check(self, run: Run, got: np.ndarray) -> None:
+    def _check(self, run: RowRun, got: np.ndarray) -> None:
         told = np.array(run.rows)
         if not np.array_equal(got, told):
             place = int(np.argmax(got != told))
@@ -146,7 +148,7 @@ class EpochRows:
                 int(got[place]),
             )
 
-    def _stamps(self, run: Run, batch: pa.RecordBatch) -> Times:
+    def _stamps(self, run: RowRun, batch: pa.RecordBatch) -> Times:
         """The times of all rows; rows without one are at no time (-1)."""
         parts = self._shape.length or 1
         if "epoch" not in batch.schema.names:

@@ -37,7 +37,7 @@ class StreamStart(msgspec.Struct, frozen=True):
     upper: Frontier = ()
 
 
-class Begin(msgspec.Struct, frozen=True):
+class EpochBegin(msgspec.Struct, frozen=True):
     """The start of a subscription; `start` is None for one from now."""
 
     shape: TimeShape
@@ -98,7 +98,9 @@ def since_of(tx: Tx, stream: Stream) -> Frontier:
     return _decode_since(kept.since)
 
 
-def resolve(log: Log, names: Sequence[str], start: EpochStart, *, at_least: bool = False) -> Begin:
+def resolve(
+    log: Log, names: Sequence[str], start: EpochStart, *, at_least: bool = False
+) -> EpochBegin:
     """Where to begin; raises if that is gone, or no start at all."""
     streams, shape = opened(log, names)
 
@@ -113,7 +115,7 @@ def resolve(log: Log, names: Sequence[str], start: EpochStart, *, at_least: bool
             StreamStart(progress, state.line, state.lower, state.upper)
             for progress, (state, _) in zip(logs, found, strict=True)
         )
-        return Begin(shape, catalog, None, places)
+        return EpochBegin(shape, catalog, None, places)
     since: Frontier = (shape.bottom,)
     for _, kept in found:
         since = join(shape, since, kept)
@@ -126,7 +128,7 @@ def resolve(log: Log, names: Sequence[str], start: EpochStart, *, at_least: bool
         _place(shape, progress, state, frontier)
         for progress, (state, _) in zip(logs, found, strict=True)
     )
-    return Begin(shape, catalog, frontier, places)
+    return EpochBegin(shape, catalog, frontier, places)
 
 
 def _wanted(

@@ -50,7 +50,7 @@ from headrace.epochs.runtime.given import (
     WholeEpoch,
 )
 from headrace.epochs.runtime.line_tail import LineTail
-from headrace.epochs.runtime.starting import Begin, EpochStart, FrontierLike
+from headrace.epochs.runtime.starting import EpochBegin, EpochStart, FrontierLike
 from headrace.errors import (
     EpochAckError,
     EpochsAbortedError,
@@ -102,7 +102,7 @@ class EpochSubscription:
         self._named: NamedHold | None = None
         if name is not None:
             self._named = NamedHold(host, name, standby=standby, lease_ms=lease_ms)
-        self._begun: Begin | None = None
+        self._begun: EpochBegin | None = None
         self._subscriber: Subscriber | None = None
         self._feeds: dict[str, tuple[LineTail, LineFeed]] = {}
         self._items: deque[EpochItem] = deque()
