@@ -1,4 +1,4 @@
-"""Golden scripts of reader groups: what the simulator cannot find, since any outcome would be safe."""
+"""Golden scripts of reader groups, for rules where any outcome would be safe, but one is right."""
 
 from __future__ import annotations
 
