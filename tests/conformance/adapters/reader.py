@@ -29,10 +29,10 @@ from headrace.groups.readers import (
     Update,
     apply,
     decide,
-    positions,
 )
 from headrace.groups.readers.core.balance import wants_release
 from headrace.groups.readers.core.records import encode_state
+from headrace.groups.readers.core.segments import positions
 from tests.conformance.registry import Adapter
 
 Offsets = dict[str, int]

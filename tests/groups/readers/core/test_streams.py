@@ -25,9 +25,9 @@ from headrace.groups.readers import (
     ResetToCheckpoint,
     ReturnReader,
     Successor,
-    positions,
 )
 from headrace.groups.readers.core.changes import CheckpointForgotten, SegmentDropped
+from headrace.groups.readers.core.segments import positions
 from tests.groups.readers.core.helpers import Group, cut, seg
 
 
