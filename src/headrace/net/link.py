@@ -54,10 +54,8 @@ class Link(WSListener, Generic[Out, In]):
         kind = frame.msg_type
         if (self._hanging_up or transport.is_close_frame_sent) and kind != WSMsgType.CLOSE:
             return  # also one too large for the listener, which is passed on all the same
-        code = WSCloseCode.POLICY_VIOLATION
         try:
             if frame.payload_size > self._frame_bytes_max:
-                code = WSCloseCode.MESSAGE_TOO_BIG
                 raise FrameError(
                     f"a frame of {frame.payload_size} bytes; {self._frame_bytes_max} is the most"
                 )
@@ -76,7 +74,7 @@ class Link(WSListener, Generic[Out, In]):
             loop = asyncio.get_running_loop()
             self._complaints.say(f"a connection is dropped: {error}", loop.time())
             self._hanging_up = True
-            transport.send_close(code, b"malformed frame")
+            transport.send_close(WSCloseCode.POLICY_VIOLATION, b"malformed frame")
             # Time for the close frame to reach the other side.
             loop.call_later(CLOSE_TIMEOUT_S, transport.disconnect)
 

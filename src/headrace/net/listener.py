@@ -29,8 +29,6 @@ CONNECTIONS_MAX = 4096
 HANDSHAKE_TIMEOUT_S = 3.0
 BUFFER_BYTES = 4096
 """What a connection reads into at first; it grows with the frames."""
-FRAME_BYTES_MAX = 32 * 1024 * 1024
-"""The most that any wire may allow; only who was admitted sends frames."""
 
 _log = logging.getLogger(__name__)
 
@@ -70,12 +68,19 @@ class Listener:
     """One address, on which this program serves all its wires."""
 
     def __init__(
-        self, busy: Callable[[], bool] = lambda: False, secured: Secured | None = None
+        self,
+        busy: Callable[[], bool] = lambda: False,
+        secured: Secured | None = None,
+        frame_bytes_max: int = 0,
     ) -> None:
-        """While `busy()` is true, reading may be delayed; see :mod:`headrace.net.intake`."""
+        """While `busy()` is true, reading may be delayed; see :mod:`headrace.net.intake`.
+
+        `frame_bytes_max` makes room for wires that are served only after the listener is open.
+        """
         self.connections: set[AdmittedLink] = set()
         self.connections_max = CONNECTIONS_MAX
         self._links: dict[bytes, Callable[[], AdmittedLink]] = {}
+        self._frame_bytes_max = frame_bytes_max
         self._admission = Admission()
         self._secured = secured
         self._traffic = Traffic()
@@ -93,6 +98,9 @@ class Listener:
         ended: Callable[[Outbox[Out]], None] | None = None,
     ) -> None:
         """Serve a wire at its path, from now on."""
+        if self._server is None:
+            self._frame_bytes_max = max(self._frame_bytes_max, wire.frame_bytes_max)
+        assert wire.frame_bytes_max <= self._frame_bytes_max, "known before the listener is open"
 
         def link() -> AdmittedLink:
             made = AdmittedLink(wire, received, self._traffic, self._post, self._complaints)
@@ -116,7 +124,7 @@ class Listener:
                 host,
                 port,
                 websocket_handshake_timeout=HANDSHAKE_TIMEOUT_S,
-                max_frame_size=FRAME_BYTES_MAX,  # each link has its wire's own
+                max_frame_size=self._frame_bytes_max,  # each link has its wire's own
                 read_buffer_init_size=BUFFER_BYTES,
                 logger_name=quiet,
                 use_aiofastnet=False,  # no quicker here than what Python brings

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 import headrace
-from headrace.epochs.live import LivePublisher, LiveRuntime, LiveSubscription
+from headrace.epochs.live import LivePublisher, LiveSubscription
 
 PATIENCE_S = 30
 
@@ -43,13 +43,12 @@ class Live:
 
     def __init__(self, hr: headrace.Headrace) -> None:
         self.hr = hr
-        self.runtime: LiveRuntime = LiveRuntime(hr.host, hr._shared)
 
     def publisher(self, name: str, start: Any = None) -> LivePublisher:
-        return LivePublisher(self.runtime, "days", name, start)
+        return self.hr.live_publisher("days", name, start=start)
 
     def subscription(self, **options: Any) -> LiveSubscription:
-        return LiveSubscription(self.runtime, "days", **options)
+        return self.hr.live_epochs("days", **options)
 
 
 @asynccontextmanager

@@ -19,13 +19,11 @@ from headrace.epochs.core.queues import QueueSettings, size_of
 from headrace.epochs.core.times import TimeShape
 from headrace.errors import EpochMessageError, FrameError
 from headrace.log.events import decode_blob, encode_blob, layout_of
-from headrace.net import Frame, Wire
+from headrace.net import LARGE_FRAME_BYTES_MAX, Frame, Wire
 
 PATH = "/epochs"
 PAYLOAD_BYTES = 8 * 1024 * 1024
 """Batches are cut by rows to about this size; one row may be larger."""
-FRAME_BYTES_MAX = 24 * 1024 * 1024
-"""The largest event with its headers, and room to spare."""
 MESSAGES_MAX = 10_000
 OUTBOX_MESSAGES_MAX = 64
 OUTBOX_BYTES_MAX = 4 * 1024 * 1024
@@ -161,7 +159,7 @@ def to_subscribers() -> Wire[Said, Wish]:
         PATH,
         ServingCodec,
         size=_said_size,
-        frame_bytes_max=FRAME_BYTES_MAX,
+        frame_bytes_max=LARGE_FRAME_BYTES_MAX,
         queue_messages_max=OUTBOX_MESSAGES_MAX,
         queue_bytes_max=OUTBOX_BYTES_MAX,
         batch_messages_max=1,
@@ -170,7 +168,7 @@ def to_subscribers() -> Wire[Said, Wish]:
 
 def to_publishers(shape: TimeShape) -> Wire[Wish, Said]:
     """The protocol on the side that subscribes and dials."""
-    return Wire(PATH, lambda: HearingCodec(shape), frame_bytes_max=FRAME_BYTES_MAX)
+    return Wire(PATH, lambda: HearingCodec(shape), frame_bytes_max=LARGE_FRAME_BYTES_MAX)
 
 
 def payloads(batch: pa.RecordBatch) -> list[tuple[int, bytes]]:

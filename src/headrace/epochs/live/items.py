@@ -92,3 +92,26 @@ class StartedOver(msgspec.Struct, frozen=True):
 LiveItem: TypeAlias = (
     LiveEpoch | LiveBatch | LiveFrontier | LiveSkipped | LiveTakenBack | StartedOver
 )
+
+
+def size_of_item(item: LiveItem) -> int:
+    """How much memory an item takes, about."""
+    match item:
+        case LiveBatch(batch=batch):
+            return int(batch.nbytes)
+        case LiveEpoch():
+            return item.nbytes
+        case _:
+            return 64
+
+
+class LiveStatistics(msgspec.Struct):
+    """Counts since a subscription was opened."""
+
+    batches: int = 0
+    dropped_batches: int = 0
+    """Those whose payload was never looked into."""
+    decoded_bytes: int = 0
+    dropped_bytes: int = 0
+    restarts: int = 0
+    given_up_epochs: int = 0

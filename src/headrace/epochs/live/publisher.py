@@ -15,7 +15,7 @@ from headrace.epochs.core.publisher import Published, Publisher
 from headrace.epochs.core.times import Time, TimeShape
 from headrace.epochs.live import addresses, frames
 from headrace.epochs.live.addresses import Serving
-from headrace.epochs.live.shim import FrontierLike, frontier_of
+from headrace.epochs.runtime.starting import FrontierLike, frontier_of
 from headrace.errors import FrontierError, HeadraceError, LivePublisherError, PublisherBlockedError
 from headrace.log.events import Event, Events, Headers
 from headrace.subjects import check_name
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
-    """Publishes epochs to whoever listens now; made by ``hr.epoch_publisher``.
+    """Publishes epochs to whoever listens now; made by ``hr.live_publisher``.
 
     The end of its block is an abort for its subscribers unless :meth:`close` was called: only the
     publisher can say that an epoch is complete.

@@ -7,6 +7,7 @@ import asyncio
 from headrace.epochs.core.times import TimeShape
 from headrace.epochs.live.serving import LiveServer
 from headrace.epochs.runtime.progress_log import epochs_of
+from headrace.errors import NoEpochsError
 from headrace.groups.shared.runtime.program import SharedRuntime
 from headrace.host import Host
 from headrace.net import Secured, Target
@@ -39,9 +40,15 @@ class LiveRuntime:
         return await (await self._shared.peer()).look_up(peer)
 
     async def stream(self, name: str) -> tuple[int, TimeShape]:
-        """A stream's id, and the shape of its times."""
+        """A stream's id, and the shape of its times; refused if it is not a live one."""
         found = await self.host.in_thread(self.host.log.stream, name)
-        return found.id, TimeShape(epochs_of(found).length)
+        config = epochs_of(found)
+        if config.stored:
+            raise NoEpochsError(
+                f"stream {name!r} stores its epochs; use hr.epoch_publisher and hr.epochs, or make "
+                "a stream with epochs=Epochs(stored=False)"
+            )
+        return found.id, TimeShape(config.length)
 
     async def close(self) -> None:
         """Serve no more."""

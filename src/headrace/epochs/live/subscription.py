@@ -11,8 +11,6 @@ from enum import StrEnum
 from itertools import count
 from typing import TYPE_CHECKING, Literal, Self
 
-import msgspec
-
 from headrace.catalog import entries
 from headrace.epochs.core.antichains import Frontier, not_before
 from headrace.epochs.core.effects import (
@@ -43,12 +41,14 @@ from headrace.epochs.live.items import (
     LiveFrontier,
     LiveItem,
     LiveSkipped,
+    LiveStatistics,
     LiveTakenBack,
     StartedOver,
     decoded,
+    size_of_item,
 )
 from headrace.epochs.live.serving import HEARTBEAT_MS, SILENCE_MS
-from headrace.epochs.live.shim import FrontierLike, frontier_of
+from headrace.epochs.runtime.starting import FrontierLike, frontier_of
 from headrace.errors import EpochError, EpochsAbortedError, FrameError, InvalidConfigError
 from headrace.host.timers import Timer
 from headrace.net import Links, Outbox
@@ -67,18 +67,6 @@ OnLoss = Literal["raise", "restart"]
 _log = logging.getLogger(__name__)
 
 
-class LiveStatistics(msgspec.Struct):
-    """Counts since a subscription was opened."""
-
-    batches: int = 0
-    dropped_batches: int = 0
-    """Those whose payload was never looked into."""
-    decoded_bytes: int = 0
-    dropped_bytes: int = 0
-    restarts: int = 0
-    given_up_epochs: int = 0
-
-
 class _Heard:
     """One publisher as this subscription hears it."""
 
@@ -87,7 +75,7 @@ class _Heard:
 
 
 class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
-    """Epochs as they are published; made by ``hr.epochs`` on a stream that stores nothing."""
+    """Epochs as they are published; made by ``hr.live_epochs``."""
 
     def __init__(
         self,
@@ -324,7 +312,7 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
 
     def _give(self, item: LiveItem) -> None:
         self._items.append(item)
-        self._bytes += _size(item)
+        self._bytes += size_of_item(item)
         self._news.set()
         self._press()
 
@@ -367,8 +355,8 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
         while True:
             while self._items:
                 item = self._items.popleft()
-                self._bytes -= _size(item)
-                self.statistics.decoded_bytes += _size(item)
+                self._bytes -= size_of_item(item)
+                self.statistics.decoded_bytes += size_of_item(item)
                 self._press()
                 yield item
             if self._closed:
@@ -399,13 +387,3 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
 def _choose(name: str, value: object, kind: type[StrEnum]) -> None:
     if value not in list(kind):
         raise InvalidConfigError(f"{name}={value!r}: choose {', '.join(kind)}")
-
-
-def _size(item: LiveItem) -> int:
-    match item:
-        case LiveBatch(batch=batch):
-            return int(batch.nbytes)
-        case LiveEpoch():
-            return item.nbytes
-        case _:
-            return 64

@@ -1,8 +1,7 @@
 """The peer: everything of shared groups that a process has one of.
 
-It holds the registry, the leaders that this process has won, the listener and the connections to
-other peers, and it knows the local sessions.  Messages within the process wait in its ``mail``;
-``election`` finds or claims the leader of a group.
+It holds the registry, the leaders that this process has won, the listener, the connections to other
+peers, and local sessions.  Messages within the process wait in its ``mail``.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from headrace.groups.shared.runtime.sweep import SessionSweep
 from headrace.groups.shared.runtime.upkeep import Upkeep
 from headrace.host import Host
 from headrace.host.timers import NEVER
-from headrace.net import Links, Listener, Outbox, Secured, Target
+from headrace.net import LARGE_FRAME_BYTES_MAX, Links, Listener, Outbox, Secured, Target
 from headrace.subjects.arguments import check_fields
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ class LocalPeer:
         self.leaders: dict[str, Leading] = {}
         self.unroutable = 0
         """Messages to borrowers that are neither here nor anywhere else."""
-        self.listener = Listener(self._gathers, secured)
+        self.listener = Listener(self._gathers, secured, LARGE_FRAME_BYTES_MAX)
         self.listener.serve(frames.to_borrowers(), self._from_peer)
         self.peers = Links(
             frames.to_leaders(),
