@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar
 
 from headrace.api.appender import Appender
+from headrace.api.epochs import EpochCalls
 from headrace.api.housekeeping import Housekeeper
 from headrace.api.reading import Reading
 from headrace.catalog.producers import Placed
@@ -88,7 +89,7 @@ def open(
 
 
 @checked_calls("publish", "append", "in_thread")
-class Headrace:
+class Headrace(EpochCalls):
     """An open log; made by :func:`headrace.open`."""
 
     def __init__(
