@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar
 
 from headrace.api.appender import Appender
+from headrace.api.epoch_calls import EpochCalls
 from headrace.api.housekeeping import Housekeeper
 from headrace.api.reading import Reading
 from headrace.catalog.producers import Placed
@@ -85,7 +86,7 @@ def open(
 
 
 @checked_calls("publish", "append", "in_thread")
-class Headrace:
+class Headrace(EpochCalls):
     """An open log; made by :func:`headrace.open`."""
 
     def __init__(
@@ -452,4 +453,4 @@ class Transaction(Output):
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._client.host.check()
-            self.placed = (await self._client.host.commit(self._write)).placed
+            self._told((await self._client.host.commit(self._write)).placed)
