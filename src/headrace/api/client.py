@@ -28,8 +28,10 @@ from headrace.catalog.streams import Epochs, Fixed, Limits, Retention, Scaling, 
 from headrace.errors import InvalidInputError
 from headrace.groups.consumer import ConsumerOptions
 from headrace.groups.deletion import delete_stream
+from headrace.groups.operations import trim as trimming
 from headrace.groups.partitioned.groups import Groups
 from headrace.groups.partitioned.runtime.member import Member
+from headrace.groups.readers.group import ReaderGroups
 from headrace.groups.shared.admin import SharedGroups
 from headrace.groups.shared.runtime.peer import SharedOptions
 from headrace.groups.shared.runtime.program import SharedRuntime
@@ -105,6 +107,8 @@ class Headrace(EpochCalls):
         """What this program gives its parts: clock, timers, tasks, threads, writes, news."""
         self.groups = Groups(self.host)
         """Static and elastic groups: create, change, look at and delete them."""
+        self.reader_groups = ReaderGroups(self.host, self)
+        """Reader groups: create, get, list and delete them."""
         self._shared = SharedRuntime(self.host, shared or SharedOptions())
 
     async def __aenter__(self) -> Self:
@@ -144,7 +148,7 @@ class Headrace(EpochCalls):
         name: str,
         subjects: Iterable[str],
         *,
-        segments: int = 1,
+        segments: int | None = None,
         key_tokens: Iterable[int] = (),
         retention: Retention | None = None,
         scaling: Scaling | None = None,
@@ -157,8 +161,8 @@ class Headrace(EpochCalls):
         an event is the FNV-1a hash of its key modulo N, and such a stream is never scaled.
         ``key_tokens`` are the places (from 1) of the subject tokens that make the key of events
         that have none of their own; without them it is the whole subject.  With ``epochs`` it is
-        published by epochs (:meth:`epoch_publisher`), now and for good.  Creating a stream that
-        exists with the same configuration changes nothing.
+        published by epochs (:meth:`epoch_publisher`), now and for good.  Without ``segments`` it
+        has one.  Creating a stream that exists in the same form changes nothing.
         """
         config = StreamConfig(
             subjects=tuple(subjects),
@@ -409,8 +413,19 @@ class Headrace(EpochCalls):
     async def trim(
         self, stream: str, before: Mapping[int, int] | datetime | None = None
     ) -> dict[int, int]:
-        """Remove what the stream's policy lets go, or all below ``before``."""
-        return await self.in_thread(self.log.trim, stream, before)
+        """Remove what the stream's policy lets go, or all below ``before``.
+
+        Returns {segment: first offset that is left}.  What groups had not acked is gone for them
+        too, and stands in their decisions; :meth:`plan_trim` tells beforehand.
+        """
+        done = await self.in_thread(trimming.trim, self.log, stream, before)
+        return {cut.segment: cut.first for cut in done.cuts}
+
+    async def plan_trim(
+        self, stream: str, before: Mapping[int, int] | datetime | None = None
+    ) -> trimming.TrimPlan:
+        """What :meth:`trim` would remove, and which groups would lose what; changes nothing."""
+        return await self.in_thread(trimming.plan, self.log, stream, before)
 
     async def compact(
         self, stream: str, policy: CompactionPolicy | None = None, *, dry_run: bool = False

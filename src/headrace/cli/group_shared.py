@@ -207,7 +207,8 @@ def ls(*, options: Options = NONE) -> None:
         for info in found
     )
     headings = ("group", "filter", ">members", ">segments", ">lag", "leader")
-    options.show([data(info) for info in found], table(headings, rows))
+    none = "no shared groups yet; make one with: headrace group shared declare"
+    options.show([data(info) for info in found], table(headings, rows) if found else none)
 
 
 @app.command

@@ -15,7 +15,8 @@ from headrace.groups.readers import (
     AddReader,
     CheckpointKind,
     ClaimSegment,
-    CompleteSegment,
+    CompleteSegments,
+    Completion,
     CreateCheckpoint,
     GroupConfig,
     ReaderGroupState,
@@ -130,7 +131,8 @@ class Run:
                 return ReleaseSegments(reader, token, (segment,), positions(at))
             case "end_of_segment":
                 segment = SegmentId.parse(step.segment)
-                return CompleteSegment(reader, token, segment, self._successors(step.segment))
+                done = Completion(segment, self._successors(step.segment))
+                return CompleteSegments(reader, token, (done,))
             case "checkpoint_start":
                 kind = CheckpointKind.SILENT if step.silent else CheckpointKind.NORMAL
                 return CreateCheckpoint(step.name, kind)

@@ -32,13 +32,15 @@ EXPIRY_MS_MAX = 366 * 24 * 3600 * 1000
 EXPIRY_MS = 7 * 24 * 3600 * 1000
 
 
-class Subscription(msgspec.Struct, frozen=True):
+class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
     """One subscription of a session."""
 
     text: str
     """``$share/GROUP/FILTER``, or a filter for a private one."""
     filter: str
     shared: bool
+    start: str = ""
+    """Where it was asked to begin; empty where nobody said."""
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):

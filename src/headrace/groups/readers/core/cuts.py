@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headrace.errors import InvalidReaderUpdateError
-from headrace.groups.readers.core.segments import Cut, SegmentId, positions
+from headrace.groups.readers.core.segments import Cut, SegmentId, Successor, positions
 from headrace.groups.readers.core.settings import GroupConfig
 from headrace.groups.readers.core.state import ReaderGroupState
-from headrace.groups.readers.core.updates import Reset, Successor
+from headrace.groups.readers.core.updates import Reset
 from headrace.log import order
 
 Graph = Mapping[SegmentId, tuple[SegmentId, ...]]
