@@ -6,8 +6,6 @@ What counts is in the catalog; this object remembers only what was committed.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Self
@@ -15,7 +13,6 @@ from typing import Any, Self
 import pyarrow as pa
 
 from headrace.catalog import Tx, epochs, leases
-from headrace.catalog.leases import Lease
 from headrace.catalog.producers import Placed
 from headrace.epochs.core import ledger, lines
 from headrace.epochs.core.antichains import Frontier
@@ -25,24 +22,21 @@ from headrace.epochs.core.times import Time, TimeShape
 from headrace.epochs.runtime.capability import Capability, EpochOutput
 from headrace.epochs.runtime.commit import EpochPart, Held, commit
 from headrace.epochs.runtime.opening import (
-    Busy,
-    Opened,
     Recover,
     Recovered,
     find,
     rows_taken_back,
     taken_back,
-    try_open,
 )
 from headrace.epochs.runtime.renewals import Renewed, renewals_of
 from headrace.epochs.runtime.rows import EMPTY, Times, distinct, frontier_of, timed
+from headrace.epochs.runtime.standby import wait_for_lease
 from headrace.errors import (
     Fenced,
     HeadraceError,
     InvalidInputError,
     LateEventError,
     PublisherClosedError,
-    PublisherInUseError,
 )
 from headrace.host import Host
 from headrace.log.append import Outcome, Write
@@ -52,7 +46,6 @@ from headrace.log.position import Position
 from headrace.subjects import check_name
 
 LEASE_TTL_MS = 5000
-LOOK_MS_MAX = 1000
 LEASE_TTL_MS_MIN, LEASE_TTL_MS_MAX = 100, 3_600_000
 
 Wanted = object
@@ -103,7 +96,15 @@ class EpochPublisher:
         self._host.check()
         self.where = await self._host.in_thread(find, self._host.log, self.stream)
         start = None if self._start is None else frontier_of(self.shape, self._start)
-        opened = await self._won(start)
+        opened = await wait_for_lease(
+            self._host,
+            self.where,
+            self.name,
+            self._ttl_ms,
+            start=start,
+            recover=self._recover,
+            standby=self._standby,
+        )
         self._held = Held(self.name, opened.lease.token, self._ttl_ms)
         self._state, self._lower = opened.state, opened.lower
         self._how = ""
@@ -115,51 +116,6 @@ class EpochPublisher:
     async def __aexit__(self, *_: object) -> None:
         with suppress(HeadraceError):
             await self.leave()
-
-    async def _won(self, start: Frontier | None) -> Opened:
-        """Wait for the lease; what another program had stays as it is until it has run out."""
-        host, where = self._host, self.where
-        owner = host.clock.name()
-        lease_name = epochs.lease_name(where.stream.id, self.name)
-        watch, over, news = leases.Watch(), None, asyncio.Event()
-        locks = [*where.locks, leases.lock(lease_name)]
-        unsubscribe: Callable[[], None] | None = None
-        try:
-            while True:
-                expected = over
-
-                def attempt(tx: Tx, expected: Lease | None = expected) -> Opened | Busy:
-                    return try_open(
-                        tx,
-                        where,
-                        self.name,
-                        owner,
-                        self._ttl_ms,
-                        start=start,
-                        recover=self._recover,
-                        over=expected,
-                    )
-
-                found = await host.in_transaction(attempt, locks)
-                if isinstance(found, Opened):
-                    return found
-                if not self._standby:
-                    raise PublisherInUseError(self.stream, self.name, found.lease.owner)
-                if unsubscribe is None:
-                    channel = leases.channel(lease_name)
-                    unsubscribe = await host.in_thread(host.on_news, channel, news.set)
-                    continue
-                # By the catalog's clock, or by this program's if the lease is not renewed: a wall
-                # clock may be put back.
-                seen_ms = watch.see(found.lease, host.now_ms())
-                over = found.lease if host.now_ms() - seen_ms >= self._ttl_ms else None
-                if over is None:
-                    left_ms = min(found.left_ms, seen_ms + self._ttl_ms - host.now_ms())
-                    await host.wait(news, max(10, min(left_ms + 2, LOOK_MS_MAX)) / 1000)
-                    news.clear()
-        finally:
-            if unsubscribe is not None:
-                unsubscribe()
 
     async def leave(self) -> None:
         """Give the lease back; the times stay held, and the rows stay as they are."""
