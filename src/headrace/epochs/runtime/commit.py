@@ -21,7 +21,7 @@ from headrace.epochs.core.ledger import Decided, LedgerState, PublisherState
 from headrace.epochs.core.lines import Line, Span, encode_line
 from headrace.epochs.core.times import Time, TimeShape
 from headrace.epochs.runtime import progress_log
-from headrace.epochs.runtime.rows import Times, distinct, together
+from headrace.epochs.runtime.rows import RowTimes, distinct, together
 from headrace.errors import Fenced
 from headrace.log import events
 from headrace.log.message import single
@@ -47,7 +47,7 @@ class Ledgered(msgspec.Struct, frozen=True):
         return TimeShape(progress_log.epochs_of(self.stream).length)
 
 
-class Held(msgspec.Struct, frozen=True):
+class Tenure(msgspec.Struct, frozen=True):
     """Under which token a publisher commits, and for how long each commit extends its lease."""
 
     name: str
@@ -56,7 +56,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 def commit(
-    tx: Tx, where: Ledgered, change: EpochCommit, held: Held | None = None
+    tx: Tx, where: Ledgered, change: EpochCommit, held: Tenure | None = None
 ) -> tuple[Decided, LedgerState]:
     """Decide on a commit and store what it changes; with ``held``, only under its token.
 
@@ -121,9 +121,9 @@ class EpochPart:
     def __init__(
         self,
         where: Ledgered,
-        held: Held,
+        held: Tenure,
         steps: Sequence[Step] = (),
-        times: Times | None = None,
+        times: RowTimes | None = None,
         rows: int = 0,
         *,
         joins: bool = False,
@@ -147,7 +147,7 @@ class EpochPart:
     def locks(self) -> Iterable[str]:
         return self._where.locks
 
-    def times(self) -> Times:
+    def times(self) -> RowTimes:
         """The time of all rows, or the parts of the time of each."""
         assert self._times is not None
         return self._times

@@ -18,7 +18,7 @@ from headrace.epochs.core.antichains import Frontier
 from headrace.epochs.core.commits import JoinStream, Publish
 from headrace.epochs.core.ledger import PublisherState
 from headrace.epochs.core.times import Time
-from headrace.epochs.runtime.commit import Held, Ledgered, commit
+from headrace.epochs.runtime.commit import Ledgered, Tenure, commit
 from headrace.epochs.runtime.progress_log import ProgressLog, begin, epochs_of
 from headrace.errors import FrontierError, NotStoredError
 from headrace.log import internal
@@ -37,7 +37,7 @@ class Recovered(msgspec.Struct, frozen=True):
         return sum(self.rows.values())
 
 
-class Opened(msgspec.Struct, frozen=True):
+class Begun(msgspec.Struct, frozen=True):
     """The lease was won; ``taken_back`` are the lines (first, end) whose rows may be affected."""
 
     lease: Lease
@@ -79,7 +79,7 @@ def try_open(
     start: Frontier | None,
     recover: Recover,
     over: Lease | None,
-) -> Opened | Busy:
+) -> Begun | Busy:
     """Take the lease and go on where the last program was; how long another has it."""
     lease_name = epochs.lease_name(where.stream.id, name)
     last_owner, *_ = leases.last(tx, lease_name)
@@ -88,13 +88,13 @@ def try_open(
         found = leases.get(tx, lease_name)
         assert found is not None
         return Busy(found, (found.expires_us - tx.now_us()) // 1000)
-    held = Held(name, lease.token, ttl_ms)
+    held = Tenure(name, lease.token, ttl_ms)
     known = _known(tx, where, name)
     unclean = last_owner is not None and known is not None
     if known is None:
         decided, _ = commit(tx, where, JoinStream(name, lease.token, start), held)
         assert decided.publisher is not None
-        return Opened(lease, decided.publisher, decided.state.lower, None, unclean=False)
+        return Begun(lease, decided.publisher, decided.state.lower, None, unclean=False)
     if start is not None and ledger.minimal(where.shape, known.held) != start and known.line >= 0:
         raise FrontierError(
             "it is a publisher already and goes on where it was; leave start out",
@@ -109,7 +109,7 @@ def try_open(
     decided, before = commit(tx, where, change, held)
     assert decided.publisher is not None
     lines = (before.first_open, before.line) if takes_back else None
-    return Opened(lease, decided.publisher, decided.state.lower, lines, unclean)
+    return Begun(lease, decided.publisher, decided.state.lower, lines, unclean)
 
 
 def _state(tx: Tx, where: Ledgered) -> ledger.LedgerState:
@@ -124,7 +124,7 @@ def _known(tx: Tx, where: Ledgered, name: str) -> PublisherState | None:
     return None if standing.publisher is None else ledger.decode_publisher(standing.publisher)
 
 
-def taken_back(log: Log, where: Ledgered, opened: Opened) -> Recovered:
+def taken_back(log: Log, where: Ledgered, opened: Begun) -> Recovered:
     """How many rows of which epochs a take-over took back, from the lines themselves."""
     if opened.taken_back is None:
         return Recovered()

@@ -20,7 +20,7 @@ from headrace.epochs.core.commits import AbortStream, EpochCommit, GiveUp, Step
 from headrace.epochs.core.ledger import PublisherState
 from headrace.epochs.core.times import Time, TimeShape
 from headrace.epochs.runtime.capability import Capability, EpochOutput
-from headrace.epochs.runtime.commit import EpochPart, Held, commit
+from headrace.epochs.runtime.commit import EpochPart, Tenure, commit
 from headrace.epochs.runtime.opening import (
     Recover,
     Recovered,
@@ -29,7 +29,7 @@ from headrace.epochs.runtime.opening import (
     taken_back,
 )
 from headrace.epochs.runtime.renewals import Renewed, renewals_of
-from headrace.epochs.runtime.rows import EMPTY, Times, distinct, frontier_of, timed
+from headrace.epochs.runtime.rows import EMPTY, RowTimes, distinct, frontier_of, timed
 from headrace.epochs.runtime.standby import wait_for_lease
 from headrace.errors import (
     Fenced,
@@ -105,7 +105,7 @@ class EpochPublisher:
             recover=self._recover,
             standby=self._standby,
         )
-        self._held = Held(self.name, opened.lease.token, self._ttl_ms)
+        self._held = Tenure(self.name, opened.lease.token, self._ttl_ms)
         self._state, self._lower = opened.state, opened.lower
         self._how = ""
         lease = Renewed(opened.lease.name, opened.lease.token, self._ttl_ms, self._lost)
@@ -250,7 +250,7 @@ class EpochPublisher:
         self,
         write: Write,
         batch: pa.RecordBatch,
-        times: Times | None,
+        times: RowTimes | None,
         advance_to: Wanted = None,
         *,
         joins: bool = False,
@@ -322,7 +322,7 @@ class EpochPublisher:
         name = epochs.lease_name(self.where.stream.id, self.name)
         return [*self.where.locks, leases.lock(name)]
 
-    def _check_late(self, batch: pa.RecordBatch, times: Times) -> None:
+    def _check_late(self, batch: pa.RecordBatch, times: RowTimes) -> None:
         """Refuse rows that are late for sure, before anything is encoded."""
         if not batch.num_rows:
             return

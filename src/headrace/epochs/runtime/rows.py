@@ -13,7 +13,7 @@ from headrace.epochs.core.times import TIME_MAX, Time, TimeShape
 from headrace.errors import InvalidEventError, TimeShapeError
 from headrace.log import events
 
-Times = tuple[int, ...] | npt.NDArray[np.int64]
+RowTimes = tuple[int, ...] | npt.NDArray[np.int64]
 """The parts of the time of all rows, or an array with a row for each."""
 
 
@@ -32,7 +32,7 @@ def frontier_of(shape: TimeShape, wanted: object) -> Frontier:
     return check_frontier(shape, wanted)
 
 
-def timed(shape: TimeShape, batch: pa.RecordBatch, time: object) -> tuple[pa.RecordBatch, Times]:
+def timed(shape: TimeShape, batch: pa.RecordBatch, time: object) -> tuple[pa.RecordBatch, RowTimes]:
     """A checked batch with its epoch column, and the times in it."""
     given = "epoch" in batch.schema.names
     if time is None:
@@ -96,7 +96,7 @@ def _column(shape: TimeShape, column: pa.ListArray) -> npt.NDArray[np.int64]:
     return np.ascontiguousarray(values)
 
 
-def distinct(shape: TimeShape, times: Times) -> tuple[tuple[Time, ...], npt.NDArray[np.int64]]:
+def distinct(shape: TimeShape, times: RowTimes) -> tuple[tuple[Time, ...], npt.NDArray[np.int64]]:
     """The distinct times, sorted, and for each row which of them it has (empty if only one)."""
     if isinstance(times, tuple):
         return (shape.from_row(times),), np.empty(0, np.int64)
@@ -109,7 +109,7 @@ def distinct(shape: TimeShape, times: Times) -> tuple[tuple[Time, ...], npt.NDAr
     return tuple(shape.from_row(row) for row in found.tolist()), places.reshape(-1)
 
 
-def together(parts: Sequence[tuple[Times, int]]) -> Times:
+def together(parts: Sequence[tuple[RowTimes, int]]) -> RowTimes:
     """The times of several appends (each with its number of rows) as those of one."""
     first = parts[0][0]
     if all(isinstance(each, tuple) and each == first for each, _ in parts):
