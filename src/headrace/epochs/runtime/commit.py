@@ -115,7 +115,7 @@ def append_line(tx: Tx, where: Ledgered, line: Line) -> None:
     tx.notify(streams.channel(where.progress.id))
 
 
-class EpochPart:
+class LedgerPart:
     """What one append (or advance) does to its stream's epochs; an :class:`EpochProgress`."""
 
     def __init__(
@@ -154,11 +154,11 @@ class EpochPart:
 
     def joined(self, others: Sequence[EpochProgress]) -> EpochProgress:
         """This and those behind it as one: their steps in order, their rows one after another."""
-        parts = [self, *(other for other in others if isinstance(other, EpochPart))]
+        parts = [self, *(other for other in others if isinstance(other, LedgerPart))]
         if len(parts) == 1:
             return self
         timed = [(part._times, part._rows) for part in parts if part._times is not None]
-        whole = EpochPart(
+        whole = LedgerPart(
             self._where,
             self._held,
             [step for part in parts for step in part._steps],

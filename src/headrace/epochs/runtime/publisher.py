@@ -20,7 +20,7 @@ from headrace.epochs.core.commits import AbortStream, EpochCommit, GiveUp, Step
 from headrace.epochs.core.ledger import PublisherState
 from headrace.epochs.core.times import Time, TimeShape
 from headrace.epochs.runtime.capability import Capability, EpochOutput
-from headrace.epochs.runtime.commit import EpochPart, Tenure, commit
+from headrace.epochs.runtime.commit import LedgerPart, Tenure, commit
 from headrace.epochs.runtime.opening import (
     Recover,
     Recovered,
@@ -254,7 +254,7 @@ class EpochPublisher:
         advance_to: Wanted = None,
         *,
         joins: bool = False,
-    ) -> EpochPart:
+    ) -> LedgerPart:
         """Add an append to a write."""
         rows = batch.num_rows
         step = Step(
@@ -262,7 +262,7 @@ class EpochPublisher:
             rows=rows,
             advance_to=None if advance_to is None else frontier_of(self.shape, advance_to),
         )
-        part = EpochPart(
+        part = LedgerPart(
             self.where,
             self._held,
             (step,),
@@ -274,15 +274,15 @@ class EpochPublisher:
         write.add(self.stream, batch, captured=not rows, progress=part)
         return part
 
-    async def _commit(self, step: Step, *, take_back: bool = False) -> EpochPart:
+    async def _commit(self, step: Step, *, take_back: bool = False) -> LedgerPart:
         """A commit without rows."""
         write = self._host.log.write_of()
-        part = EpochPart(self.where, self._held, (step,), publisher=self, take_back=take_back)
+        part = LedgerPart(self.where, self._held, (step,), publisher=self, take_back=take_back)
         write.add(self.stream, EMPTY, captured=True, progress=part)
         await self._committed(write, part)
         return part
 
-    async def _committed(self, write: Write, part: EpochPart) -> Outcome:
+    async def _committed(self, write: Write, part: LedgerPart) -> Outcome:
         try:
             outcome = await self._host.commit(write)
         except Fenced:
@@ -292,7 +292,7 @@ class EpochPublisher:
             self.told(part)
         return outcome
 
-    def told(self, part: EpochPart) -> None:
+    def told(self, part: LedgerPart) -> None:
         """A commit of it is stored; those of one turn may be told in any order."""
         decided = part.decided
         if decided is None or decided.publisher is None:
