@@ -220,7 +220,7 @@ def test_bad_input_changes_nothing(catalog_url: str) -> None:
         ):
             with pytest.raises(InvalidInputError):
                 await hr.create_stream("b", ["b.>"], epochs=bad)
-        with pytest.raises(HeadraceError, match="another configuration"):
+        with pytest.raises(HeadraceError, match="exists in another form"):
             await hr.create_stream("a", ["a.>"], segments=4)
         await hr.create_stream("live", ["live.>"], epochs=headrace.Epochs(stored=False))
         with pytest.raises(NotStoredError):
