@@ -18,8 +18,8 @@ from headrace.groups.readers.core.segments import SegmentId, positions
 from headrace.groups.readers.core.settings import GroupConfig
 from headrace.groups.readers.core.spark_batches import (
     Acks,
-    Ranges,
     SegmentView,
+    SpanRanges,
     SparkBinding,
     SparkLine,
     SparkOpening,
@@ -36,7 +36,7 @@ from headrace.groups.readers.core.updates import (
 )
 
 SPARK = "spark"
-Run = tuple[int, str, int]
+BatchRun = tuple[int, str, int]
 """(query, run, number of the batch)."""
 
 
@@ -54,7 +54,7 @@ class SparkCatalog:
         self.acked = {segment: AckedRanges() for segment in heads}
         self.claims: dict[SegmentId, tuple[int | None, int]] = dict.fromkeys(heads, (None, 0))
         self.lines: dict[str, SparkLine] = {}
-        self.bindings: dict[Run, SparkBinding] = {}
+        self.bindings: dict[BatchRun, SparkBinding] = {}
         self.recorded: dict[tuple[int, int], frozenset[str]] = {}
         self.holder: tuple[str, str] | None = None
         self.output: list[tuple[SegmentId, int]] = []
@@ -106,7 +106,7 @@ class SparkCatalog:
             for low, high in ranges:
                 self.acked[segment].ack_range(low, high)
 
-    def write(self, rows: Iterable[tuple[SegmentId, Ranges]]) -> None:
+    def write(self, rows: Iterable[tuple[SegmentId, SpanRanges]]) -> None:
         """Rows reach the output, in the order of their offsets."""
         self.version += 1
         for segment, ranges in rows:
@@ -172,16 +172,16 @@ class SparkCatalog:
         assert made.opening is not None
         return made.opening
 
-    def bind(self, line: str, opening: str, run: Run) -> None:
+    def bind(self, line: str, opening: str, run: BatchRun) -> None:
         """Before the first row of a read task."""
         found = self.lines.get(line, SparkLine())
         self.bindings[run] = spark_batches.bind(found, line, opening)
 
-    def bindings_of(self, run: Run) -> list[SparkBinding]:
+    def bindings_of(self, run: BatchRun) -> list[SparkBinding]:
         """Whose rows a batch of a run has."""
         return [self.bindings[run]] if run in self.bindings else []
 
-    def sink(self, run: Run, rows: list[tuple[SegmentId, Ranges]]) -> None:
+    def sink(self, run: BatchRun, rows: list[tuple[SegmentId, SpanRanges]]) -> None:
         """T3, or the commit of a foreign sink."""
         if self.foreign:
             self.write(rows)

@@ -7,15 +7,25 @@ from typing import Any
 
 import msgspec
 
+from headrace.groups.progress.ranges import AckedRanges
 from headrace.groups.readers.core import spark_batches
-from headrace.groups.readers.core.spark_batches import OpenSpan, SparkBinding, SparkLine
+from headrace.groups.readers.core.segments import SegmentId
+from headrace.groups.readers.core.spark_batches import (
+    OpenSpan,
+    PlannedSpan,
+    SegmentView,
+    SparkBinding,
+    SparkLine,
+    SparkPlan,
+)
 from headrace.sim.planted import PlantedBug, by_seeds, patched
 from headrace.sim.spark_catalog import SparkCatalog
 
-Original = Callable[..., Any]
+SparkRule = Callable[..., Any]
+_SEGMENT = SegmentId("a", 0)
 
 
-def _binding_in_the_entry(original: Original) -> Original:
+def _binding_in_the_entry(original: SparkRule) -> SparkRule:
     """A driver whose opening was replaced finds no binding."""
 
     def bindings_of(self: SparkCatalog, run: Any) -> list[SparkBinding]:
@@ -26,7 +36,7 @@ def _binding_in_the_entry(original: Original) -> Original:
     return bindings_of
 
 
-def _settles_any_opening(original: Original) -> Original:
+def _settles_any_opening(original: SparkRule) -> SparkRule:
     """Spark says that it is finished, so it is acked."""
 
     def settle(line: SparkLine, batch: str, *, mine: Any, **more: Any) -> Any:
@@ -36,7 +46,7 @@ def _settles_any_opening(original: Original) -> Original:
     return settle
 
 
-def _opens_what_was_counted(original: Original) -> Original:
+def _opens_what_was_counted(original: SparkRule) -> SparkRule:
     def open_batch(line: SparkLine, plan: Any, **more: Any) -> SparkLine:
         made: SparkLine = original(SparkLine(line.opening), plan, **more)
         return SparkLine(made.opening, line.counted)
@@ -44,7 +54,7 @@ def _opens_what_was_counted(original: Original) -> Original:
     return open_batch
 
 
-def _without_prefix(original: Original) -> Original:  # noqa: ARG001
+def _without_prefix(original: SparkRule) -> SparkRule:  # noqa: ARG001
     def left(plan: Any, life: int, views: Any) -> Iterable[OpenSpan]:
         for span in plan.spans:
             view = views[span.segment]
@@ -56,15 +66,15 @@ def _without_prefix(original: Original) -> Original:  # noqa: ARG001
     return left
 
 
-def _keeps_openings(original: Original) -> Original:  # noqa: ARG001
+def _keeps_openings(original: SparkRule) -> SparkRule:  # noqa: ARG001
     return lambda line: line
 
 
-def _any_token(original: Original) -> Original:  # noqa: ARG001
+def _any_token(original: SparkRule) -> SparkRule:  # noqa: ARG001
     return lambda span, views: span.segment in views
 
 
-def _opening_of_anybody(original: Original) -> Original:
+def _opening_of_anybody(original: SparkRule) -> SparkRule:
     """A read task does not look whether its opening was replaced."""
 
     def bind(line: SparkLine, name: str, opening: str) -> SparkBinding:
@@ -78,14 +88,50 @@ def _opening_of_anybody(original: Original) -> Original:
     return bind
 
 
+def _settled(line: SparkLine, token: int, mine: str | None) -> str | None:
+    views = {_SEGMENT: SegmentView(7, token, AckedRanges())}
+    _, acks = spark_batches.settle(line, "b1", mine=mine, life=7, views=views)
+    return f"golden script: {acks} are acked" if acks else None
+
+
+def _opened(*openings: str) -> SparkLine:
+    line = SparkLine()
+    views = {_SEGMENT: SegmentView(7, 3, AckedRanges())}
+    plan = SparkPlan("line", "b1", (PlannedSpan(_SEGMENT, ((0, 5),)),))
+    for opening in openings:
+        line = spark_batches.open_batch(line, plan, opening=opening, life=7, views=views)
+    return line
+
+
+def another_opening() -> str | None:
+    """A batch that another run has opened since, and one whose finisher nobody knows."""
+    line = _opened("o1", "o2")
+    return _settled(line, 3, "o1") or _settled(line, 3, None)
+
+
+def after_a_reset() -> str | None:
+    """A batch that was open when the group was reset is to be read again."""
+    return _settled(spark_batches.forget_opening(_opened("o1")), 3, "o1")
+
+
+def another_token() -> str | None:
+    """A segment that came back under a new token stands at another place."""
+    return _settled(_opened("o1"), 4, "o1")
+
+
 def _bug(
-    name: str, about: str, owner: Any, rule: str, change: Callable[[Original], Original]
+    name: str,
+    about: str,
+    owner: Any,
+    rule: str,
+    change: Callable[[SparkRule], SparkRule],
+    hunt: Callable[[], str | None] | None = None,
 ) -> PlantedBug:
     return PlantedBug(
         name=f"spark-reader: {name}",
         about=about,
         plant=lambda: patched(owner, rule, change),
-        hunt=by_seeds("spark-reader", 400),
+        hunt=hunt or by_seeds("spark-reader", 400),
     )
 
 
@@ -98,7 +144,7 @@ PLANTED = (
     _bug(
         "any opening is settled",
         "a finished batch is acked as somebody else had opened it",
-        spark_batches, "settle", _settles_any_opening,
+        spark_batches, "settle", _settles_any_opening, another_opening,
     ),
     _bug(
         "counted batch opened again",
@@ -113,12 +159,12 @@ PLANTED = (
     _bug(
         "reset keeps openings",
         "an open batch survives a reset of the group",
-        spark_batches, "forget_opening", _keeps_openings,
+        spark_batches, "forget_opening", _keeps_openings, after_a_reset,
     ),
     _bug(
         "any token",
         "spans count though their segments came back under another token",
-        spark_batches, "_is_current", _any_token,
+        spark_batches, "_is_current", _any_token, another_token,
     ),
     _bug(
         "tasks of anybody",

@@ -48,7 +48,7 @@ def opened(views: Views, *ranges: tuple[int, int], line: SparkLine | None = None
     return open_batch(line or SparkLine(), plan(*ranges), opening="o1", life=LIFE, views=views)
 
 
-def spans(line: SparkLine) -> dict[str, spark_batches.Ranges]:
+def spans(line: SparkLine) -> dict[str, spark_batches.SpanRanges]:
     assert line.opening is not None
     return {str(span.segment): span.ranges for span in line.opening.spans}
 
@@ -79,7 +79,7 @@ def test_a_fresh_plan_is_opened_as_it_was_planned() -> None:
     ids=["partly done", "in parts", "done", "of others", "of nobody", "reset", "reset to 0"],
 )
 def test_a_replay_reads_what_is_left_and_only_in_order(
-    found: SegmentView, left: dict[str, spark_batches.Ranges]
+    found: SegmentView, left: dict[str, spark_batches.SpanRanges]
 ) -> None:
     assert spans(opened({A: found}, (2, 5))) == left
 
@@ -186,7 +186,7 @@ def test_the_lowest_that_is_missing_is_planned_first_and_nothing_of_what_rests()
 offsets = st.sets(st.integers(0, 30))
 
 
-def to_ranges(some: set[int]) -> spark_batches.Ranges:
+def to_ranges(some: set[int]) -> spark_batches.SpanRanges:
     found: list[tuple[int, int]] = []
     for offset in sorted(some):
         if found and found[-1][1] == offset:

@@ -38,14 +38,14 @@ from headrace.errors import BatchFenced, CheckpointPutBackError
 from headrace.groups.progress.ranges import AckedRanges
 from headrace.groups.readers.core.segments import SegmentId
 
-Ranges = tuple[tuple[int, int], ...]
+SpanRanges = tuple[tuple[int, int], ...]
 
 
 class PlannedSpan(msgspec.Struct, frozen=True, array_like=True):
     """What a batch is to read of a segment: ranges of offsets, ascending."""
 
     segment: SegmentId
-    ranges: Ranges
+    ranges: SpanRanges
 
 
 class SparkPlan(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class OpenSpan(msgspec.Struct, frozen=True, array_like=True):
 
     segment: SegmentId
     token: int
-    ranges: Ranges
+    ranges: SpanRanges
 
 
 class SparkOpening(msgspec.Struct, frozen=True):
@@ -104,7 +104,7 @@ class SegmentView(msgspec.Struct, frozen=True):
 
 
 Views = Mapping[SegmentId, SegmentView]
-Acks = dict[SegmentId, Ranges]
+Acks = dict[SegmentId, SpanRanges]
 
 
 class Taking(StrEnum):
@@ -258,7 +258,7 @@ def plan_spans(
 # --- ranges --------------------------------------------------------------------------------
 
 
-def intersected(some: Ranges, others: Ranges) -> Ranges:
+def intersected(some: SpanRanges, others: SpanRanges) -> SpanRanges:
     """What two lists of ranges, both ascending, have in common.
 
     >>> intersected(((0, 5), (8, 9)), ((3, 9),))
@@ -277,7 +277,7 @@ def intersected(some: Ranges, others: Ranges) -> Ranges:
     return tuple(found)
 
 
-def _first(ranges: Ranges, count: int) -> Ranges:
+def _first(ranges: SpanRanges, count: int) -> SpanRanges:
     found = []
     for low, high in ranges:
         if count <= 0:
@@ -287,7 +287,7 @@ def _first(ranges: Ranges, count: int) -> Ranges:
     return tuple(found)
 
 
-def _size(ranges: Ranges) -> int:
+def _size(ranges: SpanRanges) -> int:
     return sum(high - low for low, high in ranges)
 
 
