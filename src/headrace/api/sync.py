@@ -151,6 +151,7 @@ class Headrace(Blocking[client.Headrace]):
     autoscale = mirror(client.Headrace.autoscale)
     trim = mirror(client.Headrace.trim)
     plan_trim = mirror(client.Headrace.plan_trim)
+    seek = mirror(client.Headrace.seek)
     compact = mirror(client.Headrace.compact)
     set_compaction = mirror(client.Headrace.set_compaction)
     sweep = mirror(client.Headrace.sweep)

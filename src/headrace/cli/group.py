@@ -12,6 +12,7 @@ from headrace.cli import values
 from headrace.cli.failures import UsageError
 from headrace.cli.group_join import join
 from headrace.cli.group_partitioned import elastic, mappings, show, static
+from headrace.cli.group_seek import seek
 from headrace.cli.group_shared import app as shared
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import counted
@@ -30,6 +31,7 @@ app.command(shared)
 app.command(members_app)
 app.command(mapping_app)
 app.command(join)
+app.command(seek)
 elastic.command(members_app)
 elastic.command(mapping_app)
 

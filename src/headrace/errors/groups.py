@@ -295,3 +295,42 @@ class SessionClosedError(HeadraceError):
 
 class SubscriptionExistsError(InvalidInputError):
     """A session has that shared subscription already."""
+
+
+# -- operations ------------------------------------------------------------------------
+
+
+class SeekOutsideError(InvalidInputError):
+    """A seek beyond the head of a segment, or below what is kept of it."""
+
+    def __init__(self, group: str, stream: str, kept: list[tuple[int, int, int]]) -> None:
+        shown = ", ".join(f"{number}: {tail} to {head}" for number, tail, head in kept[:16])
+        super().__init__(
+            f"group {group}: stream {stream!r} does not have all of these places; by segment it "
+            f"has {shown}{', …' if len(kept) > 16 else ''}"
+        )
+        self.group = group
+        self.stream = stream
+        self.kept = tuple(kept)
+
+
+class UnknownUnitNameError(InvalidInputError):
+    """Units that the group does not have."""
+
+    def __init__(self, group: str, unknown: list[str], known: list[str]) -> None:
+        shown = ", ".join(known[:16]) + (", …" if len(known) > 16 else "")
+        what = f"has no {', '.join(unknown[:8])}" if unknown else "was given no units"
+        super().__init__(f"group {group} {what}; its units are {shown}")
+        self.group = group
+        self.unknown = tuple(unknown)
+
+
+class GroupMadeAnewError(HeadraceError):
+    """The group was deleted and made again while the operation was on its way."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__(
+            f"group {group} was deleted and made anew meanwhile, and nothing was changed; look at "
+            "it, and try again"
+        )
+        self.group = group
