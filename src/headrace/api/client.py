@@ -31,6 +31,7 @@ from headrace.groups.deletion import delete_stream
 from headrace.groups.operations import trim as trimming
 from headrace.groups.partitioned.groups import Groups
 from headrace.groups.partitioned.runtime.member import Member
+from headrace.groups.readers.group import ReaderGroups
 from headrace.groups.shared.admin import SharedGroups
 from headrace.groups.shared.runtime.peer import SharedOptions
 from headrace.groups.shared.runtime.program import SharedRuntime
@@ -106,6 +107,8 @@ class Headrace(Operations):
         """What this program gives its parts: clock, timers, tasks, threads, writes, news."""
         self.groups = Groups(self.host)
         """Static and elastic groups: create, change, look at and delete them."""
+        self.reader_groups = ReaderGroups(self.host, self)
+        """Reader groups: create, get, list and delete them."""
         self._shared = SharedRuntime(self.host, shared or SharedOptions())
 
     async def __aenter__(self) -> Self:

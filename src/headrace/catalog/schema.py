@@ -18,6 +18,7 @@ MIGRATIONS: tuple[str, ...] = (
     "003_markers.sql",
     "004_producers.sql",
     "005_decisions.sql",
+    "006_reader_groups.sql",
     "007_epochs.sql",
 )
 VERSION = len(MIGRATIONS)

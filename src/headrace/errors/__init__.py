@@ -7,6 +7,7 @@ carry it as attributes, so that a program never has to read a message.
 from headrace.errors.epochs import *
 from headrace.errors.groups import *
 from headrace.errors.log import *
+from headrace.errors.reader_groups import *
 from headrace.errors.readers import *
 from headrace.errors.spark import *
 

@@ -64,14 +64,15 @@ def places_at(log: Log, filter: str, start: Start) -> Places:
         return {}
     found: dict[int, dict[int, int]] = {}
     for stream in log.catalog.read(lambda tx: matching(tx, filter), snapshot=True):
-        _check_history(log, stream, start)
+        check_history(log, stream, start)
         reader = Reader(log.catalog, log.store, stream.name, Query(start=start))
         here = reader.positions
         found[stream.id] = {s.number: here.get(s.number, s.head) for s in reader.stream.segments}
     return found
 
 
-def _check_history(log: Log, stream: Stream, start: datetime) -> None:
+def check_history(log: Log, stream: Stream, start: datetime) -> None:
+    """Refuse a time before what a stream still has."""
     for segment in stream.segments:
         if segment.tail == 0:
             continue
