@@ -10,6 +10,7 @@ from rich.markup import escape
 from headrace.cli import group_screens as screens
 from headrace.cli import values
 from headrace.cli.failures import UsageError
+from headrace.cli.group_dead import app as dead
 from headrace.cli.group_join import join
 from headrace.cli.group_partitioned import elastic, mappings, show, static
 from headrace.cli.group_seek import seek
@@ -32,6 +33,7 @@ app.command(members_app)
 app.command(mapping_app)
 app.command(join)
 app.command(seek)
+app.command(dead)
 elastic.command(members_app)
 elastic.command(mapping_app)
 

@@ -13,7 +13,8 @@ from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import counted, table
 from headrace.groups.operations import seek as operation
-from headrace.groups.operations.seek import To
+from headrace.groups.operations.seek import Sought
+from headrace.groups.operations.seek_places import To
 
 SHOWN_MAX = 40
 _AT = re.compile(r"([A-Za-z0-9_-]{1,64}/)?([0-9]{1,9}):([0-9]{1,18})")
@@ -56,6 +57,11 @@ def seek(
         raise UsageError("--units: positions say already which segments are meant; leave it out")
     with options.open() as log:
         done = operation.seek(log, name, place, units=chosen, dry_run=dry_run)
+    _show(done, options)
+
+
+def _show(done: Sought, options: Options) -> None:
+    dry_run = done.dry_run
     most = "" if done.exact else "up to "
     would = "would come" if dry_run else "come"
     rows = (

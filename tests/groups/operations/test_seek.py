@@ -22,7 +22,7 @@ from headrace.errors import (
 from headrace.groups import decisions
 from headrace.groups.decisions import What
 from headrace.groups.operations import seek as seeking
-from headrace.groups.operations import targets
+from headrace.groups.operations import seek_places, targets
 from headrace.groups.partitioned import admin
 from headrace.groups.shared.admin import Groups
 from headrace.log.log import Log
@@ -238,8 +238,8 @@ def test_a_group_that_was_made_anew_meanwhile_is_left_alone(
         return real(*args)
 
     make()
-    real = seeking._resolved
-    monkeypatch.setattr(seeking, "_resolved", meanwhile)
+    real = seek_places.look_up
+    monkeypatch.setattr(seeking, "look_up", meanwhile)
     with pytest.raises(GroupMadeAnewError):
         seeking.seek(log, "g", "latest")
 
