@@ -10,14 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli.output import counted, table
-from headrace.cli.policies import size_text
-from headrace.cli.screens import time_text
 from headrace.groups.partitioned.admin import GroupInfo
 from headrace.groups.partitioned.core.config import ElasticGroupConfig
 from headrace.groups.partitioned.core.status import GroupStatus
-from headrace.groups.partitioned.explain import Explanation, numbers
-from headrace.groups.partitioned.lag import GroupLag
-from headrace.groups.partitioned.runtime.record import Recorded
+from headrace.groups.partitioned.explain import numbers
 
 
 def group_data(info: GroupInfo) -> dict[str, Any]:
@@ -111,40 +107,6 @@ def status_lines(status: GroupStatus) -> list[str]:
     if status.moving:
         lines.append(f"moving: {numbers(list(status.moving))}")
     return lines
-
-
-def explanation_data(found: Explanation) -> dict[str, Any]:
-    """An explanation for programs."""
-    return {
-        **group_data(found.group),
-        **status_data(found.status),
-        "findings": list(found.findings),
-        "decisions": [
-            {"time": time_text(one.at_us), **msgspec.to_builtins(one)} for one in found.decisions
-        ],
-    }
-
-
-def decision_line(one: Recorded) -> str:
-    """A decision in words."""
-    where = "" if one.partition is None else f" partition {one.partition}"
-    who = "/".join(part for part in (one.member, one.instance) if part)
-    return f"{time_text(one.at_us)}  {who}{where} {one.verdict}: {one.reason}"
-
-
-def lag_table(found: GroupLag) -> Table:
-    """How far each part is behind."""
-    rows = (
-        (
-            _numbers(part.partitions),
-            part.member or "nobody",
-            part.events,
-            size_text(part.bytes),
-            f"{part.seconds:,.1f}",
-        )
-        for part in found.parts
-    )
-    return table(("partitions", "member", ">events", ">bytes", ">seconds"), rows)
 
 
 def _numbers(partitions: tuple[int, ...]) -> str:

@@ -18,6 +18,7 @@ from headrace.errors import InvalidPositionError, StartBeforeHistoryError
 from headrace.groups import explain
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join
+from headrace.groups.shared.keys import finished_bucket as finished_bucket
 from headrace.log import events, order
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
@@ -90,11 +91,6 @@ def _first_time_us(log: Log, stream: Stream, segment: Segment) -> int:
         if batch is not None and batch.num_rows:
             return int(batch.column("timestamp")[0].value)
     return segment.max_ts_us + 1
-
-
-def finished_bucket(group: str) -> str:
-    """Where the finished units of a group are kept."""
-    return f"shared-finished:{group}"
 
 
 def begin(tx: Tx, group: str, filter: str, start: Start, places: Places) -> None:
