@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 
+from headrace.groups.chores import ChoreRecord, last_done
 from headrace.groups.operations import dead_letters as dead
 from headrace.groups.operations import seek as seeking
 from headrace.groups.operations.dead_letters import LIVES_MAX, LetterReason, PutBack
+from headrace.groups.operations.find_key import SCAN_EVENTS, FoundKey, find_key
 from headrace.groups.operations.letters import LIMIT, LIMIT_MAX, Letter, Selection
 from headrace.groups.operations.seek import Sought
 from headrace.groups.operations.seek_places import To
@@ -106,6 +108,20 @@ class Operations:
         return await self.host.in_thread(
             dead.discard, self.host.log, group, chosen, dry_run=dry_run
         )
+
+    async def find_key(
+        self, key: str, *, stream: str | None = None, scan_events: int = SCAN_EVENTS
+    ) -> FoundKey:
+        """Where a key lies, who consumes it, what is unacked, refused or dead, its last events."""
+        self.host.check()
+        return await self.host.in_thread(
+            find_key, self.host.log, key, stream=stream, scan_events=scan_events
+        )
+
+    async def chores(self) -> dict[str, ChoreRecord]:
+        """When retention, scaling policies and the sweep were last applied, and by whom."""
+        self.host.check()
+        return await self.host.in_thread(self.host.log.catalog.read, last_done)
 
 
 def _chosen(

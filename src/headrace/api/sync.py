@@ -157,6 +157,8 @@ class Headrace(Blocking[client.Headrace]):
     dead_letter_reasons = mirror(client.Headrace.dead_letter_reasons)
     put_back = mirror(client.Headrace.put_back)
     discard = mirror(client.Headrace.discard)
+    find_key = mirror(client.Headrace.find_key)
+    chores = mirror(client.Headrace.chores)
     compact = mirror(client.Headrace.compact)
     set_compaction = mirror(client.Headrace.set_compaction)
     sweep = mirror(client.Headrace.sweep)
