@@ -32,11 +32,11 @@ from headrace.groups.readers import (
     Successor,
     Update,
     apply,
-    positions,
 )
 from headrace.groups.readers.core.balance import segments_to_release
 from headrace.groups.readers.core.entries import decode_outcome, encode_outcome
 from headrace.groups.readers.core.records import decode_state, encode_state
+from headrace.groups.readers.core.segments import positions
 
 SEGMENTS = 10_000
 READERS = 500

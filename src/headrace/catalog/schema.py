@@ -20,6 +20,7 @@ MIGRATIONS: tuple[str, ...] = (
     "005_decisions.sql",
     "006_reader_groups.sql",
     "007_epochs.sql",
+    "008_epoch_subscriptions.sql",
 )
 VERSION = len(MIGRATIONS)
 QUERY = "SELECT value FROM meta WHERE key = 'schema_version'"

@@ -4,6 +4,7 @@ Every message says what happened, to what, and what to do next.  Errors that car
 carry it as attributes, so that a program never has to read a message.
 """
 
+from headrace.errors.epoch_subscriptions import *
 from headrace.errors.epochs import *
 from headrace.errors.groups import *
 from headrace.errors.log import *

@@ -253,6 +253,11 @@ class ReaderOracle(StreamLogs):
         self._require(
             online == self._members, "who left stays away", f"{online} and {self._members}"
         )
+        self._require(
+            set(state.streams) == self.streams,
+            "the group reads its streams and no others",
+            f"{list(state.streams)} and {self.streams}",
+        )
         owned = {
             segment: (name, holding.token)
             for name, member in state.members.items()

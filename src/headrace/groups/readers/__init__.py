@@ -10,7 +10,7 @@
 
 from headrace.groups.readers.core.checkpoints import CheckpointKind
 from headrace.groups.readers.core.rules import Outcome, apply, decide
-from headrace.groups.readers.core.segments import END, Position, SegmentId, Successor, positions
+from headrace.groups.readers.core.segments import END, Position, SegmentId, Successor
 from headrace.groups.readers.core.settings import GroupConfig, ReaderSettings
 from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.groups.readers.core.updates import (
@@ -68,5 +68,4 @@ __all__ = [
     "Update",
     "apply",
     "decide",
-    "positions",
 ]

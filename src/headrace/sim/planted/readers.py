@@ -23,6 +23,7 @@ from headrace.groups.readers.core import reader as reader_module
 from headrace.groups.readers.core.changes import (
     Awaited,
     CheckpointAcked,
+    CheckpointForgotten,
     Freed,
     LagReported,
     Opened,
@@ -30,63 +31,19 @@ from headrace.groups.readers.core.changes import (
     StateChange,
     WasReset,
 )
-from headrace.groups.readers.core.checkpoints import Checkpoint, CheckpointKind, Checkpoints
+from headrace.groups.readers.core.checkpoints import Checkpoint, Checkpoints
 from headrace.groups.readers.core.reader import Reader, SegmentStanding
-from headrace.groups.readers.core.rules import apply
-from headrace.groups.readers.core.segments import END, Position, SegmentId
-from headrace.groups.readers.core.settings import GroupConfig
+from headrace.groups.readers.core.segments import END, SegmentId
 from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.groups.readers.core.updates import (
     AckCheckpoint,
-    AcquireShare,
-    AddReader,
-    CreateCheckpoint,
-    ReleaseSegments,
     ReportLag,
 )
 from headrace.sim.planted import PlantedBug, by_seeds, patched
+from headrace.sim.planted.reader_scripts import lags, moves, releases, shares, silence
 from headrace.sim.reader_process import ReaderProcess
 
 Original = Callable[..., Any]
-
-
-# --- golden scripts ------------------------------------------------------------------------
-
-
-def _group(segments: int, *readers: str) -> tuple[ReaderGroupState, dict[str, int]]:
-    start = {SegmentId("a", number): 0 for number in range(segments)}
-    state = ReaderGroupState(GroupConfig(), start)
-    return state, {reader: apply(state, AddReader(reader)).revision for reader in readers}
-
-
-def shares() -> str | None:
-    """Five segments over two readers: three and two, halves rounded up."""
-    state, tokens = _group(5, "r1", "r2")
-    first = len(apply(state, AcquireShare("r1", tokens["r1"])).claimed)
-    return None if first == 3 else f"golden script: the first of two takes {first} of five"
-
-
-def releases() -> str | None:
-    """Six against none: three are given up, and not one more while nobody has claimed."""
-    state, tokens = _group(6, "r1")
-    apply(state, AcquireShare("r1", tokens["r1"]))
-    apply(state, AddReader("r2"))
-    going = balance.segments_to_release(state, "r1")
-    apply(state, ReleaseSegments("r1", tokens["r1"], tuple(going)))
-    if len(going) == 3 and not balance.wants_release(state, "r1"):
-        return None
-    return f"golden script: {len(going)} of six are given up, or more are wanted"
-
-
-def silence() -> str | None:
-    """A silent checkpoint is no place to begin again."""
-    state, tokens = _group(1, "r1")
-    apply(state, AcquireShare("r1", tokens["r1"]))
-    apply(state, CreateCheckpoint("s", CheckpointKind.SILENT))
-    at = (Position(SegmentId("a", 0), 70),)
-    apply(state, AckCheckpoint("r1", tokens["r1"], "s", at))
-    moved = state.position(SegmentId("a", 0)) != 0 or state.checkpoints.last is not None
-    return "golden script: a silent checkpoint moves the group" if moved else None
 
 
 # --- rule changes --------------------------------------------------------------------------
@@ -248,6 +205,35 @@ def _silent_counts(original: Original) -> Original:
     return completed
 
 
+def _forgets_the_target(original: Original) -> Original:
+    """A reset to a checkpoint forgets every checkpoint, that one included."""
+
+    def restore(state: ReaderGroupState, update: Any) -> Iterator[StateChange]:
+        for checkpoint in state.checkpoints.all():
+            yield CheckpointForgotten(checkpoint.name, checkpoint.created)
+        yield from (c for c in original(state, update) if isinstance(c, WasReset))
+
+    return restore
+
+
+def _nothing(original: Original) -> Original:  # noqa: ARG001
+    return lambda *args: ()  # noqa: ARG005
+
+
+def _zero(original: Original) -> Original:  # noqa: ARG001
+    return lambda *args: 0  # noqa: ARG005
+
+
+def _never_lasts(original: Original) -> Original:
+    """One report is enough."""
+
+    def lag(state: ReaderGroupState, update: Any) -> Iterator[StateChange]:
+        with mock.patch.object(reader_rules, "STREAK", 1):
+            yield from original(state, update)
+
+    return lag
+
+
 def _bug(
     name: str,
     about: str,
@@ -365,6 +351,36 @@ PLANTED = (
         "offer not counted",
         "a reader gives up segments without counting those on offer",
         balance, "is_overloaded", _ignores_the_offer, releases,
+    ),
+    _bug(
+        "checkpoints serve once",
+        "a reset to a checkpoint forgets that checkpoint",
+        group_rules, "restore", _forgets_the_target,
+    ),
+    _bug(
+        "dropped stream in checkpoints",
+        "checkpoints remember the streams that left the group",
+        Checkpoint, "drop", _anything_goes,
+    ),
+    _bug(
+        "added stream not in checkpoints",
+        "a reset to an older checkpoint loses the streams that were added since",
+        Checkpoint, "add", _anything_goes,
+    ),
+    _bug(
+        "back without an answer",
+        "an earlier life of a reader owes its checkpoints for ever",
+        reader_rules, "_answers", _nothing,
+    ),
+    _bug(
+        "half of the difference",
+        "a reader gives up segments below its share",
+        balance, "kept_count", _zero, moves,
+    ),
+    _bug(
+        "one report is enough",
+        "a reader counts as far behind as soon as it says so",
+        reader_rules, "lag", _never_lasts, lags,
     ),
     _bug(
         "silent checkpoint counts",

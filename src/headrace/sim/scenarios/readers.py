@@ -16,12 +16,11 @@ from headrace.groups.readers.core.balance import wants_release
 from headrace.groups.readers.core.checkpoints import CheckpointKind
 from headrace.groups.readers.core.entries import decode_outcome
 from headrace.groups.readers.core.records import encode_state
-from headrace.groups.readers.core.segments import SegmentId, positions
+from headrace.groups.readers.core.segments import SegmentId
 from headrace.groups.readers.core.settings import GroupConfig
 from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.groups.readers.core.synchronizer import Replica
 from headrace.groups.readers.core.updates import (
-    AddStreams,
     CancelCheckpoints,
     Configure,
     CreateCheckpoint,
@@ -178,7 +177,8 @@ class ReadersScenario(Scenario):
         if names and not self.bounded and self.world.rng.random() < 0.5:
             checkpoint = self._current().checkpoints.get(self.world.rng.choice(names))
             assert checkpoint is not None
-            self._administer(cuts.reset_to(checkpoint.positions, self.oracle.graph()))
+            graph, state = self.oracle.graph(), self._current()
+            self._administer(cuts.reset_to(checkpoint.positions, graph, state))
 
     def _cancel(self) -> None:
         """Give up what waits: one checkpoint, or all of the application's."""
@@ -212,7 +212,7 @@ class ReadersScenario(Scenario):
         else:
             opened = self.logs[stream].open_segments
             cut = {SegmentId(stream, segment.number): segment.head for segment in opened}
-        self._administer(AddStreams(positions(cut), cuts.waits_of(cut, graph)))
+        self._administer(cuts.add_streams(cut, graph))
 
     def _close(self) -> None:
         reader = self.world.rng.choice(self.readers)

@@ -19,9 +19,9 @@ from headrace.groups.readers import (
     SegmentId,
     Successor,
     Update,
-    positions,
 )
 from headrace.groups.readers.core.records import encode_state
+from headrace.groups.readers.core.segments import positions
 from headrace.groups.readers.core.synchronizer import Replica
 
 

@@ -18,10 +18,10 @@ from headrace.groups.readers import (
     Reset,
     ResetToCheckpoint,
     SegmentId,
-    positions,
 )
 from headrace.groups.readers.core.changes import CheckpointForgotten
 from headrace.groups.readers.core.retention import lower_bound
+from headrace.groups.readers.core.segments import positions
 from headrace.groups.readers.core.settings import Retain
 from tests.groups.readers.core.helpers import Group, cut, seg
 

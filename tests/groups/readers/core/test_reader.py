@@ -15,7 +15,6 @@ from headrace.groups.readers import (
     SegmentId,
     Successor,
     Update,
-    positions,
 )
 from headrace.groups.readers.core.reader import (
     Begin,
@@ -31,6 +30,7 @@ from headrace.groups.readers.core.reader import (
     StartAgain,
     Stop,
 )
+from headrace.groups.readers.core.segments import positions
 from tests.groups.readers.core.helpers import Group, cut, seg
 
 SETTINGS = ReaderSettings()

@@ -27,7 +27,6 @@ from headrace.groups.readers import (
     SegmentId,
     Successor,
     Update,
-    positions,
 )
 from headrace.groups.readers.core import balance, records
 from headrace.groups.readers.core.checkpoints import Checkpoints
@@ -39,6 +38,7 @@ from headrace.groups.readers.core.records import (
     encode_state,
 )
 from headrace.groups.readers.core.rules import Outcome
+from headrace.groups.readers.core.segments import positions
 from headrace.groups.readers.core.synchronizer import LOG_ENTRIES_MAX, Replica, compaction_due
 from tests.groups.readers.core.helpers import Group, cut, seg
 

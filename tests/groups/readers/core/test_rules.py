@@ -42,9 +42,9 @@ from headrace.groups.readers import (
     SegmentId,
     Successor,
     apply,
-    positions,
 )
 from headrace.groups.readers.core import balance, segments
+from headrace.groups.readers.core.segments import positions
 from tests.groups.readers.core.helpers import Group, cut, seg
 
 

@@ -29,12 +29,16 @@ from headrace.groups.readers import (
     Successor,
     Update,
     decide,
-    positions,
 )
 from headrace.groups.readers.core.checkpoints import CHECKPOINT_TRANSITIONS, CheckpointStatus
 from headrace.groups.readers.core.entries import decode_outcome, encode_outcome
 from headrace.groups.readers.core.records import decode_state, encode_state
-from headrace.groups.readers.core.segments import RESETS, SEGMENT_TRANSITIONS, SegmentStatus
+from headrace.groups.readers.core.segments import (
+    RESETS,
+    SEGMENT_TRANSITIONS,
+    SegmentStatus,
+    positions,
+)
 from headrace.groups.readers.core.synchronizer import Replica
 from headrace.groups.readers.core.updates import brief
 from tests.groups.readers.core.helpers import Group, cut
