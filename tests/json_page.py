@@ -35,7 +35,7 @@ has an `instance` and owns a `unit`.
 | `headrace group lag` | `GroupLag`; without a name, a list of them without their units |
 | `headrace group decisions` | a list of `DecisionShape` |
 | `headrace group members` | a list of `GroupMember` |
-| `headrace status` | `Status` |
+| `headrace status` | `CatalogStatus` |
 """
 
 

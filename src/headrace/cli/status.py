@@ -16,7 +16,7 @@ from headrace.cli.output import counted, table
 from headrace.cli.policies import size_text
 from headrace.cli.values import duration_s
 from headrace.groups.findings import BEHIND_S
-from headrace.groups.status import Status
+from headrace.groups.status import CatalogStatus
 from headrace.groups.status import status as look
 
 GROUPS_SHOWN = 50
@@ -48,7 +48,7 @@ def status(
     return 0 if found.well else EXIT_FAILED
 
 
-def _screen(found: Status) -> Iterator[RenderableType]:
+def _screen(found: CatalogStatus) -> Iterator[RenderableType]:
     if found.streams:
         yield table(
             ("stream", ">segments", ">events", ">size", ">events/s", "consumers"),
@@ -88,7 +88,7 @@ def _screen(found: Status) -> Iterator[RenderableType]:
         yield f"{mark} {escape(str(each))}"
 
 
-def _pipeline_line(found: Status) -> str:
+def _pipeline_line(found: CatalogStatus) -> str:
     line = found.pipeline
     if line.owner is None:
         need = "" if line.wanted else ", and nothing needs one"

@@ -63,7 +63,7 @@ class SessionLine(msgspec.Struct, frozen=True, kw_only=True):
     """Who runs it; null if nobody does."""
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True):
+class CatalogStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A catalog at one moment."""
 
     seen_at: datetime
@@ -82,7 +82,7 @@ class _Job(msgspec.Struct, frozen=True):
     failures: int = 0
 
 
-def status(tx: Tx, behind_s: float = BEHIND_S) -> Status:
+def status(tx: Tx, behind_s: float = BEHIND_S) -> CatalogStatus:
     """Everything that a person wants to see first."""
     picture = view.picture_of_all(tx)
     seen = view.views(picture, names.all_names(tx))
@@ -90,7 +90,7 @@ def status(tx: Tx, behind_s: float = BEHIND_S) -> Status:
     found = [finding for each in groups for finding in _findings(each, behind_s)]
     found += _damaged(picture)
     found.sort(key=lambda each: not each.needs_person)
-    return Status(
+    return CatalogStatus(
         seen_at=moment(picture.now_us),
         well=not findings.needs_person(found),
         streams=tuple(_streams(picture, seen)),
