@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headrace.epochs.live.items import LiveEpoch
 from headrace.errors import EpochsAbortedError
 from tests.epochs.live.support import programs, run, values
 from tests.support import ROOT, SOURCES
@@ -27,6 +28,7 @@ def test_a_killed_publisher_is_aborted_by_name_and_no_epoch_was_half(tmp_path: P
 
             async def take() -> None:
                 async for epoch in epochs:
+                    assert isinstance(epoch, LiveEpoch)
                     found.append((epoch.time, await values(epoch)))
                     if len(found) == 20:
                         process.kill()
