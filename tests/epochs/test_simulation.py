@@ -85,7 +85,7 @@ def test_a_seed_is_a_story_told_the_same_twice() -> None:
     assert len(first[1].splitlines()) > 300
 
 
-@pytest.mark.parametrize("bug", (*PLANTED, *PLANTED_STORED), ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", [*PLANTED, *PLANTED_STORED], ids=lambda bug: bug.name)
 def test_planted_bug_is_found(bug: PlantedBug) -> None:
     (hunted,) = hunt_planted((bug,))
     assert hunted.finding is not None

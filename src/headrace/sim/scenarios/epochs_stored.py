@@ -26,10 +26,10 @@ SEGMENTS = 3
 LINES_MAX = 200
 """A replay reads all of them, so that more would only take longer."""
 
-Item = int
+RowId = int
 
 
-class Program:
+class PublisherProgram:
     """A running program of one publisher; it does not know whether it was replaced."""
 
     def __init__(self, name: str, token: int) -> None:
@@ -48,12 +48,12 @@ class StoredStream:
         self.tokens: dict[str, int] = {}
         self.unclean: set[str] = set()
         self.lines: list[Line] = []
-        self.segments: list[list[tuple[Time, Item]]] = [[] for _ in range(SEGMENTS)]
-        self.programs: list[Program] = []
+        self.segments: list[list[tuple[Time, RowId]]] = [[] for _ in range(SEGMENTS)]
+        self.programs: list[PublisherProgram] = []
         self.items = 0
         # the oracle
-        self.counted: dict[Time, dict[Item, str]] = {}
-        self.complete: dict[Time, frozenset[Item]] = {}
+        self.counted: dict[Time, dict[RowId, str]] = {}
+        self.complete: dict[Time, frozenset[RowId]] = {}
         self.frontiers: list[Frontier] = [(shape.bottom,)]
 
     def actions(self) -> list[Action]:
@@ -74,7 +74,7 @@ class StoredStream:
             return
         name = self.world.rng.choice(NAMES)
         frozen = any(one.name == name for one in self.programs)
-        program = Program(name, self.tokens.get(name, 0) + 1)
+        program = PublisherProgram(name, self.tokens.get(name, 0) + 1)
         self.tokens[name] = program.token
         self.programs.append(program)
         if name not in self.publishers:
@@ -120,15 +120,17 @@ class StoredStream:
         self.tokens[name] += 1
         event = rng.choice((ROLLED_BACK, RELEASED))
         self.world.reach(f"ledger.{event}")
-        self._commit(Program(name, self.tokens[name]), GiveUp(name, self.tokens[name], event), [])
+        self._commit(
+            PublisherProgram(name, self.tokens[name]), GiveUp(name, self.tokens[name], event), []
+        )
 
     # -- the transaction ----------------------------------------------------------------
 
-    def is_fenced(self, program: Program) -> bool:
+    def is_fenced(self, program: PublisherProgram) -> bool:
         """Whether the token is not the newest."""
         return program.token != self.tokens.get(program.name, 0)
 
-    def _commit(self, program: Program, commit: EpochCommit, times: list[Time]) -> None:
+    def _commit(self, program: PublisherProgram, commit: EpochCommit, times: list[Time]) -> None:
         """Rows, line and ledger, all or nothing."""
         if self.is_fenced(program):
             self.world.reach("ledger.fenced")
@@ -158,7 +160,7 @@ class StoredStream:
         self._oracle(program, commit, decided.line, placed)
         self.store(decided, placed)
 
-    def store(self, decided: ledger.Decided, placed: list[tuple[int, Time, Item]]) -> None:
+    def store(self, decided: ledger.Decided, placed: list[tuple[int, Time, RowId]]) -> None:
         """What one transaction writes."""
         name = decided.line.publisher if decided.line is not None else None
         self.state = decided.state
@@ -173,14 +175,14 @@ class StoredStream:
             self.lines.append(decided.line)
         self._check()
 
-    def _placed(self, times: list[Time]) -> list[tuple[int, Time, Item]]:
+    def _placed(self, times: list[Time]) -> list[tuple[int, Time, RowId]]:
         found = []
         for time in times:
             self.items += 1
             found.append((self.items % SEGMENTS, time, self.items))
         return sorted(found)
 
-    def _spans(self, placed: list[tuple[int, Time, Item]], times: list[Time]) -> tuple[Span, ...]:
+    def _spans(self, placed: list[tuple[int, Time, RowId]], times: list[Time]) -> tuple[Span, ...]:
         spans = []
         for segment in range(SEGMENTS):
             rows = [time for number, time, _ in placed if number == segment]
@@ -195,10 +197,10 @@ class StoredStream:
 
     def _oracle(
         self,
-        program: Program,
+        program: PublisherProgram,
         commit: EpochCommit,
         line: Line | None,
-        placed: list[tuple[int, Time, Item]],
+        placed: list[tuple[int, Time, RowId]],
     ) -> None:
         self.world.require(
             program.token == self.tokens[program.name],
@@ -260,7 +262,7 @@ class StoredStream:
             self._commit(program, Publish(program.name, program.token, (step,)), [time])
         elif "late" not in self.publishers:
             self.tokens.setdefault("late", 1)
-            late = Program("late", self.tokens["late"])
+            late = PublisherProgram("late", self.tokens["late"])
             self._commit(late, JoinStream("late", late.token, (time,)), [])
 
     # -- who reads ----------------------------------------------------------------------
@@ -268,7 +270,7 @@ class StoredStream:
     def _replay(self) -> None:
         """Read from a frontier that was, and stop between any two epochs and go on."""
         start = self.world.rng.choice(self.frontiers)
-        seen: dict[Time, frozenset[Item]] = {}
+        seen: dict[Time, frozenset[RowId]] = {}
         stop = self.world.rng.randint(0, 20)
         resume = self._read(start, seen, stop)
         if resume is not None:
@@ -286,7 +288,7 @@ class StoredStream:
         self.world.reach("replay.whole")
 
     def _read(
-        self, start: Frontier, seen: dict[Time, frozenset[Item]], stop: int
+        self, start: Frontier, seen: dict[Time, frozenset[RowId]], stop: int
     ) -> Frontier | None:
         lines = self.lines
         first = first_line(self.shape, lines.__getitem__, 0, len(lines), start)
@@ -307,8 +309,8 @@ class StoredStream:
                         return effect.resume
         return None
 
-    def _given(self, epoch: Epoch, seen: dict[Time, frozenset[Item]]) -> None:
-        items: list[Item] = []
+    def _given(self, epoch: Epoch, seen: dict[Time, frozenset[RowId]]) -> None:
+        items: list[RowId] = []
         for batch in epoch.batches:
             for one in batch.data.payload:
                 rows = self.segments[one.segment][one.start : one.end]
