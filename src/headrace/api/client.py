@@ -45,6 +45,7 @@ from headrace.log.compact import Compacted
 from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.cursor import OnDamaged
 from headrace.log.events import Event, Events, Headers, check_event, now_us
+from headrace.log.fetch import fetch_event
 from headrace.log.log import Log, Scaled
 from headrace.log.open import open_log
 from headrace.log.output import Output
@@ -322,6 +323,10 @@ class Headrace(EpochCalls):
         """Events as they arrive."""
         return self.read(stream, start=start, follow=True, subject=subject)
 
+    async def fetch(self, position: Position) -> Event:
+        """The event at a position, such as ``delivery.position``; raises if it is not kept."""
+        return await self.in_thread(fetch_event, self.log, position)
+
     # -- shared groups ------------------------------------------------------------------
 
     def session(
@@ -468,4 +473,4 @@ class Transaction(Output):
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._client.host.check()
-            self.placed = (await self._client.host.commit(self._write)).placed
+            self._told((await self._client.host.commit(self._write)).placed)
