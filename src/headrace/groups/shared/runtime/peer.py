@@ -155,7 +155,8 @@ class LocalPeer:
             # What borrowers have reported is stored before their leader goes.
             await self._until(functools.partial(getattr, leading, "idle"))
             await leading.retire("its process is closing")
-        await self._until(lambda: self.mail.empty and not self._unsent)
+        connections = (self.peers, self.listener)
+        await self._until(lambda: self.mail.empty and not any(one.unsent for one in connections))
         self.closed = True
         self._timer.clear()
         self._rearming.clear()
@@ -178,10 +179,6 @@ class LocalPeer:
         while not done() and self.now_ms < until_ms:
             await self.host.sleep(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, CLOSE_POLL_MS_MAX)
-
-    @property
-    def _unsent(self) -> bool:
-        return self.peers.unsent or self.listener.unsent
 
     @property
     def now_ms(self) -> int:
