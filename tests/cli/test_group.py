@@ -130,7 +130,7 @@ def test_join_prints_what_it_gets_and_acks_it(billing: Cli) -> None:
     assert sorted(values + others) == [f"value {n}" for n in range(6)]
     assert billing("--json", "group", "lag", "orders", "billing").json["events"] == 0
     decisions = billing("--json", "group", "explain", "orders", "billing").json["decisions"]
-    assert {"pinned", "assigned"} <= {one["verdict"] for one in decisions}
+    assert {"pinned", "assigned"} <= {one["what"] for one in decisions}
 
 
 def test_join_runs_a_command_for_each_event(billing: Cli, tmp_path: Path) -> None:

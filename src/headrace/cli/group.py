@@ -153,18 +153,15 @@ def explain_group(stream: str, group: str, /, *, limit: int = 20, options: Optio
     limit
         How many of the latest decisions to show.
     """
-    if limit < 0:
-        raise UsageError(f"--limit {limit}: give 0 or more")
     with options.open() as log:
-        found = explain.explain(log, stream, group)
+        found = explain.explain(log, stream, group, screens.checked_limit(limit))
     findings = found.findings or ("every partition is consumed by the member it is given to",)
-    latest = found.decisions[len(found.decisions) - limit :] if limit else ()
     options.show(
         screens.explanation_data(found),
         screens.group_line(found.group),
         screens.status_table(found.status),
         *map(escape, findings),
-        *(escape(screens.decision_line(decision)) for decision in latest),
+        *(escape(screens.decision_line(decision)) for decision in found.decisions),
     )
 
 

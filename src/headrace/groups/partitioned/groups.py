@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from headrace.groups import decisions
 from headrace.groups.partitioned import admin, explain, lag
 from headrace.groups.partitioned.admin import GroupInfo, Mappings
 from headrace.groups.partitioned.core.config import Distribution
@@ -146,9 +147,11 @@ class Groups:
         """Have the active instance of a member give way to a standby; returns which it was."""
         return await self._do(admin.step_down, stream, group, member)
 
-    async def explain(self, stream: str, group: str) -> Explanation:
-        """What the group is doing and why, with the last decisions of its instances."""
-        return await self._do(explain.explain, stream, group)
+    async def explain(
+        self, stream: str, group: str, *, limit: int = decisions.LIMIT
+    ) -> Explanation:
+        """What the group is doing and why, with the last ``limit`` decisions about it."""
+        return await self._do(explain.explain, stream, group, limit)
 
     async def lag(self, stream: str, group: str) -> GroupLag:
         """How far the group is behind, by partition."""
