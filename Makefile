@@ -29,14 +29,18 @@ env: $(STAMP) ## create or update .venv
 demo: $(STAMP) ## the tour: real flights through an embedded log
 	@$(BIN)/python -m headrace demo
 
-test: $(STAMP) ## every test (under 15 minutes on two cores)
+# Two halves that take about as long, one for each core.
+test: $(STAMP) ## every test (under 20 minutes on two cores)
 	@mkdir -p .pytest_cache
-	@$(BIN)/python -m pytest tests/spark > .pytest_cache/spark.log 2>&1 & spark=$$!; \
-	  trap 'kill $$spark 2> /dev/null' INT TERM; \
-	  echo "tests of Spark run beside the others; their result comes last"; \
-	  $(BIN)/python -m pytest --ignore=tests/spark; others=$$?; \
-	  wait $$spark; spark=$$?; cat .pytest_cache/spark.log; \
-	  exit $$((others ? others : spark))
+	@( trap 'kill $$part; exit 143' TERM; \
+	  $(BIN)/python -m pytest tests/spark & part=$$!; wait $$part; spark=$$?; \
+	  $(BIN)/python -m pytest tests/sim & part=$$!; wait $$part; sim=$$?; \
+	  exit $$((spark ? spark : sim)) ) > .pytest_cache/beside.log 2>&1 & beside=$$!; \
+	  trap 'kill $$beside 2> /dev/null' INT TERM; \
+	  echo "tests of Spark and simulations run beside the others; their results come last"; \
+	  $(BIN)/python -m pytest --ignore=tests/spark --ignore=tests/sim; others=$$?; \
+	  wait $$beside; beside=$$?; cat .pytest_cache/beside.log; \
+	  exit $$((others ? others : beside))
 
 lint: $(STAMP) ## ruff check, ruff format, mypy --strict
 	$(BIN)/ruff check .

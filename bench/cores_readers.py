@@ -17,7 +17,8 @@ from headrace.groups.readers import (
     AcquireShare,
     AddReader,
     ClaimSegment,
-    CompleteSegment,
+    CompleteSegments,
+    Completion,
     CreateCheckpoint,
     GroupConfig,
     Position,
@@ -31,10 +32,11 @@ from headrace.groups.readers import (
     Successor,
     Update,
     apply,
-    positions,
 )
 from headrace.groups.readers.core.balance import segments_to_release
-from headrace.groups.readers.core.records import LogEntry, decode_state, encode_entry, encode_state
+from headrace.groups.readers.core.entries import decode_outcome, encode_outcome
+from headrace.groups.readers.core.records import decode_state, encode_state
+from headrace.groups.readers.core.segments import positions
 
 SEGMENTS = 10_000
 READERS = 500
@@ -76,7 +78,8 @@ def _updates(state: ReaderGroupState) -> Iterator[tuple[str, Update]]:
         done = next(iter(state.owned(name)))
         successors = (Successor(SegmentId("s", fresh), (done,)),)
         fresh += 1
-        yield "complete, successor opens", CompleteSegment(name, token, done, successors)
+        completions = (Completion(done, successors),)
+        yield "complete, successor opens", CompleteSegments(name, token, completions)
         yield "claim one", ClaimSegment(name, token, SegmentId("s", fresh - 1))
         left = positions({s: held.offset for s, held in state.owned(name).items()})
         yield "offline (20 segments)", RemoveReader(name, left)
@@ -107,9 +110,12 @@ def run() -> list[Result]:
     rows = [_row(kind, times, TARGET_MS) for kind, times in sorted(taken.items())]
     chunks = encode_state(state)
     reset = Reset(positions({SegmentId("s", n): 0 for n in range(SEGMENTS)}))
-    entry = LogEntry(1, next(u for k, u in _updates(build()) if k.startswith("record")))
+    small = build()
+    recorded = apply(small, next(u for k, u in _updates(small) if k.startswith("record")))
+    entry = encode_outcome(recorded)
     whole: list[tuple[str, Callable[[], object]]] = [
-        ("encode one update for the log", lambda: encode_entry(entry)),
+        ("encode one outcome for the log", lambda: encode_outcome(recorded)),
+        ("decode one outcome of the log", lambda: decode_outcome(entry)),
         ("encode the whole state", lambda: encode_state(state)),
         ("decode the whole state", lambda: decode_state(chunks)),
         ("decode, then reset to a cut", lambda: apply(decode_state(chunks), reset)),

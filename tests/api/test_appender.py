@@ -17,7 +17,7 @@ import pytest
 import headrace
 import headrace.sync
 from headrace.api.appender import WAITING_APPENDS
-from headrace.catalog.sqlite import LOCK_FILE
+from headrace.catalog.sqlite_writer import LOCK_FILE
 from headrace.errors import (
     AppenderClosedError,
     InvalidEventError,

@@ -12,7 +12,8 @@ import pytest
 
 from headrace.catalog import Catalog, Tx
 from headrace.catalog.committer import Operation
-from headrace.catalog.sqlite import LOCK_FILE, SqliteCatalog
+from headrace.catalog.sqlite import SqliteCatalog
+from headrace.catalog.sqlite_writer import LOCK_FILE
 from tests.catalog.test_commit import Hold, Outcomes, put, stored
 from tests.support import wait_until
 

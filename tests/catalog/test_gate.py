@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from headrace.catalog import gate, open_catalog
-from headrace.catalog.sqlite import LOCK_FILE
+from headrace.catalog.sqlite_writer import LOCK_FILE
 from headrace.catalog.streams import StreamConfig
 from headrace.log.events import Event
 from headrace.log.open import open_log

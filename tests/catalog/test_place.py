@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from headrace.catalog import Catalog, Tx, open_catalog
 from headrace.catalog.schema import VERSION, put_setting
+from headrace.catalog.sqlite import FILE, PLACE_S
 from headrace.errors import CatalogTooNewError, CatalogUnavailableError
 
 
@@ -70,3 +72,21 @@ def test_a_program_that_was_open_before_writes_nothing_to_a_newer_catalog(
     entry = catalog.entries.get("b", "k")
     assert entry is not None
     assert entry.value == b"v"
+
+
+@pytest.mark.parametrize("listening", [False, True])
+def test_a_file_that_was_replaced_in_its_folder_is_noticed(tmp_path: Path, listening: bool) -> None:
+    """Not with the very next commit: the file itself is looked at now and then."""
+    folder = tmp_path / "data"
+    catalog = open_catalog(folder)
+    if listening:
+        catalog.subscribe("c", lambda: None)
+    catalog.entries.put("b", "k", b"v")
+    open_catalog(tmp_path / "other").close()
+    (tmp_path / "other" / FILE).rename(folder / FILE)
+    due_s = time.monotonic() + PLACE_S
+    while time.monotonic() < due_s:
+        time.sleep(PLACE_S / 10)
+    with pytest.raises(CatalogUnavailableError, match="moved or removed while it was open"):
+        catalog.entries.put("b", "k", b"w")
+    catalog.close()

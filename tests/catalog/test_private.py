@@ -84,7 +84,6 @@ def test_files_that_are_no_sockets_are_never_removed(tmp_path: Path) -> None:
     victim = tmp_path / "important"
     victim.write_text("x")
     catalog = open_catalog(folder)
-    (folder / "wake").mkdir()
     (folder / "wake" / "1-file").write_text("x")
     (folder / "wake" / "2-link").symlink_to(victim)
     for number in range(3):
@@ -98,6 +97,7 @@ def test_a_link_in_place_of_the_sockets_is_not_followed(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     (tmp_path / "elsewhere").mkdir()
     catalog = open_catalog(folder)
+    (folder / "wake").rmdir()
     (folder / "wake").symlink_to(tmp_path / "elsewhere")
     catalog.entries.put("b", "k", b"v")
     with pytest.raises(CatalogUnavailableError, match="wake"):

@@ -212,7 +212,7 @@ def test_news_of_a_committer_that_died_before_it_told_is_found(tmp_path: Path) -
     silent = open_catalog(tmp_path / "catalog")
     chatty = open_catalog(tmp_path / "catalog")
     assert isinstance(silent, SqliteCatalog)
-    silent._sockets.send = lambda channels: None  # type: ignore[method-assign]
+    silent._sockets.send = lambda *news: None  # type: ignore[method-assign]
     heard = threading.Event()
     catalog.subscribe("c", heard.set)
     stop = threading.Event()
@@ -303,7 +303,7 @@ def test_an_event_loop_brings_the_news_itself(tmp_path: Path, silent: bool) -> N
         loop = asyncio.get_running_loop()
         listening, writing = SqliteCatalog(tmp_path), SqliteCatalog(tmp_path)
         if silent:
-            writing._sockets.send = lambda channels: None  # type: ignore[method-assign]
+            writing._sockets.send = lambda *news: None  # type: ignore[method-assign]
         try:
             listening.serve_on(loop)
             heard: asyncio.Queue[int] = asyncio.Queue()

@@ -59,7 +59,7 @@ def test_a_policy_is_kept_changed_and_dropped(filled: Cli) -> None:
     [
         (("orders", "--policy", "off", "--min-batches", "3"), "no settings"),
         (("orders", "--policy", "on", "--dry-run"), "--dry-run"),
-        (("orders", "--min-batches", "1"), "min_batches"),
+        (("orders", "--min-batches", "1"), "--min-batches"),
         (("orders", "--target", "much"), "not a size"),
         (("orders", "--min-age", "soon"), "not a duration"),
     ],
@@ -74,7 +74,7 @@ def test_settings_that_make_no_sense_are_refused(
 
 def test_an_unknown_stream_is_named(orders: Cli) -> None:
     said = orders("stream", "compact", "nothing")
-    assert said.status == 1
+    assert said.status == 2
     assert "nothing" in said.err
 
 

@@ -303,7 +303,7 @@ def test_a_command_that_waits_for_a_paused_writer_says_for_whom(
         try:
             assert orders("stream", "ls").status == 0  # waits for nobody
             statuses: list[int] = []
-            trim = ["stream", "trim", "orders", "--before", "2999-01-01"]
+            trim = ["stream", "trim", "orders", "--before", "0s"]
             waiting = threading.Thread(target=lambda: statuses.append(in_process(trim)))
             waiting.start()
             said = wait_until(lambda: capsys.readouterr().err, "a word")

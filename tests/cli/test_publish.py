@@ -203,7 +203,7 @@ def test_a_parquet_file_becomes_events_with_rows_as_json(orders: Cli) -> None:
         "--key", "item", "--timestamp", "at",
     )  # fmt: skip
     assert done.status == 2
-    assert "row 1" in done.err
+    assert "row 2" in done.err
     done = orders(
         "--json", "publish", "--file", "sales.parquet", "--stream", "orders",
         "--subject", "orders.{shop}", "--key", "item", "--timestamp", "at",
@@ -270,7 +270,7 @@ def test_a_file_that_gives_events_an_origin_is_refused(orders: Cli) -> None:
     )
     refused = orders("publish", "--file", "events.parquet")
     assert refused.status == 2
-    assert "row 1 of events.parquet: origin cannot be given" in refused.err
+    assert "row 2 of events.parquet: origin cannot be given" in refused.err
     assert published(orders) == []
 
 
@@ -282,7 +282,7 @@ def test_a_file_that_gives_events_an_origin_is_refused(orders: Cli) -> None:
         (["--subject", "orders.{shop"], "not a template"),
         (["--subject", "orders.{shop:>5}"], "and nothing else"),
         (["--subject", "orders.{tags}"], "cannot be taken as text"),
-        (["--subject", "orders.{item}"], "row 2"),
+        (["--subject", "orders.{item}"], "row 3"),
         (["--subject", "other.{shop}"], "no stream captures"),
         (["--subject", "other.{shop}", "--stream", "orders"], "captures"),
         (["--subject", "orders.{shop}", "--stream", "nope"], "no stream 'nope'"),
@@ -309,7 +309,7 @@ def test_a_large_file_is_published_in_parts(orders: Cli, monkeypatch: pytest.Mon
     pq.write_table(pa.table({"s": subjects, "n": range(35)}), "n.parquet")
     refused = orders("publish", "--file", "n.parquet", "--subject", "s", "--value", "n")
     assert refused.status == 2
-    assert "row 34 of n.parquet" in refused.err
+    assert "row 35 of n.parquet" in refused.err
     assert "30 events before that stayed published" in refused.err
     assert [event["value"] for event in published(orders)] == [str(i) for i in range(30)]
 

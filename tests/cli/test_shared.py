@@ -48,7 +48,7 @@ def test_a_group_is_declared_listed_shown_explained_and_removed(orders: Cli) -> 
     gone = orders("group", "shared", "rm", "audit", "--json")
     assert gone.json == {"deleted": "audit", "dead_letters": 0}
     gone = orders("group", "shared", "info", "audit")
-    assert gone.status == 1
+    assert gone.status == 2
     assert "there are none yet" in gone.err
 
 
@@ -70,7 +70,9 @@ def test_events_are_consumed_once_by_the_group_and_by_a_session_of_its_own(order
     assert len(idle.lines) == 1
     [session] = orders("session", "ls", "--json").json
     assert session == orders("session", "info", "log", "--json").json
-    assert session["subscriptions"] == [{"text": "orders.>", "filter": "orders.>", "shared": False}]
+    assert session["subscriptions"] == [
+        {"text": "orders.>", "filter": "orders.>", "shared": False, "start": "earliest"}
+    ]
     assert session["node"] is None
     assert "log" in orders("session", "ls").out
     assert "private" in orders("session", "info", "log").out
@@ -92,14 +94,14 @@ def test_events_are_consumed_once_by_the_group_and_by_a_session_of_its_own(order
         (("group", "shared", "declare", "audit"), 2, "filter"),
         (("group", "shared", "declare", "audit", "orders..x"), 2, "orders..x"),
         (("group", "shared", "declare", "audit", "orders.>", "--balance", "luck"), 2, "luck"),
-        (("group", "shared", "info", "nope"), 1, "no shared group"),
-        (("group", "shared", "configure", "nope", "--balance", "lag"), 1, "no shared group"),
+        (("group", "shared", "info", "nope"), 2, "no shared group"),
+        (("group", "shared", "configure", "nope", "--balance", "lag"), 2, "no shared group"),
         (("group", "shared", "configure", "nope"), 2, "nothing to change"),
         (("group", "shared", "configure", "nope", "--lease-ttl", "soon"), 2, "not a duration"),
-        (("group", "shared", "rm", "nope"), 1, "no shared group"),
-        (("group", "shared", "explain", "nope"), 1, "no shared group"),
-        (("session", "info", "nope"), 1, "no session"),
-        (("session", "rm", "nope"), 1, "no session"),
+        (("group", "shared", "rm", "nope"), 2, "no shared group"),
+        (("group", "shared", "explain", "nope"), 2, "no shared group"),
+        (("session", "info", "nope"), 2, "no session"),
+        (("session", "rm", "nope"), 2, "no session"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(

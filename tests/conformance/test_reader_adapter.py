@@ -93,6 +93,10 @@ def test_in_a_race_whoever_comes_late_decides_again() -> None:
     race["expect"] |= {"result": {"r1": 1, "r2": 1, "r3": 1}, "unassigned_count": 1}
     race["expect"]["counts"] = {"r1": 1, "r2": 1, "r3": 1}
     assert faults(case(*JOINS, race)) == []
+    race["expect"]["generator_calls"] = {"r1": 2, "r2": 1, "r3": 2}
+    assert faults(case(*JOINS, race)) == []
+    race["expect"]["generator_calls"] = {"r1": 2, "r2": 2, "r3": 1}
+    assert faults(case(*JOINS, race)) != []
 
 
 def test_in_a_race_for_the_last_segment_the_loser_gets_nothing() -> None:

@@ -93,6 +93,8 @@ BAD_EVENTS: dict[str, tuple[Any, type[Exception]]] = {
     "an epoch of text": (one(epoch=("1",)), InvalidEventError),
     "an epoch that is a list": (one(epoch=[1]), InvalidEventError),
     "an epoch out of range": (one(epoch=(1 << 63,)), InvalidEventError),
+    "an epoch without a place beyond it": (one(epoch=((1 << 63) - 1,)), InvalidEventError),
+    "an epoch below zero": (one(epoch=(-1,)), InvalidEventError),
     "an epoch of fractions": (one(epoch=(1.5,)), InvalidEventError),
     "no event": ({"subject": "s.x", "value": b""}, InvalidEventError),
     "text": ("s.x", InvalidEventError),
@@ -186,6 +188,12 @@ BAD_TABLES: dict[str, tuple[Callable[[], Any], int | None, type[Exception]]] = {
         InvalidEventError,
     ),
     "too long an epoch": (lambda: column("epoch", [[1], [1] * 9]), 1, InvalidEventError),
+    "an epoch below zero": (lambda: column("epoch", [[1], [-1]]), None, InvalidEventError),
+    "an epoch without a place beyond it": (
+        lambda: column("epoch", [[(1 << 63) - 1]]),
+        None,
+        InvalidEventError,
+    ),
     "an epoch with a null": (lambda: column("epoch", [[1, None]]), None, InvalidEventError),
     "an epoch out of range": (
         lambda: column("epoch", [[1 << 63]], pa.list_(pa.uint64())),
@@ -248,7 +256,7 @@ def test_the_largest_of_everything_is_taken(log: Log) -> None:
         one(
             key="k" * 1024,
             headers=[(f"h{n:02}", b"x" * 1021) for n in range(64)],
-            epoch=(-(1 << 63), (1 << 63) - 1, *range(6)),
+            epoch=(0, (1 << 63) - 2, *range(6)),
             timestamp=datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
         ),
     )

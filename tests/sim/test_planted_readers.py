@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.sim.planted import PlantedBug, hunt_planted
-from headrace.sim.planted.readers import PLANTED, releases, shares, silence
+from headrace.sim.planted.reader_scripts import lags, moves, releases, shares, silence
+from headrace.sim.planted.readers import PLANTED
 
 
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
@@ -15,7 +16,7 @@ def test_planted_bug_is_found(bug: PlantedBug) -> None:
 
 
 def test_golden_scripts_find_nothing_when_nothing_is_planted() -> None:
-    assert [script() for script in (shares, releases, silence)] == [None] * 3
+    assert [script() for script in (shares, releases, silence, moves, lags)] == [None] * 5
 
 
 def test_every_planted_bug_has_a_name_of_its_own() -> None:

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
-from headrace.catalog import batches, postgres, sqlite, streams
+from headrace.catalog import batches, postgres, streams
+from headrace.catalog.sqlite_writer import SqliteWriter
 from headrace.store import Store
 
 Place = Literal[
@@ -54,13 +55,13 @@ def arm(place: Place, passes: int, delay_s: float) -> None:
     """Die at the ``passes``-th time the place is reached; ``delay_s`` is for those that last."""
     match place:
         case "before-commit":
-            for driver in (sqlite._Writer, postgres._Writer):
+            for driver in (SqliteWriter, postgres._Writer):
                 _wrap(driver, "commit", passes, before=die)
         case "after-commit":
-            for driver in (sqlite._Writer, postgres._Writer):
+            for driver in (SqliteWriter, postgres._Writer):
                 _wrap(driver, "commit", passes, after=die)
         case "in-commit":
-            for driver in (sqlite._Writer, postgres._Writer):
+            for driver in (SqliteWriter, postgres._Writer):
                 _wrap(driver, "commit", passes, before=lambda: die_within(delay_s))
         case "in-transaction":
             _wrap(batches, "append", passes, after=die)
@@ -69,7 +70,12 @@ def arm(place: Place, passes: int, delay_s: float) -> None:
         case "after-file":
             _wrap(Store, "put", passes, after=die)
         case "in-checkpoint":
-            _wrap(sqlite._Writer, "finish_checkpoint", passes, before=lambda: die_within(delay_s))
+            _wrap(
+                SqliteWriter,
+                "finish_checkpoint",
+                passes,
+                before=lambda: die_within(delay_s),
+            )
         case "in-scale":
             _wrap(streams, "seal", passes, after=die)
 

@@ -10,12 +10,16 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 from headrace.api.appender import Appender
 from headrace.groups.consumer import AckTransaction, Batch, Delivery
+from headrace.groups.looks import DECISIONS
+from headrace.groups.partitioned.admin import GroupInfo
+from headrace.groups.partitioned.explain import Explanation
 from headrace.groups.partitioned.groups import Groups
 from headrace.groups.partitioned.runtime.member import InstanceStatus, Member
+from headrace.groups.shapes import GroupExplanation, GroupView
 from headrace.groups.shared.runtime.session import Session
 from headrace.log.events import Events
 
@@ -188,7 +192,7 @@ class BlockingGroups(Blocking[Groups]):
 
     create_static = mirror(Groups.create_static)
     create_elastic = mirror(Groups.create_elastic)
-    get = mirror(Groups.get)
+    all = mirror(Groups.all)
     list = mirror(Groups.list)
     delete = mirror(Groups.delete)
     add_members = mirror(Groups.add_members)
@@ -198,8 +202,37 @@ class BlockingGroups(Blocking[Groups]):
     active = mirror(Groups.active)
     partitions = mirror(Groups.partitions)
     step_down = mirror(Groups.step_down)
-    explain = mirror(Groups.explain)
     lag = mirror(Groups.lag)
+    lag_of_all = mirror(Groups.lag_of_all)
+    members = mirror(Groups.members)
+    decisions = mirror(Groups.decisions)
+
+    @overload
+    def get(self, name: str) -> GroupView: ...
+
+    @overload
+    def get(self, name: str, group: str) -> GroupInfo: ...
+
+    def get(self, name: str, group: str | None = None) -> GroupView | GroupInfo:
+        """A group of any kind; see :meth:`Groups.get`."""
+        if group is None:
+            return self._run(self.real.get(name))
+        return self._run(self.real.get(name, group))
+
+    @overload
+    def explain(self, name: str, *, limit: int = ...) -> GroupExplanation: ...
+
+    @overload
+    def explain(self, name: str, group: str) -> Explanation: ...
+
+    def explain(
+        self, name: str, group: str | None = None, *, limit: int = DECISIONS
+    ) -> GroupExplanation | Explanation:
+        """What a group of any kind is doing and why; see :meth:`Groups.explain`."""
+        real = self.real
+        if group is None:
+            return self._run(real.explain(name, limit=limit))
+        return self._run(real.explain(name, group))
 
 
 async def _call(call: Callable[[], T]) -> T:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar
 
 from headrace.api.appender import Appender
+from headrace.api.epochs import EpochCalls
 from headrace.api.housekeeping import Housekeeper
 from headrace.api.reading import Reading
 from headrace.catalog.producers import Placed
@@ -27,8 +28,10 @@ from headrace.catalog.streams import Epochs, Fixed, Limits, Retention, Scaling, 
 from headrace.errors import InvalidInputError
 from headrace.groups.consumer import ConsumerOptions
 from headrace.groups.deletion import delete_stream
+from headrace.groups.operations import trim as trimming
 from headrace.groups.partitioned.groups import Groups
 from headrace.groups.partitioned.runtime.member import Member
+from headrace.groups.readers.group import ReaderGroups
 from headrace.groups.shared.admin import SharedGroups
 from headrace.groups.shared.runtime.peer import SharedOptions
 from headrace.groups.shared.runtime.program import SharedRuntime
@@ -85,7 +88,7 @@ def open(
 
 
 @checked_calls("publish", "append", "in_thread")
-class Headrace:
+class Headrace(EpochCalls):
     """An open log; made by :func:`headrace.open`."""
 
     def __init__(
@@ -104,6 +107,8 @@ class Headrace:
         """What this program gives its parts: clock, timers, tasks, threads, writes, news."""
         self.groups = Groups(self.host)
         """Static and elastic groups: create, change, look at and delete them."""
+        self.reader_groups = ReaderGroups(self.host, self)
+        """Reader groups: create, get, list and delete them."""
         self._shared = SharedRuntime(self.host, shared or SharedOptions())
 
     async def __aenter__(self) -> Self:
@@ -143,7 +148,7 @@ class Headrace:
         name: str,
         subjects: Iterable[str],
         *,
-        segments: int = 1,
+        segments: int | None = None,
         key_tokens: Iterable[int] = (),
         retention: Retention | None = None,
         scaling: Scaling | None = None,
@@ -156,8 +161,8 @@ class Headrace:
         an event is the FNV-1a hash of its key modulo N, and such a stream is never scaled.
         ``key_tokens`` are the places (from 1) of the subject tokens that make the key of events
         that have none of their own; without them it is the whole subject.  With ``epochs`` it is
-        published by epochs (:meth:`epoch_publisher`), now and for good.  Creating a stream that
-        exists with the same configuration changes nothing.
+        published by epochs (:meth:`epoch_publisher`), now and for good.  Without ``segments`` it
+        has one.  Creating a stream that exists in the same form changes nothing.
         """
         config = StreamConfig(
             subjects=tuple(subjects),
@@ -408,8 +413,19 @@ class Headrace:
     async def trim(
         self, stream: str, before: Mapping[int, int] | datetime | None = None
     ) -> dict[int, int]:
-        """Remove what the stream's policy lets go, or all below ``before``."""
-        return await self.in_thread(self.log.trim, stream, before)
+        """Remove what the stream's policy lets go, or all below ``before``.
+
+        Returns {segment: first offset that is left}.  What groups had not acked is gone for them
+        too, and stands in their decisions; :meth:`plan_trim` tells beforehand.
+        """
+        done = await self.in_thread(trimming.trim, self.log, stream, before)
+        return {cut.segment: cut.first for cut in done.cuts}
+
+    async def plan_trim(
+        self, stream: str, before: Mapping[int, int] | datetime | None = None
+    ) -> trimming.TrimPlan:
+        """What :meth:`trim` would remove, and which groups would lose what; changes nothing."""
+        return await self.in_thread(trimming.plan, self.log, stream, before)
 
     async def compact(
         self, stream: str, policy: CompactionPolicy | None = None, *, dry_run: bool = False

@@ -150,6 +150,7 @@ class Headrace(Blocking[client.Headrace]):
     retile = mirror(client.Headrace.retile)
     autoscale = mirror(client.Headrace.autoscale)
     trim = mirror(client.Headrace.trim)
+    plan_trim = mirror(client.Headrace.plan_trim)
     compact = mirror(client.Headrace.compact)
     set_compaction = mirror(client.Headrace.set_compaction)
     sweep = mirror(client.Headrace.sweep)

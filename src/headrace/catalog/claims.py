@@ -7,7 +7,7 @@ that commit on, and every operation that checks it is refused with
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -99,6 +99,48 @@ def check(tx: Tx, group: str, unit: str, token: int) -> None:
     claim = get(tx, group, unit)
     if claim is None or claim.token != token or claim.owner is None:
         raise Fenced(group, unit, token, 0 if claim is None else claim.token)
+
+
+def hold(tx: Tx, group: str, units: Iterable[str]) -> dict[str, Claim]:
+    """Claims by unit, which nobody else changes or checks before this transaction is over.
+
+    The rows are locked in one order, without a named lock for each: a group may have thousands.
+    An owner that stores progress, and whoever takes the unit from it, both hold its row first; so
+    a takeover finds every ack that counts.
+    """
+    found = {}
+    for part, marks in in_parts(sorted(set(units))):
+        query = (
+            f"SELECT unit, owner, token FROM claims WHERE group_name = ? AND unit IN ({marks}) "
+            f"ORDER BY unit{tx.for_update}"
+        )
+        for unit, owner, token in tx.rows(query, (group, *part)):
+            found[str(unit)] = Claim(group, str(unit), owner, int(token))
+    return found
+
+
+def grant_all(tx: Tx, group: str, owner: str, tokens: Mapping[str, int]) -> None:
+    """Make ``owner`` the owner of units, each under a token that is higher than all before."""
+    check_key(group, "a group's name")
+    check_key(owner, "an owner's name")
+    rows = [(group, unit, owner, token) for unit, token in sorted(tokens.items())]
+    count = tx.executemany(
+        "INSERT INTO claims (group_name, unit, owner, token) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (group_name, unit) DO UPDATE SET owner = excluded.owner, "
+        "token = excluded.token WHERE claims.token < excluded.token",
+        rows,
+    )
+    if count != len(rows):
+        stale = [claim for unit, claim in hold(tx, group, tokens).items() if claim.owner != owner]
+        raise Fenced(group, stale[0].unit, tokens[stale[0].unit], stale[0].token)
+    if rows:
+        tx.notify(channel(group))
+
+
+def top(tx: Tx, group: str) -> int:
+    """The highest token that a unit of the group ever had."""
+    row = tx.row("SELECT MAX(token) FROM claims WHERE group_name = ?", (group,))
+    return 0 if row is None or row[0] is None else int(row[0])
 
 
 def release(tx: Tx, group: str, unit: str, token: int) -> None:

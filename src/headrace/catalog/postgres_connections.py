@@ -44,6 +44,8 @@ def lock_number(name: str) -> int:
 class PostgresTx(Tx):
     """A transaction, or a single read, on one PostgreSQL connection."""
 
+    for_update = " FOR UPDATE"
+
     def __init__(self, connection: PgConnection, clock: CatalogClock | None = None) -> None:
         super().__init__(clock)
         self._connection = connection

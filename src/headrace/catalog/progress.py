@@ -60,6 +60,13 @@ def unsubscribe(tx: Tx, stream_id: int, group: str) -> None:
     )
 
 
+def let_go(tx: Tx, stream_id: int, group: str) -> None:
+    """Retention waits for this group no longer; its progress stays as it is."""
+    tx.execute(
+        "DELETE FROM subscriptions WHERE stream_id = ? AND group_name = ?", (stream_id, group)
+    )
+
+
 def subscribed(tx: Tx, stream_id: int) -> list[str]:
     rows = tx.rows(
         "SELECT group_name FROM subscriptions WHERE stream_id = ? ORDER BY group_name", (stream_id,)

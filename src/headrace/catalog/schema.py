@@ -18,7 +18,9 @@ MIGRATIONS: tuple[str, ...] = (
     "003_markers.sql",
     "004_producers.sql",
     "005_decisions.sql",
+    "006_reader_groups.sql",
     "007_epochs.sql",
+    "008_epoch_subscriptions.sql",
 )
 VERSION = len(MIGRATIONS)
 QUERY = "SELECT value FROM meta WHERE key = 'schema_version'"

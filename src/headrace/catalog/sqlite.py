@@ -12,21 +12,19 @@ import asyncio
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from headrace.catalog import forks, private, schema
 from headrace.catalog.base import Catalog
-from headrace.catalog.checkpoints import WAL_BYTES_MAX, Checkpointer
-from headrace.catalog.committer import Committer, WriteDriver
+from headrace.catalog.committer import Committer
 from headrace.catalog.connections import (
     Identity,
     SqliteTx,
     closed,
     connect,
-    descriptor,
     identity,
     opened,
     refuse_if_forked,
@@ -35,7 +33,8 @@ from headrace.catalog.connections import (
 from headrace.catalog.forks import section
 from headrace.catalog.gate import Gate
 from headrace.catalog.pool import Pool
-from headrace.catalog.transaction import CatalogClock, Row, Tx
+from headrace.catalog.sqlite_writer import LOCK_FILE, SqliteWriter
+from headrace.catalog.transaction import Row, Tx
 from headrace.catalog.wake import WakeSockets, wake_folder
 from headrace.errors import (
     CatalogError,
@@ -46,7 +45,6 @@ from headrace.errors import (
 T = TypeVar("T")
 
 FILE = "headrace.db"
-LOCK_FILE = "write.lock"
 APPLICATION_ID = 0x48445243
 SQLITE_MIN = (3, 35, 0)
 TYPES = {
@@ -55,109 +53,14 @@ TYPES = {
     "serial": "INTEGER PRIMARY KEY",
     "blob": "BLOB",
 }
+PLACE_S = 0.05
+"""A file that was replaced in a folder that stayed is noticed after this time."""
 SHRINK_FREE_MIN = 32 << 20
 SHRINK_USED_MAX = 64 << 20
 """Bytes of a file that are free, and those that are copied to give them back (below a second)."""
 READER_CACHE_KIB = 400
 """A reader's page cache: room for the upper levels of every index, and little for blobs, which are
 not read again.  Small, so that it fits into the processor's cache together with a load."""
-
-
-class _Writer(WriteDriver):
-    """The committer's connection."""
-
-    direct = True
-
-    def __init__(
-        self,
-        path: Path,
-        key: Identity,
-        where: str,
-        check_place: Callable[[], None],
-        announce: Callable[[set[str]], None],
-        clock: CatalogClock,
-    ) -> None:
-        self._where = where
-        self._announce = announce
-        with section.lock:
-            self._connection = connect(path)
-            self._connection.execute("PRAGMA wal_autocheckpoint = 0")
-            self._connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX // 2}")
-        self._tx = SqliteTx(self._connection, clock)
-        self._gate = Gate(path.with_name(LOCK_FILE))
-        self.leave = self._gate.leave
-        self._sync: bool | None = None
-        self._check_place = check_place
-        self._checkpointer = Checkpointer(path, descriptor(path, key), connect)
-
-    def enter(self, *, wait: bool) -> bool:
-        if wait:
-            self._gate.enter()
-            return True
-        return self._checkpointer.at_rest and self._gate.try_enter()
-
-    def section(self) -> AbstractContextManager[object]:
-        return section.lock
-
-    def begin(self, locks: Iterable[str], sync: bool) -> Tx:
-        del locks
-        if sync is not self._sync:
-            self._connection.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
-            self._sync = sync
-        self._connection.execute("BEGIN IMMEDIATE")
-        found = self._connection.execute(schema.QUERY).fetchone()
-        if found != schema.CURRENT:
-            schema.judge(found, self._where)
-        return self._tx
-
-    def savepoint(self) -> None:
-        self._connection.execute("SAVEPOINT operation")
-
-    def rollback_to_savepoint(self) -> bool:
-        # A full disk can end the whole transaction; there is no savepoint to go back to then.
-        if not self._connection.in_transaction:
-            return False
-        self._connection.execute("ROLLBACK TO operation")
-        return True
-
-    def commit(self, channels: set[str]) -> None:
-        del channels
-        self._connection.execute("COMMIT")
-        self._check_place()
-
-    def rollback(self) -> None:
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
-
-    def committed(self, channels: set[str]) -> None:
-        if channels:
-            self._announce(channels)
-
-    def chores(self) -> None:
-        self._checkpointer.after_commit(self.finish_checkpoint)
-
-    def finish_checkpoint(self) -> None:
-        """Complete the thread's checkpoint with the last frames, so that the WAL restarts."""
-        try:
-            self._gate.enter()
-            with section.lock, contextlib.suppress(sqlite3.Error):
-                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        finally:
-            self._gate.leave()
-
-    def translate(self, error: BaseException) -> BaseException:
-        return translate(error, self._where)
-
-    def close(self) -> None:
-        self._checkpointer.close()
-        try:
-            # The last to close copies the WAL back.  Beside somebody who writes this is not it.
-            self._gate.try_enter()
-            with section.lock, contextlib.suppress(sqlite3.Error):
-                self._connection.close()
-        finally:
-            self._gate.leave()
-            self._gate.close()
 
 
 class SqliteCatalog(Catalog):
@@ -175,11 +78,13 @@ class SqliteCatalog(Catalog):
         self._name = str(self._path)
         self._readers: Pool[SqliteTx] = Pool(self._new_reader, SqliteTx.close)
         self._sockets = WakeSockets(wake_folder(folder), self.notifier, self._change_detector)
+        self._sockets_key: Identity | None = None
+        self._place_due_s = 0.0
         self._prepare(create)
         forks.watch(self)
         self._committer = Committer(
-            lambda: _Writer(
-                self._path, self._key, self.where, self._check_place, self._tell, self._clock
+            lambda: SqliteWriter(
+                self._path, self._key, self.where, self._still_here, self._announce, self._clock
             ),
             "headrace-commit",
             self._frequent,
@@ -213,6 +118,8 @@ class SqliteCatalog(Catalog):
             try:
                 private.mend(self.folder, (FILE, f"{FILE}-wal", f"{FILE}-shm", LOCK_FILE))
                 self._migrate()
+                with contextlib.suppress(FileExistsError):  # whoever listens says what is wrong
+                    private.make_folder(wake_folder(self.folder), inside=True)
             except BaseException:
                 closed(self._key)
                 raise
@@ -294,11 +201,21 @@ class SqliteCatalog(Catalog):
                 # Interrupted on its way out it may still have its snapshot: not for the next one.
                 self._readers.give(tx, broken=tx.in_transaction)
 
-    def _check_place(self) -> None:
-        """Raise unless the file that was opened is still the one at its path.
+    def _still_here(self) -> os.stat_result | None:
+        """After a commit: raise unless the catalog is where it was; what went elsewhere is lost.
 
-        After a commit: what went into one that was moved or removed is not durable.
+        Whoever notifies looks at the folder of sockets (which is returned), and that folder tells
+        whether the catalog's was moved.  So the file is looked at only every ``PLACE_S``.
         """
+        about, now_s = self._sockets.look(), time.monotonic()
+        key = about and (about.st_dev, about.st_ino)
+        if key is None or key != self._sockets_key or now_s >= self._place_due_s:
+            self._check_place()
+            self._sockets_key, self._place_due_s = key, now_s + PLACE_S
+        return about
+
+    def _check_place(self) -> None:
+        """Raise unless the file that was opened is still the one at its path."""
         if identity(self._name) != self._key:
             raise CatalogUnavailableError(
                 f"{self.where} was moved or removed while it was open, so nothing more is kept; "
@@ -339,10 +256,17 @@ class SqliteCatalog(Catalog):
             raise translate(error, self.where) from error
         return True
 
+    def begin_log_anew(self) -> None:
+        """Copy the write-ahead log into the database and cut it off: for a disk that is full."""
+        self.read(lambda tx: tx.rows("PRAGMA wal_checkpoint(TRUNCATE)"))
+
     # -- waiting ------------------------------------------------------------------------
 
     def _tell(self, channels: set[str]) -> None:
-        self._sockets.send(channels)
+        self._announce(channels, self._sockets.look())
+
+    def _announce(self, channels: set[str], about: os.stat_result | None) -> None:
+        self._sockets.send(channels, about)
         self.notifier.news(channels)
 
     def _listen(self, *, frequent: bool) -> None:

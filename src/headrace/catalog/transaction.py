@@ -43,6 +43,9 @@ class Tx(ABC):
 
     lazy = False
     """Whether ``iterate`` fetches rows one by one as they are consumed, not all beforehand."""
+    for_update = ""
+    """What a query ends with whose rows nobody else may change before this transaction is over;
+    SQLite has one writer at a time and needs none."""
 
     def __init__(self, clock: CatalogClock | None = None) -> None:
         self.channels: set[str] = set()

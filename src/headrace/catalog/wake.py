@@ -116,13 +116,23 @@ class WakeSockets:
 
     # -- sending ------------------------------------------------------------------------
 
-    def send(self, channels: Collection[str]) -> None:
-        """Notify every waiting process; called after a commit, or later for frequent channels."""
-        with self._sending:
-            self._send(channels)
+    def look(self) -> os.stat_result | None:
+        """The folder as it is, for :meth:`send`; None if there is none."""
+        try:
+            return os.lstat(self._path)
+        except OSError:
+            return None
 
-    def _send(self, channels: Collection[str]) -> None:
-        peers = self._current_peers()
+    def send(self, channels: Collection[str], about: os.stat_result | None) -> None:
+        """Notify every waiting process; called after a commit, or later for frequent channels.
+
+        ``about`` is what :meth:`look` found since the commit.
+        """
+        with self._sending:
+            self._send(channels, about)
+
+    def _send(self, channels: Collection[str], about: os.stat_result | None) -> None:
+        peers = self._current_peers(about)
         if not peers:
             return
         everything = _message(channels)
@@ -167,12 +177,13 @@ class WakeSockets:
             self._senders[peer] = sender
         return sender
 
-    def _current_peers(self) -> dict[str, bool]:
+    def _current_peers(self, about: os.stat_result | None) -> dict[str, bool]:
+        if about is None:
+            return {}
+        mtime_ns = about.st_mtime_ns
+        if mtime_ns == self._peers_mtime_ns:
+            return self._peers
         try:
-            about = os.lstat(self._path)
-            mtime_ns = about.st_mtime_ns
-            if mtime_ns == self._peers_mtime_ns:
-                return self._peers
             found = set(os.listdir(self._path)) if stat.S_ISDIR(about.st_mode) else set()
         except OSError:
             return {}

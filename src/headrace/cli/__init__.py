@@ -111,7 +111,8 @@ def run(argv: Sequence[str]) -> int:
         found = in_a_sentence(error)
         if found is None:
             raise
-        report(found, "--json" in argv)
+        options = {} if isinstance(found, UsageError) else _options_of(argv)
+        report(found, "--json" in argv, options=options)
         return status_of(found)
 
 
@@ -181,6 +182,15 @@ def _with_own_help(tokens: list[str]) -> list[str]:
     if len(apps) > 1 and apps[1].default_command is not None:
         apps[1].help = None
     return tokens
+
+
+def _options_of(argv: Sequence[str]) -> dict[str, str]:
+    """The options of the command that was given, by the names that the program has for them."""
+    _, apps, _ = app.parse_commands(arranged(list(argv)))
+    if apps[-1].default_command is None:
+        return {}
+    found = apps[-1].assemble_argument_collection()
+    return {each.field_info.name: each.name for each in found if each.name.startswith("--")}
 
 
 def _help_of(argv: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 
 from headrace.cli import records
 from headrace.cli.failures import UsageError
-from headrace.cli.output import tell
+from headrace.cli.output import tell, until_ctrl_c
 from headrace.cli.read import printable
 from headrace.cli.screens import time_text
 from headrace.errors import Fenced
@@ -85,6 +85,7 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         await work()
 
+    until_ctrl_c()
     with suppress(asyncio.CancelledError):
         asyncio.run(until_terminated())
 

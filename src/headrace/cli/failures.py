@@ -6,13 +6,34 @@ import json
 import os
 import re
 import sys
+from collections.abc import Mapping
 
-from headrace.errors import HeadraceError, InvalidInputError, UnknownSchemeError
+from headrace.cli.wording import in_own_words
+from headrace.errors import (
+    HeadraceError,
+    InvalidInputError,
+    UnknownGroupError,
+    UnknownMemberError,
+    UnknownSchemeError,
+    UnknownSegmentError,
+    UnknownSessionError,
+    UnknownSharedGroupError,
+    UnknownStreamError,
+)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 NAME_CHARS_MAX = 300
+UNKNOWN_NAME = (
+    UnknownGroupError
+    | UnknownMemberError
+    | UnknownSegmentError
+    | UnknownSessionError
+    | UnknownSharedGroupError
+    | UnknownStreamError
+)
+"""A name in the command that does not exist: bad input, like any other typo."""
 
 _PASSWORD_OPTION = re.compile(
     r"""((?:password|passfile|sslpassword|secret[a-z_]*|[a-z_]*_key|[a-z_]*token)\s*=\s*)"""
@@ -69,13 +90,19 @@ def _cut(name: str) -> str:
 def status_of(error: HeadraceError) -> int:
     if isinstance(error, StoppedError):
         error = error.cause
-    bad_input = isinstance(error, InvalidInputError | UnknownSchemeError)
+    bad_input = isinstance(error, InvalidInputError | UnknownSchemeError | UNKNOWN_NAME)
     return EXIT_USAGE if bad_input else EXIT_FAILED
 
 
-def report(error: Exception, as_json: bool, *, hint: str = "") -> None:
-    """Say on stderr what went wrong; a password in an address is never shown."""
-    message = without_passwords(" ".join(f"{error} {hint}".split()))
+def report(
+    error: Exception, as_json: bool, *, hint: str = "", options: Mapping[str, str] | None = None
+) -> None:
+    """Say on stderr what went wrong; a password in an address is never shown.
+
+    ``options`` are those of the command, by the names that the library has for them.
+    """
+    said = str(error) if isinstance(error, UsageError) else in_own_words(str(error), options or {})
+    message = without_passwords(" ".join(f"{said} {hint}".split()))
     if as_json:
         cause = error.cause if isinstance(error, StoppedError) else error
         told: dict[str, str | int] = {"error": type(cause).__name__, "message": message}

@@ -38,6 +38,7 @@ class FilePart:
 
     events: pa.RecordBatch
     first_row: int
+    """How many rows stand before them."""
     done: int
 
 
@@ -126,7 +127,7 @@ def _events(batch: pa.RecordBatch, mapping: Mapping, first_row: int) -> pa.Recor
         return _own_columns(batch, mapping)
     subjects = rows.text_of(batch, mapping.subject, "--subject")
     if subjects.null_count:
-        row = first_row + int(pc.index(subjects.is_null(), True).as_py())
+        row = first_row + int(pc.index(subjects.is_null(), True).as_py()) + 1
         raise InvalidEventError(f"row {row}: a column that makes the subject is empty", row=row)
     columns: dict[str, pa.Array] = {"subject": subjects}
     if mapping.key is not None:

@@ -33,6 +33,9 @@ elastic = App(
     help_epilogue="",
 )
 
+elastic.command("headrace.cli.group_admin:members_app", name="members")
+elastic.command("headrace.cli.group_admin:mapping_app", name="mapping")
+
 
 def mappings(texts: Sequence[str], option: str) -> list[MemberMapping]:
     """Members and their partitions.

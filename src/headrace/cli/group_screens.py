@@ -9,17 +9,11 @@ import msgspec
 from rich.markup import escape
 from rich.table import Table
 
-from headrace.cli.failures import UsageError
 from headrace.cli.output import counted, table
-from headrace.cli.policies import size_text
-from headrace.cli.screens import time_text
-from headrace.groups import decisions
-from headrace.groups.decisions import Decision
 from headrace.groups.partitioned.admin import GroupInfo
 from headrace.groups.partitioned.core.config import ElasticGroupConfig
 from headrace.groups.partitioned.core.status import GroupStatus
-from headrace.groups.partitioned.explain import Explanation, numbers
-from headrace.groups.partitioned.lag import GroupLag
+from headrace.groups.partitioned.explain import numbers
 
 
 def group_data(info: GroupInfo) -> dict[str, Any]:
@@ -113,60 +107,6 @@ def status_lines(status: GroupStatus) -> list[str]:
     if status.moving:
         lines.append(f"moving: {numbers(list(status.moving))}")
     return lines
-
-
-def explanation_data(found: Explanation) -> dict[str, Any]:
-    """An explanation for programs."""
-    return {
-        **group_data(found.group),
-        **status_data(found.status),
-        "findings": list(found.findings),
-        "decisions": [decision_data(one) for one in found.decisions],
-    }
-
-
-def checked_limit(limit: int) -> int:
-    """How many decisions to show."""
-    if not 0 <= limit <= decisions.LIMIT_MAX:
-        raise UsageError(f"--limit {limit}: give 0 to {decisions.LIMIT_MAX}")
-    return limit
-
-
-def decision_data(one: Decision) -> dict[str, Any]:
-    """A decision for programs: what is not known is left out."""
-    found: dict[str, Any] = msgspec.to_builtins(one)
-    del found["at_us"], found["group"]
-    return {"at": time_text(one.at_us), **found}
-
-
-def decision_line(one: Decision) -> str:
-    """A decision in words.
-
-    >>> decision_line(Decision(what=decisions.What.MOVED, reason="m2 was added", number=4, cause=3,
-    ...     units=decisions.ranges([4, 5]), source="m1", target="m2", took_ms=12))
-    '1970-01-01T00:00:00Z  #4 moved partitions 4-5 from m1 to m2 in 12 ms (after #3): m2 was added'
-    """
-    who = f"from {one.source} to {one.target}" if one.source and one.target else one.member
-    took = "" if one.took_ms is None else f"in {one.took_ms:,} ms"
-    cause = f"(after #{one.cause})" if one.cause else ""
-    units = decisions.units_text(one.units)
-    about = " ".join(part for part in (one.what.value, units, who, took, cause) if part)
-    return f"{time_text(one.at_us)}  #{one.number} {about}: {one.reason}"
-
-
-def lag_table(found: GroupLag) -> Table:
-    """How far each part is behind."""
-    rows = (
-        (
-            _numbers(part.partitions),
-            part.member or "nobody",
-            part.events,
-            size_text(part.bytes),
-            f"{part.seconds:,.1f}",
-        )
-        for part in found.parts
-    )
-    return table(("partitions", "member", ">events", ">bytes", ">seconds"), rows)
 
 
 def _numbers(partitions: tuple[int, ...]) -> str:

@@ -11,9 +11,9 @@ from cyclopts import App, Parameter
 from rich.markup import escape
 
 from headrace.catalog.streams import Stream
-from headrace.cli import values
+from headrace.cli import shapes, values
 from headrace.cli.failures import UsageError
-from headrace.cli.group_screens import checked_limit, decision_data, decision_line
+from headrace.cli.group_looks import checked, decision_line
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import counted, table
 from headrace.groups.shared.admin import GroupInfo, Groups
@@ -199,7 +199,8 @@ def ls(*, options: Options = NONE) -> None:
         for info in found
     )
     headings = ("group", "filter", ">members", ">segments", ">lag", "leader")
-    options.show([data(info) for info in found], table(headings, rows))
+    none = "no shared groups yet; make one with: headrace group shared declare"
+    options.show([data(info) for info in found], table(headings, rows) if found else none)
 
 
 @app.command
@@ -247,9 +248,9 @@ def explain(
         How many of the latest decisions to show.
     """
     with options.open() as log:
-        found = Groups(log).explain(*named(group, filter), limit=checked_limit(limit))
+        found = Groups(log).explain(*named(group, filter), limit=checked(limit))
     shown = msgspec.to_builtins(found)
-    shown["decisions"] = [decision_data(one) for one in found.decisions]
+    shown["decisions"] = [shapes.decided(one) for one in found.decisions]
     options.show(
         shown,
         f"led by {escape(found.leader or 'nobody: no member is connected')}",
@@ -296,5 +297,5 @@ def data(info: GroupInfo) -> dict[str, Any]:
     """A group for programs."""
     found: dict[str, Any] = msgspec.to_builtins(info)
     kind = found.pop("properties")
-    found["decisions"] = [decision_data(one) for one in info.decisions]
+    found["decisions"] = [shapes.decided(one) for one in info.decisions]
     return {**kind, "lag_events": info.lag_events, **found}

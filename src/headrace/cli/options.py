@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from headrace.api.client import Headrace
+    from headrace.catalog import Catalog
     from headrace.log.log import Log
     from headrace.net import TLS
 
@@ -74,6 +75,18 @@ class Options:
             yield log
         finally:
             log.catalog.close()
+
+    @contextmanager
+    def look(self) -> Iterator[Catalog]:
+        """The catalog alone, for commands that only look: nothing of the log is loaded."""
+        from headrace.catalog import open_catalog
+
+        tell_log()
+        catalog = open_catalog(self.place, create=False)
+        try:
+            yield catalog
+        finally:
+            catalog.close()
 
     def open_async(self, *, create: bool = False, **settings: Any) -> Headrace:
         """The log for asynchronous use; housekeeping is left to long-running programs."""

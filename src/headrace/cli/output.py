@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -69,13 +71,34 @@ def counted(count: int, what: str, many: str = "s") -> str:
 
 def confirm(what: str, about: str, *, yes: bool) -> None:
     """Ask whether to delete something, unless --yes was given; an error if the answer is no."""
+    approve(
+        f"delete {what} with {about}?",
+        what,
+        refusal=f"deleting {what} needs a yes: add --yes",
+        yes=yes,
+    )
+
+
+def approve(question: str, what: str, *, refusal: str, yes: bool) -> None:
+    """Ask, unless --yes was given; an error if the answer is no, or nobody is there to give it."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"deleting {what} needs a yes: add --yes")
-    tell(f"delete {what} with {about}? [y/N] ", end="")
+        raise UsageError(refusal)
+    tell(f"{question} [y/N] ", end="")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UsageError(f"{what} was left alone")
+
+
+def until_ctrl_c() -> None:
+    """Have Ctrl-C end this command, also if whoever started it ignores it.
+
+    A shell without job control starts background jobs deaf to it; what runs until Ctrl-C would
+    then never end by it.
+    """
+    deaf = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if deaf and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def tell(text: str, *, end: str = "\n") -> None:

@@ -81,7 +81,13 @@ class Input:
         Parameter(help="A .parquet, .csv or .tsv file (.gz too); one event for each row."),
     ] = None
 
-    def check(self, rows: Rows) -> None:
+    empty: Annotated[
+        bool, Parameter(negative="", help="One event without a value; so does the VALUE ''.")
+    ] = False
+
+    def check(self, rows: Rows, value: str | None) -> None:
+        if self.empty and (value is not None or self != Input(empty=True)):
+            raise UsageError("--empty goes with a SUBJECT alone: it says that there is no VALUE")
         if sum((self.lines, self.json_lines, self.file is not None)) > 1:
             raise UsageError("choose one of --lines, --json-lines and --file")
         if self.file is None and rows != NO_ROWS:
@@ -126,7 +132,7 @@ def publish(
     header
         name=value; may be given again.
     """
-    source.check(rows)
+    source.check(rows, value)
     headers = [_header(each) for each in header or ()]
     if source.file is not None:
         if subject is not None or headers:
@@ -140,7 +146,7 @@ def publish(
         raise UsageError("give a SUBJECT, or --json-lines, or --file (see headrace publish --help)")
     else:
         template = Event(subject=subject, value=b"", key=key, headers=headers or None)
-        _publish_to(template, value, source.lines, options)
+        _publish_to(template, "" if source.empty else value, source.lines, options)
 
 
 def _publish_to(template: Event, value: str | None, lines: bool, options: Options) -> None:
@@ -181,7 +187,10 @@ def _value(argument: str | None) -> bytes:
         return _raw(argument)
     if argument is None and sys.stdin.isatty():
         raise UsageError("give a VALUE, or - to type it (end with Ctrl-D), or --lines")
-    return sys.stdin.buffer.read(limits.EVENT_BYTES_MAX + 1)
+    found = sys.stdin.buffer.read(limits.EVENT_BYTES_MAX + 1)
+    if not found:
+        raise UsageError("the input is empty: give a VALUE, or --empty for an event without one")
+    return found
 
 
 def _publish_one(event: Event, options: Options) -> None:
@@ -318,7 +327,7 @@ def _publish_file(path: Path, rows: Rows, key: str | None, options: Options) -> 
                 if error.row is None:
                     raise
                 told = str(error).removeprefix(f"row {error.row}: ")
-                row = part.first_row + error.row
+                row = part.first_row + error.row + 1
                 raise InvalidEventError(f"row {row} of {path.name}: {told}", row=row) from error
             tally.add(stream, part.events.num_rows)
             bar.update(task, completed=part.done, events=tally.total)

@@ -12,10 +12,11 @@ import msgspec
 import pyarrow as pa
 from cyclopts import App, Parameter
 
+from headrace.catalog.streams import Stream
 from headrace.cli import records, values
 from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
-from headrace.cli.output import counted, tell
+from headrace.cli.output import counted, tell, until_ctrl_c
 from headrace.cli.screens import time_text
 from headrace.errors import DamagedBatchError
 from headrace.log.read import Query
@@ -91,11 +92,32 @@ def read(
     query = which.query()
     skipped = _Skipped(options.json)
     show: Callable[[pa.RecordBatch], None] = _show_json if options.json else _Screen().show
+    if which.follow:
+        until_ctrl_c()
+    shown = False
     with options.open() as log:
         for batch in log.read(stream, query, skipped if skip_damaged else None):
             show(batch)
             sys.stdout.flush()
+            shown = True
+        if not shown and not options.json:
+            tell(f"headrace: {_nothing(log.stream(stream), which)}")
     skipped.sum_up()
+
+
+def _nothing(stream: Stream, which: Which) -> str:
+    """Why a read shows nothing, and what to do next."""
+    events = sum(segment.events for segment in stream.segments)
+    if events and which != EVERYTHING:
+        return (
+            f"no such event among the {counted(events, 'event')} of stream {stream.name!r}; read "
+            f"all of it with: headrace read {stream.name}"
+        )
+    if any(segment.tail for segment in stream.segments):
+        return f"stream {stream.name!r} holds no events: all of them were trimmed"
+    example = stream.config.subjects[0].replace("*", "x").replace(">", "x")
+    publish = f"publish one with: headrace publish {example} VALUE"
+    return f"stream {stream.name!r} holds no events yet; {publish}"
 
 
 class _Skipped:

@@ -40,7 +40,8 @@ def ls(*, options: Options = NONE) -> None:
         for each in found
     )
     shown = table(("session", "subscriptions", "run by", "kept until"), rows)
-    options.show([data(each) for each in found], shown)
+    none = "no sessions; a worker makes one with hr.session(NAME), or: headrace subscribe"
+    options.show([data(each) for each in found], shown if found else none)
 
 
 @app.command

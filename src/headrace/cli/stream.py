@@ -9,13 +9,14 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 from rich.markup import escape
 
-from headrace.catalog.streams import Fixed, Limits, Stream, StreamConfig
+from headrace.catalog.streams import Fixed, Limits, StreamConfig
 from headrace.cli import policies, screens, values
 from headrace.cli.compact import compact
 from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
-from headrace.cli.output import confirm, counted
+from headrace.cli.output import confirm, counted, until_ctrl_c
 from headrace.cli.policies import NO_POLICIES, Policies
+from headrace.cli.trim import trim
 from headrace.errors import StreamInUseError
 from headrace.groups.deletion import consumers, delete_stream
 from headrace.log import internal
@@ -36,7 +37,7 @@ def create(
     /,
     *,
     subjects: str,
-    segments: int = 1,
+    segments: int | None = None,
     partitions: int = 0,
     key_tokens: str | None = None,
     given: Policies = NO_POLICIES,
@@ -55,7 +56,7 @@ def create(
     subjects
         Subject filters it captures, comma-separated; * stands for one token, > for the rest.
     segments
-        How many parts the keys are spread over.
+        How many parts the keys are spread over (1 if not given).
     partitions
         The number of partitions of a static group: one segment each, never split or merged.
     key_tokens
@@ -213,6 +214,8 @@ def autoscale(
         raise UsageError("give a stream's name, or --all")
     if watch is not None and not 0.1 <= watch <= 86_400:
         raise UsageError(f"--watch {watch:g}: give 0.1 to 86400 seconds")
+    if watch is not None:
+        until_ctrl_c()
     with options.open() as log:
         while True:
             found = _autoscale(log, name, dry_run)
@@ -238,63 +241,7 @@ def _print_scaled(
         options.show(data, screens.scaled_text(name, done, dry_run=dry_run))
 
 
-@app.command
-def trim(
-    name: str,
-    /,
-    *,
-    before: str | None = None,
-    options: Options = NONE,
-) -> None:
-    """Remove what the stream's policy lets go, or all before a place.
-
-    Only whole batches are removed, so a little more than asked may stay.
-
-    * `headrace stream trim orders`
-    * `headrace stream trim orders --before 2026-01-01`
-    * `headrace stream trim orders --before 0:1000,1:800`
-
-    Parameters
-    ----------
-    before
-        A time, or segment:offset positions, comma-separated; overrides the policy.
-    """
-    cut = None if before is None else values.place(before, "--before")
-    if isinstance(cut, str | int):
-        raise UsageError(
-            f"--before: {before!r} is neither a time nor positions; write 2026-01-01, 7d for 7 "
-            "days ago, or 0:1000,1:800"
-        )
-    with options.open() as log:
-        stream = log.stream(name)
-        _check_within(stream, cut)
-        tails = {segment.number: segment.tail for segment in stream.segments}
-        firsts = log.trim(name, cut)
-    removed = {number: first - tails.get(number, 0) for number, first in firsts.items()}
-    data = [
-        {"segment": number, "first": first, "removed": removed[number]}
-        for number, first in sorted(firsts.items())
-    ]
-    lines = (
-        f"  segment {number}: {count:,}, it starts at {firsts[number]:,} now"
-        for number, count in sorted(removed.items())
-        if count
-    )
-    total = f"stream [bold]{escape(name)}[/bold]: removed {sum(removed.values()):,} events"
-    options.show(data, total, *lines)
-
-
-def _check_within(stream: Stream, cut: object) -> None:
-    """Refuse a place beyond the end: most likely a typo, it would remove everything."""
-    for segment in stream.segments:
-        offset = cut.get(segment.number, 0) if isinstance(cut, dict) else 0
-        if offset > segment.head:
-            raise UsageError(
-                f"--before: offset {offset} is beyond segment {segment.number}, which ends at "
-                f"{segment.head}; give that to remove all of it"
-            )
-
-
+app.command(trim)
 app.command(compact)
 
 

@@ -14,10 +14,13 @@ from headrace.epochs.core.effects import (
     End,
     Ended,
     Epoch,
+    GaveUp,
     Joined,
     Mode,
     Ready,
     Skipped,
+    TakenBack,
+    WhenFull,
 )
 from headrace.epochs.core.history import EpochHistory, Start
 from headrace.epochs.core.messages import (
@@ -28,6 +31,7 @@ from headrace.epochs.core.messages import (
     Message,
     Skip,
     Snapshot,
+    TakeBack,
 )
 from headrace.epochs.core.publisher import Cut, Published, Publisher
 from headrace.epochs.core.queues import QueuePolicy, QueueSettings
@@ -54,6 +58,7 @@ __all__ = [
     "EpochHistory",
     "Frontier",
     "FrontierUpdate",
+    "GaveUp",
     "Heartbeat",
     "Joined",
     "Message",
@@ -69,7 +74,10 @@ __all__ = [
     "Snapshot",
     "Start",
     "Subscriber",
+    "TakeBack",
+    "TakenBack",
     "Time",
     "TimeShape",
+    "WhenFull",
     "counted",
 ]

@@ -4,9 +4,12 @@ Every message says what happened, to what, and what to do next.  Errors that car
 carry it as attributes, so that a program never has to read a message.
 """
 
+from headrace.errors.epoch_subscriptions import *
 from headrace.errors.epochs import *
 from headrace.errors.groups import *
 from headrace.errors.log import *
+from headrace.errors.reader_groups import *
+from headrace.errors.readers import *
 from headrace.errors.spark import *
 
 # Programs know them by this name, wherever they stand: in a traceback, or pickled.

@@ -91,7 +91,7 @@ class Package:
         self.size_bytes = sum(item.size_bytes for item in items)
         self._log = log
         self._stale = stale
-        self._lanes = {item.lane for item in items if item.lane is not None}
+        self._lanes = {lane for item in items if (lane := item.lane) is not None}
         self._joined: Joined | None = None
         self.write: Write
         if len(items) == 1 and items[0].write is not None:
@@ -115,8 +115,9 @@ class Package:
             if lane.failure is not None:
                 raise lane.failure
         try:
-            if any(a.cancelled() for item in self.items if (a := item.answer) is not None):
-                raise GivenUp
+            for item in self.items:
+                if item.given_up:
+                    raise GivenUp
             if self._stale and not self._stale.isdisjoint(self.write.stream_names):
                 raise Stale(min(self._stale & self.write.stream_names))
             return self.write.run(tx)
@@ -145,18 +146,21 @@ class Package:
         return zip(self.items, found, strict=True)
 
 
-def packages(log: Log, items: list[Waiting]) -> Iterator[Package]:
+def packages(log: Log, items: list[Waiting]) -> list[Package]:
     """A group in as few packages as possible; what is joined still fits an inline blob."""
     stale: set[str] = set()
+    if len(items) == 1:
+        return [Package(log, items, stale)]
+    found: list[Package] = []
     run: list[Waiting] = []
     size = 0
     for item in items:
         size += item.size_bytes
         if run and not (item.joins and run[0].joins and size <= limits.INLINE_BYTES):
-            yield Package(log, run, stale)
+            found.append(Package(log, run, stale))
             run, size = [], item.size_bytes
         run.append(item)
-    yield Package(log, run, stale)
+    return [*found, Package(log, run, stale)]
 
 
 def apart(items: list[Waiting], error: BaseException) -> list[list[Waiting]]:

@@ -257,7 +257,7 @@ class Writes:
     def _jobs_of(self, items: list[Waiting]) -> list[_Job]:
         """A group as jobs; what has to be settled, and all behind it, is kept for later."""
         jobs: list[_Job] = []
-        group = list(packages(self._log, items))
+        group = packages(self._log, items)
         for at, package in enumerate(group):
             error: Exception | None = None
             try:

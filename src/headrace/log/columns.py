@@ -267,8 +267,12 @@ def _check_epoch_column(column: pa.ListArray) -> None:
         raise InvalidEventError(
             f"row {row}: an epoch must have 1 to {limits.EPOCH_LENGTH_MAX} integers", row=row
         )
-    if column.flatten().null_count:
+    parts = column.flatten()
+    if parts.null_count:
         raise InvalidEventError("an epoch holds a null")
+    ends = pc.min_max(parts)
+    if len(parts) and not 0 <= ends["min"].as_py() <= ends["max"].as_py() <= limits.EPOCH_TIME_MAX:
+        raise InvalidEventError("the times of epochs are from 0 to 2^63 - 2")
 
 
 def _first(mask: pa.Array) -> int:

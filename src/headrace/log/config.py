@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.catalog import streams
-from headrace.catalog.streams import Epochs, Fixed, StreamConfig
+from headrace.catalog.streams import Epochs, Fixed, Stream, StreamConfig
 from headrace.errors import InvalidConfigError
 from headrace.subjects import SUBJECT_TOKENS_MAX, check_name, parse_filter
 
@@ -56,3 +56,36 @@ def _check_epochs(epochs: Epochs) -> None:
         raise InvalidConfigError(
             "a stream that stores nothing waits for no declared publishers; leave them out"
         )
+
+
+def initial_segments(config: StreamConfig, segments: int | None) -> int:
+    """With how many segments a stream begins; ``segments`` is what was asked for, if anything."""
+    if config.partitions:
+        if segments not in (None, 1, config.partitions):
+            raise InvalidConfigError(
+                f"segments={segments}: a stream of {config.partitions} partitions has one "
+                "segment for each; leave it out"
+            )
+        return config.partitions
+    if segments is None:
+        return 1
+    if type(segments) is not int or not 1 <= segments <= streams.SEGMENTS_MAX:
+        raise InvalidConfigError(f"segments={segments}: a stream has 1 to {streams.SEGMENTS_MAX}")
+    return segments
+
+
+def differences(existing: Stream, config: StreamConfig, segments: int | None) -> list[str]:
+    """In what a stream differs from what somebody wants to create, in words.
+
+    The segments that count are those it began with: it may have been scaled since.
+    """
+    found = []
+    began = sum(not segment.predecessors for segment in existing.segments)
+    if segments is not None and segments != began and not existing.config.partitions:
+        found.append(f"it was made with {began} segments and not {segments}")
+    for name in StreamConfig.__struct_fields__:
+        has, wanted = getattr(existing.config, name), getattr(config, name)
+        if has != wanted:
+            shown = (msgspec.json.encode(each).decode() for each in (has, wanted))
+            found.append(f"{name.replace('_', ' ')}: {' and not '.join(shown)}")
+    return found

@@ -181,11 +181,12 @@ def _check_headers(headers: Headers, at: str, row: int | None) -> None:
 
 def _check_epoch(epoch: tuple[int, ...], at: str, row: int | None) -> None:
     whole = isinstance(epoch, tuple) and all(
-        type(part) is int and -(1 << 63) <= part < 1 << 63 for part in epoch
+        type(part) is int and 0 <= part <= limits.EPOCH_TIME_MAX for part in epoch
     )
     if not whole or not 0 < len(epoch) <= limits.EPOCH_LENGTH_MAX:
         raise InvalidEventError(
-            f"{at}epoch must be a tuple of 1 to {limits.EPOCH_LENGTH_MAX} integers of 64 bits",
+            f"{at}epoch must be a tuple of 1 to {limits.EPOCH_LENGTH_MAX} integers "
+            "from 0 to 2^63 - 2",
             row=row,
         )
 

@@ -28,6 +28,9 @@ class Joined:
         self.write = write
         self._given = given
         self._runs: list[list[int]] = []
+        if len(given) == 1 and isinstance(lone := given[0], tuple):  # most often
+            write.add_events(lone[0], (lone[1],), now_us())
+            return
         # Appends to a stream keep their order; only neighbours with the same columns are joined.
         order = sorted(range(len(given)), key=lambda at: _kind(given[at])[0])
         for (stream, _), found in groupby(order, key=lambda at: _kind(given[at])):

@@ -9,6 +9,8 @@ KEY_BYTES_MAX = 1024
 HEADERS_MAX = 64
 HEADERS_BYTES_MAX = 64 * 1024
 EPOCH_LENGTH_MAX = 8
+EPOCH_TIME_MAX = 2**63 - 2
+"""A time of an epoch has up to so many parts, each from 0 up to this one."""
 
 APPEND_ROWS_MAX = 4_000_000
 APPEND_BYTES_MAX = 1024 * 1024 * 1024

@@ -20,8 +20,8 @@ from headrace.errors import (
     CatalogUnavailableError,
     DiskFullError,
     HeadraceError,
-    InvalidConfigError,
     InvalidEventError,
+    InvalidPositionError,
     SegmentSealedError,
     StreamExistsError,
     SubjectOverlapError,
@@ -42,7 +42,7 @@ from headrace.log import (
 from headrace.log.append import Committable, R, Stale, Write
 from headrace.log.compact import Compacted, Compactor
 from headrace.log.compact_policy import CompactionPolicy
-from headrace.log.config import check_config
+from headrace.log.config import check_config, differences, initial_segments
 from headrace.log.cursor import OnDamaged
 from headrace.log.events import Event, Events
 from headrace.log.message import single
@@ -76,31 +76,24 @@ class Log:
 
     # -- streams ------------------------------------------------------------------------
 
-    def create_stream(self, name: str, config: StreamConfig, segments: int = 1) -> Stream:
-        """Create a stream; creating it again with the same configuration changes nothing."""
+    def create_stream(self, name: str, config: StreamConfig, segments: int | None = None) -> Stream:
+        """Create a stream; creating it again in the same way changes nothing.
+
+        Without ``segments`` a new stream has one, and one that exists may have any number.
+        """
         check_name(name, "stream")
         config = check_config(config)
-        if config.partitions:
-            if segments not in (1, config.partitions):
-                raise InvalidConfigError(
-                    f"segments={segments}: a stream of {config.partitions} partitions has one "
-                    "segment for each; leave it out"
-                )
-            segments = config.partitions
-        if not isinstance(segments, int) or not 1 <= segments <= streams.SEGMENTS_MAX:
-            raise InvalidConfigError(
-                f"segments={segments}: a stream has 1 to {streams.SEGMENTS_MAX}"
-            )
+        count = initial_segments(config, segments)
 
         def create(tx: Tx) -> Stream:
             existing = streams.get(tx, name)
             if existing is not None:
-                if existing.config == config:
-                    return existing
-                raise StreamExistsError(
-                    f"stream {name!r} exists with another configuration; choose another name, or "
-                    "delete it first"
-                )
+                if found := differences(existing, config, None if segments is None else count):
+                    raise StreamExistsError(
+                        f"stream {name!r} exists in another form: {'; '.join(found)}; choose "
+                        "another name, change it, or delete it first"
+                    )
+                return existing
             for mine in config.subjects:
                 for other, theirs in self.routes.overlapping(tx, mine):
                     raise SubjectOverlapError(
@@ -109,9 +102,7 @@ class Log:
                     )
             if config.epochs is not None and config.epochs.stored:
                 internal.create(tx, internal.progress_log(name), 1)
-            return streams.create(
-                tx, name, config, scale.even_ranges(0, streams.KEY_SPACE, segments)
-            )
+            return streams.create(tx, name, config, scale.even_ranges(0, streams.KEY_SPACE, count))
 
         # Before the transaction, which then has to read only what was made in between.
         self.routes.learn()
@@ -325,17 +316,20 @@ class Log:
 
         Without ``before`` the stream's policy decides; {segment: offset} or a time overrides it.
         """
+        cuts = self.cuts(name, before)
         stream = self.stream(name)
-        for number, cut in self._cuts(stream, before).items():
+        for number, cut in cuts.items():
             segment = stream.segment(number)
             if segment is None:
                 raise UnknownSegmentError(f"stream {name!r} has no segment {number}")
             self._trim(stream, segment, min(cut, segment.head))
         return {segment.number: segment.tail for segment in self.stream(name).segments}
 
-    def _cuts(
-        self, stream: Stream, before: Mapping[int, int] | datetime | None
+    def cuts(
+        self, name: str, before: Mapping[int, int] | datetime | None = None
     ) -> Mapping[int, int]:
+        """{segment: the first offset to keep} by ``before``, or by the stream's policy."""
+        stream = self.stream(name)
         if isinstance(before, Mapping):
             for number in before:
                 if stream.segment(number) is None:
@@ -345,6 +339,11 @@ class Log:
             ts_us = events.to_us(before)
 
             def by_time(tx: Tx) -> dict[int, int]:
+                if ts_us > tx.now_us():
+                    raise InvalidPositionError(
+                        f"before={before.isoformat()} lies in the future, and would remove what is "
+                        "still to come; give a time that has been, or positions"
+                    )
                 found = {}
                 for segment in stream.segments:
                     place = batches.first_by_event_time(tx, segment, ts_us)

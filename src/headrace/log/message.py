@@ -66,10 +66,9 @@ class Form(NamedTuple):
 
     def message(self, ts_us: int, texts: Sequence[bytes]) -> bytes:
         """The message of one row."""
-        parts = [self.describe(1, [len(text) for text in texts])]
-        parts.append(ts_us.to_bytes(8, "little", signed=True))
-        for text in texts:
-            size = len(text)
+        sizes = tuple(map(len, texts))
+        parts = [_described(self, sizes), ts_us.to_bytes(8, "little", signed=True)]
+        for text, size in zip(texts, sizes, strict=True):
             parts += (bytes(4), size.to_bytes(4, "little"), text, bytes(-size % 8))
         return b"".join(parts)
 
@@ -79,6 +78,12 @@ class Form(NamedTuple):
         for at, part in zip(self[1:], _numbers(rows, sizes), strict=True):
             found[at : at + len(part)] = part
         return bytes(found)
+
+
+@lru_cache(maxsize=1024)
+def _described(form: Form, sizes: tuple[int, ...]) -> bytes:
+    """The header of one row; events of a program are often of few sizes."""
+    return form.describe(1, sizes)
 
 
 @lru_cache(maxsize=4)

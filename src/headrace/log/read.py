@@ -36,7 +36,10 @@ Place = str | int | datetime | Mapping[int, int]
 """``"earliest"``, ``"latest"``, a time, an offset (of the only segment), or {segment: offset}."""
 
 
-_NOTHING = pa.RecordBatch.from_pylist([], events.READ_SCHEMA)
+# Not by ``from_pylist``, which imports pandas where it is installed.
+_NOTHING = pa.RecordBatch.from_arrays(
+    [pa.nulls(0, field.type) for field in events.READ_SCHEMA], schema=events.READ_SCHEMA
+)
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):

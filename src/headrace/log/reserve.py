@@ -24,8 +24,10 @@ CATALOG_BYTES_MIN = 16 * BYTES
 
 def fill(catalog: Catalog) -> None:
     """Keep room back, if there is any and it is not kept back already."""
-    path = _path(catalog)
-    if path is None or path.exists() or _size(path.with_name(DATABASE)) < CATALOG_BYTES_MIN:
+    if not isinstance(catalog, SqliteCatalog):
+        return
+    path = catalog.folder / FILE
+    if path.exists() or _size(path.with_name(DATABASE)) < CATALOG_BYTES_MIN:
         return
     made = path.with_name(f"{FILE}.{os.getpid()}")
     with suppress(OSError):
@@ -42,12 +44,12 @@ def fill(catalog: Catalog) -> None:
 
 def spend(catalog: Catalog) -> bool:
     """Give the room back to the disk; false if none was kept."""
-    path = _path(catalog)
-    if path is None:
+    if not isinstance(catalog, SqliteCatalog):
         return False
+    path = catalog.folder / FILE
     kept = path.exists()
     path.unlink(missing_ok=True)
-    catalog.read(lambda tx: tx.rows("PRAGMA wal_checkpoint(TRUNCATE)"))
+    catalog.begin_log_anew()
     return kept
 
 
@@ -65,7 +67,3 @@ def spend_to_open(url: str | Path) -> bool:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _path(catalog: Catalog) -> Path | None:
-    return catalog.folder / FILE if isinstance(catalog, SqliteCatalog) else None

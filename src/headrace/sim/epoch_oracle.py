@@ -63,6 +63,12 @@ class EpochOracle:
         self.published.setdefault(time, set()).add(item)
         self._remembered.setdefault(partition, set()).add(time)
 
+    def takes_back(self, partition: str, held: Frontier) -> None:
+        """What a publisher put into epochs at or after `held` does not count."""
+        for time, items in self.published.items():
+            if covered_from_below(held, time):
+                items -= {item for item in items if item[0] == partition}
+
     def advances(self, partition: str, lower: Frontier) -> None:
         """The lower frontier of a partition is now `lower`."""
         before = self.lowers.get(partition)
@@ -83,6 +89,15 @@ class EpochOracle:
         )
         self._remembered[partition] = set(upper)
 
+    def open(self, time: Time) -> bool:
+        """Whether a partition may still publish at a time."""
+        return any(covered_from_below(lower, time) for lower in self.lowers.values())
+
+    def over_somewhere(self, time: Time) -> bool:
+        """Whether a partition that published at a time has completed it."""
+        sources = {partition for partition, _ in self.published[time]}
+        return any(not covered_from_below(self.lowers[name], time) for name in sources)
+
     @property
     def closed(self) -> bool:
         """Whether every partition is complete."""
@@ -100,6 +115,7 @@ class Chain:
         self.until = until
         self.frontier: Frontier | None = None
         self._excluded: list[Time] = []
+        self._given_up: set[Time] = set()
         self._late: list[tuple[Frontier, Frontier]] = []
         self._got: dict[Time, set[Item]] = {}
         self._judged: set[Time] = set()
@@ -124,12 +140,26 @@ class Chain:
         """Data at or before `upper` was left out, and the consumer told."""
         self._exclude(upper)
 
+    def taken_back(self, partition: str, held: Frontier) -> None:
+        """The consumer is told that rows of a partition do not count."""
+        for time, got in self._got.items():
+            if covered_from_below(held, time):
+                self._require(
+                    time not in self._judged, "what is complete is not taken back", f"{time}"
+                )
+                got -= {item for item in got if item[0] == partition}
+
+    def gives_up(self, time: Time) -> None:
+        """One epoch did not fit, and the consumer was told."""
+        self._given_up.add(time)
+
     def resumes(self) -> None:
         """A new subscription goes on from the frontier: what was incomplete comes again.
 
         All of it: what had begun at the first start, or was skipped, is to be whole now.
         """
         self._excluded.clear()
+        self._given_up.clear()
         self._late.clear()
         for time in [time for time in self._got if time not in self._judged]:
             del self._got[time]
@@ -138,9 +168,13 @@ class Chain:
         self._excluded.extend(upper)
 
     def _is_excluded(self, time: Time) -> bool:
-        return covered_from_above(self._excluded, time) or any(
-            covered_from_below(at, time) and covered_from_above(upper, time)
-            for at, upper in self._late
+        return (
+            time in self._given_up
+            or covered_from_above(self._excluded, time)
+            or any(
+                covered_from_below(at, time) and covered_from_above(upper, time)
+                for at, upper in self._late
+            )
         )
 
     def given(self, time: Time, item: Item) -> None:

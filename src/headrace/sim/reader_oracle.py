@@ -17,35 +17,44 @@ from collections.abc import Callable, Iterable
 
 from headrace.groups.progress import Progress
 from headrace.groups.progress.ranges import AckedRanges
-from headrace.groups.readers.core.checkpoints import CheckpointKind
-from headrace.groups.readers.core.records import LogEntry
-from headrace.groups.readers.core.rules import Outcome
-from headrace.groups.readers.core.segments import END, Position, SegmentId, falls
-from headrace.groups.readers.core.synchronizer import Replica
-from headrace.groups.readers.core.updates import (
-    AckCheckpoint,
-    AddReader,
+from headrace.groups.readers.core.changes import (
     Awaited,
     CheckpointAcked,
     CheckpointCreated,
+    CheckpointForgotten,
     Completed,
+    Configured,
     Freed,
     LagReported,
     Opened,
     PositionRecorded,
     ReaderAdded,
     ReaderRemoved,
-    ResetToCheckpoint,
     SegmentClaimed,
-    Successor,
-    Update,
+    SegmentDropped,
+    StateChange,
+    StreamDropped,
+    StreamsAdded,
     WasReset,
 )
-from headrace.sim.log import Event, ModelLog, Segment
+from headrace.groups.readers.core.checkpoints import CheckpointKind
+from headrace.groups.readers.core.rules import Outcome
+from headrace.groups.readers.core.segments import END, Position, SegmentId, falls
+from headrace.groups.readers.core.synchronizer import Replica
+from headrace.groups.readers.core.updates import (
+    AckCheckpoint,
+    AddReader,
+    ResetToCheckpoint,
+    ReturnReader,
+    Update,
+)
+from headrace.sim.log import Event, ModelLog
+from headrace.sim.reader_books import CheckpointBooks, KnownCheckpoint
+from headrace.sim.reader_streams import StreamLogs
 from headrace.sim.world import World
 
 
-class ReaderOracle:
+class ReaderOracle(StreamLogs):
     """Watches a group that reads the logs of several streams."""
 
     def __init__(
@@ -55,11 +64,10 @@ class ReaderOracle:
         replica: Replica,
         in_flight: Callable[[str, int], int],
     ) -> None:
+        super().__init__(logs, replica.state)
         self.world = world
-        self.logs = logs
         self.replica = replica
         self._in_flight = in_flight
-        self.end_cut = dict(replica.state.end_cut)
         self.owner: dict[SegmentId, tuple[str, int]] = {}
         self.position = dict(replica.state.unassigned)
         self._opened = set(self.position)
@@ -69,51 +77,9 @@ class ReaderOracle:
         self._durable: dict[SegmentId, AckedRanges] = {}
         self._acked: dict[SegmentId, set[int]] = {}
         self._acked_under: dict[tuple[SegmentId, int], set[int]] = {}
-        self._at_checkpoint: dict[str, dict[SegmentId, AckedRanges]] = {}
-        self._owned_at_checkpoint: dict[tuple[str, str], list[SegmentId]] = {}
-        self._kinds: dict[str, CheckpointKind] = {}
-        self._completed = 0
+        self._checkpoints = CheckpointBooks()
 
-    # --- the log -----------------------------------------------------------------------
-
-    def segment(self, segment: SegmentId) -> Segment:
-        """A segment of a stream."""
-        return self.logs[segment.stream].segments[segment.number]
-
-    def segments(self) -> list[SegmentId]:
-        """Every segment of every stream."""
-        return [SegmentId(stream, n) for stream, log in self.logs.items() for n in log.segments]
-
-    def graph(self) -> dict[SegmentId, tuple[SegmentId, ...]]:
-        """Every segment with its predecessors."""
-        return {
-            SegmentId(stream, n): tuple(SegmentId(stream, p) for p in segment.predecessors)
-            for stream, log in self.logs.items()
-            for n, segment in log.segments.items()
-        }
-
-    def successors(self, segment: SegmentId) -> tuple[Successor, ...]:
-        """What follows a segment, each with all its predecessors."""
-        log = self.logs[segment.stream]
-        return tuple(
-            Successor(
-                SegmentId(segment.stream, n),
-                tuple(SegmentId(segment.stream, p) for p in log.segments[n].predecessors),
-            )
-            for n in log.segments[segment.number].successors
-        )
-
-    def limit(self, segment: SegmentId) -> int:
-        """How many events of a segment the group reads, as far as is known."""
-        head = self.segment(segment).head
-        return min(head, self.end_cut.get(segment, head))
-
-    def at_end(self, segment: SegmentId, floor: int) -> bool:
-        """Whether a floor is the end of a segment for this group."""
-        found = self.segment(segment)
-        if floor >= self.end_cut.get(segment, found.head + 1):
-            return True
-        return found.sealed and floor >= self.limit(segment)
+    # --- what is acked ------------------------------------------------------------------
 
     def durable(self, segment: SegmentId) -> AckedRanges:
         """What is durably acked of a segment."""
@@ -180,14 +146,14 @@ class ReaderOracle:
 
     # --- what the group does -----------------------------------------------------------
 
-    def followed(self, entries: Iterable[LogEntry]) -> None:
+    def followed(self, outcomes: Iterable[Outcome]) -> None:
         """The log of the group has grown."""
-        for entry in entries:
-            for outcome in self.replica.follow([entry]):
-                self._changed(entry, outcome)
+        for outcome in outcomes:
+            self.replica.follow([outcome])
+            self._changed(outcome)
             self._compare()
 
-    def _changed(self, entry: LogEntry, outcome: Outcome) -> None:
+    def _changed(self, outcome: Outcome) -> None:
         for change in outcome.changes:
             match change:
                 case SegmentClaimed():
@@ -218,18 +184,34 @@ class ReaderOracle:
                     self.world.reach("segment.waits")
                 case ReaderAdded(reader=reader):
                     self._members[reader] = outcome.revision
-                    asked = isinstance(entry.update, AddReader)
-                    self._require(asked, "only who joins is online", f"{reader} by {entry.update}")
+                    asked = isinstance(outcome.update, AddReader | ReturnReader)
+                    what = f"{reader} by {outcome.update}"
+                    self._require(asked, "only who joins is online", what)
                 case ReaderRemoved(reader=reader):
                     del self._members[reader]
                 case LagReported():
                     self.world.reach("reader.lag")
-                case CheckpointCreated(name=name, kind=kind):
-                    self._checkpoint(name, kind)
-                case CheckpointAcked():
-                    self._checkpoint_acked(change, entry.update)
-                case WasReset(cut=cut):
-                    self._reset(entry, cut)
+                case _:
+                    self._changed_group(outcome, change)
+
+    def _changed_group(self, outcome: Outcome, change: StateChange) -> None:
+        match change:
+            case CheckpointCreated(name=name, kind=kind):
+                self._checkpoint(name, kind, outcome.revision)
+            case CheckpointAcked():
+                self._checkpoint_acked(change, outcome.update)
+            case CheckpointForgotten(name=name):
+                del self._checkpoints.known[name]
+            case WasReset(cut=cut):
+                self._reset(outcome, cut)
+            case SegmentDropped(segment=segment):
+                self.owner.pop(segment, None)
+            case StreamDropped(stream=stream):
+                self._dropped(stream)
+            case StreamsAdded(cut=cut):
+                self._added(cut)
+            case Configured():
+                self.world.reach("group.configured")
 
     def _claimed(self, change: SegmentClaimed) -> None:
         segment, token = change.segment, change.token
@@ -271,6 +253,11 @@ class ReaderOracle:
         self._require(
             online == self._members, "who left stays away", f"{online} and {self._members}"
         )
+        self._require(
+            set(state.streams) == self.streams,
+            "the group reads its streams and no others",
+            f"{list(state.streams)} and {self.streams}",
+        )
         owned = {
             segment: (name, holding.token)
             for name, member in state.members.items()
@@ -283,19 +270,16 @@ class ReaderOracle:
 
     # --- checkpoints and resets --------------------------------------------------------
 
-    def _checkpoint(self, name: str, kind: CheckpointKind) -> None:
+    def _checkpoint(self, name: str, kind: CheckpointKind, created: int) -> None:
         self.world.reach(f"checkpoint.{kind}")
-        self._kinds[name] = kind
-        self._at_checkpoint[name] = {s: self.durable(s).copy() for s in self.segments()}
-        for segment, (reader, _) in self.owner.items():
-            self._owned_at_checkpoint.setdefault((name, reader), []).append(segment)
+        acked = {s: self.durable(s) for s in self.segments()}
+        owners = [(segment, reader) for segment, (reader, _) in self.owner.items()]
+        self._checkpoints.create(name, KnownCheckpoint(kind, created, acked), owners)
 
-    def _checkpoint_acked(self, change: CheckpointAcked, update: Update) -> None:
-        truth = self._at_checkpoint[change.name]
-        for segment in self._owned_at_checkpoint.pop((change.name, change.reader), []):
-            truth[segment] = self.durable(segment).copy()
-        normal = self._kinds[change.name] is CheckpointKind.NORMAL
-        if normal and isinstance(update, AckCheckpoint):
+    def _checkpoint_acked(self, change: CheckpointAcked, update: Update | None) -> None:
+        acked = {s: self.durable(s) for s in self.segments()}
+        found = self._checkpoints.answer(change.name, change.reader, acked)
+        if found.kind is CheckpointKind.NORMAL and isinstance(update, AckCheckpoint):
             busy = self._in_flight(change.reader, self._members[change.reader])
             self._require(
                 not busy,
@@ -303,33 +287,38 @@ class ReaderOracle:
                 f"{change.reader} acknowledges {change.name} with {busy} events in flight",
             )
         if change.complete:
-            self.world.reach(f"checkpoint.{self._kinds[change.name]} complete")
-            created = list(self._kinds)
+            self.world.reach(f"checkpoint.{found.kind} complete")
             self._require(
-                created.index(change.name) >= self._completed,
+                found.created >= self._checkpoints.completed,
                 "checkpoints complete in the order of creation",
-                f"{change.name} completes after {created[self._completed - 1]}",
+                f"{change.name} of {found.created} after that of {self._checkpoints.completed}",
             )
-            self._completed = created.index(change.name) + 1
+            self._checkpoints.completed = found.created
 
-    def _reset(self, entry: LogEntry, cut: tuple[Position, ...]) -> None:
+    def _reset(self, outcome: Outcome, cut: tuple[Position, ...]) -> None:
         """Begin the books again; what is acked is what the store was set to."""
         self.owner.clear()
         self._members.clear()
         self.position = {position.segment: position.offset for position in cut}
         self._acked_under.clear()
         restored = self.restored()
-        if isinstance(entry.update, ResetToCheckpoint):
-            truth = self._at_checkpoint[entry.update.name]
+        if isinstance(outcome.update, ResetToCheckpoint):
+            name = outcome.update.name
+            found = self._checkpoints.known.get(name)
+            stays = found is not None and self.replica.state.checkpoints.get(name) is not None
+            self._require(stays, "a checkpoint stays when it is gone back to", name)
+            truth = found.acked if found else {}
             for segment, acked in restored.items():
                 self._require(
                     acked == truth.get(segment, AckedRanges()),
                     "a restored group has acked what it had",
-                    f"{segment} is {acked} after {entry.update.name}, which had {truth[segment]}",
+                    f"{segment} is {acked} after {name}, which had {truth.get(segment)}",
                 )
             self.world.reach("group.restored")
         else:
             self.world.reach("group.reset")
+            left = list(self._checkpoints.known)
+            self._require(not left, "a cut knows no checkpoints", f"{left} are left")
             for segment, acked in restored.items():
                 self._require(
                     self.durable(segment).copy().merge(acked) == 0,
@@ -341,17 +330,46 @@ class ReaderOracle:
             segment: {o for o in range(self.segment(segment).head) if o in acked}
             for segment, acked in restored.items()
         }
+        self._opened, self._over = set(), set()
+        for stream in self.streams:
+            self._begin(stream)
+
+    def _begin(self, stream: str) -> None:
+        """What of a stream is open or over, as seen from the positions."""
         ahead: set[SegmentId] = set()
-        for segment in self.segments():  # predecessors have lower numbers
-            before = (SegmentId(segment.stream, n) for n in self.segment(segment).predecessors)
+        for segment in self.of_stream(stream):
+            before = (SegmentId(stream, n) for n in self.segment(segment).predecessors)
             if any(s in ahead or s in self.position for s in before):
                 ahead.add(segment)
-        self._opened = {s for s in self.segments() if s not in ahead}
-        self._over = {s for s in self._opened if s not in self.position}
-        self._at_checkpoint.clear()
-        self._owned_at_checkpoint.clear()
-        self._kinds.clear()
-        self._completed = 0
+            else:
+                self._opened.add(segment)
+                if segment not in self.position:
+                    self._over.add(segment)
+
+    # --- streams -----------------------------------------------------------------------
+
+    def _added(self, cut: tuple[Position, ...]) -> None:
+        self.world.reach("group.stream added")
+        for stream in {position.segment.stream for position in cut}:
+            self.streams.add(stream)
+            self.position |= {p.segment: p.offset for p in cut if p.segment.stream == stream}
+            self._begin(stream)
+            begun = {s: a for s, a in self.restored().items() if s.stream == stream}
+            self._durable |= begun
+            self._checkpoints.add(begun)
+
+    def _dropped(self, stream: str) -> None:
+        self.world.reach("group.stream dropped")
+        self.streams.remove(stream)
+        for segment in self.of_stream(stream):
+            self.position.pop(segment, None)
+            self._durable.pop(segment, None)
+            self._acked.pop(segment, None)
+            self._opened.discard(segment)
+            self._over.discard(segment)
+        self._checkpoints.drop(stream)
+        mine = any(segment.stream == stream for segment in self.owner)
+        self._require(not mine, "nobody owns what was dropped", f"{stream}: {self.owner}")
 
     def restored(self) -> dict[SegmentId, AckedRanges]:
         """What the store says is acked; set by the scenario."""

@@ -29,7 +29,6 @@ from headrace.groups.readers.core.reader import (
     StartAgain,
     Stop,
 )
-from headrace.groups.readers.core.records import LogEntry
 from headrace.groups.readers.core.rules import Outcome as Applied
 from headrace.groups.readers.core.segments import END, SegmentId, positions
 from headrace.groups.readers.core.settings import ReaderSettings
@@ -38,6 +37,7 @@ from headrace.groups.readers.core.synchronizer import Replica
 from headrace.groups.readers.core.updates import (
     AddReader,
     RemoveReader,
+    ReturnReader,
     Update,
 )
 from headrace.sim.faults import Fault
@@ -97,6 +97,9 @@ class ReaderProcess(Process):
     ack_ms: tuple[int, int] = (1, 40)
     lag_per_event_ms = 10
     fails = False
+    returns = False
+    """It takes back what an earlier life of it had, in one update."""
+    had: tuple[SegmentId, ...] = ()
     gone = False
     """It has died for good."""
     reader: str
@@ -160,8 +163,15 @@ class ReaderProcess(Process):
             return "joined", member.token, replica
         if member is not None:
             dead = failure.DeadReader(self.reader, member.token, "it came back")
-            commit(tx, replica, self._offline(tx, replica.state, dead), self.oracle)
-            return "buried", 0, replica
+            left = self._offline(tx, replica.state, dead)
+            if not self.returns:
+                commit(tx, replica, left, self.oracle)
+                return "buried", 0, replica
+            back = ReturnReader(self.reader, lease.token, left.positions, self.had)
+            outcome = commit(tx, replica, back, self.oracle)
+            assert isinstance(outcome, Applied)
+            self.world.reach("reader.has its segments again")
+            return "joined", outcome.revision, replica
         outcome = commit(tx, replica, AddReader(self.reader, lease.token), self.oracle)
         assert isinstance(outcome, Applied)
         return "joined", outcome.revision, replica
@@ -184,6 +194,7 @@ class ReaderProcess(Process):
 
     def _start_again(self) -> None:
         self.note("starts again")
+        self.had = tuple(self.held)
         self.world.reach("reader.started again")
         self.core = None
         self.replica = None
@@ -305,8 +316,8 @@ class ReaderProcess(Process):
         match outcome:
             case Done(value=UpdateRefused(why=why)):
                 self.note("is refused %s: %s", update, why)
-            case Done(value=Applied(revision=revision, changes=changes)) if changes:
-                self.replica.follow([LogEntry(revision, update)])
+            case Done(value=Applied() as applied) if applied.changes:
+                self.replica.follow([applied])
         self.core.answered(self.now_ms)
         self._step()
 

@@ -1,8 +1,9 @@
-"""A reader group in the store of a simulated world, as the catalog will keep it.
+"""A reader group in the store of a simulated world, as the catalog keeps it.
 
-The log of updates with a snapshot before it, the claims of segments under their tokens, and the
+The log of outcomes with a snapshot before it, the claims of segments under their tokens, and the
 progress in each; an update changes all of them in one transaction.  A checkpoint keeps the
-progress as it was, since its offsets say nothing of what was acked out of order.
+progress as it was, since its offsets say nothing of what was acked out of order.  Those copies
+belong to its creation, since its name may be used again.
 """
 
 from __future__ import annotations
@@ -14,20 +15,24 @@ import msgspec
 
 from headrace.errors import ReaderGroupError
 from headrace.groups.progress import Progress
-from headrace.groups.readers.core.records import decode_entry, encode_entry
+from headrace.groups.readers.core.changes import (
+    CheckpointAcked,
+    CheckpointCreated,
+    CheckpointForgotten,
+    Completed,
+    Freed,
+    SegmentClaimed,
+    SegmentDropped,
+    StateChange,
+    StreamDropped,
+    StreamsAdded,
+    WasReset,
+)
+from headrace.groups.readers.core.entries import decode_outcome, encode_outcome
 from headrace.groups.readers.core.rules import Outcome as Applied
 from headrace.groups.readers.core.segments import END, Cut, SegmentId
 from headrace.groups.readers.core.synchronizer import Replica
-from headrace.groups.readers.core.updates import (
-    CheckpointAcked,
-    CheckpointCreated,
-    Completed,
-    Freed,
-    ResetToCheckpoint,
-    SegmentClaimed,
-    Update,
-    WasReset,
-)
+from headrace.groups.readers.core.updates import ResetToCheckpoint, Update
 from headrace.log import order
 from headrace.sim.reader_oracle import ReaderOracle
 from headrace.sim.store import Snapshot
@@ -74,7 +79,7 @@ def catch_up(replica: Replica, news: tuple[list[bytes] | None, list[bytes]]) -> 
         restored = Replica.restore(snapshot)
         if restored.revision > replica.revision:
             replica.state = restored.state
-    replica.follow(map(decode_entry, log))
+    replica.follow(map(decode_outcome, log))
 
 
 def commit(
@@ -83,29 +88,52 @@ def commit(
     """Put an update to the group, with claims and progress to match."""
     catch_up(replica, read_log(tx, replica.revision))
     try:
-        entry, outcome = replica.prepare(update)
+        outcome = replica.prepare(update, oracle.world.now_ms)
     except ReaderGroupError as error:
         oracle.world.reach(f"refused.{error.reason}")
         return UpdateRefused(str(error))
-    if entry is None:
+    if not outcome.changes:
         return outcome
     _compact(tx, replica)
-    tx.put(GROUP, entry.revision, encode_entry(entry))
-    tx.put(GROUP, "head", entry.revision)
+    tx.put(GROUP, outcome.revision, encode_outcome(outcome))
+    tx.put(GROUP, "head", outcome.revision)
     for change in outcome.changes:
-        match change:
-            case SegmentClaimed(reader=reader, segment=segment, token=token):
-                tx.claim(GROUP, segment, reader, token)
-            case Freed(segment=segment) | Completed(segment=segment):
-                _release_claim(tx, segment)
-            case CheckpointCreated(name=name):
-                _save_progress(tx, name, replica.state.unassigned)
-            case CheckpointAcked(name=name, positions=stood):
-                _save_progress(tx, name, (position.segment for position in stood))
-            case WasReset(cut=cut):
-                name = update.name if isinstance(update, ResetToCheckpoint) else ""
-                _reset_progress(tx, oracle, name, {p.segment: p.offset for p in cut})
+        _carry_out(tx, replica, outcome, change, oracle)
     return outcome
+
+
+def _carry_out(
+    tx: Snapshot, replica: Replica, outcome: Applied, change: StateChange, oracle: ReaderOracle
+) -> None:
+    """Claims, progress and the copies of checkpoints follow the changes."""
+    checkpoints = replica.state.checkpoints
+    match change:
+        case SegmentClaimed(reader=reader, segment=segment, token=token):
+            tx.claim(GROUP, segment, reader, token)
+        case Freed(segment=segment) | Completed(segment=segment):
+            _release_claim(tx, segment)
+        case SegmentDropped(segment=segment):
+            _release_claim(tx, segment)
+        case StreamDropped(stream=stream):
+            for segment in oracle.of_stream(stream):
+                tx.delete(PROGRESS, segment)
+        case StreamsAdded(cut=cut):
+            _begin_progress(tx, oracle, {p.segment: p.offset for p in cut})
+        case CheckpointCreated():
+            _save_progress(tx, outcome.revision, replica.state.unassigned)
+        case CheckpointAcked(name=name, positions=stood):
+            found = checkpoints.get(name)
+            assert found is not None
+            _save_progress(tx, found.created, (position.segment for position in stood))
+        case CheckpointForgotten(created=created):
+            for segment in oracle.segments():
+                tx.delete(AT_CHECKPOINT, (created, segment))
+        case WasReset(cut=cut):
+            target = None
+            if isinstance(outcome.update, ResetToCheckpoint):
+                target = checkpoints.get(outcome.update.name)
+            created = target.created if target else 0
+            _reset_progress(tx, oracle, created, {p.segment: p.offset for p in cut})
 
 
 def _compact(tx: Snapshot, replica: Replica) -> None:
@@ -123,18 +151,28 @@ def _release_claim(tx: Snapshot, segment: SegmentId) -> None:
     tx.release_claim(GROUP, segment, claim.token)
 
 
-def _save_progress(tx: Snapshot, name: str, segments: Iterable[SegmentId]) -> None:
+def _save_progress(tx: Snapshot, created: int, segments: Iterable[SegmentId]) -> None:
     """Keep what is acked out of order at a checkpoint: its offsets say only the floor."""
     for segment in segments:
         entry = tx.get(PROGRESS, segment)
         if entry is not None:
-            tx.put(AT_CHECKPOINT, (name, segment), entry.value)
+            tx.put(AT_CHECKPOINT, (created, segment), entry.value)
 
 
-def _reset_progress(tx: Snapshot, oracle: ReaderOracle, checkpoint: str, cut: Cut) -> None:
+def _begin_progress(tx: Snapshot, oracle: ReaderOracle, cut: Cut) -> None:
+    """Streams begin: within the cut as it says, behind it at the head."""
+    ahead = order.following(cut, oracle.graph())
+    for stream in {segment.stream for segment in cut}:
+        for segment in oracle.of_stream(stream):
+            if segment not in ahead:
+                floor = cut.get(segment, oracle.segment(segment).head)
+                tx.put(PROGRESS, segment, Progress(floor=floor))
+
+
+def _reset_progress(tx: Snapshot, oracle: ReaderOracle, created: int, cut: Cut) -> None:
     """What is within the cut stands as it says, and what lies ahead of it is unread."""
     for segment, offset in cut.items():
-        saved = tx.get(AT_CHECKPOINT, (checkpoint, segment))
+        saved = tx.get(AT_CHECKPOINT, (created, segment))
         floor = oracle.limit(segment) if offset == END else offset
         tx.put(PROGRESS, segment, saved.value if saved else Progress(floor=floor))
     for segment in order.following(cut, oracle.graph()):

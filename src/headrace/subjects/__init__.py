@@ -17,6 +17,7 @@ many.
 """
 
 from headrace.subjects.filters import (
+    covers,
     from_mqtt,
     match_array,
     matches,
@@ -60,6 +61,7 @@ __all__ = [
     "check_filter",
     "check_name",
     "check_subject",
+    "covers",
     "first_invalid_subject",
     "from_mqtt",
     "key_hash",

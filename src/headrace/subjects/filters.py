@@ -75,6 +75,22 @@ def overlaps(a: str, b: str) -> bool:
     return len(left) == len(right)
 
 
+def covers(a: str, b: str) -> bool:
+    """Whether every subject that passes filter ``b`` passes ``a`` as well.
+
+    >>> covers("orders.>", "orders.*.new"), covers("orders.*", "orders.>")
+    (True, False)
+    """
+    left = a.split(".")
+    right = b.split(".")
+    for one, other in zip(left, right, strict=False):
+        if one == ">":
+            return True
+        if other == ">" or (one != other and one != "*"):
+            return False
+    return len(left) == len(right)
+
+
 def match_array(filter: str, subjects: StringColumn) -> pa.BooleanArray:
     """Which rows of a column of subjects pass a filter; a null row never does."""
     array = text_array(subjects, "subjects")

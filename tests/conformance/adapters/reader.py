@@ -15,7 +15,8 @@ from headrace.groups.readers import (
     AddReader,
     CheckpointKind,
     ClaimSegment,
-    CompleteSegment,
+    CompleteSegments,
+    Completion,
     CreateCheckpoint,
     GroupConfig,
     ReaderGroupState,
@@ -28,10 +29,10 @@ from headrace.groups.readers import (
     Update,
     apply,
     decide,
-    positions,
 )
 from headrace.groups.readers.core.balance import wants_release
 from headrace.groups.readers.core.records import encode_state
+from headrace.groups.readers.core.segments import positions
 from tests.conformance.registry import Adapter
 
 Offsets = dict[str, int]
@@ -48,7 +49,7 @@ class Expect(msgspec.Struct, frozen=True):
     counts: dict[str, int] | UnsetType = UNSET
     unassigned_count: int | UnsetType = UNSET
     end_of_data: bool | UnsetType = UNSET
-    generator_calls: int | UnsetType = UNSET
+    generator_calls: int | dict[str, int] | UnsetType = UNSET
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -94,7 +95,7 @@ class Run:
     def __init__(self, case: ReaderCase) -> None:
         self.case = case
         self.state = ReaderGroupState(GroupConfig(), _cut(case.start), end_cut=_cut(case.end_cut))
-        self.decisions = 0
+        self.decisions: dict[str, int] = {}
 
     def do(self, step: Step) -> Any:
         """Do a step; the result as the format writes it."""
@@ -130,7 +131,8 @@ class Run:
                 return ReleaseSegments(reader, token, (segment,), positions(at))
             case "end_of_segment":
                 segment = SegmentId.parse(step.segment)
-                return CompleteSegment(reader, token, segment, self._successors(step.segment))
+                done = Completion(segment, self._successors(step.segment))
+                return CompleteSegments(reader, token, (done,))
             case "checkpoint_start":
                 kind = CheckpointKind.SILENT if step.silent else CheckpointKind.NORMAL
                 return CreateCheckpoint(step.name, kind)
@@ -162,7 +164,7 @@ class Run:
         """All decide on one revision; whoever comes late to the log decides again."""
         readers = step.readers or step.order
         updates = {reader: AcquireShare(reader, self._token(reader)) for reader in readers}
-        self.decisions = len(readers)
+        self.decisions = dict.fromkeys(readers, 1)
         decided = {r: (self.state.revision, decide(self.state, updates[r])) for r in readers}
         taken = dict.fromkeys(readers, 0)
         for reader in step.order or readers:
@@ -171,7 +173,7 @@ class Run:
                 try:
                     outcome = apply(self.state, updates[reader], if_revision=revision)
                 except ReaderRevisionError:
-                    self.decisions += 1
+                    self.decisions[reader] += 1
                     revision = self.state.revision
                     changes = decide(self.state, updates[reader])
                 else:
@@ -219,7 +221,9 @@ def seen(run: Run, expect: Expect) -> dict[str, tuple[Any, Any]]:
         "counts": {reader: len(segments) for reader, segments in owned.items()},
         "unassigned_count": len(state.unassigned),
         "end_of_data": state.end_of_data,
-        "generator_calls": run.decisions,
+        "generator_calls": run.decisions
+        if isinstance(expect.generator_calls, dict)
+        else sum(run.decisions.values()),
     }
     pairs = {}
     for field, value in got.items():

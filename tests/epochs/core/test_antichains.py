@@ -179,7 +179,8 @@ def test_active_epochs_are_given_up_when_a_frontier_leaves_them(
     left = dict(active.items())
     frontier = Antichain.minimal(shape, data.draw(st.lists(times(shape), max_size=3)))
     expected = sorted(time for time in left if not frontier.covers(time))
-    assert active.completed(frontier.covers) == expected
-    assert active.take_completed(frontier.covers) == [(time, left[time]) for time in expected]
+    assert sorted(active.covered(frontier.frontier)) == sorted(set(left) - set(expected))
+    assert active.completed(frontier.frontier) == expected
+    assert active.take_completed(frontier.frontier) == [(time, left[time]) for time in expected]
     assert sorted(active) == sorted(set(left) - set(expected))
-    assert active.completed(frontier.covers) == []
+    assert active.completed(frontier.frontier) == []

@@ -122,11 +122,12 @@ def test_a_consumer_that_stops_anywhere_and_resumes_sees_every_epoch_once(
     log.append(closing)
 
     seen: dict[Time, list[str]] = {}
-    token = ResumeToken("s", shape, (shape.bottom,))
+    of = ("c", (("s", "1"),))
+    token = ResumeToken(*of, shape, (shape.bottom,))
     for _ in range(60):
-        token = ResumeToken.decode(token.encode(), "s", shape)
+        token = ResumeToken.decode(token.encode(), *of, shape)
         start = history.start(token.frontier)
-        subscriber = Subscriber(["p"], shape, mode=Mode.WHOLE, start=token.frontier)
+        subscriber = Subscriber(["p"], shape, mode=Mode.WHOLE, start=token.frontier, stored=True)
         effects = subscriber.receive("p", start.snapshot)
         for record in log[start.offset :]:
             effects = effects + subscriber.receive("p", record)
@@ -136,7 +137,7 @@ def test_a_consumer_that_stops_anywhere_and_resumes_sees_every_epoch_once(
         for epoch in epochs[: data.draw(st.integers(1, len(epochs)))]:
             assert epoch.time not in seen
             seen[epoch.time] = [batch.data.payload for batch in epoch.batches]
-            token = ResumeToken("s", shape, epoch.resume)
+            token = ResumeToken(*of, shape, epoch.resume)
     assert seen == truth
 
 

@@ -201,7 +201,9 @@ def test_arrays_are_judged_as_single_batches_are(data: st.DataObject) -> None:
     batches = [t for t in batches if any(leq(held, t) for held in low)]
     rows = data.draw(st.lists(st.integers(0, 5), min_size=len(batches), max_size=len(batches)))
 
-    single, bulk = (Subscriber(["p"], shape, mode=mode, start=start, until=until) for _ in range(2))
+    single, bulk = (
+        Subscriber(["p"], shape, mode=mode, start=start, until=until, stored=True) for _ in range(2)
+    )
     for subscriber in (single, bulk):
         subscriber.receive("p", Snapshot(tuple(sorted(low)), tuple(sorted(upper))))
     one_by_one = [
@@ -217,4 +219,8 @@ def test_arrays_are_judged_as_single_batches_are(data: st.DataObject) -> None:
         assert bulk.judge_many("p", array, counts).tolist() == one_by_one
         assert (bulk.delivered, bulk.dropped) == (single.delivered, single.dropped)
         links = [subscriber._links["p"] for subscriber in (single, bulk)]
-        assert dict(links[0]._rows.items()) == dict(links[1]._rows.items())
+        first, second = (link._rows for link in links)
+        assert first is not None
+        assert second is not None
+        assert first._rows.items() == second._rows.items()
+        assert sorted(single._given) == sorted(bulk._given)

@@ -24,45 +24,55 @@ from headrace.epochs import (
     TimeShape,
 )
 from headrace.epochs.core.heartbeat import QuietLinks
+from headrace.epochs.core.token import TOKEN_CHARS_MAX
 from headrace.epochs.core.wire import HEAD_BYTES_MAX, DataHead, decode_head, encode, with_payload
 from headrace.errors import EpochMessageError, InvalidConfigError, InvalidTokenError
 from tests.epochs.core.support import SHAPES, shape_and_times, times
+
+OF = ("c", (("orders", "7"),))
 
 
 @settings(deadline=None)
 @given(shape_and_times(), st.text(max_size=20))
 def test_a_token_survives(case: tuple[TimeShape, list[Time]], stream: str) -> None:
     shape, given_times = case
-    token = ResumeToken(stream, shape, Antichain.minimal(shape, given_times).frontier)
-    assert ResumeToken.decode(token.encode(), stream, shape) == token
+    of = ("catalog", ((stream, "7"), (stream + "+", "8")))
+    token = ResumeToken(*of, shape, Antichain.minimal(shape, given_times).frontier)
+    assert ResumeToken.decode(token.encode(), *of, shape) == token
 
 
 @settings(deadline=None)
 @given(st.text(max_size=60) | st.binary(max_size=60).map(lambda raw: raw.hex()))
 def test_other_texts_are_no_tokens(text: str) -> None:
     with pytest.raises(InvalidTokenError):
-        ResumeToken.decode(text, "s", INTEGERS)
+        ResumeToken.decode(text, *OF, INTEGERS)
 
 
 def test_a_token_is_bound_to_its_stream_and_shape_and_is_checked() -> None:
-    token = ResumeToken("orders", PAIRS, ((0, 1),)).encode()
-    with pytest.raises(InvalidTokenError, match="stream 'orders'"):
-        ResumeToken.decode(token, "other", PAIRS)
-    with pytest.raises(InvalidTokenError):
-        ResumeToken.decode(token, "orders", INTEGERS)
+    token = ResumeToken(*OF, PAIRS, ((0, 1),)).encode()
+    assert ResumeToken.decode(token, *OF, PAIRS).frontier == ((0, 1),)
+    for catalog, streams, shape, why in (
+        ("other", OF[1], PAIRS, "of another catalog"),
+        ("c", (("other", "7"),), PAIRS, "it is of orders"),
+        ("c", (("orders", "7"), ("paid", "8")), PAIRS, "it is of orders"),
+        ("c", (("orders", "9"),), PAIRS, "of a stream of that name that was deleted"),
+        ("c", OF[1], INTEGERS, "its times are each a tuple of 2 integers"),
+    ):
+        with pytest.raises(InvalidTokenError, match=why):
+            ResumeToken.decode(token, catalog, streams, shape)
     for place in range(len(token)):
         changed = token[:place] + ("A" if token[place] != "A" else "B") + token[place + 1 :]
         with pytest.raises(InvalidTokenError):
-            ResumeToken.decode(changed, "orders", PAIRS)
+            ResumeToken.decode(changed, *OF, PAIRS)
     for bad in (
-        ResumeToken("s", PAIRS, ((1, 1), (0, 0))),
-        ResumeToken("s", PAIRS, (3,)),
-        ResumeToken("s", PAIRS, (), version=2),
+        ResumeToken(*OF, PAIRS, ((1, 1), (0, 0))),
+        ResumeToken(*OF, PAIRS, (3,)),
+        ResumeToken(*OF, PAIRS, (), version=1),
     ):
         with pytest.raises(InvalidTokenError):
-            ResumeToken.decode(bad.encode(), "s", PAIRS)
+            ResumeToken.decode(bad.encode(), *OF, PAIRS)
     with pytest.raises(InvalidTokenError, match="too long"):
-        ResumeToken.decode("A" * 70_000, "s", PAIRS)
+        ResumeToken.decode("A" * (TOKEN_CHARS_MAX + 1), *OF, PAIRS)
 
 
 @st.composite

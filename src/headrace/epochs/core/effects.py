@@ -26,6 +26,14 @@ class End(StrEnum):
     CLOSED = "closed"  # every partition is complete
     REACHED = "reached"  # everything before `until` is complete
     ABORTED = "aborted"  # a partition ended with times still held
+    FULL = "full"  # an epoch did not fit, and that was to be the end
+
+
+class WhenFull(StrEnum):
+    """What comes of an epoch that does not fit into the room of a subscriber of whole epochs."""
+
+    GIVE_UP = "give up"
+    END = "end"
 
 
 class Drop(StrEnum):
@@ -34,6 +42,8 @@ class Drop(StrEnum):
     FILTERED = "filtered"  # its epoch had begun, or part of it was skipped
     BEFORE_START = "before start"
     AFTER_END = "after end"
+    LOST = "lost"  # a partition was lost before it told what had begun there
+    GIVEN_UP = "given up"  # its epoch did not fit
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -90,6 +100,21 @@ class Skipped(msgspec.Struct, frozen=True):
     upper: Frontier
 
 
+class GaveUp(msgspec.Struct, frozen=True):
+    """An epoch did not fit, and will not be given; `batches` of it were let go."""
+
+    time: Time
+    batches: int
+
+
+class TakenBack(msgspec.Struct, frozen=True):
+    """A source has taken back its rows at or after `held`; none was part of a whole epoch."""
+
+    partition: str
+    source: str
+    held: Frontier
+
+
 class Ended(msgspec.Struct, frozen=True):
     """The subscription has ended, and why."""
 
@@ -97,4 +122,6 @@ class Ended(msgspec.Struct, frozen=True):
     reason: str
 
 
-Effect = Ready | Joined | Deliver | Dropped | Epoch | Advanced | Skipped | Ended
+Effect = (
+    Ready | Joined | Deliver | Dropped | Epoch | Advanced | Skipped | GaveUp | TakenBack | Ended
+)

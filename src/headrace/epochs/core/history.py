@@ -28,7 +28,7 @@ from headrace.epochs.core.antichains import (
     leave_out,
     not_before,
 )
-from headrace.epochs.core.messages import Data, FrontierUpdate, Snapshot
+from headrace.epochs.core.messages import Data, FrontierUpdate, Snapshot, TakeBack
 from headrace.epochs.core.times import INTEGERS, Time, TimeShape
 from headrace.errors import EpochMessageError, FrontierError, HistoryGoneError, IllegalTimeError
 
@@ -75,7 +75,7 @@ class EpochHistory:
         """Rows per epoch that is not complete, for a publisher that goes on from here."""
         return dict(self._rows.items())
 
-    def append(self, offset: int, record: Data | FrontierUpdate) -> None:
+    def append(self, offset: int, record: Data | FrontierUpdate | TakeBack) -> None:
         """Take in the record at `offset`."""
         if offset < self.end:
             raise EpochMessageError(
@@ -93,6 +93,9 @@ class EpochHistory:
                 self._rows.put(time, (self._rows.get(time) or 0) + rows)
             case FrontierUpdate(changes=changes):
                 self._advance(offset, changes)
+            case TakeBack(held=held):
+                for time in self._rows.covered(held):
+                    self._rows.drop(time)
         self.end = offset + 1
 
     def _advance(self, offset: int, changes: Iterable[tuple[Time, int]]) -> None:
@@ -106,7 +109,7 @@ class EpochHistory:
         self._lower = after
         self._marker_offsets.append(offset)
         self._marker_lowers.append(after)
-        self._rows.take_completed(Antichain.minimal(self.shape, after).covers)
+        self._rows.take_completed(after)
 
     def trim(self, offset: int) -> Frontier:
         """Everything below `offset` is gone; returns the new `since`."""

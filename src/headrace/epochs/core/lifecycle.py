@@ -6,7 +6,7 @@ first to the last.  A publisher does not store these states: they follow from it
 (:meth:`headrace.epochs.core.publisher.Publisher.state`), and a test holds every step against the
 table.
 
-A subscription is *awaiting* snapshots, then *live*, and ends in one of three ways that a consumer
+A subscription is *awaiting* snapshots, then *live*, and ends in one of four ways that a consumer
 must be able to tell apart.
 """
 
@@ -39,6 +39,7 @@ class Standing(StrEnum):
     CLOSED = "closed"
     REACHED = "reached"
     ABORTED = "aborted"
+    FULL = "full"
 
 
 class Cause(StrEnum):
@@ -48,6 +49,7 @@ class Cause(StrEnum):
     COMPLETE = "every partition is complete"
     UNTIL = "everything before until is complete"
     LOSS = "a partition ends with times held"
+    FULL = "an epoch does not fit"
 
 
 SUBSCRIPTION_TRANSITIONS: Final[dict[tuple[Standing, str], Standing]] = {
@@ -56,6 +58,8 @@ SUBSCRIPTION_TRANSITIONS: Final[dict[tuple[Standing, str], Standing]] = {
     (Standing.LIVE, Cause.COMPLETE): Standing.CLOSED,
     (Standing.LIVE, Cause.UNTIL): Standing.REACHED,
     (Standing.LIVE, Cause.LOSS): Standing.ABORTED,
+    (Standing.LIVE, Cause.FULL): Standing.FULL,
     # What other partitions still send is judged as before; it does not bring the lost one back.
     (Standing.ABORTED, Cause.SNAPSHOTS): Standing.ABORTED,
+    (Standing.ABORTED, Cause.FULL): Standing.FULL,
 }

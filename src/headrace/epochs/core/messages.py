@@ -26,18 +26,30 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
 
 
 class FrontierUpdate(msgspec.Struct, frozen=True, tag="frontier"):
-    """Times that left the lower frontier (-1) and entered it (+1), and what that completed."""
+    """Times that left the lower frontier (-1) and entered it (+1), and what that completed.
+
+    What is too large for one message is cut: counts without changes are told ahead, of epochs that
+    get no more data and that one of the next updates completes.
+    """
 
     changes: tuple[Change, ...]
     counts: tuple[EpochCount, ...] = ()
 
 
 class Data(msgspec.Struct, frozen=True, tag="data"):
-    """A batch of an epoch."""
+    """A batch of an epoch; `source` tells those apart who share a partition."""
 
     time: Time
     payload: Any
     rows: int = 1
+    source: str = ""
+
+
+class TakeBack(msgspec.Struct, frozen=True, tag="take back"):
+    """A source's rows at or after `held`, the times it still holds, do not count."""
+
+    held: Frontier
+    source: str = ""
 
 
 class Skip(msgspec.Struct, frozen=True, tag="skip"):
@@ -65,4 +77,4 @@ class Aborted(msgspec.Struct, frozen=True, tag="aborted"):
     reason: str
 
 
-Message = Snapshot | FrontierUpdate | Data | Skip | Heartbeat | Aborted
+Message = Snapshot | FrontierUpdate | Data | TakeBack | Skip | Heartbeat | Aborted

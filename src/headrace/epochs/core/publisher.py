@@ -39,6 +39,7 @@ from headrace.epochs.core.messages import (
     Heartbeat,
     Message,
     Snapshot,
+    TakeBack,
 )
 from headrace.epochs.core.queues import QueueSettings, SubscriberQueue
 from headrace.epochs.core.times import INTEGERS, Time, TimeShape
@@ -62,7 +63,7 @@ class Cut(msgspec.Struct, frozen=True):
 class Published(msgspec.Struct, frozen=True):
     """What came of an event: the message that subscribers get (None: nothing to tell)."""
 
-    message: Data | FrontierUpdate | Aborted | None
+    message: Data | FrontierUpdate | TakeBack | Aborted | None
     cut: tuple[Cut, ...] = ()
 
 
@@ -164,11 +165,14 @@ class Publisher:
         changes = self._held.apply(self._held.check(updates))
         if not changes:
             return Published(None)
-        counts = self._rows.take_completed(self._held.covers)
+        counts = self._rows.take_completed(self._held.frontier)
         update = FrontierUpdate(changes, tuple(counts))
-        for queue in self._queues.values():
-            queue.update(update, self._held.covers)
-        return Published(update)
+        cut = []
+        for name, queue in list(self._queues.items()):
+            if not queue.update(update, self._held.covers, self._snapshot):
+                del self._queues[name]
+                cut.append(Cut(name, f"more than {queue.settings.counts_max} epochs to tell of"))
+        return Published(update, tuple(cut))
 
     def data(self, time: Time, payload: Any, rows: int = 1) -> Published:
         """Publish a batch at a time at or after a held one."""
@@ -192,6 +196,16 @@ class Publisher:
                 del self._queues[name]
                 cut.append(Cut(name, f"more than {queue.settings.batches_max} batches waiting"))
         return Published(message, tuple(cut))
+
+    def take_back(self) -> Published:
+        """Nothing that was published in epochs still open counts; it is published again."""
+        self._must_live("take back")
+        message = TakeBack(self.lower)
+        for time in list(self._rows):
+            self._rows.drop(time)
+        for queue in self._queues.values():
+            queue.take_back(message)
+        return Published(message)
 
     def close(self) -> Published:
         """Give back every held time: everything is complete."""

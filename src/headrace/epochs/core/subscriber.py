@@ -15,12 +15,18 @@ equality, and never by the frontier of one partition alone.
 
 Whether a batch is delivered depends on its time only; its payload is handed on or dropped unread.
 
+A partition may be added later.  One that is heard live has begun what it does not tell, so it must
+begin where nothing was given yet, and that is awaited.  What was given is remembered until the
+*merged* frontier has passed it: the partition that gave it may have completed it long before.  One
+that is heard from its beginning, out of a log, may begin wherever nothing is complete.
+
 Modes.  ``streaming``: batches as they come, of epochs that will be whole.  ``unfiltered``: all
 batches as they come.  ``whole``: an epoch at once, when the frontier has left it behind.
 
-A subscription may start at a frontier in the past, given a publisher or a log that still has all
-from there on (a snapshot that says otherwise is refused), and may stop at one.  Its resume token is
-its frontier: what lies before it was delivered, what lies at or after it is to come.
+A subscription to a log may start at a frontier in the past, if the log still has all from there on
+(a snapshot that says otherwise is refused), and may stop at one.  Its resume token is its frontier:
+what lies before it was delivered, what lies at or after it is to come.  Without a log there is no
+resuming: a publisher in its second life cannot tell what its first one did.
 """
 
 from __future__ import annotations
@@ -28,7 +34,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.epochs.core.active import ActiveEpochs
 from headrace.epochs.core.antichains import (
@@ -38,33 +43,37 @@ from headrace.epochs.core.antichains import (
     check_frontier,
     counted,
     join,
-    leave_out,
     not_before,
 )
+from headrace.epochs.core.arrays import Mask, Times
 from headrace.epochs.core.effects import (
     Advanced,
     Deliver,
-    Drop,
     Dropped,
     Effect,
     End,
     Ended,
     Epoch,
+    GaveUp,
     Joined,
     Mode,
     Ready,
     Skipped,
+    TakenBack,
+    WhenFull,
 )
+from headrace.epochs.core.gate import Gate
+from headrace.epochs.core.held import HeldBack, HeldStep
 from headrace.epochs.core.lifecycle import SUBSCRIPTION_TRANSITIONS, Cause, Standing
-from headrace.epochs.core.link import Link, Times, at_or_after, at_or_before, named
-from headrace.epochs.core.messages import Data, Message, Skip, Snapshot
+from headrace.epochs.core.link import Link, named
+from headrace.epochs.core.messages import Data, Message, Skip, Snapshot, TakeBack
+from headrace.epochs.core.pending import Pending
 from headrace.epochs.core.times import INTEGERS, Time, TimeShape
 from headrace.epochs.core.token import ResumeToken
 from headrace.errors import (
     EpochBufferFullError,
     EpochMessageError,
     FrontierError,
-    HistoryGoneError,
     InvalidConfigError,
     UnknownPartitionError,
 )
@@ -73,9 +82,9 @@ _ENDS = {
     Standing.CLOSED: End.CLOSED,
     Standing.REACHED: End.REACHED,
     Standing.ABORTED: End.ABORTED,
+    Standing.FULL: End.FULL,
 }
-
-_Step = tuple[str, Message, tuple[Change, ...]]
+_OVER = (End.CLOSED, End.REACHED, End.FULL)
 
 
 class Subscriber:
@@ -96,43 +105,58 @@ class Subscriber:
         start: Iterable[Time] | None = None,
         until: Iterable[Time] | None = None,
         batches_max: int | None = None,
+        when_full: WhenFull = WhenFull.GIVE_UP,
+        stored: bool = False,
+        counts: bool = True,
     ) -> None:
-        """`batches_max` bounds what is held back and, in mode ``whole``, what is incomplete."""
+        """`batches_max` bounds what is held back and, in mode ``whole``, what is incomplete.
+
+        With `stored` the partitions are logs, and a start in the past is possible.  Without
+        `counts` nobody tells how many rows an epoch has; whoever reads them checks.
+        """
         self.shape = shape
         self.mode = mode
         self.standing = Standing.AWAITING
+        self.stored = stored
         self.resumed = start is not None
+        self._counts = counts
         bottom: Frontier = (shape.bottom,)
-        self._start = Antichain.minimal(
-            shape, check_frontier(shape, bottom if start is None else start)
+        self._start: Frontier = bottom if start is None else self._checked_start(start)
+        self._gate = Gate(
+            shape,
+            start=self._start if self.resumed else None,
+            until=check_frontier(shape, until or ()),
+            filtered=mode is not Mode.UNFILTERED,
         )
-        self._until = Antichain.minimal(shape, check_frontier(shape, until or ()))
-        self._batches_max = batches_max
+        self._when_full = when_full
         self._links = {name: self._link(name, bottom) for name in partitions}
         if not self._links:
             raise InvalidConfigError("a subscription needs at least one partition")
-        self._filter = Antichain.maximal(shape)
         self._lower = counted(shape)
-        self._pending: ActiveEpochs[list[Deliver]] = ActiveEpochs(shape)
-        self._pending_batches = 0
+        self._pending = Pending(shape, batches_max)
+        # Streaming: epochs of which something was given, until the merged frontier has passed.
+        self._given: ActiveEpochs[None] = ActiveEpochs(shape)
         self._ready = False
+        self._hopeless = False  # a partition was lost before its snapshot: nothing will be judged
         self._snapshots: dict[str, Snapshot] = {}
-        self._held: list[_Step] = []
-        self._late: list[tuple[Antichain, Antichain]] = []
-        """Per partition that was added: where it began, and what had begun there when it spoke."""
+        self._held = HeldBack(shape, batches_max)
         self._joining = Antichain.minimal(shape)
         """Where partitions that were added later may have begun; empty when all have spoken."""
-        self._frontier: Frontier = self._start.frontier
+        self._frontier: Frontier = self._start
         self.delivered = 0
         self.dropped = 0
 
-    def _link(self, name: str, at: Frontier) -> Link:
-        return Link(name, self.shape, self._start.frontier, at)
+    def _checked_start(self, start: Iterable[Time]) -> Frontier:
+        self._check_stored()
+        return check_frontier(self.shape, start)
+
+    def _link(self, name: str, at: Frontier, *, complete: bool = False) -> Link:
+        return Link(name, self.shape, self._start, at, counts=self._counts, complete=complete)
 
     def __repr__(self) -> str:
         return (
             f"<Subscriber {self.mode} {self.end}, frontier {list(self._frontier)}, "
-            f"filter {self._filter}>"
+            f"filter {self._gate.filter}>"
         )
 
     # --- reading ---
@@ -160,7 +184,7 @@ class Subscriber:
     @property
     def filter(self) -> Frontier:
         """The times at or before which data is dropped (beside what late partitions had begun)."""
-        return self._filter.frontier
+        return self._gate.filter.frontier
 
     @property
     def held_back(self) -> int:
@@ -170,12 +194,14 @@ class Subscriber:
     @property
     def pending_batches(self) -> int:
         """How many batches of incomplete epochs are kept for mode ``whole``."""
-        return self._pending_batches
+        return self._pending.batches
 
     def completed(self, time: Time) -> bool:
         """Whether an epoch will get no more data."""
         self.shape.check(time)
-        return self._ready and not (self._start.covers(time) and self._lower.covers(time))
+        start = self._gate.start
+        wanted = start is None or start.covers(time)
+        return self._ready and not (wanted and self._lower.covers(time))
 
     def lower_of(self, partition: str) -> Frontier:
         """The lower frontier of one partition."""
@@ -185,37 +211,37 @@ class Subscriber:
         """The partitions whose snapshot is missing."""
         return tuple(name for name, link in self._links.items() if not link.begun)
 
-    def token(self, stream: str) -> ResumeToken:
-        """What to keep in order to go on from here."""
-        return ResumeToken(stream, self.shape, self._frontier)
+    def token(self, catalog: str, streams: Iterable[tuple[str, str]]) -> ResumeToken:
+        """What to keep in order to go on from here; `streams` are names and ids."""
+        self._check_stored()
+        return ResumeToken(catalog, tuple(streams), self.shape, self._frontier)
 
     # --- messages ---
 
     def receive(self, partition: str, message: Message) -> list[Effect]:
         """Take in a message of a partition; raises, and changes nothing, if it is not legal."""
         link = self._links.get(partition) or self._known(partition, named(message))
-        if self.standing is Standing.CLOSED or self.standing is Standing.REACHED:
+        if self.end in _OVER or self._hopeless:
             return []  # what was under way when the end came
-        if self._batches_max is not None:
-            self._check_room(link, message)
         if type(message) is Data and self._ready and not len(self._joining):
             link.accept_data(message)
-            return self._judge_data(partition, message)
+            effects: list[Effect] = []
+            self._judge_data(partition, message, effects)
+            return effects
+        self._check_room(link, message)
         if self.resumed and isinstance(message, Snapshot):
-            self._check_history(message)
+            self._gate.check_history(message)
         step = (partition, message, link.accept(message))
         if not self._ready:
             return self._hold(link, step)
-        effects: list[Effect] = []
+        effects = []
         if isinstance(message, Snapshot):
             self._join(partition, message, step[2], effects)
         else:
             self._judge(step, effects)
         return effects
 
-    def judge_many(
-        self, partition: str, times: Times, rows: Times | None = None
-    ) -> npt.NDArray[np.bool_]:
+    def judge_many(self, partition: str, times: Times, rows: Times | None = None) -> Mask:
         """Which of many batches of a partition to deliver, at once.
 
         For the two streaming modes, when all partitions have sent their snapshots.  `times` has
@@ -228,19 +254,13 @@ class Subscriber:
                 update=f"{len(times)} batches of {partition}",
                 state=self,
             )
-        if self.end in (End.CLOSED, End.REACHED):
+        if self.end in _OVER:
             return np.zeros(len(times), dtype=np.bool_)
-        link.accept_many(times, rows)
-        passed = np.ones(len(times), dtype=np.bool_)
-        if self.mode is not Mode.UNFILTERED and len(self._filter):
-            passed &= ~at_or_before(times, self._filter.frontier)
-        for at, upper in self._late if self.mode is not Mode.UNFILTERED else ():
-            begun = at_or_before(times, upper.frontier)
-            passed &= ~(begun & at_or_after(times, at.frontier))
-        if self.resumed:
-            passed &= at_or_after(times, self._start.frontier)
-        if len(self._until):
-            passed &= ~at_or_after(times, self._until.frontier)
+        distinct = link.accept_many(times, rows)
+        passed = self._gate.passes(times)
+        for time in distinct:
+            if time not in self._given and self._gate.verdict(time) is None:
+                self._given.put(time, None)
         delivered = int(np.count_nonzero(passed))
         self.delivered += delivered
         self.dropped += len(times) - delivered
@@ -250,42 +270,55 @@ class Subscriber:
         """The link of a partition has ended, cleanly or not."""
         link = self._known(partition, "end of the link")
         effects: list[Effect] = []
-        if link.lost(reason) and self.end is End.OPEN:
+        if not link.lost(reason):
+            return effects
+        if self.end is End.OPEN:
             self._finish(Cause.LOSS, f"partition {partition}: {reason}", effects)
+        if link.begun:
+            return effects
+        # What it had begun is never told.
+        if self._ready:
+            self._gate.unheard.insert_all(link.at)
+            self._await_joining()
+            self._release(effects)
+        else:
+            self._hopeless = True
+            self._held.take()
+            self._snapshots.clear()
         return effects
 
-    def add_partition(self, partition: str, at: Iterable[Time]) -> list[Effect]:
-        """A partition is new, and publishes only at or after `at`.
+    def add_partition(
+        self, partition: str, at: Iterable[Time], *, from_beginning: bool = False
+    ) -> list[Effect]:
+        """A partition is new, and publishes only at or after `at`, which must not be completed.
 
-        `at` must lie in the future: not completed, and nothing at or after it delivered.
-        Data at or after it is held back until the partition's snapshot tells what has begun.
+        Nothing at or after it may have been given, and data at or after it is held back until the
+        partition's snapshot tells what has begun.  A partition that is heard `from_beginning` has
+        begun nothing, and needs neither.
         """
         future = check_frontier(self.shape, at)
         what = f"partition {partition} added at {list(future)}"
         if partition in self._links or self.end is not End.OPEN or not self._ready:
             raise EpochMessageError("it is known, or it is not the time", update=what, state=self)
-        covered = Antichain.minimal(self.shape, future)
         if not all(self._lower.covers(time) for time in future):
             raise FrontierError("it is completed", update=what, state=self)
-        if (seen := self._seen(covered)) is not None:
+        if not from_beginning and (seen := self._seen(future)) is not None:
             raise FrontierError(f"data at {seen} was seen", update=what, state=self)
-        self._links[partition] = self._link(partition, future)
-        self._joining.insert_all(future)
+        self._links[partition] = self._link(partition, future, complete=from_beginning)
+        if not from_beginning:
+            self._joining.insert_all(future)
         self._lower.update([(time, 1) for time in future])
         return []
 
-    def _seen(self, covered: Antichain) -> Time | None:
-        """A time that is covered and at which data was delivered.
+    def _seen(self, future: Frontier) -> Time | None:
+        """A time at or after `future` at which data was given, or waits for its epoch.
 
-        What is completed cannot be covered by a legal future; what was dropped, or is held back,
-        has not been seen.
+        What was void by then is not to be seen by anyone.
         """
-        for link in self._links.values():
-            for time in link.active:
-                if not covered.covers(time) or self._joining.covers(time):
-                    continue
-                if self._verdict(time) is None:
-                    return time
+        known = self._pending if self.mode is Mode.WHOLE else self._given
+        for time in known.covered(future):
+            if self._gate.verdict(time) is None:
+                return time
         return None
 
     # --- steps ---
@@ -301,25 +334,20 @@ class Subscriber:
         return link
 
     def _check_room(self, link: Link, message: Message) -> None:
-        room = self._batches_max
-        if room is None or not isinstance(message, Data):
-            return
-        if self._pending_batches + len(self._held) >= room:
+        waits = not self._ready or (type(message) is Data and self._joining.covers(message.time))
+        if waits and type(message) is not Snapshot and self._held.full(message):
             raise EpochBufferFullError(
-                f"{room} batches are held already", update=f"data at {message.time}",
+                f"{len(self._held)} batches are held already", update=named(message),
                 state=f"{self!r}, {link!r}",
             )  # fmt: skip
 
-    def _check_history(self, message: Snapshot) -> None:
-        """A start in the past needs all that came since: a snapshot may not show otherwise."""
-        missed = [time for time in message.upper if self._start.covers(self.shape.check(time))]
-        if missed:
-            since = leave_out(self.shape, (self.shape.bottom,), missed)
-            raise HistoryGoneError(
-                self._start.frontier, since, what=f"data up to {missed} was published before"
+    def _check_stored(self) -> None:
+        if not self.stored:
+            raise InvalidConfigError(
+                "a stream that stores nothing cannot be resumed; subscribe from now"
             )
 
-    def _hold(self, link: Link, step: _Step) -> list[Effect]:
+    def _hold(self, link: Link, step: HeldStep) -> list[Effect]:
         """Before all snapshots are there: keep everything, in the order of coming."""
         partition, message, _ = step
         effects: list[Effect] = []
@@ -335,13 +363,13 @@ class Subscriber:
 
     def _begin(self, effects: list[Effect]) -> None:
         for snapshot in self._snapshots.values():
-            self._filter.insert_all(snapshot.upper)
+            self._gate.begun(snapshot.upper)
             lower = Antichain.minimal(self.shape, snapshot.lower)
             self._lower.update([(time, 1) for time in lower])
         self._snapshots.clear()
         self._ready = True
         self._move(Cause.SNAPSHOTS)
-        effects.append(Ready(self._lower.frontier, self._filter.frontier))
+        effects.append(Ready(self._lower.frontier, self._gate.filter.frontier))
         self._settle(effects)
         self._release(effects)
 
@@ -353,29 +381,41 @@ class Subscriber:
         effects: list[Effect],
     ) -> None:
         """A partition that was added has sent its snapshot."""
-        at = self._links[partition].at
-        effects.append(Joined(partition, at, snapshot.upper))
+        link = self._links[partition]
+        effects.append(Joined(partition, link.at, snapshot.upper))
         # Epochs before `at` never had data there, and may be half delivered: they stay whole.
-        begun = Antichain.maximal(self.shape, snapshot.upper)
-        self._late.append((Antichain.minimal(self.shape, at), begun))
+        if not link.complete:
+            self._gate.joined(link.at, snapshot.upper)
         self._lower.update(changes)
-        ahead = [link.at for link in self._links.values() if not link.begun]
-        self._joining = Antichain.minimal(self.shape, (time for at in ahead for time in at))
+        self._await_joining()
         self._release(effects)
         self._settle(effects)
 
+    def _await_joining(self) -> None:
+        ahead = [
+            time
+            for link in self._links.values()
+            if not (link.begun or link.complete or link.aborted is not None)
+            for time in link.at
+        ]
+        self._joining = Antichain.minimal(self.shape, ahead)
+
     def _release(self, effects: list[Effect]) -> None:
-        held, self._held = self._held, []
-        for step in held:
+        for step in self._held.take():
             self._judge(step, effects)
 
-    def _judge(self, step: _Step, effects: list[Effect]) -> None:
+    def _judge(self, step: HeldStep, effects: list[Effect]) -> None:
         partition, message, changes = step
         match message:
             case Data(time=time) if self._joining.covers(time):
                 self._held.append(step)
             case Data():
-                effects.extend(self._judge_data(partition, message))
+                self._judge_data(partition, message, effects)
+            case TakeBack(held=held, source=source):
+                self._pending.take_back(partition, source, held)
+                self._held.take_back(partition, source, held)
+                wanted = join(self.shape, self._start, held) if self.resumed else held
+                effects.append(TakenBack(partition, source, wanted))
             case Skip(upper=upper):
                 self._void(upper)
                 effects.append(Skipped(partition, upper))
@@ -388,55 +428,39 @@ class Subscriber:
         if link.aborted is not None and self.end is End.OPEN:
             self._finish(Cause.LOSS, f"partition {partition}: {link.aborted}", effects)
 
-    def _judge_data(self, partition: str, data: Data) -> list[Effect]:
-        why = self._verdict(data.time)
+    def _judge_data(self, partition: str, data: Data, effects: list[Effect]) -> None:
+        why = self._gate.verdict(data.time)
         if why is not None:
             self.dropped += 1
-            return [Dropped(partition, data, why)]
+            effects.append(Dropped(partition, data, why))
+            return
         self.delivered += 1
-        deliver = Deliver(partition, data)
         if self.mode is not Mode.WHOLE:
-            return [deliver]
-        batches = self._pending.get(data.time)
-        if batches is None:
-            batches = []
-            self._pending.put(data.time, batches)
-        batches.append(deliver)
-        self._pending_batches += 1
-        return []
-
-    def _verdict(self, time: Time) -> Drop | None:
-        """Why data at `time` is not delivered, or None."""
-        if self.mode is not Mode.UNFILTERED and (
-            self._filter.covers(time)
-            or any(at.covers(time) and upper.covers(time) for at, upper in self._late)
-        ):
-            return Drop.FILTERED
-        if self.resumed and not self._start.covers(time):
-            return Drop.BEFORE_START
-        if self._until.covers(time):
-            return Drop.AFTER_END
-        return None
+            if data.time not in self._given:
+                self._given.put(data.time, None)
+            effects.append(Deliver(partition, data))
+            return
+        self._pending.put(Deliver(partition, data))
+        while (time := self._pending.too_many()) is not None:
+            if self._when_full is WhenFull.END:
+                over = f"{self._pending.batches} batches of incomplete epochs do not fit"
+                self._finish(Cause.FULL, over, effects)
+                return
+            self._gate.give_up(time)
+            effects.append(GaveUp(time, self._pending.give_up(time)))
 
     def _void(self, upper: Frontier) -> None:
         """Part of what is at or before `upper` is lost: none of it is to be seen."""
-        self._filter.insert_all(upper)
-        lost = Antichain.maximal(self.shape, upper)
-        for time in [time for time in self._pending if lost.covers(time)]:
-            self._pending_batches -= len(self._pending.drop(time))
+        self._gate.begun(upper)
+        self._pending.void(upper)
 
     def _settle(self, effects: list[Effect]) -> None:
         """After the merged frontier has moved: prune, release, tell."""
-        self._filter.prune(self._lower.covers)
-        for _, upper in self._late:
-            upper.prune(self._lower.covers)
-        self._late = [late for late in self._late if len(late[1])]
-        frontier = (
-            join(self.shape, self._start, self._lower.frontier)
-            if self.resumed
-            else self._lower.frontier
-        )
-        complete = self._pending.take_completed(self._lower.covers)
+        self._gate.settle(self._lower)
+        lower = self._lower.frontier
+        frontier = join(self.shape, self._start, lower) if self.resumed else lower
+        self._given.take_completed(lower)
+        complete = self._pending.take_completed(lower)
         if complete:
             self._give(complete, frontier, effects)
         if frontier != self._frontier:
@@ -446,8 +470,8 @@ class Subscriber:
             return
         if not self._lower.counts:
             self._finish(Cause.COMPLETE, "every partition is complete", effects)
-        elif len(self._until) and not_before(self.shape, frontier, self._until):
-            self._finish(Cause.UNTIL, f"everything before {self._until} is complete", effects)
+        elif len(until := self._gate.until) and not_before(self.shape, frontier, until):
+            self._finish(Cause.UNTIL, f"everything before {until} is complete", effects)
 
     def _give(
         self,
@@ -461,7 +485,6 @@ class Subscriber:
         for time, batches in reversed(complete):
             epochs.append(Epoch(time, tuple(batches), rest.frontier))
             rest.insert(time)
-            self._pending_batches -= len(batches)
         effects.extend(reversed(epochs))
 
     def _finish(self, cause: Cause, reason: str, effects: list[Effect]) -> None:

@@ -5,7 +5,8 @@ comparison of Python's tuples (the first difference decides) would hide: it is n
 compare times here, only to put unrelated times in a fixed sequence.  Every sequence sorted that
 way is one in which an earlier epoch never comes after a later one.
 
-Times are 0 and up, and fit the signed 64 bits of the ``epoch`` column.
+Times are from 0 to 2^63 - 2, of 1 to 8 parts, by the one rule that the ``epoch`` column has too: so
+there is a place beyond every time, and whatever ``since`` is told can be started from.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import Final
 import msgspec
 
 from headrace.errors import TimeShapeError
+from headrace.log import limits
 
 Time = int | tuple[int, ...]
 
-TIME_MAX: Final = 2**63 - 1
-TUPLE_LENGTH_MAX: Final = 16
+TIME_MAX: Final = limits.EPOCH_TIME_MAX
+TUPLE_LENGTH_MAX: Final = limits.EPOCH_LENGTH_MAX
 
 
 class TimeShape(msgspec.Struct, frozen=True):
@@ -57,7 +59,9 @@ class TimeShape(msgspec.Struct, frozen=True):
             and all(type(part) is int and 0 <= part <= TIME_MAX for part in time)
         ):
             return time
-        raise TimeShapeError(f"{time!r} is not a time of this stream: it takes {self} from 0 up")
+        raise TimeShapeError(
+            f"{time!r} is not a time of this stream: it takes {self} from 0 to 2^63 - 2"
+        )
 
     def leq(self, first: Time, second: Time) -> bool:
         """Whether `first` ≤ `second` in the order of this shape."""
@@ -72,12 +76,16 @@ class TimeShape(msgspec.Struct, frozen=True):
         return tuple(map(max, first, second))  # type: ignore[arg-type]
 
     def beyond(self, time: Time) -> tuple[Time, ...]:
-        """The least times that are not ≤ `time`: one step past it in each direction."""
+        """The least times that are not ≤ `time`: one step past it in each direction.
+
+        In a direction in which `time` is the last there is none.
+        """
         if isinstance(time, int):
-            return (time + 1,)
+            return (time + 1,) if time < TIME_MAX else ()
         return tuple(
             tuple(part + 1 if place == axis else 0 for place in range(self.length))
             for axis, part in enumerate(time)
+            if part < TIME_MAX
         )
 
     def to_row(self, time: Time) -> list[int]:

@@ -16,6 +16,7 @@ from headrace.epochs.core.messages import (
     Message,
     Skip,
     Snapshot,
+    TakeBack,
 )
 from headrace.epochs.core.times import Time, TimeShape
 from headrace.errors import EpochMessageError
@@ -28,9 +29,10 @@ class DataHead(msgspec.Struct, frozen=True, tag="data"):
 
     time: Time
     rows: int
+    source: str = ""
 
 
-_Head = Snapshot | FrontierUpdate | DataHead | Skip | Heartbeat | Aborted
+_Head = Snapshot | FrontierUpdate | DataHead | TakeBack | Skip | Heartbeat | Aborted
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[_Head] = msgspec.msgpack.Decoder(_Head)
@@ -39,7 +41,9 @@ _decoder: msgspec.msgpack.Decoder[_Head] = msgspec.msgpack.Decoder(_Head)
 def encode(message: Message) -> tuple[bytes, bytes | None]:
     """The head, and the payload for data (which must be bytes by then)."""
     if isinstance(message, Data):
-        return _encoder.encode(DataHead(message.time, message.rows)), message.payload
+        return _encoder.encode(
+            DataHead(message.time, message.rows, message.source)
+        ), message.payload
     return _encoder.encode(message), None
 
 
@@ -61,7 +65,7 @@ def decode_head(frame: bytes, shape: TimeShape) -> _Head:
 
 def with_payload(head: DataHead, payload: object) -> Data:
     """The batch that a head and the frame after it make."""
-    return Data(head.time, payload, head.rows)
+    return Data(head.time, payload, head.rows, head.source)
 
 
 def _times(head: _Head) -> list[Time]:
@@ -74,7 +78,7 @@ def _times(head: _Head) -> list[Time]:
             return [time]
         case Skip(lower=lower, upper=upper, counts=counts):
             return [*lower, *upper, *(time for time, _ in counts)]
-        case Heartbeat(lower=lower):
+        case Heartbeat(lower=lower) | TakeBack(held=lower):
             return list(lower)
         case Aborted():
             return []

@@ -37,15 +37,18 @@ class CatalogAcks:
         units = [ack.unit.unit for ack in acks]
 
         def run(tx: Tx) -> list[Fenced | None]:
-            return self._joining.put_if_mine(tx, writes, units)
+            return self._put(tx, writes, units)
 
         def tell(results: list[Fenced | None], error: BaseException | None) -> None:
             if error is not None:
                 self._joining.forget(writes)
             done(results, error)
 
-        locks = sorted({claims.lock(ack.unit.group, ack.unit.unit) for ack in acks})
+        locks = sorted({lock for ack in acks for lock in self.locks(ack.unit)})
         self._host.submit(run, locks, tell, sync=sync, small=len(acks) <= FEW)
+
+    def _put(self, tx: Tx, writes: Sequence[Write], units: Sequence[str]) -> list[Fenced | None]:
+        return self._joining.put_if_mine(tx, writes, units)
 
     def stage(self, tx: Tx, ack: UnitAck) -> None:
         ack_once(tx, ack.unit.unit, _write(ack), ack.unit.progress)

@@ -69,4 +69,5 @@ class Held(msgspec.Struct, gc=False, eq=False, kw_only=True):
                 f"cannot {verb} {self._run.name_of(self)}: it was {self._answer} already"
             )
         if self._run.gone is not None:
+            self._run.runtime.answered_late()
             raise self._run.gone

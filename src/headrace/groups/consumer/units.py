@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from headrace.catalog import forks
@@ -81,6 +81,8 @@ class Units:
         self.valid_until_s = math.inf
         """For the owner to set: when its lease is over, by the monotonic clock.  Nothing is handed
         out from then on, until it was renewed or the units are dropped."""
+        self.answered_late: Callable[[], None] = lambda: None
+        """For the owner to set: called when the application answers what was dropped."""
         self.commits = Commits(
             host,
             acks,

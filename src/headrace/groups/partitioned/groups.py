@@ -13,16 +13,17 @@ Start here::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import TypeVar, overload
 
-from headrace.groups import decisions
-from headrace.groups.partitioned import admin, explain, lag
+from headrace.groups import looks
+from headrace.groups.decisions import Decision
+from headrace.groups.partitioned import admin, explain
 from headrace.groups.partitioned.admin import GroupInfo, Mappings
 from headrace.groups.partitioned.core.config import Distribution
 from headrace.groups.partitioned.core.status import GroupStatus
 from headrace.groups.partitioned.explain import Explanation
-from headrace.groups.partitioned.lag import GroupLag
 from headrace.groups.partitioned.runtime.units import GroupKind
+from headrace.groups.shapes import GroupExplanation, GroupLag, GroupMember, GroupView
 from headrace.host import Host
 from headrace.log.read import Place
 from headrace.subjects.arguments import checked_calls
@@ -32,13 +33,16 @@ T = TypeVar("T")
 
 @checked_calls()
 class Groups:
-    """The administration of static and elastic groups."""
+    """Looking at groups of every kind, and the administration of static and elastic ones."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
 
     async def _do(self, call: Callable[..., T], *args: object, **options: object) -> T:
         return await self._host.in_thread(call, self._host.log, *args, **options)
+
+    async def _look(self, look: Callable[..., T], *args: object) -> T:
+        return await self._host.in_thread(look, self._host.log.catalog, *args)
 
     async def create_static(
         self,
@@ -103,9 +107,24 @@ class Groups:
             start=start,
         )
 
-    async def get(self, stream: str, group: str) -> GroupInfo:
-        """A group with its config."""
-        return await self._do(admin.get, stream, group)
+    @overload
+    async def get(self, name: str) -> GroupView: ...
+
+    @overload
+    async def get(self, name: str, group: str) -> GroupInfo: ...
+
+    async def get(self, name: str, group: str | None = None) -> GroupView | GroupInfo:
+        """A group of any kind by its name; by stream and name, a partitioned one with its config.
+
+        Names are ``orders/billing``, ``$share/audit/orders.>``, or plain where only one fits.
+        """
+        if group is None:
+            return await self._look(looks.of_one, name)
+        return await self._do(admin.get, name, group)
+
+    async def all(self) -> tuple[GroupView, ...]:
+        """Every group of every kind, from one snapshot."""
+        return await self._look(looks.of_all)
 
     async def list(
         self, stream: str | None = None, kind: GroupKind | None = None
@@ -147,12 +166,32 @@ class Groups:
         """Have the active instance of a member give way to a standby; returns which it was."""
         return await self._do(admin.step_down, stream, group, member)
 
-    async def explain(
-        self, stream: str, group: str, *, limit: int = decisions.LIMIT
-    ) -> Explanation:
-        """What the group is doing and why, with the last ``limit`` decisions about it."""
-        return await self._do(explain.explain, stream, group, limit)
+    @overload
+    async def explain(self, name: str, *, limit: int = ...) -> GroupExplanation: ...
 
-    async def lag(self, stream: str, group: str) -> GroupLag:
-        """How far the group is behind, by partition."""
-        return await self._do(lag.group_lag, stream, group)
+    @overload
+    async def explain(self, name: str, group: str, *, limit: int = ...) -> Explanation: ...
+
+    async def explain(
+        self, name: str, group: str | None = None, *, limit: int = looks.DECISIONS
+    ) -> GroupExplanation | Explanation:
+        """What a group of any kind is doing and why, with the latest decisions about it."""
+        if group is None:
+            return await self._look(looks.explanation, name, limit)
+        return await self._do(explain.explain, name, group, limit)
+
+    async def lag(self, name: str, group: str | None = None) -> GroupLag:
+        """How far a group of any kind is behind, by unit."""
+        return await self._look(looks.lag_of_one, name if group is None else f"{name}/{group}")
+
+    async def lag_of_all(self) -> tuple[GroupLag, ...]:
+        """How far every group is behind, from one snapshot."""
+        return await self._look(looks.lag_of_all)
+
+    async def members(self, name: str) -> tuple[GroupMember, ...]:
+        """Who takes part in a group of any kind, and who should."""
+        return await self._look(looks.members_of_one, name)
+
+    async def decisions(self, name: str, *, limit: int = looks.DECISIONS) -> tuple[Decision, ...]:
+        """The latest decisions about a group of any kind, oldest first."""
+        return await self._look(looks.decisions_of_one, name, limit)

@@ -10,23 +10,29 @@
 
 from headrace.groups.readers.core.checkpoints import CheckpointKind
 from headrace.groups.readers.core.rules import Outcome, apply, decide
-from headrace.groups.readers.core.segments import END, Position, SegmentId, positions
+from headrace.groups.readers.core.segments import END, Position, SegmentId, Successor
 from headrace.groups.readers.core.settings import GroupConfig, ReaderSettings
 from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.groups.readers.core.updates import (
     AckCheckpoint,
     AcquireShare,
     AddReader,
+    AddStreams,
+    CancelCheckpoints,
+    ClaimFree,
     ClaimSegment,
-    CompleteSegment,
+    CompleteSegments,
+    Completion,
+    Configure,
     CreateCheckpoint,
+    DropStreams,
     RecordPositions,
     ReleaseSegments,
     RemoveReader,
     ReportLag,
     Reset,
     ResetToCheckpoint,
-    Successor,
+    ReturnReader,
     Update,
 )
 
@@ -35,10 +41,16 @@ __all__ = [
     "AckCheckpoint",
     "AcquireShare",
     "AddReader",
+    "AddStreams",
+    "CancelCheckpoints",
     "CheckpointKind",
+    "ClaimFree",
     "ClaimSegment",
-    "CompleteSegment",
+    "CompleteSegments",
+    "Completion",
+    "Configure",
     "CreateCheckpoint",
+    "DropStreams",
     "GroupConfig",
     "Outcome",
     "Position",
@@ -50,10 +62,10 @@ __all__ = [
     "ReportLag",
     "Reset",
     "ResetToCheckpoint",
+    "ReturnReader",
     "SegmentId",
     "Successor",
     "Update",
     "apply",
     "decide",
-    "positions",
 ]

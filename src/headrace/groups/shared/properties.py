@@ -16,10 +16,10 @@ from headrace.groups.names import SHARED_BUCKET
 from headrace.groups.shared import deciding, starts
 from headrace.groups.shared.core.handler import group_key
 from headrace.groups.shared.core.settings import Balance, LeaderSettings, changed_settings
+from headrace.groups.shared.keys import STATUS_BUCKET as STATUS_BUCKET
 from headrace.groups.shared.runtime.state import lease_name
 
 BUCKET = SHARED_BUCKET
-STATUS_BUCKET = "shared-status"
 
 
 class GroupProperties(msgspec.Struct, frozen=True, kw_only=True):

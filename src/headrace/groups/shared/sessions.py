@@ -24,21 +24,25 @@ from headrace.errors import (
     UnreadableRecordError,
 )
 from headrace.groups.shared import starts
+from headrace.groups.shared.keys import SESSIONS_BUCKET, session_lease
 
-BUCKET = "sessions"
+BUCKET = SESSIONS_BUCKET
+lease_name = session_lease
 TTL_MS = 15_000
 HEARTBEAT_MS = 5_000
 EXPIRY_MS_MAX = 366 * 24 * 3600 * 1000
 EXPIRY_MS = 7 * 24 * 3600 * 1000
 
 
-class Subscription(msgspec.Struct, frozen=True):
+class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
     """One subscription of a session."""
 
     text: str
     """``$share/GROUP/FILTER``, or a filter for a private one."""
     filter: str
     shared: bool
+    start: str = ""
+    """Where it was asked to begin; empty where nobody said."""
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,11 +77,6 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     token: int
     expires_us: int | None
     """When it will be forgotten; None while it is run."""
-
-
-def lease_name(session: str) -> str:
-    """The lease of whoever runs a session."""
-    return f"session {session}"
 
 
 def private_group(session: str, filter: str) -> str:

@@ -19,6 +19,7 @@ from headrace.groups import decisions
 from headrace.groups.decisions.keys import record_key
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join
+from headrace.groups.shared.keys import finished_bucket as finished_bucket
 from headrace.log import events, order
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
@@ -65,14 +66,15 @@ def places_at(log: Log, filter: str, start: Start) -> Places:
         return {}
     found: dict[int, dict[int, int]] = {}
     for stream in log.catalog.read(lambda tx: matching(tx, filter), snapshot=True):
-        _check_history(log, stream, start)
+        check_history(log, stream, start)
         reader = Reader(log.catalog, log.store, stream.name, Query(start=start))
         here = reader.positions
         found[stream.id] = {s.number: here.get(s.number, s.head) for s in reader.stream.segments}
     return found
 
 
-def _check_history(log: Log, stream: Stream, start: datetime) -> None:
+def check_history(log: Log, stream: Stream, start: datetime) -> None:
+    """Refuse a time before what a stream still has."""
     for segment in stream.segments:
         if segment.tail == 0:
             continue
@@ -90,11 +92,6 @@ def _first_time_us(log: Log, stream: Stream, segment: Segment) -> int:
         if batch is not None and batch.num_rows:
             return int(batch.column("timestamp")[0].value)
     return segment.max_ts_us + 1
-
-
-def finished_bucket(group: str) -> str:
-    """Where the finished units of a group are kept."""
-    return f"shared-finished:{group}"
 
 
 def begin(tx: Tx, group: str, filter: str, start: Start, places: Places) -> None:

@@ -13,10 +13,13 @@ from typing import Any
 
 from headrace.epochs import Data, EpochHistory, Publisher, Snapshot, Subscriber, TimeShape
 from headrace.epochs.core.active import ActiveEpochs
-from headrace.epochs.core.antichains import Antichain, CountedAntichain
+from headrace.epochs.core.antichains import Antichain, CountedAntichain, Frontier, leave_out
+from headrace.epochs.core.gate import Gate
 from headrace.epochs.core.history import Start
 from headrace.epochs.core.lifecycle import Cause, Standing
+from headrace.epochs.core.pending import Pending
 from headrace.epochs.core.queues import SubscriberQueue
+from headrace.sim.faults import ALL_FAULTS, Fault
 from headrace.sim.planted import PlantedBug, by_seeds, patched
 
 Original = Callable[..., Any]
@@ -28,7 +31,7 @@ def _nothing(original: Original) -> Original:  # noqa: ARG001
 
 def _pruned_at_equality(original: Original) -> Original:
     def settle(self: Subscriber, effects: list[Any]) -> None:
-        self._filter.prune(lambda time: time not in self._lower.frontier)
+        self._gate.filter.prune(lambda time: time not in self._lower.frontier)
         original(self, effects)
 
     return settle
@@ -64,8 +67,10 @@ def _judged_at_once(original: Original) -> Original:
         if not isinstance(message, Data):
             return original(self, link, step)
         for snapshot in self._snapshots.values():
-            self._filter.insert_all(snapshot.upper)
-        return self._judge_data(partition, message)
+            self._gate.begun(snapshot.upper)
+        effects: list[Any] = []
+        self._judge_data(partition, message, effects)
+        return effects
 
     return hold
 
@@ -133,12 +138,12 @@ def _set_not_multiset(original: Original) -> Original:
 
 
 def _forgets_the_start(original: Original) -> Original:
-    def verdict(self: Subscriber, time: Any) -> Any:
-        resumed, self.resumed = self.resumed, False
+    def verdict(self: Gate, time: Any) -> Any:
+        start, self.start = self.start, None
         try:
             return original(self, time)
         finally:
-            self.resumed = resumed
+            self.start = start
 
     return verdict
 
@@ -158,16 +163,15 @@ def _starts_at_the_marker(original: Original) -> Original:
 
 
 def _complete_at_equality(original: Original) -> Original:
-    def take(self: ActiveEpochs[Any], covers: Callable[[Any], bool]) -> Any:
-        frontier = covers.__self__  # type: ignore[attr-defined]
-        return original(self, lambda time: covers(time) and time not in frontier.frontier)
+    def take(self: ActiveEpochs[Any], frontier: Frontier) -> Any:
+        return original(self, leave_out(self._shape, frontier, frontier))
 
     return take
 
 
 def _no_hold_back(original: Original) -> Original:
-    def add(self: Subscriber, partition: str, at: Any) -> Any:
-        effects = original(self, partition, at)
+    def add(self: Subscriber, partition: str, at: Any, **options: Any) -> Any:
+        effects = original(self, partition, at, **options)
         self._joining = Antichain.minimal(self.shape)
         return effects
 
@@ -176,17 +180,39 @@ def _no_hold_back(original: Original) -> Original:
 
 def _late_filter_too_wide(original: Original) -> Original:
     def join(self: Subscriber, partition: str, snapshot: Snapshot, *rest: Any) -> None:
-        self._filter.insert_all(snapshot.upper)
+        self._gate.begun(snapshot.upper)
         original(self, partition, snapshot, *rest)
 
     return join
 
 
+def _remembered_by_its_partition(original: Original) -> Original:  # noqa: ARG001
+    """What was given is forgotten when the partition that gave it has completed it."""
+
+    def seen(self: Subscriber, future: Frontier) -> Any:
+        for link in self._links.values():
+            rows = link._rows
+            for time in rows._rows.covered(future) if rows is not None else ():
+                if not self._joining.covers(time) and self._gate.verdict(time) is None:
+                    return time
+        return None
+
+    return seen
+
+
 def _bug(
-    name: str, about: str, owner: Any, attribute: str, change: Callable[[Any], Any]
+    name: str,
+    about: str,
+    owner: Any,
+    attribute: str,
+    change: Callable[[Any], Any],
+    faults: frozenset[Fault] = ALL_FAULTS,
 ) -> PlantedBug:
     return PlantedBug(
-        f"epochs/{name}", about, lambda: patched(owner, attribute, change), by_seeds("epochs", 200)
+        f"epochs/{name}",
+        about,
+        lambda: patched(owner, attribute, change),
+        by_seeds("epochs", 200, faults=faults),
     )
 
 
@@ -279,15 +305,37 @@ PLANTED = (
     _bug(
         "resume-repeats",
         "a resumed subscription delivers what lies before its start",
-        Subscriber,
-        "_verdict",
+        Gate,
+        "verdict",
         _forgets_the_start,
     ),
     _bug(
         "resume-without-history",
         "a subscription resumes though the publisher has gone on without it",
+        Gate,
+        "check_history",
+        _nothing,
+    ),
+    _bug(
+        "given-by-one-is-forgotten",
+        "a partition may be added at an epoch of which another gave its part and completed it",
         Subscriber,
-        "_check_history",
+        "_seen",
+        _remembered_by_its_partition,
+        frozenset({Fault.SCALE}),
+    ),
+    _bug(
+        "taken-back-rows-stay",
+        "what a source has taken back is given with the epoch it was in",
+        Pending,
+        "take_back",
+        _nothing,
+    ),
+    _bug(
+        "what-is-given-up-comes-back",
+        "the rest of an epoch that did not fit is collected, and given as whole",
+        Gate,
+        "give_up",
         _nothing,
     ),
     _bug(

@@ -11,69 +11,39 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-from headrace.groups.readers.core import balance, failure, rules
+from headrace.groups.readers.core import (
+    balance,
+    failure,
+    group_rules,
+    reader_rules,
+    rules,
+    segment_rules,
+)
 from headrace.groups.readers.core import reader as reader_module
-from headrace.groups.readers.core.checkpoints import Checkpoint, CheckpointKind, Checkpoints
-from headrace.groups.readers.core.reader import Reader, SegmentStanding
-from headrace.groups.readers.core.rules import apply
-from headrace.groups.readers.core.segments import END, Position, SegmentId
-from headrace.groups.readers.core.settings import GroupConfig
-from headrace.groups.readers.core.state import ReaderGroupState
-from headrace.groups.readers.core.updates import (
-    AckCheckpoint,
-    AcquireShare,
-    AddReader,
+from headrace.groups.readers.core.changes import (
     Awaited,
     CheckpointAcked,
-    CreateCheckpoint,
+    CheckpointForgotten,
     Freed,
     LagReported,
     Opened,
     ReaderAdded,
-    ReportLag,
     StateChange,
     WasReset,
 )
+from headrace.groups.readers.core.checkpoints import Checkpoint, Checkpoints
+from headrace.groups.readers.core.reader import Reader, SegmentStanding
+from headrace.groups.readers.core.segments import END, SegmentId
+from headrace.groups.readers.core.state import ReaderGroupState
+from headrace.groups.readers.core.updates import (
+    AckCheckpoint,
+    ReportLag,
+)
 from headrace.sim.planted import PlantedBug, by_seeds, patched
+from headrace.sim.planted.reader_scripts import lags, moves, releases, shares, silence
 from headrace.sim.reader_process import ReaderProcess
 
 Original = Callable[..., Any]
-
-
-# --- golden scripts ------------------------------------------------------------------------
-
-
-def _group(segments: int, *readers: str) -> tuple[ReaderGroupState, dict[str, int]]:
-    start = {SegmentId("a", number): 0 for number in range(segments)}
-    state = ReaderGroupState(GroupConfig(), start)
-    return state, {reader: apply(state, AddReader(reader)).revision for reader in readers}
-
-
-def shares() -> str | None:
-    """Five segments over two readers: three and two, halves rounded up."""
-    state, tokens = _group(5, "r1", "r2")
-    first = len(apply(state, AcquireShare("r1", tokens["r1"])).claimed)
-    return None if first == 3 else f"golden script: the first of two takes {first} of five"
-
-
-def releases() -> str | None:
-    """Six against none: three are given up, and not one more while nobody has claimed."""
-    state, tokens = _group(6, "r1")
-    apply(state, AcquireShare("r1", tokens["r1"]))
-    apply(state, AddReader("r2"))
-    count = balance.release_count(state, "r1")
-    return None if count == 3 else f"golden script: {count} of six are given up"
-
-
-def silence() -> str | None:
-    """A silent checkpoint is no place to begin again."""
-    state, tokens = _group(1, "r1")
-    apply(state, AcquireShare("r1", tokens["r1"]))
-    apply(state, CreateCheckpoint("s", CheckpointKind.SILENT))
-    at = (Position(SegmentId("a", 0), 70),)
-    apply(state, AckCheckpoint("r1", tokens["r1"], "s", at))
-    moved = state.position(SegmentId("a", 0)) != 0 or state.checkpoints.last is not None
-    return "golden script: a silent checkpoint moves the group" if moved else None
 
 
 # --- rule changes --------------------------------------------------------------------------
@@ -84,10 +54,11 @@ def _strikes_bare_numbers(original: Original) -> Original:
 
     def complete(state: ReaderGroupState, update: Any) -> Iterator[StateChange]:
         yield from original(state, update)
-        number = update.segment.number
+        done = [each.segment for each in update.completions]
         for segment, waiting in state.future.items():
-            left = frozenset(s for s in waiting if s.number != number)
-            if segment.stream != update.segment.stream and left != waiting:
+            numbers = {s.number for s in done if s.stream != segment.stream}
+            left = frozenset(s for s in waiting if s.number not in numbers)
+            if left != waiting:
                 yield Awaited(segment, left) if left else Opened(segment)
 
     return complete
@@ -104,7 +75,8 @@ def _lag_brings_back(original: Original) -> Original:
     def lag(state: ReaderGroupState, update: ReportLag) -> Iterator[StateChange]:
         if update.reader in state.members:
             return original(state, update)  # type: ignore[no-any-return]
-        return iter((ReaderAdded(update.reader, 0), LagReported(update.reader, update.lag_ms)))
+        told = LagReported(update.reader, update.lag_ms, far_behind=False, streak=0)
+        return iter((ReaderAdded(update.reader, 0), told))
 
     return lag
 
@@ -146,8 +118,6 @@ def _nobody(original: Original) -> Original:  # noqa: ARG001
 
 def _no_barrier(original: Original) -> Original:  # noqa: ARG001
     def checkpoint(self: Reader, state: Any, name: str, standings: Any) -> Any:  # noqa: ARG001
-        if len(standings) < len(self.held):
-            return None
         offsets = reader_module._offsets(standings)
         return AckCheckpoint(self.name, self.token, name, offsets)
 
@@ -174,8 +144,8 @@ def _frees_from_the_start(original: Original) -> Original:
 
 
 def _forgets_waits(original: Original) -> Original:
-    def init(self: Checkpoint, name: Any, kind: Any, pending: Any, at: Any, waits: Any) -> None:
-        original(self, name, kind, pending, at, waits)
+    def init(self: Checkpoint, *args: Any) -> None:
+        original(self, *args)
         self.waits = {}
 
     return init
@@ -186,8 +156,11 @@ def _drops_ends(original: Original) -> Original:
 
     def restore(state: ReaderGroupState, update: Any) -> Iterator[StateChange]:
         for change in original(state, update):
-            kept = tuple(position for position in change.cut if position.offset != END)
-            yield WasReset(kept, change.waits, change.end_cut)
+            if isinstance(change, WasReset):
+                kept = tuple(position for position in change.cut if position.offset != END)
+                yield WasReset(kept, change.waits, change.end_cut)
+            else:
+                yield change
 
     return restore
 
@@ -199,11 +172,8 @@ def _anything_goes(original: Original) -> Original:  # noqa: ARG001
 def _opens_early(original: Original) -> Original:
     """The first predecessor that is over opens a merged segment."""
 
-    def struck(
-        state: ReaderGroupState, successor: Any, completed: SegmentId
-    ) -> Iterator[StateChange]:
-        for change in original(state, successor, completed):
-            yield Opened(change.segment) if isinstance(change, Awaited) else change
+    def struck(*args: Any) -> dict[SegmentId, frozenset[SegmentId]]:
+        return dict.fromkeys(original(*args), frozenset())
 
     return struck
 
@@ -235,6 +205,35 @@ def _silent_counts(original: Original) -> Original:
     return completed
 
 
+def _forgets_the_target(original: Original) -> Original:
+    """A reset to a checkpoint forgets every checkpoint, that one included."""
+
+    def restore(state: ReaderGroupState, update: Any) -> Iterator[StateChange]:
+        for checkpoint in state.checkpoints.all():
+            yield CheckpointForgotten(checkpoint.name, checkpoint.created)
+        yield from (c for c in original(state, update) if isinstance(c, WasReset))
+
+    return restore
+
+
+def _nothing(original: Original) -> Original:  # noqa: ARG001
+    return lambda *args: ()  # noqa: ARG005
+
+
+def _zero(original: Original) -> Original:  # noqa: ARG001
+    return lambda *args: 0  # noqa: ARG005
+
+
+def _never_lasts(original: Original) -> Original:
+    """One report is enough."""
+
+    def lag(state: ReaderGroupState, update: Any) -> Iterator[StateChange]:
+        with mock.patch.object(reader_rules, "STREAK", 1):
+            yield from original(state, update)
+
+    return lag
+
+
 def _bug(
     name: str,
     about: str,
@@ -256,9 +255,9 @@ def _planted(
 ) -> AbstractContextManager[Any]:
     """Replace a rule where it is called: most rules of updates stand in a table."""
     original = getattr(owner, rule)
-    for update, found in rules._RULES.items():
+    for update, found in rules.RULES.items():
         if found is original:
-            return mock.patch.dict(rules._RULES, {update: change(original)})
+            return mock.patch.dict(rules.RULES, {update: change(original)})
     return patched(owner, rule, change)
 
 
@@ -266,7 +265,7 @@ PLANTED = (
     _bug(
         "segments by bare number",
         "a completed segment is struck from the waits of all streams",
-        rules, "_complete", _strikes_bare_numbers,
+        segment_rules, "complete", _strikes_bare_numbers,
     ),
     _bug(
         "newest checkpoint first",
@@ -276,7 +275,7 @@ PLANTED = (
     _bug(
         "late lag brings a reader back",
         "a lag written by a reader that was put offline makes it a member again",
-        rules, "_lag", _lag_brings_back,
+        reader_rules, "lag", _lag_brings_back,
     ),
     _bug(
         "idle readers owe nothing",
@@ -311,12 +310,12 @@ PLANTED = (
     _bug(
         "offline owes on",
         "a reader that goes offline does not answer the checkpoints it owes",
-        rules, "_remove", _without(CheckpointAcked),
+        reader_rules, "remove", _without(CheckpointAcked),
     ),
     _bug(
         "offline forgets positions",
         "what a reader leaves behind is read again from its beginning",
-        rules, "_remove", _frees_from_the_start,
+        reader_rules, "remove", _frees_from_the_start,
     ),
     _bug(
         "checkpoints without waits",
@@ -326,17 +325,17 @@ PLANTED = (
     _bug(
         "finished segments left out",
         "a reset drops what was read to its end, and with it what follows",
-        rules, "_restore", _drops_ends,
+        group_rules, "restore", _drops_ends,
     ),
     _bug(
         "busy under a checkpoint",
         "a reader that owes a checkpoint may claim, release and complete",
-        rules, "_check_nothing_owed", _anything_goes,
+        segment_rules, "check_nothing_owed", _anything_goes,
     ),
     _bug(
         "merged segment opens early",
         "a segment opens with the first of its predecessors",
-        rules, "_struck", _opens_early,
+        segment_rules, "_struck", _opens_early,
     ),
     _bug(
         "readers by name alone",
@@ -352,6 +351,36 @@ PLANTED = (
         "offer not counted",
         "a reader gives up segments without counting those on offer",
         balance, "is_overloaded", _ignores_the_offer, releases,
+    ),
+    _bug(
+        "checkpoints serve once",
+        "a reset to a checkpoint forgets that checkpoint",
+        group_rules, "restore", _forgets_the_target,
+    ),
+    _bug(
+        "dropped stream in checkpoints",
+        "checkpoints remember the streams that left the group",
+        Checkpoint, "drop", _anything_goes,
+    ),
+    _bug(
+        "added stream not in checkpoints",
+        "a reset to an older checkpoint loses the streams that were added since",
+        Checkpoint, "add", _anything_goes,
+    ),
+    _bug(
+        "back without an answer",
+        "an earlier life of a reader owes its checkpoints for ever",
+        reader_rules, "_answers", _nothing,
+    ),
+    _bug(
+        "half of the difference",
+        "a reader gives up segments below its share",
+        balance, "kept_count", _zero, moves,
+    ),
+    _bug(
+        "one report is enough",
+        "a reader counts as far behind as soon as it says so",
+        reader_rules, "lag", _never_lasts, lags,
     ),
     _bug(
         "silent checkpoint counts",

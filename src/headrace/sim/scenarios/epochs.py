@@ -24,8 +24,10 @@ from headrace.epochs import (
     Mode,
     QueuePolicy,
     QueueSettings,
+    TakeBack,
     Time,
     TimeShape,
+    WhenFull,
 )
 from headrace.epochs.core.antichains import join, leave_out
 from headrace.sim.epoch_oracle import EpochOracle
@@ -83,12 +85,15 @@ class EpochsScenario(Scenario):
         client.mode = rng.choice((Mode.STREAMING, Mode.WHOLE, Mode.WHOLE, Mode.UNFILTERED))
         policy = rng.choice(tuple(QueuePolicy))
         client.settings = QueueSettings(policy, rng.randint(1, 12), rng.random() < 0.3)
+        if client.mode is Mode.WHOLE and rng.random() < 0.3:
+            client.batches_max = rng.randint(2, 30)
+            client.when_full = rng.choice(tuple(WhenFull))
         if self.world.faults.strikes(Fault.SLOW, 0.5):
             client.lag_ms = (20, 400)
         self.world.spawn(client)
         return client
 
-    def append(self, partition: str, record: Data | FrontierUpdate) -> None:
+    def append(self, partition: str, record: Data | FrontierUpdate | TakeBack) -> None:
         """Write to the log of a partition."""
         log = self.logs[partition]
         self.histories[partition].append(len(log), record)
@@ -120,6 +125,7 @@ class EpochsScenario(Scenario):
             Action("come or go", 1, self._come_or_go),
             Action("abort", 1, self._abort),
             Action("close", 1, self._close),
+            Action("take back", 1, self._take_back),
             Action("trim", 1, self._trim),
             Action("add a partition", 2, self._add_partition, Fault.SCALE),
         ]
@@ -152,6 +158,10 @@ class EpochsScenario(Scenario):
         if self.world.rng.random() < 0.1 and (source := self._pick()):
             source.close()
 
+    def _take_back(self) -> None:
+        if source := self._pick():
+            source.take_back()
+
     def _come_or_go(self) -> None:
         rng = self.world.rng
         awake = [client for client in self.clients if client.alive and not client.paused]
@@ -174,16 +184,23 @@ class EpochsScenario(Scenario):
             self.histories[name].trim(offset)
 
     def _add_partition(self) -> None:
-        """Announce a partition beyond everything that was published or completed."""
+        """Announce a partition: anywhere that is not complete, or beyond everything."""
         if len(self.sources) >= PARTITIONS_MAX:
             return
-        at: Frontier = (self.shape.bottom,)
-        for source in self.sources.values():
-            at = leave_out(self.shape, at, source.last_upper)
-            if source.last_lower:
-                at = join(self.shape, at, source.last_lower)
         if self.oracle.closed:
             return  # a closed stream takes no partition
+        rng = self.world.rng
+        at: Frontier = (self.shape.bottom,)
+        if rng.random() < 0.3:
+            for source in self.sources.values():
+                at = leave_out(self.shape, at, source.last_upper)
+                if source.last_lower:
+                    at = join(self.shape, at, source.last_lower)
+        else:
+            open_times = sorted(t for t in self.oracle.published if self.oracle.open(t))
+            over = [time for time in open_times if self.oracle.over_somewhere(time)]
+            held = [time for lower in self.oracle.lowers.values() for time in lower]
+            at = (over[-1] if over and rng.random() < 0.6 else rng.choice(open_times or held),)
         source = self._spawn_source(at)
         for client in self.clients:
             if client.alive:
@@ -195,6 +212,7 @@ class EpochsScenario(Scenario):
         self.closing = True
         for client in self.clients:
             client.wants = True
+            client.batches_max = None
             client.lag_ms = None if client.lag_ms is None else (1, 10)
 
     def quiescent(self) -> bool:

@@ -14,6 +14,7 @@ from headrace.epochs import (
     Ended,
     Epoch,
     Frontier,
+    GaveUp,
     Joined,
     Mode,
     QueueSettings,
@@ -22,9 +23,17 @@ from headrace.epochs import (
     Skipped,
     Snapshot,
     Subscriber,
+    TakenBack,
+    WhenFull,
 )
 from headrace.epochs.core.heartbeat import QuietLinks
-from headrace.errors import EpochError, HistoryGoneError
+from headrace.errors import (
+    EpochBufferFullError,
+    EpochError,
+    FrontierError,
+    HistoryGoneError,
+    InvalidConfigError,
+)
 from headrace.sim.epoch_oracle import Chain
 from headrace.sim.faults import Fault
 from headrace.sim.scenarios.epochs_links import (
@@ -43,7 +52,8 @@ from headrace.sim.world import Process
 if TYPE_CHECKING:
     from headrace.sim.scenarios.epochs import EpochsScenario
 
-STREAM = "orders"
+CATALOG = "catalog"
+STREAMS = (("orders", "1"),)
 
 
 class Client(Process):
@@ -59,6 +69,8 @@ class Client(Process):
     """What the consumer has kept, with what it has done; it survives a crash."""
     chain: Chain | None = None
     until: Frontier = ()
+    batches_max: int | None = None
+    when_full = WhenFull.GIVE_UP
 
     def start(self) -> None:
         self.subscriber: Subscriber | None = None
@@ -74,22 +86,38 @@ class Client(Process):
         shape = self.scenario.shape
         start = None
         if resume and self.token is not None and self.chain is not None:
-            start = ResumeToken.decode(self.token, STREAM, shape).frontier
+            start = ResumeToken.decode(self.token, CATALOG, STREAMS, shape).frontier
         self.attempts += 1
+        partitions = list(self.scenario.sources)
+        try:
+            self.subscriber = self._subscriber(partitions, start)
+        except InvalidConfigError:
+            self.world.reach("subscriber.resume refused")
+            start = None
         if start is None:
             self.until = self.scenario.draw_until()
             self.chain = Chain(self.scenario.oracle, self.name, self.mode, self.until)
             self.token = None
+            self.subscriber = self._subscriber(partitions, None)
         elif self.chain is not None:
             self.world.reach("subscriber.resumes")
             self.chain.resumes()
-        partitions = list(self.scenario.sources)
-        self.subscriber = Subscriber(
-            partitions, shape, mode=self.mode, start=start, until=self.until
-        )
-        by_log = self.scenario.durable and (start is not None or self.world.rng.random() < 0.5)
+        likely = 0.5 if start is None else 0.9
+        by_log = self.scenario.durable and self.world.rng.random() < likely
         for partition in partitions:
             self._connect(partition, start, by_log=by_log)
+
+    def _subscriber(self, partitions: list[str], start: Frontier | None) -> Subscriber:
+        return Subscriber(
+            partitions,
+            self.scenario.shape,
+            mode=self.mode,
+            start=start,
+            until=self.until,
+            batches_max=self.batches_max,
+            when_full=self.when_full,
+            stored=self.scenario.durable,
+        )
 
     def _connect(self, partition: str, start: Frontier | None, *, by_log: bool) -> None:
         connection = f"{self.name}.{self.incarnation}.{self.attempts}.{partition}"
@@ -134,8 +162,15 @@ class Client(Process):
         if not subscriber.ready:
             self.leave()
             return
+        by_log = any(incoming.offset is not None for incoming in self.incoming.values())
+        try:
+            subscriber.add_partition(partition, at, from_beginning=by_log)
+        except FrontierError:
+            # Data there was given already: the subscription starts over.
+            self.world.reach("subscriber.partition refused")
+            self.leave()
+            return
         self.world.reach("subscriber.partition added")
-        subscriber.add_partition(partition, at)
         self.after(self.world.rng.randint(1, 2000), Announced(subscriber, partition, at))
 
     # --- links ---
@@ -168,8 +203,7 @@ class Client(Process):
             incoming.inbox.append(incoming.ahead.pop(incoming.expected))
             incoming.expected += 1
         if self.lag_ms is None:
-            while self.incoming.get(incoming.partition) is incoming and incoming.inbox:
-                self._consume(incoming)
+            self._consume_all(incoming)
         elif incoming.inbox:
             self.after(self.world.rng.randint(*self.lag_ms), incoming)
 
@@ -194,8 +228,11 @@ class Client(Process):
             return
         if isinstance(tag, Incoming):
             if self.incoming.get(tag.partition) is tag and tag.inbox:
+                if self.lag_ms is None:
+                    self._consume_all(tag)
+                    return
                 self._consume(tag)
-                if tag.inbox and self.lag_ms is not None:
+                if tag.inbox:
                     self.after(self.world.rng.randint(*self.lag_ms), tag)
             return
         self.after(TICK_MS, "tick")
@@ -203,8 +240,8 @@ class Client(Process):
             if self.wants:
                 self.begin(resume=self.world.rng.random() < 0.8)
             return
-        if self.subscriber.end is End.ABORTED:
-            self.world.reach("subscriber.aborted")
+        if self.subscriber.end in (End.ABORTED, End.FULL):
+            self.world.reach(f"subscriber.{self.subscriber.end}")
             self.leave()
             return
         for partition in self.quiet.quiet(self.now_ms):
@@ -228,24 +265,37 @@ class Client(Process):
         records = log[incoming.offset : incoming.offset + count]
         incoming.inbox.extend(records)
         incoming.offset += len(records)
-        while self.incoming.get(incoming.partition) is incoming and incoming.inbox:
-            self._consume(incoming)
+        self._consume_all(incoming)
 
-    def _consume(self, incoming: Incoming) -> None:
+    def _consume_all(self, incoming: Incoming) -> None:
+        while self.incoming.get(incoming.partition) is incoming and incoming.inbox:
+            if not self._consume(incoming):
+                return
+
+    def _consume(self, incoming: Incoming) -> bool:
+        """Take the next message; whether there may be more."""
         subscriber = self.subscriber
         assert subscriber is not None
         message = incoming.inbox.popleft()
-        incoming.done += 1
         try:
             effects = subscriber.receive(incoming.partition, message)
+        except EpochBufferFullError:
+            # It waits for another partition, and this link for room.
+            self.world.reach("subscriber.waits for room")
+            incoming.inbox.appendleft(message)
+            if self.lag_ms is None:
+                self.after(TICK_MS, incoming)
+            return False
         except HistoryGoneError:
             self._history_gone()
-            return
+            return False
         except EpochError as error:
             self.world.fail("legal traffic is accepted", f"{self.name}: {error}")
-            return
+            return False
+        incoming.done += 1
         self._confirm(incoming)
         self._do(subscriber, effects)
+        return True
 
     # --- what the consumer does ---
 
@@ -281,6 +331,12 @@ class Client(Process):
                 case Advanced(frontier=frontier):
                     chain.advances(frontier)
                     self._remember(frontier)
+                case GaveUp(time=time):
+                    reach("epoch.given up")
+                    chain.gives_up(time)
+                case TakenBack(partition=partition, held=held):
+                    reach("epoch.taken back")
+                    chain.taken_back(partition, held)
                 case Skipped(upper=upper):
                     reach("queue.skipped")
                     chain.skips(upper)
@@ -290,4 +346,4 @@ class Client(Process):
                     chain.ends(end)
 
     def _remember(self, frontier: Frontier) -> None:
-        self.token = ResumeToken(STREAM, self.scenario.shape, frontier).encode()
+        self.token = ResumeToken(CATALOG, STREAMS, self.scenario.shape, frontier).encode()

@@ -10,6 +10,7 @@ from headrace.epochs import (
     FrontierUpdate,
     Message,
     Publisher,
+    TakeBack,
     Time,
 )
 from headrace.epochs.core.antichains import leave_out
@@ -80,7 +81,7 @@ class EpochSource(Process):
             queue = publisher.queue(name)
             limit = queue.settings.batches_max
             self.world.require(
-                queue.batches <= limit and len(queue) <= 2 * limit + 3,
+                queue.batches <= limit and len(queue) <= 3 * limit + 5,
                 "queues are bounded",
                 f"{name}: {queue.batches} batches, {len(queue)} messages, limit {limit}",
             )
@@ -162,6 +163,17 @@ class EpochSource(Process):
         after = (publisher.capabilities, publisher.lower, publisher.upper, publisher.active_rows)
         self.world.require(before == after, "a refusal changes nothing", f"{before} to {after}")
 
+    def take_back(self) -> None:
+        """Begin the open epochs anew."""
+        publisher = self.publisher
+        if publisher.closed or publisher.aborted is not None:
+            return
+        self.world.reach("publisher.took back")
+        self.scenario.oracle.takes_back(self.name, publisher.lower)
+        self._keep(publisher.take_back().message)
+        self._watched()
+        self._pump_all()
+
     def close(self) -> None:
         if not self.publisher.closed and self.publisher.aborted is None:
             self.world.reach("publisher.closed")
@@ -179,7 +191,7 @@ class EpochSource(Process):
 
     def _keep(self, message: object) -> None:
         """A durable partition writes to the log what it tells its subscribers."""
-        if self.scenario.durable and isinstance(message, Data | FrontierUpdate):
+        if self.scenario.durable and isinstance(message, Data | FrontierUpdate | TakeBack):
             self.scenario.append(self.name, message)
 
     # --- the links ---

@@ -14,13 +14,17 @@ from headrace.groups.progress.ranges import AckedRanges
 from headrace.groups.readers.core import cuts
 from headrace.groups.readers.core.balance import wants_release
 from headrace.groups.readers.core.checkpoints import CheckpointKind
-from headrace.groups.readers.core.records import decode_entry, encode_state
+from headrace.groups.readers.core.entries import decode_outcome
+from headrace.groups.readers.core.records import encode_state
 from headrace.groups.readers.core.segments import SegmentId
 from headrace.groups.readers.core.settings import GroupConfig
 from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.groups.readers.core.synchronizer import Replica
 from headrace.groups.readers.core.updates import (
+    CancelCheckpoints,
+    Configure,
     CreateCheckpoint,
+    DropStreams,
     RemoveReader,
     ResetToCheckpoint,
     Update,
@@ -80,6 +84,7 @@ class ReadersScenario(Scenario):
             reader.reader = name.removesuffix("-twin")
             reader.oracle = self.oracle
             reader.fails = rng.random() < 0.3
+            reader.returns = rng.random() < 0.5
             if world.faults.strikes(Fault.SLOW, 0.25):
                 reader.ack_ms = (100, 1500)
                 reader.lag_per_event_ms = 4000
@@ -107,6 +112,9 @@ class ReadersScenario(Scenario):
             Action("cut", 1, lambda: self._start_checkpoint(CheckpointKind.SILENT)),
             Action("restore", 1, self._restore),
             Action("reset", 1, self._reset),
+            Action("cancel", 1, self._cancel),
+            Action("configure", 1, self._configure),
+            Action("streams", 1, self._streams),
             Action("close", 1, self._close, Fault.CRASH),
             Action("die", 1, self._die, Fault.CRASH),
             Action("offline", 1, self._offline, Fault.CRASH),
@@ -169,7 +177,42 @@ class ReadersScenario(Scenario):
         if names and not self.bounded and self.world.rng.random() < 0.5:
             checkpoint = self._current().checkpoints.get(self.world.rng.choice(names))
             assert checkpoint is not None
-            self._administer(cuts.reset_to(checkpoint.positions, self.oracle.graph()))
+            graph, state = self.oracle.graph(), self._current()
+            self._administer(cuts.reset_to(checkpoint.positions, graph, state))
+
+    def _cancel(self) -> None:
+        """Give up what waits: one checkpoint, or all of the application's."""
+        waiting = list(self._current().blockers())
+        if waiting and self.world.rng.random() < 0.3:
+            some = (self.world.rng.choice(waiting),) if self.world.rng.random() < 0.5 else ()
+            self._administer(CancelCheckpoints(some))
+            self.world.reach("checkpoint.cancelled")
+
+    def _configure(self) -> None:
+        kept, outstanding = self.world.rng.randint(1, 4), self.world.rng.randint(1, 4)
+        self._administer(
+            Configure(
+                GroupConfig(checkpoints_kept_max=kept, checkpoints_outstanding_max=outstanding)
+            )
+        )
+
+    def _streams(self) -> None:
+        """A stream leaves the group, or joins it at its beginning or its end."""
+        rng, streams = self.world.rng, self.oracle.streams
+        if self.bounded or len(self.logs) < 2 or rng.random() < 0.5:
+            return
+        stream = rng.choice(list(self.logs))
+        if stream in streams:
+            if len(streams) > 1:
+                self._administer(DropStreams((stream,)))
+            return
+        graph = self.oracle.graph()
+        if rng.random() < 0.5:
+            cut = {s: 0 for s in self.oracle.of_stream(stream) if not graph[s]}
+        else:
+            opened = self.logs[stream].open_segments
+            cut = {SegmentId(stream, segment.number): segment.head for segment in opened}
+        self._administer(cuts.add_streams(cut, graph))
 
     def _close(self) -> None:
         reader = self.world.rng.choice(self.readers)
@@ -202,7 +245,7 @@ class ReadersScenario(Scenario):
         revision = self.oracle.replica.revision
         _, log = read_log(Snapshot(store), revision)
         if log:
-            self.oracle.followed(map(decode_entry, log))
+            self.oracle.followed(map(decode_outcome, log))
             head = self.oracle.replica.revision
             for reader in self.readers:
                 self.world.network.send("store", reader.name, News(head))
@@ -227,9 +270,8 @@ class ReadersScenario(Scenario):
         at_work = {process.reader for process in self.readers if process.at_work}
         if not set(state.members) == wanted == at_work:
             return False
-        assumed_ms = state.config.lag_assumed_ms
         for name, member in state.members.items():
-            if member.lag_ms > assumed_ms or wants_release(state, name):
+            if member.far_behind or wants_release(state, name):
                 return False
         return all(self._read(segment) for segment in self.oracle.segments())
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from headrace.catalog.streams import StreamConfig
+from headrace.groups.looks import lag_of_one
 from headrace.groups.partitioned import admin
-from headrace.groups.partitioned.lag import group_lag
 from headrace.groups.partitioned.names import GroupName
 from headrace.log.events import Event
 from headrace.log.log import Log
@@ -158,7 +158,7 @@ def test_an_acked_event_is_never_delivered_again_and_keys_stay_in_order(
             if at < len(steps):
                 steps[at](found)
         wait_until(
-            lambda: group_lag(orders, "orders", "billing").events == 0,
+            lambda: lag_of_one(orders.catalog, "orders/billing").events == 0,
             "everything to be acked",
             PATIENCE_S,
         )

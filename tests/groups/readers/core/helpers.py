@@ -8,7 +8,8 @@ from headrace.groups.readers import (
     AddReader,
     CheckpointKind,
     ClaimSegment,
-    CompleteSegment,
+    CompleteSegments,
+    Completion,
     CreateCheckpoint,
     GroupConfig,
     Outcome,
@@ -18,10 +19,9 @@ from headrace.groups.readers import (
     SegmentId,
     Successor,
     Update,
-    apply,
-    positions,
 )
 from headrace.groups.readers.core.records import encode_state
+from headrace.groups.readers.core.segments import positions
 from headrace.groups.readers.core.synchronizer import Replica
 
 
@@ -60,8 +60,10 @@ class Group:
 
     def apply(self, update: Update) -> Outcome:
         """Apply an update as it would get into the log."""
-        Replica(self.state).prepare(update)
-        return apply(self.state, update)
+        outcome = Replica(self.state).prepare(update, now_ms=0)
+        if outcome.changes:
+            self.state.evolve(outcome.changes)
+        return outcome
 
     def join(self, *readers: str) -> None:
         for reader in readers:
@@ -84,7 +86,8 @@ class Group:
             Successor(SegmentId(name[0], int(name[1:])), tuple(map(seg, before.split())))
             for name, before in successors.items()
         )
-        return self.apply(CompleteSegment(reader, self.token(reader), seg(segment), following))
+        done = Completion(seg(segment), following)
+        return self.apply(CompleteSegments(reader, self.token(reader), (done,)))
 
     def checkpoint(self, name: str, *, silent: bool = False) -> None:
         kind = CheckpointKind.SILENT if silent else CheckpointKind.NORMAL

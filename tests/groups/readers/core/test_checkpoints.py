@@ -4,8 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.errors import CheckpointPendingError, TooManyCheckpointsError
-from headrace.groups.readers import END, GroupConfig, ResetToCheckpoint
+from headrace.errors import (
+    CheckpointCompleteError,
+    CheckpointPendingError,
+    InvalidReaderUpdateError,
+    TooManyCheckpointsError,
+    UnknownCheckpointError,
+)
+from headrace.groups.readers import (
+    END,
+    CancelCheckpoints,
+    GroupConfig,
+    Reset,
+    ResetToCheckpoint,
+    SegmentId,
+)
+from headrace.groups.readers.core.changes import CheckpointForgotten
+from headrace.groups.readers.core.retention import lower_bound
+from headrace.groups.readers.core.segments import positions
+from headrace.groups.readers.core.settings import Retain
 from tests.groups.readers.core.helpers import Group, cut, seg
 
 
@@ -111,7 +128,7 @@ def test_only_so_many_complete_checkpoints_are_kept_and_the_last_one_always() ->
     assert group.state.checkpoints.last is group.state.checkpoints.get("c3")
 
 
-def test_a_reset_drops_readers_waits_and_checkpoints() -> None:
+def test_a_reset_drops_readers_waits_and_newer_checkpoints() -> None:
     group = Group(a0=0, a1=0)
     group.join("r1")
     group.claim("r1", "a/0", "a/1")
@@ -123,8 +140,86 @@ def test_a_reset_drops_readers_waits_and_checkpoints() -> None:
     assert group.state.members == {}
     assert group.unassigned == {"a/0": END, "a/1": 33}
     assert group.future == {}
+    assert [c.name for c in group.state.checkpoints.all()] == ["c1"]
+    assert group.state.checkpoints.last is group.state.checkpoints.get("c1")
+
+
+def test_a_checkpoint_can_be_gone_back_to_again_and_so_can_those_before_it() -> None:
+    group = Group(GroupConfig(retain=Retain.CHECKPOINT), a0=0)
+    graph: dict[SegmentId, tuple[SegmentId, ...]] = {seg("a/0"): ()}
+    for name, at in (("c1", 5), ("c2", 20), ("c3", 30)):
+        group.join("r1")
+        group.claim("r1", "a/0")
+        group.checkpoint(name)
+        group.ack("r1", name, a0=at)
+        group.offline("r1")
+    for name, known, at in (
+        ("c2", ["c1", "c2"], 20),
+        ("c2", ["c1", "c2"], 20),
+        ("c1", ["c1"], 5),
+        ("c1", ["c1"], 5),
+    ):
+        group.apply(ResetToCheckpoint(name))
+        assert [c.name for c in group.state.checkpoints.all()] == known
+        assert group.unassigned == {"a/0": at}
+        group.join("r1")
+        group.claim("r1", "a/0")
+        group.offline("r1", a0=80)
+        assert lower_bound([group.state], graph, {seg("a/0"): 100}) == {seg("a/0"): at}
+
+
+def test_a_reset_to_a_cut_clears_all_checkpoints() -> None:
+    group = Group(a0=0)
+    group.join("r1")
+    group.checkpoint("c1")
+    group.ack("r1", "c1")
+    group.checkpoint("c2")
+    outcome = group.apply(Reset(positions(cut(a0=3))))
+    assert CheckpointForgotten("c1", 2) in outcome.changes
     assert group.state.checkpoints.all() == []
     assert group.state.checkpoints.last is None
+    assert group.state.checkpoints.owed_by("r1") == ()
+
+
+def test_a_checkpoint_that_is_stuck_can_be_cancelled_alone_or_with_all_that_wait() -> None:
+    group = Group(a0=0)
+    group.join("r1", "stuck")
+    for name in ("c1", "c2", "c3"):
+        group.checkpoint(name)
+        group.ack("r1", name)
+    group.checkpoint("s1", silent=True)
+    group.apply(CancelCheckpoints(("c2",)))
+    assert group.state.checkpoints.owed_by("stuck") == ("c1", "c3", "s1")
+    group.checkpoint("c4")
+    group.apply(CancelCheckpoints())
+    assert group.state.blockers() == {"s1": ("r1", "stuck")}
+    assert group.apply(CancelCheckpoints()).changes == ()
+    with pytest.raises(UnknownCheckpointError, match="no checkpoint 'c1'"):
+        group.apply(CancelCheckpoints(("c1",)))
+    group.offline("stuck")
+    group.ack("r1", "s1")
+    with pytest.raises(CheckpointCompleteError, match="'s1' is complete"):
+        group.apply(CancelCheckpoints(("s1",)))
+
+
+def test_checkpoints_of_one_name_are_told_apart_by_their_creation() -> None:
+    group = Group(a0=0)
+    created = []
+    for _ in range(2):
+        group.checkpoint("c1")
+        found = group.state.checkpoints.get("c1")
+        assert found is not None
+        created.append(found.created)
+        group.apply(Reset(positions(cut(a0=0))))
+    assert created == [1, 3]
+
+
+@pytest.mark.parametrize("name", ["", "c" * 129, "a\x1b[31m", "tab\there", "\ud800", "line\n"])
+def test_a_checkpoint_has_a_name_that_can_be_shown(name: str) -> None:
+    group = Group(a0=0)
+    with pytest.raises(InvalidReaderUpdateError, match="printable"):
+        group.checkpoint(name)
+    group.checkpoint("Nächtlich, 3. Lauf")
 
 
 def test_a_restored_group_waits_only_for_what_was_still_to_come() -> None:

@@ -11,6 +11,7 @@ from headrace.groups.readers import END, GroupConfig, SegmentId, Successor
 from headrace.groups.readers.core import cuts
 from headrace.groups.readers.core.retention import lower_bound
 from headrace.groups.readers.core.settings import Retain
+from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.log import order
 from tests.groups.readers.core.helpers import Group, cut, seg
 
@@ -80,6 +81,79 @@ def test_a_cut_that_would_skip_or_repeat_is_refused(wrong: dict[SegmentId, int],
         cuts.reset_to(wrong, GRAPH)
 
 
+START = cut(a0=30, a1=0)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "told"),
+    [
+        (START, cut(a0=29, a1=5), "a/0 ends at 29, and the group begins there at 30"),
+        (cut(a0=END, a1=0), cut(a0=29, a1=5), "begins there at its end"),
+        (cut(a2=0, a5=0), cut(a2=4, a3=4, a4=4), "a/3 lies behind the start"),
+        (START, cut(a2=4, a3=4, a4=4, a5=9), "a/5 follows another segment"),
+        (START, cut(a0=40), "a/1 leads into a/3, which lies beyond the end; name a/1, too"),
+        (START, cut(a2=5, a3=5), "a/4 leads into a/5"),
+        (START, cut(a2=5), "says nothing of the keys of a/5"),
+        (START, cut(a5=5), "says nothing of the keys of a/2"),
+        (START, cut(a2=END, a5=5), "give the offset at which a/2 ends"),
+        (START, cut(a0=40, a1=40, b0=1), "no segment b/0"),
+    ],
+)
+def test_an_end_that_would_never_be_reached_is_refused_at_creation_and_at_reset(
+    start: dict[SegmentId, int], end: dict[SegmentId, int], told: str
+) -> None:
+    with pytest.raises(InvalidReaderUpdateError, match=told):
+        cuts.begin_at(start, GRAPH, GroupConfig(), end_cut=end)
+    with pytest.raises(InvalidReaderUpdateError, match=told):
+        cuts.reset_to(start, GRAPH, end_cut=end)
+    with pytest.raises(InvalidReaderUpdateError, match=told):
+        cuts.reset_to(start, GRAPH, ReaderGroupState(GroupConfig(), {}, end_cut=end))
+
+
+def test_a_reset_speaks_of_every_stream_of_the_group() -> None:
+    group = Group(a0=0, a1=0, b0=0)
+    with pytest.raises(InvalidReaderUpdateError, match="says nothing of stream 'b'"):
+        cuts.reset_to(START, GRAPH, group.state)
+
+
+def test_offsets_lie_within_what_there_is() -> None:
+    extents = {seg("a/0"): (10, 90), seg("a/1"): (0, 5)}
+    cuts.check_offsets(cut(a0=10, a1=5), extents, "cut")
+    cuts.check_offsets(cut(a0=90, a1=END), extents, "cut")
+    for wrong in (cut(a0=9), cut(a0=91)):
+        with pytest.raises(InvalidReaderUpdateError, match=r"a/0 has no offset 9.*from 10 to 90"):
+            cuts.check_offsets(wrong, extents, "cut")
+
+
+@given(st.lists(st.sampled_from((None, 0, 3)), min_size=6, max_size=6), st.data())
+def test_every_end_that_is_accepted_is_reached(
+    chosen: list[int | None], data: st.DataObject
+) -> None:
+    end = {s: at for s, at in zip(GRAPH, chosen, strict=True) if at is not None}
+    start = data.draw(st.sampled_from((cut(a0=0, a1=0), cut(a0=2, a4=0), cut(a2=0, a3=1, a4=0))))
+    group = Group()
+    try:
+        group.state = cuts.begin_at(start, GRAPH, GroupConfig(), end_cut=end)
+    except InvalidReaderUpdateError:
+        return
+    read_to_the_end(group, data)
+    assert group.state.end_of_data
+
+
+def read_to_the_end(group: Group, data: st.DataObject) -> list[SegmentId]:
+    """Claim and complete until nothing can be claimed; what was completed."""
+    group.join("r1")
+    done: list[SegmentId] = []
+    while group.state.unassigned:
+        segment = data.draw(st.sampled_from(sorted(group.state.unassigned)))
+        group.claim("r1", str(segment))
+        following = [each for each, before in GRAPH.items() if segment in before]
+        opens = {f"{s.stream}{s.number}": " ".join(map(str, GRAPH[s])) for s in following}
+        group.complete("r1", str(segment), **opens)
+        done.append(segment)
+    return done
+
+
 @given(st.lists(st.booleans(), min_size=6, max_size=6), st.data())
 def test_every_reset_to_a_valid_cut_can_be_read_to_the_end(
     chosen: list[bool], data: st.DataObject
@@ -91,15 +165,7 @@ def test_every_reset_to_a_valid_cut_can_be_read_to_the_end(
         return
     group = Group()
     group.apply(update)
-    group.join("r1")
-    done: list[SegmentId] = []
-    while group.state.unassigned:
-        segment = data.draw(st.sampled_from(sorted(group.state.unassigned)))
-        group.claim("r1", str(segment))
-        following = [each for each, before in GRAPH.items() if segment in before]
-        opens = {f"{s.stream}{s.number}": " ".join(map(str, GRAPH[s])) for s in following}
-        group.complete("r1", str(segment), **opens)
-        done.append(segment)
+    done = read_to_the_end(group, data)
     assert group.state.end_of_data
     assert len(done) == len(set(done))
     assert set(done) == set(wanted) | order.following(wanted, GRAPH)

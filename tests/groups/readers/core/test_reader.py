@@ -6,7 +6,8 @@ from headrace.groups.readers import (
     END,
     AckCheckpoint,
     AcquireShare,
-    CompleteSegment,
+    CompleteSegments,
+    Completion,
     ReaderSettings,
     RecordPositions,
     ReleaseSegments,
@@ -14,7 +15,6 @@ from headrace.groups.readers import (
     SegmentId,
     Successor,
     Update,
-    positions,
 )
 from headrace.groups.readers.core.reader import (
     Begin,
@@ -30,6 +30,7 @@ from headrace.groups.readers.core.reader import (
     StartAgain,
     Stop,
 )
+from headrace.groups.readers.core.segments import positions
 from tests.groups.readers.core.helpers import Group, cut, seg
 
 SETTINGS = ReaderSettings()
@@ -178,14 +179,14 @@ def test_an_idle_reader_answers_too() -> None:
     assert desk.group.state.blockers() == {}
 
 
-def test_a_checkpoint_waits_for_segments_that_are_still_being_opened() -> None:
+def test_a_segment_that_cannot_be_opened_blocks_no_checkpoint_and_stays_paused() -> None:
     group = Group.of(1)
     desk = Desk(group, "r1")
     desk.run(100)
     group.checkpoint("c1")
     effects = desk.reader.step(group.state, {}, 0, 200)
     assert Begin(seg("a/0"), 0, group.state.owned("r1")[seg("a/0")].token) in effects
-    assert not any(isinstance(effect, Propose) for effect in effects)
+    assert Propose(AckCheckpoint("r1", group.token("r1"), "c1")) in effects
     assert seg("a/0") in desk.reader.paused
 
 
@@ -197,8 +198,22 @@ def test_a_finished_segment_is_completed_before_anything_is_balanced() -> None:
     group.join("r2")
     following = (Successor(seg("a/7"), (seg("a/1"),)),)
     desk.standings[seg("a/1")] = SegmentStanding(END, successors=following)
-    assert desk.run(200) == CompleteSegment("r1", group.token("r1"), seg("a/1"), following)
+    done = (Completion(seg("a/1"), following),)
+    assert desk.run(200) == CompleteSegments("r1", group.token("r1"), done)
     assert group.unassigned == {"a/7": 0}
+
+
+def test_all_finished_segments_are_completed_in_one_update() -> None:
+    group = Group.of(200)
+    desk = Desk(group, "r1")
+    desk.run(100)
+    desk.step(101)
+    for segment in list(desk.standings)[:199]:
+        next_one = Successor(SegmentId("a", segment.number + 200), (segment,))
+        desk.standings[segment] = SegmentStanding(END, successors=(next_one,))
+    desk.run(200)
+    assert len(group.unassigned) == 199
+    assert isinstance(desk.run(300), AcquireShare)
 
 
 def test_who_has_released_leaves_it_to_the_less_loaded_for_a_while() -> None:
@@ -210,8 +225,8 @@ def test_who_has_released_leaves_it_to_the_less_loaded_for_a_while() -> None:
     assert busy.run(200) is None
     assert isinstance(busy.run(220), ReleaseSegments)
     assert busy.run(221) is None
-    assert busy.run(720) is None
-    assert isinstance(busy.run(721), AcquireShare)
+    assert busy.run(320) is None
+    assert isinstance(busy.run(321), AcquireShare)
 
 
 def test_only_one_update_is_under_way_and_it_is_decided_anew_when_no_answer_comes() -> None:

@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import NotUnassignedError, ReaderRevisionError, ReaderStateDecodeError
+from headrace.errors import (
+    NotUnassignedError,
+    ReaderFormatError,
+    ReaderRevisionError,
+    ReaderStateDecodeError,
+)
 from headrace.groups.readers import (
     AckCheckpoint,
+    AcquireShare,
     AddReader,
     ClaimSegment,
+    CreateCheckpoint,
     GroupConfig,
+    RecordPositions,
     RemoveReader,
+    SegmentId,
     Successor,
+    Update,
 )
-from headrace.groups.readers.core import records
+from headrace.groups.readers.core import balance, records
+from headrace.groups.readers.core.checkpoints import Checkpoints
+from headrace.groups.readers.core.columns import SegmentColumns
+from headrace.groups.readers.core.entries import decode_outcome, encode_outcome
 from headrace.groups.readers.core.records import (
     CHUNK_SEGMENTS_MAX,
-    LogEntry,
-    decode_entry,
     decode_state,
-    encode_entry,
     encode_state,
 )
+from headrace.groups.readers.core.rules import Outcome
+from headrace.groups.readers.core.segments import positions
 from headrace.groups.readers.core.synchronizer import LOG_ENTRIES_MAX, Replica, compaction_due
 from tests.groups.readers.core.helpers import Group, cut, seg
 
@@ -91,17 +105,54 @@ def test_a_large_state_is_cut_into_chunks_of_bounded_size() -> None:
     assert encode_state(decode_state(chunks)) == chunks
 
 
-def test_an_update_is_small_whatever_the_group() -> None:
-    entry = LogEntry(7, ClaimSegment("r1", 3, seg("orders/12")))
-    data = encode_entry(entry)
-    assert len(data) < 60
-    assert decode_entry(data) == entry
+def test_an_outcome_is_small_whatever_the_group() -> None:
+    group = Group.of(10_000, "r1")
+    outcome = group.apply(ClaimSegment("r1", group.token("r1"), seg("a/12")))
+    data = encode_outcome(outcome)
+    assert len(data) < 90
+    assert decode_outcome(data) == msgspec.structs.replace(
+        outcome, update=ClaimSegment("r1", group.token("r1"), seg("a/12"))
+    )
+
+
+def test_the_outcome_of_many_segments_takes_a_few_bytes_each() -> None:
+    group = Group.of(1000, "r1")
+    group.acquire("r1")
+    moved = positions({SegmentId("a", n): 70_000 + n for n in range(1000)})
+    outcome = group.apply(RecordPositions("r1", group.token("r1"), moved))
+    data = encode_outcome(outcome)
+    assert len(data) < 9_000
+    assert decode_outcome(data).changes == outcome.changes
+
+
+def test_an_update_that_is_unknown_here_is_left_out_and_its_changes_are_followed() -> None:
+    group = Group.of(1, "r1")
+    outcome = group.apply(AcquireShare("r1", group.token("r1")))
+    entry = msgspec.msgpack.decode(encode_outcome(outcome))
+    entry[-1] = {"type": "of tomorrow", "reader": "r1"}
+    found = decode_outcome(msgspec.msgpack.encode(entry))
+    assert found.update is None
+    assert found.changes == outcome.changes
+
+
+def test_what_a_newer_version_wrote_is_refused_by_that_name() -> None:
+    group = full_group()
+    entry = msgspec.msgpack.decode(encode_outcome(group.apply(AddReader("r7"))))
+    entry[0] = 2
+    with pytest.raises(ReaderFormatError, match=r"has format 2.*upgrade this program"):
+        decode_outcome(msgspec.msgpack.encode([*entry[:3], {"of": "tomorrow"}]))
+    chunks = group.image()
+    head = msgspec.msgpack.decode(chunks[0])
+    head[0]["format"] = 3
+    tomorrow = msgspec.msgpack.encode([{"type": "of tomorrow"}])
+    with pytest.raises(ReaderFormatError, match="has format 3"):
+        decode_state([msgspec.msgpack.encode(head), tomorrow])
 
 
 @given(st.binary(max_size=60))
 def test_foreign_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(ReaderStateDecodeError):
-        decode_entry(data)
+        decode_outcome(data)
     with pytest.raises(ReaderStateDecodeError):
         decode_state([data])
 
@@ -129,11 +180,11 @@ def test_missing_and_surplus_chunks_are_refused() -> None:
 @pytest.mark.parametrize(
     "part",
     [
-        records._Unassigned([records._Columns("a", [1], [])]),
-        records._Unassigned([records._Columns("a", [-1], [0])]),
-        records._Unassigned([records._Columns("a", [1], [-2])]),
+        records._Unassigned([SegmentColumns("a", [1], [])]),
+        records._Unassigned([SegmentColumns("a", [-1], [0])]),
+        records._Unassigned([SegmentColumns("a", [1], [-2])]),
         records._Future([Successor(seg("a/1"), (seg("a/9"),))]),
-        records._Reader("r9", 1, 0, 0, [records._Columns("a", [1], [0], [1])]),
+        records._Reader("r9", 1, 0, None, False, 0, [SegmentColumns("a", [1], [0], [1])]),
     ],
 )
 def test_a_state_that_contradicts_itself_is_refused(part: object) -> None:
@@ -149,38 +200,84 @@ def test_a_state_that_contradicts_itself_is_refused(part: object) -> None:
 def test_a_replica_follows_what_it_has_not_seen_and_skips_the_rest() -> None:
     group = Group(a0=0)
     replica = Replica(decode_state(group.image()))
-    entries = [
-        LogEntry(1, AddReader("r1")),
-        LogEntry(2, ClaimSegment("r1", 1, seg("a/0"))),
-        LogEntry(3, RemoveReader("r1")),
+    log = [
+        group.apply(AddReader("r1")),
+        group.apply(ClaimSegment("r1", 1, seg("a/0"))),
+        group.apply(RemoveReader("r1")),
     ]
-    assert len(replica.follow(entries[:2])) == 2
-    assert len(replica.follow(entries)) == 1
+    assert replica.follow(log[:2]).outcomes == tuple(log[:2])
+    assert replica.follow(log).outcomes == (log[2],)
     assert replica.revision == 3
+    assert replica.snapshot() == group.image()
+
+
+def test_followers_decide_nothing_so_two_versions_of_the_rules_agree() -> None:
+    """One of them rounds shares another way, gives up all it has, and keeps one checkpoint."""
+    group = Group.of(5, "r1", "r2")
+    start = group.image()
+    theirs, ours = Replica.restore(start), Replica.restore(start)
+    log: list[Outcome] = []
+
+    def put(replica: Replica, update: Update) -> Outcome:
+        replica.follow(map(decode_outcome, map(encode_outcome, log)))
+        outcome = replica.prepare(update, now_ms=len(log))
+        if outcome.changes:
+            log.append(outcome)
+        return outcome
+
+    other = mock.patch.object(balance, "fair_share", return_value=1)
+    with other:
+        assert len(put(theirs, AcquireShare("r1", 1)).claimed) == 2
+    assert len(put(ours, AcquireShare("r2", 2)).claimed) == 3
+    for name in ("c1", "c2", "c3", "c4"):
+        put(ours, CreateCheckpoint(name))
+        put(ours, AckCheckpoint("r1", 1, name))
+        with mock.patch.object(Checkpoints, "too_many", return_value=[]):
+            put(theirs, AckCheckpoint("r2", 2, name))
+    with other:
+        theirs.follow(log)
+    ours.follow(log)
+    assert theirs.snapshot() == ours.snapshot()
+    assert len(ours.state.checkpoints.all()) == 4
+    assert {name: len(m.owned) for name, m in ours.state.members.items()} == {"r1": 2, "r2": 3}
 
 
 def test_a_gap_in_the_log_is_refused_and_a_snapshot_helps() -> None:
     group = Group(a0=0)
     replica = Replica(decode_state(group.image()))
-    group.join("r1", "r2")
+    group.join("r1")
+    second = group.apply(AddReader("r2"))
     with pytest.raises(ReaderRevisionError):
-        replica.follow([LogEntry(2, AddReader("r2"))])
+        replica.follow([second])
     assert replica.revision == 0
     assert Replica.restore(group.image()).revision == 2
 
 
 def test_preparing_decides_and_changes_nothing_until_it_is_followed() -> None:
     replica = Replica(Group(a0=0).state)
-    replica.follow([LogEntry(1, AddReader("r1"))])
+    replica.follow([replica.prepare(AddReader("r1"), 0)])
     before = replica.snapshot()
-    entry, outcome = replica.prepare(ClaimSegment("r1", 1, seg("a/0")))
+    outcome = replica.prepare(ClaimSegment("r1", 1, seg("a/0")), 70)
     assert replica.snapshot() == before
-    assert entry is not None
-    assert [claim.token for claim in outcome.claimed] == [2] == [entry.revision]
+    assert [claim.token for claim in outcome.claimed] == [2] == [outcome.revision]
+    assert (outcome.update, outcome.at_ms) == (ClaimSegment("r1", 1, seg("a/0")), 70)
     with pytest.raises(NotUnassignedError):
-        replica.prepare(ClaimSegment("r1", 1, seg("a/1")))
-    assert replica.follow([entry]) == [outcome]
-    assert replica.prepare(RemoveReader("nobody"))[0] is None
+        replica.prepare(ClaimSegment("r1", 1, seg("a/1")), 0)
+    assert replica.follow([outcome]).outcomes == (outcome,)
+    nothing = replica.prepare(RemoveReader("nobody"), 0)
+    assert (nothing.changes, nothing.revision) == ((), 2)
+
+
+def test_who_waits_for_a_checkpoint_learns_of_it_even_if_it_is_forgotten_at_once() -> None:
+    group = Group(GroupConfig(checkpoints_kept_max=1, checkpoints_outstanding_max=5), a0=0)
+    group.join("r1")
+    for number in range(5):
+        group.checkpoint(f"s{number}", silent=True)
+    follower = Replica.restore(group.image())
+    followed = follower.follow([group.apply(RemoveReader("r1"))])
+    assert [c.name for c in followed.completed] == ["s0", "s1", "s2", "s3", "s4"]
+    assert [c.positions for c in followed.completed] == [cut(a0=0)] * 5
+    assert [c.name for c in follower.state.checkpoints.all()] == ["s4"]
 
 
 def test_readers_that_answer_at_once_cost_one_update_each() -> None:
@@ -190,13 +287,11 @@ def test_readers_that_answer_at_once_cost_one_update_each() -> None:
     for reader in readers:
         group.acquire(reader)
     group.checkpoint("c1")
-    start, log = group.image(), list[LogEntry]()
+    start, log = group.image(), list[Outcome]()
     replicas = {reader: Replica.restore(start) for reader in readers}
     for reader, replica in replicas.items():
         replica.follow(log)
-        entry, _ = replica.prepare(AckCheckpoint(reader, group.token(reader), "c1"))
-        assert entry is not None
-        log.append(entry)
+        log.append(replica.prepare(AckCheckpoint(reader, group.token(reader), "c1"), 0))
     assert len(log) == len(readers)
     follower = Replica.restore(start)
     follower.follow(log)

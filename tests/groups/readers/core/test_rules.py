@@ -29,7 +29,8 @@ from headrace.groups.readers import (
     AcquireShare,
     AddReader,
     ClaimSegment,
-    CompleteSegment,
+    CompleteSegments,
+    Completion,
     CreateCheckpoint,
     Position,
     RecordPositions,
@@ -41,9 +42,9 @@ from headrace.groups.readers import (
     SegmentId,
     Successor,
     apply,
-    positions,
 )
 from headrace.groups.readers.core import balance, segments
+from headrace.groups.readers.core.segments import positions
 from tests.groups.readers.core.helpers import Group, cut, seg
 
 
@@ -201,7 +202,6 @@ def test_an_update_that_comes_to_nothing_makes_no_revision() -> None:
     group.claim("r1", "a/0")
     revision = group.state.revision
     assert group.acquire("r1") == 0
-    group.apply(ReportLag("r1", group.token("r1"), 0))
     group.apply(RecordPositions("r1", group.token("r1"), positions(cut(a0=0, b7=3))))
     assert group.state.revision == revision
 
@@ -304,7 +304,7 @@ def test_a_text_that_is_no_segment_is_refused(text: str) -> None:
 def test_a_stale_owner_learns_who_owns_the_segment() -> None:
     group = busy_group()
     with pytest.raises(NotOwnerError, match="'r2' does not own a/0, 'r1' does"):
-        group.apply(CompleteSegment("r2", group.token("r2"), seg("a/0")))
+        group.apply(CompleteSegments("r2", group.token("r2"), (Completion(seg("a/0")),)))
 
 
 def test_followers_apply_what_the_log_holds_without_asking_for_more_than_the_rules() -> None:

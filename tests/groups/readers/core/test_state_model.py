@@ -15,7 +15,8 @@ from headrace.groups.readers import (
     AddReader,
     CheckpointKind,
     ClaimSegment,
-    CompleteSegment,
+    CompleteSegments,
+    Completion,
     CreateCheckpoint,
     Outcome,
     RecordPositions,
@@ -28,18 +29,18 @@ from headrace.groups.readers import (
     Successor,
     Update,
     decide,
-    positions,
 )
 from headrace.groups.readers.core.checkpoints import CHECKPOINT_TRANSITIONS, CheckpointStatus
-from headrace.groups.readers.core.records import (
-    LogEntry,
-    decode_entry,
-    decode_state,
-    encode_entry,
-    encode_state,
+from headrace.groups.readers.core.entries import decode_outcome, encode_outcome
+from headrace.groups.readers.core.records import decode_state, encode_state
+from headrace.groups.readers.core.segments import (
+    RESETS,
+    SEGMENT_TRANSITIONS,
+    SegmentStatus,
+    positions,
 )
-from headrace.groups.readers.core.segments import RESETS, SEGMENT_TRANSITIONS, SegmentStatus
 from headrace.groups.readers.core.synchronizer import Replica
+from headrace.groups.readers.core.updates import brief
 from tests.groups.readers.core.helpers import Group, cut
 
 READERS = ("r1", "r2", "r3")
@@ -109,7 +110,9 @@ def update_of(group: Group, step: Step) -> Update:
         case "release":
             return ReleaseSegments(reader, token, (segment,), at)
         case "complete":
-            return CompleteSegment(reader, token, segment, successors(segment))
+            some = {segment: None, owned[-1]: None} if owned else {segment: None}
+            done = tuple(Completion(each, successors(each)) for each in some)
+            return CompleteSegments(reader, token, done)
         case "checkpoint":
             kind = CheckpointKind.SILENT if name == "s1" else CheckpointKind.NORMAL
             return CreateCheckpoint(name, kind)
@@ -137,7 +140,7 @@ def check_books(group: Group) -> None:
     assert state.end_of_data == (not everywhere)
     for name, member in state.members.items():
         assert all(state.owner(segment) is member for segment in member.owned)
-        assert all(holding.token > member.token for holding in member.owned.values())
+        assert all(holding.token >= member.token for holding in member.owned.values())
         owed = [c.name for c in state.checkpoints.all() if name in c.pending]
         assert list(state.checkpoints.owed_by(name)) == owed
     assert all(pending for pending in state.future.values())
@@ -159,9 +162,9 @@ def causes(outcome: Outcome, update: Update, before: SegmentStatus, segment: Seg
             return {"release"}
         case RemoveReader():
             return {"reader offline"}
-        case CompleteSegment() if segment == update.segment:
+        case CompleteSegments() if segment in {each.segment for each in update.completions}:
             return {"completion"}
-        case CompleteSegment():
+        case CompleteSegments():
             first = before is SegmentStatus.UNKNOWN
             last = "its only predecessor is over" if first else "its last predecessor is over"
             return {last, "one of its predecessors is over"}
@@ -221,8 +224,9 @@ def test_any_updates_keep_the_books_in_order(seed: int) -> None:
                 was = recorded.get(segment, 0)
                 assert offset == END or (was != END and offset >= was)
         if outcome.changes:
-            entry = decode_entry(encode_entry(LogEntry(outcome.revision, update)))
-            assert entry.update == update
+            entry = decode_outcome(encode_outcome(outcome))
+            assert (entry.revision, entry.changes) == (outcome.revision, outcome.changes)
+            assert entry.update == brief(update)
             follower.follow([entry])
             assert follower.snapshot() == group.image()
     restored = decode_state(group.image())

@@ -398,9 +398,10 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path) -> None:
                 with pytest.raises(UnknownSubscriptionError):
                     await session.unsubscribe("orders.>")
                 assert session.subscriptions == ()
+                await session.subscribe(SHARED, start="earliest")
                 await session.subscribe(SHARED)
-                with pytest.raises(SubscriptionExistsError):
-                    await session.subscribe(SHARED)
+                with pytest.raises(SubscriptionExistsError, match="'earliest', not at 'now'"):
+                    await session.subscribe(SHARED, start="now")
             assert [each.properties.key for each in await hr.shared_groups.list()] == ["g:orders.>"]
 
     run(test())

@@ -9,66 +9,27 @@ from __future__ import annotations
 
 import logging
 
-import msgspec
-
 from headrace.catalog import Tx, entries, leases, markers, streams
 from headrace.catalog.records import Records
 from headrace.errors import HeadraceError
+from headrace.groups.lag import is_exact
+from headrace.groups.partitioned.core.config import decode_elastic
+from headrace.groups.partitioned.filling import PIPELINE as PIPELINE
+from headrace.groups.partitioned.filling import Filling as Filling
+from headrace.groups.partitioned.filling import JobNote as JobNote
+from headrace.groups.partitioned.filling import job_key as job_key
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
 from headrace.groups.partitioned.runtime.units import retained
 from headrace.groups.progress.store import load_all
 from headrace.host import Host
 
-PIPELINE = "pipeline"
-"""The lease of the supervisor that leads, and the bucket of what it wrote down."""
 LOOK_S = 4.0
 LOOK_S_MAX = 60.0
 
 _log = logging.getLogger(__name__)
 
 
-class JobNote(msgspec.Struct, frozen=True):
-    """What matters here of what the supervisor wrote down about a job."""
-
-    failures: int = 0
-    last_error: str | None = None
-
-
-class Filling(msgspec.Struct, frozen=True):
-    """The way into a work queue, at one moment."""
-
-    name: GroupName
-    floors: tuple[int, ...]
-    """How far each segment of the source was read."""
-    behind: int
-    """Events of the source that are not read yet."""
-    led: bool
-    """Whether a pipeline runs."""
-    job: JobNote | None
-
-    @property
-    def finding(self) -> str:
-        """What is wanting and what to do about it; nothing if all is well."""
-        if not self.behind or (self.led and self.job is not None and not self.job.failures):
-            return ""
-        one = self.behind == 1
-        what = (
-            f"{self.behind:,} event{'' if one else 's'} of stream {self.name.stream!r} "
-            f"{'is' if one else 'are'} not in the work queue of group {self.name.group!r}"
-        )
-        if not self.led:
-            return f"{what}, and no pipeline runs to fill it; start one with: headrace pipeline"
-        if self.job is None:
-            return f"{what}: the pipeline has not begun with it; see: headrace pipeline status"
-        return f"{what}: the job of the pipeline fails ({self.job.last_error})"
-
-
 _notes = Records(JobNote, "the state of job")
-
-
-def job_key(name: GroupName) -> str:
-    """Where the supervisor writes down how the group's job is doing."""
-    return f"job/partition/{name.key}"
 
 
 def look(tx: Tx, name: GroupName) -> Filling | None:
@@ -89,6 +50,7 @@ def look(tx: Tx, name: GroupName) -> Filling | None:
         ),
         led=leases.get(tx, PIPELINE) is not None,
         job=_notes.decode_or(job_key(name), entry.value, None) if entry is not None else None,
+        exact=is_exact([decode_elastic(config.value).filter], source),
     )
 
 

@@ -19,7 +19,6 @@ in order (:mod:`headrace.log.order`).
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from enum import Enum
 
 from headrace.catalog import Tx, claims, streams
 from headrace.catalog import progress as stored
@@ -32,6 +31,10 @@ from headrace.groups.partitioned.core.config import (
     StaticGroupConfig,
 )
 from headrace.groups.partitioned.core.pins import ClaimOwner
+from headrace.groups.partitioned.layout import GroupKind as GroupKind
+from headrace.groups.partitioned.layout import Layout as Layout
+from headrace.groups.partitioned.layout import kind_of as kind_of
+from headrace.groups.partitioned.layout import layout_of as layout_of
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import Progress, store
 from headrace.groups.progress.store import SeekPlace, load, load_all
@@ -43,32 +46,6 @@ class SegmentsMoved(HeadraceError):
 
     def __init__(self, stream: str) -> None:
         super().__init__(f"stream {stream!r} was scaled while its segments were claimed")
-
-
-class GroupKind(Enum):
-    """How a group gets its partitions."""
-
-    STATIC = "static"
-    ELASTIC = "elastic"
-
-
-class Layout(Enum):
-    """How partitions lie in the stream that the members read."""
-
-    SEGMENTS = "one segment for each partition"
-    SHARES = "each member reads its partitions from every segment"
-
-
-def kind_of(config: GroupConfig) -> GroupKind:
-    """The kind that a config is of."""
-    return GroupKind.ELASTIC if isinstance(config, ElasticGroupConfig) else GroupKind.STATIC
-
-
-def layout_of(config: GroupConfig, source: streams.StreamConfig) -> Layout:
-    """How the partitions of a group lie, given the stream that it is on."""
-    if isinstance(config, ElasticGroupConfig) or source.partitions:
-        return Layout.SEGMENTS
-    return Layout.SHARES
 
 
 def read_stream(name: GroupName, config: GroupConfig) -> str:

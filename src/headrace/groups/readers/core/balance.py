@@ -5,9 +5,11 @@ part of the offer, and at least one: a segment that fits nobody's share must sti
 
 *Release.*  A reader that owns more than one segment gives up as long as it is larger than the
 smallest reader by more than one segment, or by more than what is on offer already.  Counting the
-offer is what stops it in time: from six against none it gives up three, not five.
+offer is what stops it in time: from six against none it gives up three, not five.  It never goes
+below its share, rounded down: an eleventh reader gets a tenth of what each of ten has, not half of
+what the first one has.  The share of a reader that is far behind is a fraction of the others'.
 
-*Rank.*  The most loaded releases first and the least loaded claims first, spread over a second.
+*Rank.*  The most loaded releases first and the least loaded claims first, spread over a moment.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from headrace.errors import NotMemberError
+from headrace.groups.readers.core.loads import FAR_WEIGHT
 from headrace.groups.readers.core.segments import SegmentId
 from headrace.groups.readers.core.settings import ReaderSettings
 from headrace.groups.readers.core.state import Holding, ReaderGroupState
@@ -34,8 +37,10 @@ def acquire_count(state: ReaderGroupState, reader: str) -> int:
     offered, readers = len(state.unassigned), len(state.members)
     if not offered or state.checkpoints.next_for(reader) is not None:
         return 0
-    lacking = fair_share(state.segment_count, readers) - len(state.owned(reader))
-    return max(1, offered // readers, min(offered, lacking))
+    share, owned = fair_share(state.segment_count, readers), len(state.owned(reader))
+    if state.loads.is_far(reader):
+        return max(1, min(offered, share // FAR_WEIGHT - owned))
+    return max(1, offered // readers, min(offered, share - owned))
 
 
 def is_overloaded(state: ReaderGroupState, reader: str, released: int = 0) -> bool:
@@ -57,8 +62,16 @@ def release_count(state: ReaderGroupState, reader: str) -> int:
     """How many segments a reader should give up at once."""
     if not wants_release(state, reader):
         return 0
-    steps = range(len(state.owned(reader)))
-    return bisect_left(steps, True, key=lambda n: not is_overloaded(state, reader, n))
+    owned = len(state.owned(reader))
+    steps = range(owned)
+    count = bisect_left(steps, True, key=lambda n: not is_overloaded(state, reader, n))
+    return max(0, min(count, owned - kept_count(state, reader)))
+
+
+def kept_count(state: ReaderGroupState, reader: str) -> int:
+    """What a reader keeps at least."""
+    share = state.segment_count // len(state.members)
+    return share // FAR_WEIGHT if state.loads.is_far(reader) else share
 
 
 def segments_to_release(state: ReaderGroupState, reader: str) -> list[SegmentId]:
@@ -83,6 +96,11 @@ def acquire_delay_ms(state: ReaderGroupState, reader: str, settings: ReaderSetti
     """How long a reader waits before it claims: not at all if it is the least loaded."""
     readers = len(state.members)
     return settings.balance_ms * (readers - 1 - state.loads.rank(reader)) // readers
+
+
+def record_period_ms(state: ReaderGroupState, settings: ReaderSettings) -> int:
+    """How often a reader records its positions: from ten readers on, rarer with their number."""
+    return settings.record_ms * max(10, len(state.members)) // 10
 
 
 def lag_period_ms(state: ReaderGroupState, settings: ReaderSettings) -> int:

@@ -4,12 +4,13 @@ The rules take a reader at its word: whatever position it gives is recorded, and
 checkpoints in any order.  An honest reader never needs that freedom, and one with a fault would
 do harm with it, so nobody who prepares an update for the log is given it:
 
-* recorded positions move forward; a reset is the one way back;
+* recorded positions move forward; a reset, or putting a reader offline with a rewind, are the
+  ways back;
 * checkpoints are answered in the order of their creation, so they complete in that order and
   the last one is the newest;
 * the number of checkpoints of either kind that wait for readers is bounded.
 
-Followers apply what is in the log and ask nothing of this.
+Followers carry out what is in the log and ask nothing of this.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headrace.errors import CheckpointPendingError, PositionFellError, TooManyCheckpointsError
-from headrace.groups.readers.core.rules import refusal
+from headrace.groups.readers.core.refusals import refusal
 from headrace.groups.readers.core.segments import Position, falls
 from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.groups.readers.core.updates import (
@@ -26,6 +27,7 @@ from headrace.groups.readers.core.updates import (
     RecordPositions,
     ReleaseSegments,
     RemoveReader,
+    ReturnReader,
     Update,
 )
 
@@ -36,8 +38,11 @@ def check(state: ReaderGroupState, update: Update) -> None:
         case AckCheckpoint(reader=reader, name=name, positions=given):
             _check_order(state, update, reader, name)
             _check_forward(state, update, reader, given)
+        case RemoveReader(rewind=True):
+            pass
         case (
             RemoveReader(reader=reader, positions=given)
+            | ReturnReader(reader=reader, positions=given)
             | ReleaseSegments(reader=reader, positions=given)
             | RecordPositions(reader=reader, positions=given)
         ):

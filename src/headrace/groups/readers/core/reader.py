@@ -14,10 +14,10 @@ A normal one is a barrier: nothing more is handed out until all that was is answ
 then it is acknowledged and reading goes on.  So every event lies on one side of a checkpoint: it
 was acked before, or it is read after it.
 
-Then segments that are read to their end are completed, and last comes balance, which waits for
-no checkpoint.  A reader with too much stops handing out of the segments that go, between events;
-as each comes to rest it is released, together with the offsets of everything else (its internal
-checkpoint).  Whoever sees something on offer claims its share, least loaded first.
+Then all segments that are read to their end are completed, in one update, and last comes balance,
+which waits for no checkpoint.  A reader with too much stops handing out of the segments that go,
+between events; as each comes to rest it is released, together with the offsets of everything else
+(its internal checkpoint).  Whoever sees something on offer claims its share, least loaded first.
 
 A reader that is not in the state under its token was put offline.  It must forget what it holds
 and start again: join, and claim like any other.
@@ -31,17 +31,17 @@ import msgspec
 
 from headrace.groups.readers.core import balance
 from headrace.groups.readers.core.checkpoints import CheckpointKind
-from headrace.groups.readers.core.segments import Position, SegmentId
+from headrace.groups.readers.core.segments import Position, SegmentId, Successor
 from headrace.groups.readers.core.settings import ReaderSettings
 from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.groups.readers.core.updates import (
     AckCheckpoint,
     AcquireShare,
-    CompleteSegment,
+    CompleteSegments,
+    Completion,
     RecordPositions,
     ReleaseSegments,
     ReportLag,
-    Successor,
     Update,
 )
 
@@ -230,9 +230,13 @@ class Reader:
         owed = state.checkpoints.next_for(self.name)
         if owed is not None:
             return self._checkpoint(state, owed, standings)
-        for segment, standing in standings.items():
-            if standing.successors is not None and standing.idle:
-                return CompleteSegment(self.name, self.token, segment, standing.successors)
+        through = tuple(
+            Completion(segment, standing.successors)
+            for segment, standing in standings.items()
+            if standing.successors is not None and standing.idle
+        )
+        if through:
+            return CompleteSegments(self.name, self.token, through)
         return self._balance(state, standings, now_ms) or self._tell(
             state, standings, lag_ms, now_ms
         )
@@ -241,8 +245,9 @@ class Reader:
         self, state: ReaderGroupState, name: str, standings: Mapping[SegmentId, SegmentStanding]
     ) -> Update | None:
         checkpoint = state.checkpoints.get(name)
-        if checkpoint is None or len(standings) < len(self.held):
+        if checkpoint is None:
             return None
+        # What has no standing could not be opened, or not yet: nothing of it is in flight.
         settled = all(standing.idle for standing in standings.values())
         if checkpoint.kind is CheckpointKind.SILENT or settled:
             return AckCheckpoint(self.name, self.token, name, _offsets(standings))
@@ -251,7 +256,7 @@ class Reader:
     def _balance(
         self, state: ReaderGroupState, standings: Mapping[SegmentId, SegmentStanding], now_ms: int
     ) -> Update | None:
-        overloaded = balance.wants_release(state, self.name)
+        overloaded = balance.release_count(state, self.name) > 0
         if not overloaded:
             self._release_at_ms = None
             self._leaving.clear()
@@ -282,7 +287,7 @@ class Reader:
         now_ms: int,
     ) -> Update | None:
         if now_ms >= self._record_at_ms:
-            self._record_at_ms = now_ms + self.settings.record_ms
+            self._record_at_ms = now_ms + balance.record_period_ms(state, self.settings)
             owned = state.owned(self.name)
             moved = {s: t for s, t in standings.items() if owned[s].offset != t.offset}
             if moved:

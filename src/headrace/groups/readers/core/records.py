@@ -1,11 +1,11 @@
-"""How a state and its updates are stored: a snapshot in pieces, and a log of what came since.
+"""How a whole state is stored: a snapshot in pieces.
 
-An update is one small record, whatever the size of the group, and is what followers read.  A
-snapshot is written now and then, so that the log stays short; it is cut into chunks of bounded
-size, since ten thousand segments with a few checkpoints would not fit into one entry.  Chunks are
-lists of parts (readers, segments, checkpoints) in columns, with streams named once.
+The log holds what was decided since (:mod:`.entries`).  A snapshot is written now and then, so that
+the log stays short; it is cut into chunks of bounded size, since ten thousand segments with a few
+checkpoints would not fit into one entry.  Chunks are lists of parts (readers, segments,
+checkpoints) in columns, with streams named once.
 
-Whatever these functions did not write is refused.
+Whatever these functions did not write is refused; what a newer version wrote, by that name.
 """
 
 from __future__ import annotations
@@ -15,56 +15,49 @@ from typing import TypeVar
 
 import msgspec
 
-from headrace.errors import HeadraceError, ReaderStateDecodeError
+from headrace.errors import ReaderFormatError, ReaderStateDecodeError
 from headrace.groups.readers.core.checkpoints import Checkpoint, CheckpointKind
-from headrace.groups.readers.core.segments import END, SegmentId
+from headrace.groups.readers.core.columns import SegmentColumns, from_columns, to_columns
+from headrace.groups.readers.core.entries import MALFORMED
+from headrace.groups.readers.core.segments import SegmentId, Successor
 from headrace.groups.readers.core.settings import GroupConfig
 from headrace.groups.readers.core.state import Holding, OnlineReader, ReaderGroupState
-from headrace.groups.readers.core.updates import Successor, Update
 
 CHUNK_SEGMENTS_MAX = 4096
 """Segments (or positions of a checkpoint) in one chunk; well below 100 KiB."""
 
-_VERSION = 1
+FORMAT = 1
+"""Of snapshots."""
 
 T = TypeVar("T")
 
 
-class LogEntry(msgspec.Struct, frozen=True, array_like=True):
-    """An update and the revision that it made."""
-
-    revision: int
-    update: Update
-
-
-class _Columns(msgspec.Struct, frozen=True, array_like=True):
-    """Segments with offsets, by stream; `tokens` only where somebody owns them."""
-
-    stream: str
-    numbers: list[int]
-    offsets: list[int]
-    tokens: list[int] = []
-
-
 class _Head(msgspec.Struct, frozen=True, tag="head"):
-    version: int
+    format: int
     revision: int
     config: GroupConfig
+    streams: list[str]
     chunks: int
+
+
+class _Stamp(msgspec.Struct, frozen=True, tag="head"):
+    format: int
 
 
 class _Reader(msgspec.Struct, frozen=True, tag="reader"):
     name: str
     token: int
     lease_token: int
-    lag_ms: int
-    owned: list[_Columns]
+    lag_ms: int | None
+    far_behind: bool
+    streak: int
+    owned: list[SegmentColumns]
 
 
 class _Unassigned(msgspec.Struct, frozen=True, tag="unassigned"):
     """In the order of waiting, so a stream may come more than once."""
 
-    segments: list[_Columns]
+    segments: list[SegmentColumns]
 
 
 class _Future(msgspec.Struct, frozen=True, tag="future"):
@@ -72,7 +65,7 @@ class _Future(msgspec.Struct, frozen=True, tag="future"):
 
 
 class _EndCut(msgspec.Struct, frozen=True, tag="end"):
-    segments: list[_Columns]
+    segments: list[SegmentColumns]
 
 
 class _Checkpoint(msgspec.Struct, frozen=True, tag="checkpoint"):
@@ -80,38 +73,19 @@ class _Checkpoint(msgspec.Struct, frozen=True, tag="checkpoint"):
 
     name: str
     kind: CheckpointKind
+    created: int
     named: bool
     last: bool
     pending: list[str]
-    positions: list[_Columns]
+    positions: list[SegmentColumns]
     waits: list[Successor]
 
 
 _Part = _Head | _Reader | _Unassigned | _Future | _EndCut | _Checkpoint
 
-_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, HeadraceError)
 _encoder = msgspec.msgpack.Encoder()
+_stamp_decoder = msgspec.msgpack.Decoder(list[_Stamp])
 _chunk_decoder = msgspec.msgpack.Decoder(list[_Part])
-_entry_decoder = msgspec.msgpack.Decoder(LogEntry)
-
-
-# --- updates -------------------------------------------------------------------------------
-
-
-def encode_entry(entry: LogEntry) -> bytes:
-    """One record of the log."""
-    return _encoder.encode(entry)
-
-
-def decode_entry(data: bytes) -> LogEntry:
-    """The inverse of :func:`encode_entry`."""
-    try:
-        return _entry_decoder.decode(data)
-    except _MALFORMED as error:
-        raise ReaderStateDecodeError(f"an update of a reader group: {error}") from error
-
-
-# --- snapshots -----------------------------------------------------------------------------
 
 
 def encode_state(state: ReaderGroupState) -> list[bytes]:
@@ -124,19 +98,21 @@ def encode_state(state: ReaderGroupState) -> list[bytes]:
             room = CHUNK_SEGMENTS_MAX
         chunks[-1].append(part)
         room -= size
-    head = _Head(_VERSION, state.revision, state.config, 1 + len(chunks))
+    streams = list(state.streams)
+    head = _Head(FORMAT, state.revision, state.config, streams, 1 + len(chunks))
     return [_encoder.encode([head]), *map(_encoder.encode, chunks)]
 
 
 def _parts(state: ReaderGroupState) -> Iterator[tuple[_Part, int]]:
     for piece in _pieces(state.end_cut.items()):
-        yield _EndCut(_columns(piece)), len(piece)
+        yield _EndCut(to_columns(piece)), len(piece)
     for piece in _pieces(state.unassigned.items()):
-        yield _Unassigned(_columns(piece)), len(piece)
+        yield _Unassigned(to_columns(piece)), len(piece)
     for waits in _pieces(state.future.items()):
         yield _Future(_waits(waits)), len(waits)
     for member in state.members.values():
-        head = (member.name, member.token, member.lease_token, member.lag_ms)
+        lag = (member.lag_ms, member.far_behind, member.streak)
+        head = (member.name, member.token, member.lease_token, *lag)
         for held in _pieces(member.owned.items()) or [[]]:
             yield _Reader(*head, _held(held)), 1 + len(held)
     last = state.checkpoints.last
@@ -148,11 +124,11 @@ def _parts(state: ReaderGroupState) -> Iterator[tuple[_Part, int]]:
 
 def _checkpoint(c: Checkpoint, *, named: bool, last: bool) -> Iterator[tuple[_Part, int]]:
     pending = list(c.pending)
-    head = (c.name, c.kind, named, last)
+    head = (c.name, c.kind, c.created, named, last)
     for waits in _pieces(c.waits.items()) or [[]]:
         yield _Checkpoint(*head, pending, [], _waits(waits)), 1 + len(pending) + len(waits)
     for piece in _pieces(c.positions.items()):
-        yield _Checkpoint(*head, [], _columns(piece), []), len(piece)
+        yield _Checkpoint(*head, [], to_columns(piece), []), len(piece)
 
 
 def _pieces(items: Iterable[T]) -> list[list[T]]:
@@ -161,21 +137,12 @@ def _pieces(items: Iterable[T]) -> list[list[T]]:
     return [listed[at : at + size] for at in range(0, len(listed), size)]
 
 
-def _columns(items: Iterable[tuple[SegmentId, int]]) -> list[_Columns]:
-    found: list[_Columns] = []
-    for segment, offset in items:
-        if not found or found[-1].stream != segment.stream:
-            found.append(_Columns(segment.stream, [], []))
-        found[-1].numbers.append(segment.number)
-        found[-1].offsets.append(offset)
-    return found
-
-
-def _held(items: Sequence[tuple[SegmentId, Holding]]) -> list[_Columns]:
-    columns = _columns((segment, holding.offset) for segment, holding in items)
+def _held(items: Sequence[tuple[SegmentId, Holding]]) -> list[SegmentColumns]:
+    columns = to_columns((segment, holding.offset) for segment, holding in items)
     tokens = (holding.token for _, holding in items)
     return [
-        _Columns(c.stream, c.numbers, c.offsets, [next(tokens) for _ in c.numbers]) for c in columns
+        SegmentColumns(c.stream, c.numbers, c.offsets, [next(tokens) for _ in c.numbers])
+        for c in columns
     ]
 
 
@@ -186,15 +153,19 @@ def _waits(items: Iterable[tuple[SegmentId, frozenset[SegmentId]]]) -> list[Succ
 def decode_state(chunks: Sequence[bytes]) -> ReaderGroupState:
     """The inverse of :func:`encode_state`."""
     try:
+        _check_format(chunks)
         parts = [part for chunk in chunks for part in _chunk_decoder.decode(chunk)]
-    except _MALFORMED as error:
+    except ReaderFormatError:
+        raise
+    except MALFORMED as error:
         raise ReaderStateDecodeError(f"the state of a reader group: {error}") from error
     head = parts[0] if parts else None
-    if not isinstance(head, _Head) or head.version != _VERSION or head.chunks != len(chunks):
+    if not isinstance(head, _Head) or head.format != FORMAT or head.chunks != len(chunks):
         raise ReaderStateDecodeError(
             f"the state of a reader group: {len(chunks)} chunks do not make a whole"
         )
     state = ReaderGroupState(head.config, {}, revision=head.revision)
+    state.streams = dict.fromkeys(head.streams)
     readers: dict[str, OnlineReader] = {}
     checkpoints: dict[tuple[str, bool], tuple[Checkpoint, bool]] = {}
     for part in parts[1:]:
@@ -210,9 +181,10 @@ def decode_state(chunks: Sequence[bytes]) -> ReaderGroupState:
                     part.name, OnlineReader(part.name, part.token, part.lease_token)
                 )
                 member.lag_ms = part.lag_ms
+                member.far_behind, member.streak = part.far_behind, part.streak
                 _hold(member.owned, part.owned)
             case _Checkpoint():
-                made = Checkpoint(part.name, part.kind, part.pending, {}, {})
+                made = Checkpoint(part.name, part.kind, part.created, part.pending, {}, {})
                 checkpoint, _ = checkpoints.setdefault((part.name, part.named), (made, part.last))
                 _fill(checkpoint.positions, part.positions)
                 _await(checkpoint.waits, part.waits)
@@ -223,6 +195,13 @@ def decode_state(chunks: Sequence[bytes]) -> ReaderGroupState:
     _restore_checkpoints(state, checkpoints)
     _check(state)
     return state
+
+
+def _check_format(chunks: Sequence[bytes]) -> None:
+    """Look at the first chunk alone: what follows may be of a kind that is unknown here."""
+    found = _stamp_decoder.decode(chunks[0]) if chunks else []
+    if found and found[0].format > FORMAT:
+        raise ReaderFormatError("the state of a reader group", found[0].format, FORMAT)
 
 
 def _restore_checkpoints(
@@ -242,24 +221,13 @@ def _restore_checkpoints(
     state.checkpoints.last = last
 
 
-def _triples(columns: Iterable[_Columns]) -> Iterator[tuple[SegmentId, int, int]]:
-    for c in columns:
-        tokens = c.tokens or [0] * len(c.numbers)
-        if not len(c.numbers) == len(c.offsets) == len(tokens):
-            raise ReaderStateDecodeError(f"segments of {c.stream!r} in columns of unequal length")
-        for number, offset, token in zip(c.numbers, c.offsets, tokens, strict=True):
-            if number < 0 or offset < END:
-                raise ReaderStateDecodeError(f"{c.stream}/{number} cannot be at {offset}")
-            yield SegmentId(c.stream, number), offset, token
-
-
-def _fill(into: dict[SegmentId, int], columns: Iterable[_Columns]) -> None:
-    for segment, offset, _ in _triples(columns):
+def _fill(into: dict[SegmentId, int], columns: Iterable[SegmentColumns]) -> None:
+    for segment, offset, _ in from_columns(columns):
         into[segment] = offset
 
 
-def _hold(into: dict[SegmentId, Holding], columns: Iterable[_Columns]) -> None:
-    for segment, offset, token in _triples(columns):
+def _hold(into: dict[SegmentId, Holding], columns: Iterable[SegmentColumns]) -> None:
+    for segment, offset, token in from_columns(columns):
         into[segment] = Holding(offset, token)
 
 

@@ -19,7 +19,10 @@ from headrace.log import order
 
 
 def kept_cut(state: ReaderGroupState) -> tuple[Cut, frozenset[SegmentId]] | None:
-    """The cut that a group asks for, and what waits beyond it; None if it asks for nothing."""
+    """The cut that a group asks for, and what waits beyond it; None if it asks for nothing.
+
+    What an application releases by hand is not known here; its positions bound that.
+    """
     last = state.checkpoints.last
     match state.config.retain:
         case Retain.NOTHING:

@@ -52,6 +52,13 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     offset: int
 
 
+class Successor(msgspec.Struct, frozen=True, array_like=True):
+    """A successor of a completed segment, with *all* its predecessors."""
+
+    segment: SegmentId
+    predecessors: tuple[SegmentId, ...]
+
+
 Cut = Mapping[SegmentId, int]
 """Offsets by segment: a place in all streams of a group at once."""
 

@@ -2,7 +2,7 @@
 
 After a claim or a release a reader waits before its next one: the most loaded releases first and
 the least loaded claims first.  The wait is the reader's rank spread over ``balance_ms``, so the
-order is kept and the last in rank waits about a second, however many readers there are.
+order is kept and the last in rank waits a moment, however many readers there are.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ class Retain(StrEnum):
     POSITIONS = "positions"
     CHECKPOINT = "checkpoint"
     """From the last checkpoint on, so that a reset to it finds its events."""
+    MANUAL = "manual"
+    """From the cut that the application released last."""
 
 
 def _check(settings: msgspec.Struct, low: int, high: int, names: tuple[str, ...]) -> None:
     for name in names:
         value = getattr(settings, name)
-        if not low <= value <= high:
-            raise InvalidReaderUpdateError(f"{name} is {value}; it must be {low} to {high}")
+        if type(value) is not int or not low <= value <= high:
+            raise InvalidReaderUpdateError(
+                f"{name} is {value!r}; it must be a whole number, {low} to {high}"
+            )
 
 
 class GroupConfig(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,17 +46,20 @@ class GroupConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     lag_assumed_ms: int = 30_000
     """Lags below this count as this: small differences are no reason to move segments."""
     retain: Retain = Retain.POSITIONS
+    checkpoint_every_ms: int = 0
+    """How often a checkpoint is taken by itself; 0: never."""
 
     def __post_init__(self) -> None:
         counts = ("checkpoints_outstanding_max", "checkpoints_kept_max")
         _check(self, 1, 100, counts)
         _check(self, 1, _MS_MAX, ("lag_assumed_ms",))
+        _check(self, 0, _MS_MAX, ("checkpoint_every_ms",))
 
 
 class ReaderSettings(msgspec.Struct, frozen=True):
     """Timers of a reader."""
 
-    balance_ms: int = 1000
+    balance_ms: int = 200
     """Ranks are spread over this time, for claims and for releases."""
     join_delay_ms: int = 100
     """A new reader waits this long before its first claim, so that readers who start together
@@ -62,7 +69,8 @@ class ReaderSettings(msgspec.Struct, frozen=True):
     refresh_ms: int = 3000
     """A reader looks at the state at least this often, whatever it hears from watching."""
     record_ms: int = 30_000
-    """A reader records its positions at least this often, without any checkpoint."""
+    """A reader records its positions this often, without any checkpoint; from ten readers on, rarer
+    with their number, since the stored progress knows better anyway."""
     answer_ms: int = 2000
     """An update without an answer is decided anew after this."""
     lease_ttl_ms: int = 10_000

@@ -16,7 +16,8 @@ which it was claimed, so tokens grow with every change of hands, across resets t
 anything being remembered of segments that are over.
 
 :func:`headrace.groups.readers.core.rules.decide` is the only judge of what may happen;
-:meth:`ReaderGroupState.evolve` carries out what it decided and asks no questions.
+:meth:`ReaderGroupState.evolve` carries out what it decided, here and wherever the log is
+followed, asks no questions and knows no rules.
 """
 
 from __future__ import annotations
@@ -26,15 +27,13 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from headrace.groups.readers.core.checkpoints import Checkpoint, CheckpointKind, Checkpoints
-from headrace.groups.readers.core.loads import Loads
-from headrace.groups.readers.core.segments import Cut, SegmentId, SegmentStatus, as_cut, positions
-from headrace.groups.readers.core.settings import GroupConfig
-from headrace.groups.readers.core.updates import (
+from headrace.groups.readers.core.changes import (
     Awaited,
     CheckpointAcked,
     CheckpointCreated,
+    CheckpointForgotten,
     Completed,
+    Configured,
     Freed,
     LagReported,
     Opened,
@@ -42,10 +41,24 @@ from headrace.groups.readers.core.updates import (
     ReaderAdded,
     ReaderRemoved,
     SegmentClaimed,
+    SegmentDropped,
     StateChange,
-    Successor,
+    StreamDropped,
+    StreamsAdded,
     WasReset,
 )
+from headrace.groups.readers.core.checkpoints import Checkpoint, Checkpoints
+from headrace.groups.readers.core.loads import Load, Loads
+from headrace.groups.readers.core.segments import (
+    Cut,
+    Position,
+    SegmentId,
+    SegmentStatus,
+    Successor,
+    as_cut,
+    positions,
+)
+from headrace.groups.readers.core.settings import GroupConfig
 
 
 class Holding(NamedTuple):
@@ -58,14 +71,22 @@ class Holding(NamedTuple):
 class OnlineReader:
     """A reader that is online."""
 
-    __slots__ = ("lag_ms", "lease_token", "name", "owned", "token")
+    __slots__ = ("far_behind", "lag_ms", "lease_token", "name", "owned", "streak", "token")
 
     def __init__(self, name: str, token: int, lease_token: int) -> None:
         self.name = name
         self.token = token
         self.lease_token = lease_token
-        self.lag_ms = 0
+        self.lag_ms: int | None = None
+        """As it told last while it owned something."""
+        self.far_behind = False
+        self.streak = 0
         self.owned: dict[SegmentId, Holding] = {}
+
+    @property
+    def load(self) -> Load:
+        """What counts when readers are compared."""
+        return Load(len(self.owned), self.lag_ms, self.far_behind)
 
 
 class ReaderGroupState:
@@ -82,20 +103,20 @@ class ReaderGroupState:
     ) -> None:
         self.config = config
         self.revision = revision
-        waiting = {wait.segment: frozenset(wait.predecessors) for wait in waits}
+        self.checkpoints = Checkpoints()
+        self.streams: dict[str, None] = {}
+        """Every stream that the group reads, also one of which nothing is left to read."""
         end = as_cut(positions(end_cut or {}), "end cut")
-        self._begin(as_cut(positions(start), "start"), waiting, end)
+        self._begin(as_cut(positions(start), "start"), waits, end)
 
-    def _begin(
-        self, cut: Cut, waits: Mapping[SegmentId, frozenset[SegmentId]], end_cut: Cut
-    ) -> None:
+    def _begin(self, cut: Cut, waits: Iterable[Successor], end_cut: Cut) -> None:
         self.members: dict[str, OnlineReader] = {}
         self.unassigned: OrderedDict[SegmentId, int] = OrderedDict(cut)
-        self.future: dict[SegmentId, frozenset[SegmentId]] = dict(waits)
+        self.future: dict[SegmentId, frozenset[SegmentId]] = _awaited(waits)
         self.end_cut: dict[SegmentId, int] = dict(end_cut)
-        self.checkpoints = Checkpoints(self.config.checkpoints_kept_max)
         self._owner: dict[SegmentId, OnlineReader] = {}
         self.loads = Loads(self.config.lag_assumed_ms)
+        self.streams |= dict.fromkeys(segment.stream for segment in (*cut, *self.future))
 
     # --- reading -----------------------------------------------------------------------
 
@@ -166,19 +187,26 @@ class ReaderGroupState:
 
     # --- changing ----------------------------------------------------------------------
 
-    def evolve(self, changes: Iterable[StateChange]) -> int:
-        """Carry out what was decided on this very revision; returns the new one."""
+    def evolve(self, changes: Iterable[StateChange]) -> tuple[Checkpoint, ...]:
+        """Carry out what was decided on this very revision, which makes the next one.
+
+        Returns the checkpoints that are complete now and were not before; they may be forgotten
+        already.
+        """
         self.revision += 1
         touched: dict[str, None] = {}
+        completed: list[Checkpoint] = []
         for change in changes:
-            self._change(change, touched)
+            self._change(change, touched, completed)
         for reader in touched:
             member = self.members.get(reader)
             if member is not None:
-                self.loads.put(reader, len(member.owned), member.lag_ms)
-        return self.revision
+                self.loads.put(reader, member.load)
+        return tuple(completed)
 
-    def _change(self, change: StateChange, touched: dict[str, None]) -> None:
+    def _change(
+        self, change: StateChange, touched: dict[str, None], completed: list[Checkpoint]
+    ) -> None:
         match change:
             case SegmentClaimed(reader=reader, segment=segment, offset=offset, token=token):
                 del self.unassigned[segment]
@@ -188,7 +216,10 @@ class ReaderGroupState:
                 self._drop(reader, segment)
                 self.unassigned[segment] = offset
                 touched[reader] = None
-            case Completed(reader=reader, segment=segment):
+            case (
+                Completed(reader=reader, segment=segment)
+                | SegmentDropped(reader=reader, segment=segment)
+            ):
                 self._drop(reader, segment)
                 touched[reader] = None
             case Opened(segment=segment):
@@ -205,20 +236,49 @@ class ReaderGroupState:
             case ReaderRemoved(reader=reader):
                 del self.members[reader]
                 self.loads.remove(reader)
-            case LagReported(reader=reader, lag_ms=lag_ms):
-                self.members[reader].lag_ms = lag_ms
+            case LagReported(reader=reader):
+                member = self.members[reader]
+                member.lag_ms = change.lag_ms
+                member.far_behind, member.streak = change.far_behind, change.streak
                 touched[reader] = None
-            case CheckpointCreated(name=name, kind=kind):
-                self._checkpoint(name, kind)
-            case CheckpointAcked(name=name, reader=reader, positions=given):
-                cut = {position.segment: position.offset for position in given}
-                self.checkpoints.acknowledge(name, reader, cut)
-            case WasReset(cut=cut_, waits=waits, end_cut=end_cut):
-                self._begin(
-                    as_cut(cut_, "cut"),
-                    {wait.segment: frozenset(wait.predecessors) for wait in waits},
-                    as_cut(end_cut, "end cut"),
-                )
+            case CheckpointCreated() | CheckpointAcked() | CheckpointForgotten():
+                self._change_checkpoint(change, completed)
+            case _:
+                self._change_group(change)
+
+    def _change_checkpoint(
+        self,
+        change: CheckpointCreated | CheckpointAcked | CheckpointForgotten,
+        completed: list[Checkpoint],
+    ) -> None:
+        match change:
+            case CheckpointCreated(name=name, kind=kind, readers=readers):
+                made = Checkpoint(name, kind, self.revision, readers, self.unassigned, self.future)
+                self.checkpoints.add(made)
+                if not readers:
+                    completed.append(made)
+            case CheckpointAcked(name=name, reader=reader, positions=stood, complete=complete):
+                cut = {position.segment: position.offset for position in stood}
+                found = self.checkpoints.acknowledge(name, reader, cut, complete=complete)
+                if complete:
+                    completed.append(found)
+            case CheckpointForgotten(name=name):
+                self.checkpoints.forget(name)
+
+    def _change_group(self, change: StateChange) -> None:
+        match change:
+            case StreamsAdded(cut=cut, waits=waits, end_cut=end_cut):
+                self._add(cut, waits, end_cut)
+            case StreamDropped(stream=stream):
+                self._forget(stream)
+            case Configured(config=config):
+                self.config = config
+                self.loads = Loads(config.lag_assumed_ms)
+                for member in self.members.values():
+                    self.loads.put(member.name, member.load)
+            case WasReset(cut=cut, waits=waits, end_cut=end_cut):
+                self._begin(as_cut(cut, "cut"), waits, as_cut(end_cut, "end cut"))
+                self.checkpoints.was_reset()
 
     def _hold(self, member: OnlineReader, segment: SegmentId, offset: int, token: int) -> None:
         member.owned[segment] = Holding(offset, token)
@@ -228,8 +288,34 @@ class ReaderGroupState:
         del self.members[reader].owned[segment]
         del self._owner[segment]
 
-    def _checkpoint(self, name: str, kind: CheckpointKind) -> None:
-        self.checkpoints.add(Checkpoint(name, kind, self.members, self.unassigned, self.future))
+    def _add(
+        self,
+        added: tuple[Position, ...],
+        waits: tuple[Successor, ...],
+        end_cut: tuple[Position, ...],
+    ) -> None:
+        cut, waiting = as_cut(added, "cut"), _awaited(waits)
+        self.streams |= dict.fromkeys(segment.stream for segment in (*cut, *waiting))
+        self.unassigned.update(cut)
+        self.future.update(waiting)
+        self.end_cut.update(as_cut(end_cut, "end cut"))
+        for checkpoint in self._known_checkpoints():
+            checkpoint.add(cut, waiting)
+
+    def _forget(self, stream: str) -> None:
+        """Nothing of a stream is left; its segments were taken from their readers before."""
+        self.streams.pop(stream, None)
+        self.unassigned = OrderedDict(
+            (s, at) for s, at in self.unassigned.items() if s.stream != stream
+        )
+        self.future = {s: before for s, before in self.future.items() if s.stream != stream}
+        self.end_cut = {s: at for s, at in self.end_cut.items() if s.stream != stream}
+        for checkpoint in self._known_checkpoints():
+            checkpoint.drop(stream)
+
+    def _known_checkpoints(self) -> list[Checkpoint]:
+        known, last = self.checkpoints.all(), self.checkpoints.last
+        return known if last is None or last in known else [*known, last]
 
     # --- restoring, see records.py -----------------------------------------------------
 
@@ -238,4 +324,8 @@ class ReaderGroupState:
         self.members[member.name] = member
         for segment in member.owned:
             self._owner[segment] = member
-        self.loads.put(member.name, len(member.owned), member.lag_ms)
+        self.loads.put(member.name, member.load)
+
+
+def _awaited(waits: Iterable[Successor]) -> dict[SegmentId, frozenset[SegmentId]]:
+    return {wait.segment: frozenset(wait.predecessors) for wait in waits}

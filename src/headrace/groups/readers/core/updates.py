@@ -1,7 +1,7 @@
-"""Every update of a reader group's state, and the changes it comes to.
+"""Every update of a reader group's state: what somebody asks for.
 
-An *update* is what somebody asks for; a *change* is one step of what then happens.  Updates are
-what the log of a group holds: small, and the same state makes the same changes of them.
+The rules decide what an update comes to, and the log holds that (:mod:`.changes`).  The update
+stands beside it in the log for people who ask why, without its positions.
 
 Whatever a reader asks for carries the token it got when it joined.  A reader that was put offline
 and does not know it, even one whose name has joined again since, is told so and changes nothing.
@@ -12,14 +12,10 @@ from __future__ import annotations
 import msgspec
 
 from headrace.groups.readers.core.checkpoints import CheckpointKind
-from headrace.groups.readers.core.segments import Position, SegmentId
+from headrace.groups.readers.core.segments import Position, SegmentId, Successor
+from headrace.groups.readers.core.settings import GroupConfig
 
-
-class Successor(msgspec.Struct, frozen=True, array_like=True):
-    """A successor of a completed segment, with *all* its predecessors."""
-
-    segment: SegmentId
-    predecessors: tuple[SegmentId, ...]
+WHY_CHARS_MAX = 512
 
 
 class _ByReader(msgspec.Struct, frozen=True):
@@ -39,18 +35,40 @@ class RemoveReader(msgspec.Struct, frozen=True, tag="offline", omit_defaults=Tru
 
     Its segments can be claimed from `positions`, or where none is given from what is recorded.
     Positions of what it does not own are ignored.  Its owed checkpoints are acknowledged.
-    With a token only that very life of the reader is meant.
+    With a token only that very life of the reader is meant; `rewind` allows positions before the
+    recorded ones, so that what was read is read again.
     """
 
     reader: str
     positions: tuple[Position, ...] = ()
     token: int | None = None
+    rewind: bool = False
+    why: str = ""
+
+
+class ReturnReader(msgspec.Struct, frozen=True, tag="return", omit_defaults=True):
+    """A reader joins under a name that may be online still, and has its segments again.
+
+    The earlier life ends as by :class:`RemoveReader`, at `positions`.  The new one owns what that
+    one had and, of `wants`, what is unassigned; whoever else owns something keeps it.
+    """
+
+    reader: str
+    lease_token: int = 0
+    positions: tuple[Position, ...] = ()
+    wants: tuple[SegmentId, ...] = ()
 
 
 class ClaimSegment(_ByReader, frozen=True, tag="claim"):
     """A reader takes one segment, whatever its share.  Only what is unassigned."""
 
     segment: SegmentId
+
+
+class ClaimFree(_ByReader, frozen=True, tag="claim free"):
+    """A reader takes what of these segments is unassigned, whatever its share."""
+
+    segments: tuple[SegmentId, ...]
 
 
 class AcquireShare(_ByReader, frozen=True, tag="acquire"):
@@ -68,14 +86,20 @@ class ReleaseSegments(_ByReader, frozen=True, tag="release", omit_defaults=True)
     positions: tuple[Position, ...] = ()
 
 
-class CompleteSegment(_ByReader, frozen=True, tag="complete", omit_defaults=True):
-    """A reader has read a segment to its end; successors without open predecessors open.
+class Completion(msgspec.Struct, frozen=True, array_like=True):
+    """A segment that is read to its end, and what follows it."""
+
+    segment: SegmentId
+    successors: tuple[Successor, ...] = ()
+
+
+class CompleteSegments(_ByReader, frozen=True, tag="complete"):
+    """A reader has read segments to their ends; successors without open predecessors open.
 
     A segment of the end cut has no successors in this group, whatever is reported.
     """
 
-    segment: SegmentId
-    successors: tuple[Successor, ...] = ()
+    completions: tuple[Completion, ...]
 
 
 class CreateCheckpoint(msgspec.Struct, frozen=True, tag="checkpoint", omit_defaults=True):
@@ -97,6 +121,12 @@ class AckCheckpoint(_ByReader, frozen=True, tag="ack", omit_defaults=True):
 
     name: str
     positions: tuple[Position, ...] = ()
+
+
+class CancelCheckpoints(msgspec.Struct, frozen=True, tag="cancel", omit_defaults=True):
+    """Give up a checkpoint that waits for readers; without names, all of the application's."""
+
+    names: tuple[str, ...] = ()
 
 
 class RecordPositions(_ByReader, frozen=True, tag="record"):
@@ -124,125 +154,59 @@ class Reset(msgspec.Struct, frozen=True, tag="reset", omit_defaults=True):
 
 
 class ResetToCheckpoint(msgspec.Struct, frozen=True, tag="restore"):
-    """Drop all readers and checkpoints and begin at a complete checkpoint."""
+    """Drop all readers and begin at a complete checkpoint, which stays, as do those before it."""
 
     name: str
+
+
+class AddStreams(msgspec.Struct, frozen=True, tag="add streams", omit_defaults=True):
+    """Read more streams, from a cut (and up to another); nobody is interrupted."""
+
+    cut: tuple[Position, ...]
+    waits: tuple[Successor, ...] = ()
+    end_cut: tuple[Position, ...] = ()
+
+
+class DropStreams(msgspec.Struct, frozen=True, tag="drop streams"):
+    """Have done with streams: readers lose their segments, checkpoints forget them."""
+
+    streams: tuple[str, ...]
+
+
+class Configure(msgspec.Struct, frozen=True, tag="configure"):
+    """Give the group another config."""
+
+    config: GroupConfig
 
 
 Update = (
     AddReader
+    | ReturnReader
     | RemoveReader
     | ClaimSegment
+    | ClaimFree
     | AcquireShare
     | ReleaseSegments
-    | CompleteSegment
+    | CompleteSegments
     | CreateCheckpoint
     | AckCheckpoint
+    | CancelCheckpoints
     | RecordPositions
     | ReportLag
     | Reset
     | ResetToCheckpoint
+    | AddStreams
+    | DropStreams
+    | Configure
 )
 
 
-# --- changes -------------------------------------------------------------------------------
-
-
-class _OfReader(msgspec.Struct, frozen=True):
-    reader: str
-
-
-class _OfSegment(_OfReader, frozen=True):
-    segment: SegmentId
-
-
-class ReaderAdded(_OfReader, frozen=True):
-    """A reader is online and idle; its token is the revision of this change."""
-
-    lease_token: int
-
-
-class ReaderRemoved(_OfReader, frozen=True):
-    """A reader is gone; what it owned was freed before."""
-
-
-class SegmentClaimed(_OfSegment, frozen=True):
-    """A reader owns a segment, under a token that is higher than all before."""
-
-    offset: int
-    token: int
-
-
-class Freed(_OfSegment, frozen=True):
-    """A segment can be claimed again, from `offset`."""
-
-    offset: int
-
-
-class Completed(_OfSegment, frozen=True):
-    """A segment is over and forgotten."""
-
-
-class Awaited(msgspec.Struct, frozen=True):
-    """A segment is known and waits for these predecessors."""
-
-    segment: SegmentId
-    predecessors: frozenset[SegmentId]
-
-
-class Opened(msgspec.Struct, frozen=True):
-    """A segment's predecessors are all over: it can be claimed from its beginning."""
-
-    segment: SegmentId
-
-
-class PositionRecorded(_OfSegment, frozen=True):
-    """The recorded position of an owned segment moved."""
-
-    offset: int
-
-
-class LagReported(_OfReader, frozen=True):
-    """A reader's distance to the tail."""
-
-    lag_ms: int
-
-
-class CheckpointCreated(msgspec.Struct, frozen=True):
-    """A checkpoint waits for every reader that is online."""
-
-    name: str
-    kind: CheckpointKind
-
-
-class CheckpointAcked(msgspec.Struct, frozen=True):
-    """A reader has acknowledged a checkpoint; `complete` when it was the last."""
-
-    name: str
-    reader: str
-    positions: tuple[Position, ...]
-    complete: bool
-
-
-class WasReset(msgspec.Struct, frozen=True):
-    """The group begins again."""
-
-    cut: tuple[Position, ...]
-    waits: tuple[Successor, ...]
-    end_cut: tuple[Position, ...]
-
-
-StateChange = (
-    ReaderAdded
-    | ReaderRemoved
-    | SegmentClaimed
-    | Freed
-    | Completed
-    | Awaited
-    | Opened
-    | PositionRecorded
-    | LagReported
-    | CheckpointCreated
-    | CheckpointAcked
-    | WasReset
-)
+def brief(update: Update) -> Update:
+    """An update without positions and segments: the changes that it came to name them."""
+    long = {
+        field: ()
+        for field in update.__struct_fields__
+        if isinstance(value := getattr(update, field), tuple)
+        and not all(isinstance(each, str) for each in value)
+    }
+    return msgspec.structs.replace(update, **long) if long else update

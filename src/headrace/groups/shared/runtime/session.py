@@ -88,6 +88,8 @@ class Session:
         self._token = 0
         self._failure: HeadraceError | None = None
         self._private: dict[str, Private] = {}
+        self._starts: dict[str, str] = {}
+        """Where each subscription was asked to begin."""
         self._stop_listening: Callable[[], None] | None = None
         self._heartbeat: asyncio.Task[None] | None = None
         self._acks = SessionAcks(host)
@@ -246,22 +248,24 @@ class Session:
         """The shared units that are here now."""
         return self._borrowing.held
 
-    async def subscribe(self, text: str, *, start: starts.Start = "now") -> None:
+    async def subscribe(self, text: str, *, start: starts.Start | None = None) -> None:
         """Subscribe to ``$share/GROUP/FILTER``, or to a filter of one's own.
 
         A private subscription begins at `start` (``"earliest"``, ``"now"``, a time) and keeps its
         own progress; one that is resumed goes on where it was.  A shared group that does not exist
-        yet is made, and begins at `start`; one that exists stays as it is.
+        yet is made, and begins at `start`; one that exists stays as it is.  Without `start` that is
+        ``"now"``.  What the session has already stays as it is, so a worker may subscribe whenever
+        it starts; with another `start` than the first time it is an error.
         """
         self._check_open()
-        starts.check_start(start)
+        given = "" if start is None else starts.describe(starts.check_start(start))
+        start = start or "now"
         shared = parse_share(text)
         filter = shared[1] if shared else parse_filter(text)
         if text in self.subscriptions:
-            raise SubscriptionExistsError(
-                f"session {self.name!r} is subscribed to {text!r} already"
-            )
-        wanted = Subscription(text, filter, shared is not None)
+            self._check_same(text, given)
+            return
+        wanted = Subscription(text, filter, shared is not None, given)
         places: starts.Places = {}
         if isinstance(start, datetime):
             places = await self._host.in_thread(starts.places_at, self._host.log, filter, start)
@@ -274,6 +278,16 @@ class Session:
             sessions.locks(self.name),
         )
         await self._begin(wanted)
+
+    def _check_same(self, text: str, start: str) -> None:
+        """Refuse to subscribe to the same once more from elsewhere."""
+        before = self._starts.get(text, "")
+        if start and before and start != before:
+            raise SubscriptionExistsError(
+                f"session {self.name!r} is subscribed to {text!r} already, and that began at "
+                f"{before!r}, not at {start!r}; leave start out to go on with it, or unsubscribe "
+                "first"
+            )
 
     async def _declare(
         self, group: str, filter: str, start: starts.Start, places: starts.Places
@@ -305,6 +319,7 @@ class Session:
         await self._host.in_transaction(begin, sessions.locks(self.name))
 
     async def _begin(self, subscription: Subscription) -> None:
+        self._starts[subscription.text] = subscription.start
         if subscription.shared:
             self._borrowing.subscribe(subscription.text)
             return

@@ -18,10 +18,14 @@ from headrace.groups.progress.store import Joining, SeekPlace, load_all, write_o
 from headrace.groups.shared import starts
 from headrace.groups.shared.core.messages import Unit, unit_of
 from headrace.groups.shared.core.records import ClaimRecord, Commit, ProgressRecord, StoredUnit
+from headrace.groups.shared.keys import leader_lease
+from headrace.groups.shared.keys import unit_of_claim as unit_of_claim
 
 LOCKS_MAX = 500
 """Units in one transaction at most; PostgreSQL holds a lock for each of them."""
 
+
+lease_name = leader_lease
 
 SLOTS = 32
 """The ring of recent hand-overs: how many commits with claims are remembered."""
@@ -42,19 +46,9 @@ class SegmentKey(msgspec.Struct, frozen=True):
     segment_id: int
 
 
-def lease_name(group: str) -> str:
-    """The lease of a group's leader."""
-    return f"leader {group}"
-
-
 def claim_unit(group: str, unit: Unit) -> str:
     """A unit as its claim names it: one consumer may have the same segment in two groups."""
     return f"{unit}@{group}"
-
-
-def unit_of_claim(name: str) -> Unit:
-    """The inverse of :func:`claim_unit`."""
-    return name.partition("@")[0]
 
 
 def decode_handed(group: str, data: bytes | None) -> list[Handed]:

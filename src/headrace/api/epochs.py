@@ -1,0 +1,45 @@
+"""The calls of an open log that are about epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.epochs.runtime import subscriptions
+from headrace.epochs.runtime.subscription import EpochSubscription
+from headrace.epochs.runtime.subscriptions import EpochSubscriptionInfo
+from headrace.host import Host, Stage
+from headrace.subjects.arguments import checked_calls
+
+
+@checked_calls()
+class EpochCalls:
+    """What :class:`headrace.Headrace` can do with epochs."""
+
+    host: Host
+
+    def epochs(self, /, streams: str | Sequence[str], **options: Any) -> EpochSubscription:
+        """Whole epochs of a stream, or of several merged, as they are completed::
+
+            async with hr.epochs("orders", start="earliest", until=31) as epochs:
+                async for epoch in epochs:
+                    use(epoch.time, await epoch.table(), epoch.token)
+
+        ``mode`` is ``"whole"``, or ``"streaming"`` or ``"unfiltered"`` for rows as they come.
+        ``start`` is ``"open"`` (all that is not complete, from its first row), ``"now"`` (only what
+        has not begun), ``"earliest"``, a frontier or a token; what lies before a frontier is
+        complete, what lies at or after it is still to come.  ``until`` is not included.  With
+        ``at_least`` a start that is gone becomes the first that is left.  A ``name`` keeps the
+        frontier in the catalog, for one program at a time; ``segments`` takes part of the rows.
+        """
+        subscription = EpochSubscription(self.host, streams, **options)
+        self.host.serve(Stage.READS, subscription)
+        return subscription
+
+    async def epoch_subscriptions(self) -> tuple[EpochSubscriptionInfo, ...]:
+        """Named subscriptions to epochs, and how far each is."""
+        return await self.host.in_thread(subscriptions.listed, self.host.log.catalog)
+
+    async def forget_epoch_subscription(self, name: str) -> None:
+        """Forget a named subscription; a program that holds it is fenced."""
+        await self.host.in_thread(subscriptions.forget, self.host.log.catalog, name)

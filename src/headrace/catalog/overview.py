@@ -1,0 +1,129 @@
+"""What the catalog knows of all groups, or of some, in a fixed number of statements.
+
+Whoever looks at one group could ask for its rows one by one; for a thousand groups that is tens of
+thousands of questions.  Here each table is read once, whatever the number of groups, units and
+segments.  The rows of progress come with the batch in which the group goes on, found by its place
+in the index, so that bytes and age need no question of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from headrace.catalog.leases import Lease
+from headrace.catalog.transaction import IN_ONE_QUERY, Row, Tx, in_parts
+
+
+class Reached(NamedTuple):
+    """How far a group has come in a segment, and the batch that holds what comes next.
+
+    The batch is that of the first offset that is neither acked nor trimmed; all None where there
+    is nothing to come.
+    """
+
+    floor: int
+    state: bytes
+    start: int | None
+    end: int | None
+    size_bytes: int | None
+    total_bytes: int | None
+    created_us: int | None
+
+
+_BATCH = "b.start_offset, b.end_offset, b.bytes, b.total_bytes, b.created_us"
+
+_PROGRESS = (
+    f"SELECT p.group_name, p.segment_id, p.floor, p.state, {_BATCH} "
+    "FROM progress p JOIN segments s ON s.id = p.segment_id "
+    "LEFT JOIN batches b ON b.segment_id = p.segment_id AND b.start_offset = "
+    "CASE WHEN p.floor < s.head THEN (SELECT MAX(c.start_offset) FROM batches c "
+    "WHERE c.segment_id = p.segment_id AND c.start_offset <= "
+    "CASE WHEN p.floor < s.tail THEN s.tail ELSE p.floor END) END"
+)
+
+_FIRST = (
+    f"SELECT s.id, {_BATCH} FROM segments s JOIN batches b ON b.segment_id = s.id "
+    "AND b.start_offset = (SELECT MIN(c.start_offset) FROM batches c WHERE c.segment_id = s.id)"
+)
+
+
+def progress(tx: Tx, groups: Sequence[str] | None = None) -> dict[str, dict[int, Reached]]:
+    """{name of a reader: {segment id: how far it has come}}, of all or of some."""
+    found: dict[str, dict[int, Reached]] = {}
+    make = Reached._make
+    for name, segment_id, *rest in _rows(tx, _PROGRESS, "p.group_name", groups):
+        found.setdefault(name, {})[segment_id] = make(rest)
+    return found
+
+
+def first_batches(tx: Tx, ids: Sequence[int]) -> dict[int, Reached]:
+    """The first batch that segments retain, for readers that have not begun there."""
+    some = ids if len(ids) <= IN_ONE_QUERY else None
+    return {
+        segment_id: Reached(0, b"", *batch)
+        for segment_id, *batch in _rows(tx, _FIRST, "s.id", some)
+    }
+
+
+def markers(tx: Tx, ids: Sequence[int]) -> dict[int, list[int]]:
+    """{segment id: offsets of its markers, ascending}."""
+    found: dict[int, list[int]] = {}
+    query = "SELECT segment_id, at_offset FROM markers"
+    for segment_id, offset in _rows(tx, query, "segment_id", ids):
+        found.setdefault(segment_id, []).append(offset)
+    return {segment_id: sorted(offsets) for segment_id, offsets in found.items()}
+
+
+def claims(
+    tx: Tx, groups: Sequence[str] | None = None
+) -> dict[str, dict[str, tuple[str | None, int]]]:
+    """{name of a reader: {unit: (owner, token)}}, of all or of some."""
+    found: dict[str, dict[str, tuple[str | None, int]]] = {}
+    query = "SELECT group_name, unit, owner, token FROM claims"
+    for name, unit, owner, token in _rows(tx, query, "group_name", groups):
+        found.setdefault(name, {})[unit] = owner, token
+    return found
+
+
+def leases(tx: Tx, beginnings: Sequence[str] | None = None) -> dict[str, Lease]:
+    """Leases that have an owner, also those that have run out; all, or by how their names begin."""
+    query = "SELECT name, owner, token, expires_us FROM leases WHERE owner IS NOT NULL"
+    params: list[Any] = []
+    if beginnings is not None:
+        query += f" AND ({' OR '.join(['substr(name, 1, ?) = ?'] * len(beginnings)) or '1 = 0'})"
+        params = [value for text in beginnings for value in (len(text), text)]
+    return {row[0]: Lease(*row) for row in tx.rows(query, params)}
+
+
+def entries(
+    tx: Tx, buckets: Sequence[str], keys: Sequence[str] | None = None
+) -> dict[str, dict[str, bytes]]:
+    """{bucket: {key: value}} of buckets, whole or the entries of some keys.
+
+    A bucket that ends in ``:`` stands for all whose names begin like that.
+    """
+    plain = [bucket for bucket in buckets if not bucket.endswith(":")]
+    begun = [bucket for bucket in buckets if bucket.endswith(":")]
+    tests = [f"bucket IN ({', '.join('?' * len(plain))})"] if plain else []
+    tests += ["substr(bucket, 1, ?) = ?"] * len(begun)
+    params: list[Any] = [*plain, *(value for text in begun for value in (len(text), text))]
+    query = f"SELECT bucket, key, value FROM entries WHERE ({' OR '.join(tests)})"
+    query += " AND value IS NOT NULL"
+    if keys is not None:
+        query += f" AND key IN ({', '.join('?' * len(keys))})"
+        params += keys
+    found: dict[str, dict[str, bytes]] = {bucket: {} for bucket in plain}
+    for bucket, key, value in tx.rows(query, params):
+        found.setdefault(bucket, {})[key] = bytes(value)
+    return found
+
+
+def _rows(tx: Tx, query: str, column: str, values: Sequence[Any] | None) -> list[Row]:
+    """All rows, or those with one of the values, 400 of them at a time."""
+    if values is None:
+        return tx.rows(query)
+    found: list[Row] = []
+    for part, marks in in_parts(values):
+        found += tx.rows(f"{query} WHERE {column} IN ({marks})", part)
+    return found

@@ -1,0 +1,84 @@
+"""From the progress log to a subscriber: lines become the messages of a partition.
+
+A stream is one partition of the subscription.  The payload of a batch is not rows but *references*:
+which offsets of which segment a commit wrote, and how many of them are at this time.  So a whole
+epoch is held as a few numbers per commit, and its rows are read when it is complete.
+
+What a publisher has taken back leaves with the batches that named it, exactly: references are never
+joined here.  Ranges that are joined for reading keep the bounds of every one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from headrace.epochs.core import lines
+from headrace.epochs.core.antichains import Frontier
+from headrace.epochs.core.lines import Line
+from headrace.epochs.core.messages import (
+    Aborted,
+    Data,
+    FrontierUpdate,
+    Message,
+    Snapshot,
+    TakeBack,
+)
+from headrace.epochs.core.times import Time
+
+
+class Reference(msgspec.Struct, frozen=True, gc=False):
+    """`rows` rows of one time among offsets `start` to `end` - 1 of a segment, by one commit."""
+
+    stream: str
+    line: int
+    segment: int
+    start: int
+    end: int
+    rows: int
+
+
+class LineFeed:
+    """The lines of one stream, in order, as messages."""
+
+    def __init__(self, stream: str, lower: Frontier, segments: Iterable[int] | None = None) -> None:
+        """`lower` is the merged lower frontier before the first line; only `segments` count."""
+        self.stream = stream
+        self._lower = lower
+        self._segments = None if segments is None else frozenset(segments)
+
+    def snapshot(self, upper: Frontier = ()) -> Snapshot:
+        """The first message; `upper` is what had begun, if that is to be left out."""
+        return Snapshot(self._lower, upper)
+
+    def messages(self, number: int, line: Line) -> list[Message]:
+        """What a line says: first what is taken back, then rows, then how far that got."""
+        found: list[Message] = []
+        if line.taken_back:
+            found.append(TakeBack(line.taken_back, line.publisher))
+        if line.spans:
+            found += self._data(number, line)
+        if line.lower != self._lower:
+            before, self._lower = self._lower, line.lower
+            gone = [(time, -1) for time in before if time not in line.lower]
+            come = [(time, 1) for time in line.lower if time not in before]
+            found.append(FrontierUpdate((*gone, *come)))
+        if line.event == lines.ABORTED:
+            found.append(Aborted(line.reason))
+        return found
+
+    def _data(self, number: int, line: Line) -> list[Message]:
+        references: dict[Time, list[Reference]] = {}
+        for time, span, rows in line.spans_at(_every):
+            if rows and (self._segments is None or span.segment in self._segments):
+                one = Reference(self.stream, number, span.segment, span.start, span.end, rows)
+                references.setdefault(time, []).append(one)
+        return [
+            Data(time, tuple(found), sum(one.rows for one in found), line.publisher)
+            for time, found in sorted(references.items())
+        ]
+
+
+def _every(time: Time) -> bool:  # noqa: ARG001
+    return True

@@ -1,0 +1,257 @@
+"""A named subscription: its frontier is kept in the catalog, and one program holds it at a time.
+
+The program holds a lease and renews it; every ack, also in a transaction, checks the token.  Others
+stand by, and take over when the lease is given back or has run out.  The row is made before
+the start is chosen, so that what is trimmed meanwhile is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Self
+from uuid import uuid4
+
+import msgspec
+
+from headrace.catalog import Tx, epoch_subscriptions, leases
+from headrace.epochs.core.antichains import Frontier, not_before
+from headrace.epochs.core.times import TimeShape
+from headrace.epochs.runtime.starting import EpochBegin, EpochStart
+from headrace.errors import (
+    EpochAckError,
+    EpochSubscriptionError,
+    EpochSubscriptionInUseError,
+    Fenced,
+    HeadraceError,
+    LeaseLost,
+)
+from headrace.host.host import Host
+from headrace.log.output import Output
+
+
+class SubscriptionForm(msgspec.Struct, frozen=True, array_like=True):
+    """What a subscription was made for; it is opened in this way only."""
+
+    streams: tuple[tuple[str, int], ...]
+    length: int
+    mode: str
+    start: str
+    segments: tuple[int, ...] | None = None
+
+
+encode_form = msgspec.msgpack.Encoder().encode
+decode_form = msgspec.msgpack.Decoder(SubscriptionForm).decode
+encode_frontier = msgspec.msgpack.Encoder().encode
+decode_frontier = msgspec.msgpack.Decoder(Frontier).decode
+
+
+class NamedHold:
+    """This program's hold of one named subscription."""
+
+    def __init__(self, host: Host, name: str, *, standby: bool, lease_ms: int) -> None:
+        self._host = host
+        self.name = name
+        self._lease_name = epoch_subscriptions.lease_name(name)
+        self._locks = (leases.lock(self._lease_name),)
+        self._standby = standby
+        self._lease_ms = lease_ms
+        self._owner = f"{name}-{uuid4().hex[:12]}"
+        self._watch = leases.Watch()
+        self._token = 0
+        self._shape = TimeShape()
+        self._acked: Frontier | None = None
+        self._renewing: asyncio.Task[None] | None = None
+
+    # -- taking it ----------------------------------------------------------------------
+
+    async def take(
+        self,
+        streams: Sequence[str],
+        mode: str,
+        start: EpochStart | None,
+        segments: Iterable[int] | None,
+    ) -> EpochStart | None:
+        """Hold it, wait for that if need be; where to start: its frontier, if it has one."""
+        form = await self._host.in_thread(self._form, streams, mode, start, segments)
+        self._shape = TimeShape(form.length)
+        await self._acquire()
+        self._renewing = self._host.spawn(self._renew())
+
+        def look(tx: Tx) -> bytes | None:
+            found = epoch_subscriptions.get(tx, self.name)
+            if found is None:
+                epoch_subscriptions.create(tx, self.name, encode_form(form), None)
+                return None
+            self._check_form(decode_form(found.form), form, given=start is not None)
+            return found.frontier
+
+        stored = await self._host.in_transaction(look, self._locks)
+        if stored is None:
+            return start
+        self._acked = decode_frontier(stored)
+        return self._acked
+
+    def _form(
+        self,
+        streams: Sequence[str],
+        mode: str,
+        start: EpochStart | None,
+        segments: Iterable[int] | None,
+    ) -> SubscriptionForm:
+        found = [self._host.log.stream(name) for name in sorted(streams)]
+        lengths = [one.config.epochs.length for one in found if one.config.epochs is not None]
+        return SubscriptionForm(
+            streams=tuple((one.name, one.id) for one in found),
+            length=lengths[0] if lengths else 0,
+            mode=str(mode),
+            start="open" if start is None else str(start),
+            segments=None if segments is None else tuple(sorted(segments)),
+        )
+
+    def _check_form(self, known: SubscriptionForm, form: SubscriptionForm, *, given: bool) -> None:
+        for what, before, now in (
+            ("streams", known.streams, form.streams),
+            ("mode", known.mode, form.mode),
+            ("segments", known.segments, form.segments),
+            ("start", known.start, form.start if given else known.start),
+        ):
+            if before != now:
+                raise EpochSubscriptionError(
+                    f"subscription {self.name!r} was made with {what} {before!r}, not {now!r}; "
+                    "open it as it was made, choose another name, or forget it "
+                    f"(headrace epoch forget {self.name})"
+                )
+
+    async def _acquire(self) -> None:
+        """Take the lease; stand by while another program has it."""
+        host, news = self._host, asyncio.Event()
+        leave = await host.in_thread(host.on_news, leases.channel(self._lease_name), news.set)
+        try:
+            while True:
+                news.clear()
+                taken = await host.in_transaction(self._try, self._locks)
+                if taken is not None:
+                    self._token = taken.token
+                    return
+                if not self._standby:
+                    raise EpochSubscriptionInUseError(
+                        f"subscription {self.name!r} is held by another program; wait for it with "
+                        "standby=True, or headrace epoch forget"
+                    )
+                timer = host.after(self._lease_ms / 4000, news.set)
+                await news.wait()
+                timer.clear()
+        finally:
+            leave()
+
+    def _try(self, tx: Tx) -> leases.Lease | None:
+        held = leases.get(tx, self._lease_name)
+        over = None
+        if held is not None:
+            now_ms = self._host.now_ms()
+            if self._watch.is_over(held, tx.now_us(), now_ms, self._lease_ms):
+                over = held
+        return leases.acquire(tx, self._lease_name, self._owner, self._lease_ms, over)
+
+    async def _renew(self) -> None:
+        while True:
+            await self._host.sleep(self._lease_ms / 3000)
+            try:
+                await self._host.in_transaction(
+                    lambda tx: leases.extend(tx, self._lease_name, self._token, self._lease_ms),
+                    self._locks,
+                    sync=False,
+                    small=True,
+                )
+            except LeaseLost:
+                return
+            except HeadraceError:
+                continue
+
+    async def hold(self, begun: EpochBegin) -> None:
+        """The start was chosen: everything before it is not wanted."""
+        if self._acked is not None:
+            return
+        first = begun.start
+        if first is None:
+            # From now on: what has begun is left out this time, and open all the same.
+            times = [time for place in begun.streams for time in place.lower]
+            first = tuple(sorted(set(times)))
+        await self._put(first)
+
+    async def leave(self) -> None:
+        """Give the lease back."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            self._renewing = None
+        if self._token:
+            token, self._token = self._token, 0
+            await self._host.in_transaction(
+                lambda tx: leases.release(tx, self._lease_name, token), self._locks
+            )
+
+    # -- acks ---------------------------------------------------------------------------
+
+    async def ack(self, frontier: Frontier) -> None:
+        """All before a frontier is dealt with."""
+        self.check(frontier)
+        await self._put(frontier)
+
+    async def _put(self, frontier: Frontier) -> None:
+        await self._host.in_transaction(lambda tx: self.stage(tx, frontier), self.locks, small=True)
+        self._acked = frontier
+
+    @property
+    def locks(self) -> tuple[str, ...]:
+        """What a transaction with an ack locks."""
+        return self._locks
+
+    def check(self, frontier: Frontier) -> None:
+        """Raise if this was acked, or what comes after it."""
+        acked = self._acked
+        if acked is not None and (
+            frontier == acked or not not_before(self._shape, frontier, acked)
+        ):
+            raise EpochAckError(
+                f"subscription {self.name!r}: acked up to {list(acked)} already; epochs are acked "
+                "once, in the order in which they were given"
+            )
+
+    def stage(self, tx: Tx, frontier: Frontier) -> None:
+        """In a transaction: check the token, and move the frontier."""
+        try:
+            leases.check(tx, self._lease_name, self._token)
+        except LeaseLost as error:
+            _, current, _ = leases.last(tx, self._lease_name)
+            raise Fenced(f"epochs/{self.name}", "frontier", self._token, current) from error
+        epoch_subscriptions.put_frontier(tx, self.name, encode_frontier(frontier))
+
+    def acked(self, frontier: Frontier) -> None:
+        """A transaction has stored it."""
+        self._acked = frontier
+
+
+class EpochTransaction(Output):
+    """Output and the ack of an epoch, which commit together or not at all."""
+
+    def __init__(self, host: Host, hold: NamedHold, frontier: Frontier) -> None:
+        super().__init__(host.log, host.log.write_of())
+        self._host = host
+        self._hold = hold
+        self._frontier = frontier
+
+    async def __aenter__(self) -> Self:
+        self._hold.check(self._frontier)
+        await self._begin(self._host.in_thread)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            return
+        self._host.check()
+        self._hold.check(self._frontier)
+        self._write.stage = lambda tx: self._hold.stage(tx, self._frontier)
+        self._write.stage_locks = self._hold.locks
+        self.placed = (await self._host.commit(self._write)).placed
+        self._hold.acked(self._frontier)

@@ -1,0 +1,223 @@
+"""The rows of epochs, read by reference: in few passes, and counted against what lines tell.
+
+References in one segment become *runs* that one cursor walks through, over small gaps.  A row
+counts if it lies within a reference and is at a wanted time: what lies in a gap may be at that very
+time and taken back.  The rows found in every reference must be as many as its line tells, so
+damage, or rows that retention took meanwhile, are an error that names the place and never a short
+epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from headrace.catalog.streams import Segment
+from headrace.epochs.core.arrays import Mask, Times
+from headrace.epochs.core.feed import Reference
+from headrace.epochs.core.times import Time, TimeShape
+from headrace.errors import EpochRowsError, EpochTrimmedError, TrimmedError
+from headrace.log import events
+from headrace.log.cursor import Cursor
+from headrace.log.log import Log
+
+GAP_ROWS = 4096
+"""Reading over so many rows of others is quicker than another query."""
+
+
+class RowRun(msgspec.Struct):
+    """Bounds of references in one segment, in order, that one cursor reads."""
+
+    stream: str
+    segment: int
+    starts: list[int]
+    ends: list[int]
+    rows: list[int]
+    lines: list[int]
+
+    @property
+    def pure(self) -> bool:
+        """Whether every row from its first to its last is wanted."""
+        whole = self.ends[-1] - self.starts[0]
+        return sum(self.rows) == whole and self.starts[1:] == self.ends[:-1]
+
+
+def runs_of(references: Iterable[Reference]) -> list[RowRun]:
+    """The references as runs, segment by segment."""
+    found: list[RowRun] = []
+    for one in sorted(references, key=lambda one: (one.stream, one.segment, one.start)):
+        last = found[-1] if found else None
+        if last is None or (last.stream, last.segment) != (one.stream, one.segment):
+            pass
+        elif last.starts[-1] == one.start:
+            last.rows[-1] += one.rows  # another time of the same commit
+            continue
+        elif one.start - last.ends[-1] <= GAP_ROWS:
+            last.starts.append(one.start)
+            last.ends.append(one.end)
+            last.rows.append(one.rows)
+            last.lines.append(one.line)
+            continue
+        found.append(
+            RowRun(one.stream, one.segment, [one.start], [one.end], [one.rows], [one.line])
+        )
+    return found
+
+
+class EpochRows:
+    """Reads rows of one subscription's streams; blocking."""
+
+    def __init__(self, log: Log, shape: TimeShape, streams: Mapping[str, int]) -> None:
+        """`streams` are names and ids."""
+        self._log = log
+        self._shape = shape
+        self._streams = streams
+        self._segments: dict[tuple[str, int], Segment] = {}
+
+    def batches(
+        self, references: Iterable[Reference], times: Sequence[Time], *, brief: bool = False
+    ) -> Iterator[tuple[pa.RecordBatch, Times]]:
+        """Record batches of the rows at `times`, and their times as an array."""
+        wanted = _Wanted(self._shape, times)
+        for run in runs_of(references):
+            yield from self._read(run, wanted, brief=brief)
+
+    def by_time(
+        self, references: Iterable[Reference], times: Sequence[Time], *, brief: bool = False
+    ) -> dict[Time, list[pa.RecordBatch]]:
+        """All rows at `times`, apart by time."""
+        found: dict[Time, list[pa.RecordBatch]] = {time: [] for time in times}
+        for batch, stamps in self.batches(references, times, brief=brief):
+            for time, part in split(self._shape, batch, stamps):
+                found[time].append(part)
+        return found
+
+    def _read(
+        self, run: RowRun, wanted: _Wanted, *, brief: bool
+    ) -> Iterator[tuple[pa.RecordBatch, Times]]:
+        segment = self._segment(run.stream, run.segment)
+        cursor = Cursor(self._log.catalog, self._log.store, run.stream, segment, run.starts[0])
+        starts, ends = np.array(run.starts), np.array(run.ends)
+        got = np.zeros(len(starts), dtype=np.int64)
+        pure, end = run.pure, run.ends[-1]
+        while cursor.position < end:
+            at = cursor.position
+            try:
+                batch = cursor.next(end, brief=brief)
+            except TrimmedError as error:
+                raise EpochTrimmedError(run.stream, wanted.shown, str(error)) from error
+            if batch is None:
+                continue
+            stamps = self._stamps(run, batch)
+            match = wanted.match(stamps)
+            first, last = (
+                np.searchsorted(ends, at, "right"),
+                np.searchsorted(starts, at + len(stamps), "left"),
+            )
+            if pure and match.all():
+                lows = np.maximum(starts[first:last], at)
+                got[first:last] += np.minimum(ends[first:last], at + len(stamps)) - lows
+                yield events.public(batch, run.segment, batch.column(0)), stamps
+                continue
+            lows = np.maximum(starts[first:last], at) - at
+            highs = np.minimum(ends[first:last], at + len(stamps)) - at
+            edges = np.zeros(len(stamps) + 1, dtype=np.int64)
+            np.add.at(edges, lows, 1)
+            np.add.at(edges, highs, -1)
+            match &= np.cumsum(edges[:-1]) > 0
+            sums = np.concatenate(([0], np.cumsum(match)))
+            got[first:last] += sums[highs] - sums[lows]
+            if match.any():
+                kept = batch.filter(pa.array(match))
+                yield events.public(kept, run.segment, kept.column(0)), stamps[match]
+        self._check(run, got)
+
+    def _check(self, run: RowRun, got: np.ndarray) -> None:
+        told = np.array(run.rows)
+        if not np.array_equal(got, told):
+            place = int(np.argmax(got != told))
+            raise EpochRowsError(
+                run.stream,
+                run.lines[place],
+                f"segment {run.segment}, offsets {run.starts[place]} to {run.ends[place]}",
+                int(told[place]),
+                int(got[place]),
+            )
+
+    def _stamps(self, run: RowRun, batch: pa.RecordBatch) -> Times:
+        """The times of all rows; rows without one are at no time (-1)."""
+        parts = self._shape.length or 1
+        if "epoch" not in batch.schema.names:
+            stamps = np.full(batch.num_rows * parts, -1, dtype=np.int64)
+        else:
+            column = batch.column("epoch")
+            stamps = column.flatten().to_numpy()
+            if len(stamps) != batch.num_rows * parts:
+                raise EpochRowsError(
+                    run.stream, run.lines[0], f"segment {run.segment}", batch.num_rows, 0
+                )
+        return stamps if self._shape.length == 0 else stamps.reshape(-1, parts)
+
+    def _segment(self, stream: str, number: int) -> Segment:
+        found = self._segments.get((stream, number))
+        if found is None:
+            current = self._log.stream(stream)
+            if current.id != self._streams[stream]:
+                raise EpochTrimmedError(stream, "all", "the stream was deleted and made anew")
+            self._segments |= {(stream, one.number): one for one in current.segments}
+            found = self._segments[stream, number]
+        return found
+
+
+class _Wanted:
+    """Some times, to be found among many."""
+
+    def __init__(self, shape: TimeShape, times: Sequence[Time]) -> None:
+        self._shape = shape
+        self._times = set(times)
+        self._array = np.array(sorted(self._times), dtype=np.int64)
+
+    @property
+    def shown(self) -> str:
+        first = min(self._times)
+        return str(first) if len(self._times) == 1 else f"{first} and {len(self._times) - 1} more"
+
+    def match(self, stamps: Times) -> Mask:
+        """Which of the stamps are wanted."""
+        if len(self._array) == 1:
+            same: Mask = stamps == self._array[0]
+            return same if same.ndim == 1 else np.logical_and.reduce(same, axis=1)
+        if stamps.ndim == 1:
+            places = np.searchsorted(self._array, stamps)
+            places[places == len(self._array)] = 0
+            found: Mask = self._array[places] == stamps
+            return found
+        distinct, where = np.unique(stamps, axis=0, return_inverse=True)
+        known = np.array([tuple(row) in self._times for row in distinct.tolist()], dtype=np.bool_)
+        return known[where.reshape(-1)]
+
+
+def split(
+    shape: TimeShape, batch: pa.RecordBatch, stamps: Times
+) -> Iterator[tuple[Time, pa.RecordBatch]]:
+    """A batch apart by time, rows in their order."""
+    keys = stamps if stamps.ndim == 1 else np.unique(stamps, axis=0, return_inverse=True)[1]
+    keys = keys.reshape(-1)
+    steps = np.diff(keys)
+    if (steps < 0).any():
+        sequence = np.argsort(keys, kind="stable")
+        batch = pa.RecordBatch.from_struct_array(batch.to_struct_array().take(pa.array(sequence)))
+        stamps, keys = stamps[sequence], keys[sequence]
+        steps = np.diff(keys)
+    bounds = [0, *(np.flatnonzero(steps) + 1).tolist(), len(keys)]
+    for start, end in pairwise(bounds):
+        if end > start:
+            time = stamps[start].tolist()
+            yield (
+                shape.from_row([time] if isinstance(time, int) else time),
+                batch.slice(start, end - start),
+            )

@@ -1,0 +1,382 @@
+"""A subscription to the epochs of one stream or several, over their progress logs.
+
+Theory of operation
+-------------------
+The lines of every stream are tailed, woken by news, and become messages of the pure subscriber
+(:mod:`headrace.epochs.core.feed`), of which each stream is one partition.  What it answers becomes
+items in a queue.  More lines are read only when the queue is empty and somebody waits, so a slow
+consumer costs nothing; and an item holds references, so an epoch of any size costs a few numbers
+per commit.
+
+Rows are read when the consumer asks for them.  Many small epochs that are in the queue together are
+read in one go, up to ``AHEAD_ROWS`` rows; each is dropped when it was given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Self
+
+import pyarrow as pa
+
+from headrace.epochs.core.antichains import Frontier, not_before
+from headrace.epochs.core.effects import (
+    Advanced,
+    Deliver,
+    Effect,
+    End,
+    Ended,
+    Epoch,
+    Mode,
+    Ready,
+    TakenBack,
+)
+from headrace.epochs.core.feed import LineFeed, Reference
+from headrace.epochs.core.subscriber import Subscriber
+from headrace.epochs.core.times import Time
+from headrace.epochs.core.token import ResumeToken
+from headrace.epochs.runtime import starting
+from headrace.epochs.runtime.acks import EpochTransaction, NamedHold
+from headrace.epochs.runtime.epoch_rows import EpochRows
+from headrace.epochs.runtime.given import (
+    EpochFrontier,
+    EpochItem,
+    EpochPart,
+    EpochStep,
+    EpochTakenBack,
+    WholeEpoch,
+)
+from headrace.epochs.runtime.line_tail import LineTail
+from headrace.epochs.runtime.starting import EpochBegin, EpochStart, FrontierLike
+from headrace.errors import (
+    EpochAckError,
+    EpochsAbortedError,
+    InvalidConfigError,
+    InvalidPositionError,
+)
+from headrace.host.host import Host
+from headrace.log import limits
+from headrace.log.cursor import FileAhead
+from headrace.subjects.arguments import check_value
+
+AHEAD_ROWS = 16_384
+"""So many rows of small epochs are read in one go."""
+STEP_EPOCHS = 1000
+STEP_BYTES = 64 * 1024 * 1024
+ROW_BYTES = 256
+"""What a row counts for where steps are bounded by bytes; lines tell numbers of rows only."""
+
+
+class EpochSubscription:
+    """Epochs as they come; made by :meth:`headrace.Headrace.epochs`."""
+
+    def __init__(
+        self,
+        host: Host,
+        streams: str | Sequence[str],
+        *,
+        mode: str = "whole",
+        start: EpochStart | None = None,
+        until: FrontierLike | None = None,
+        name: str | None = None,
+        segments: Iterable[int] | None = None,
+        at_least: bool = False,
+        standby: bool = True,
+        lease_ms: int = 10_000,
+    ) -> None:
+        check_value("streams", streams, str | Sequence[str])
+        check_value("name", name, str | None)
+        check_value("at_least", at_least, bool)
+        check_value("standby", standby, bool)
+        check_value("lease_ms", lease_ms, int)
+        if mode not in list(Mode):
+            raise InvalidConfigError(f"mode={mode!r}: choose {', '.join(Mode)}")
+        self._host = host
+        self.streams = (streams,) if isinstance(streams, str) else tuple(streams)
+        self.mode = Mode(mode)
+        self._start, self._until, self._at_least = start, until, at_least
+        self._segments = None if segments is None else frozenset(segments)
+        self._named: NamedHold | None = None
+        if name is not None:
+            self._named = NamedHold(host, name, standby=standby, lease_ms=lease_ms)
+        self._begun: EpochBegin | None = None
+        self._subscriber: Subscriber | None = None
+        self._feeds: dict[str, tuple[LineTail, LineFeed]] = {}
+        self._items: deque[EpochItem] = deque()
+        self._ended: Ended | None = None
+        self._closed = False
+        self._pumping = asyncio.Lock()
+        self._ahead: dict[Time, list[pa.RecordBatch]] = {}
+        self._rows: EpochRows | None = None
+
+    def __repr__(self) -> str:
+        return f"<EpochSubscription to {', '.join(self.streams)}: {self._subscriber!r}>"
+
+    # -- opening and closing ------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._begun is None:
+            try:
+                await self._open()
+            except BaseException:
+                await self.close()
+                raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End it; the frontier of a named subscription stays where it was acked."""
+        self._closed = True
+        for tail, _ in self._feeds.values():
+            tail.close()
+        if self._named is not None:
+            await self._named.leave()
+
+    async def _open(self) -> None:
+        log, wanted = self._host.log, self._start
+        if self._named is not None:
+            wanted = await self._named.take(self.streams, self.mode, wanted, self._segments)
+        begun = await self._host.in_thread(
+            starting.resolve,
+            log,
+            self.streams,
+            "open" if wanted is None else wanted,
+            at_least=self._at_least,
+        )
+        until: Frontier = ()
+        if self._until is not None:
+            until = starting.frontier_of(begun.shape, self._until, "until")
+            first = begun.start or (begun.shape.bottom,)
+            if not until or not not_before(begun.shape, until, first):
+                raise InvalidPositionError(f"until={list(until)} is before the start {list(first)}")
+        self._subscriber = Subscriber(
+            self.streams,
+            begun.shape,
+            mode=self.mode,
+            start=begun.start,
+            until=until,
+            stored=True,
+            counts=False,
+        )
+        ids = {name: int(number) for name, number in begun.ids}
+        self._rows = EpochRows(log, begun.shape, ids)
+        self._begun = begun
+        if self._named is not None:
+            await self._named.hold(begun)
+        for place in begun.streams:
+            name = place.progress.stream.name
+            tail = LineTail(self._host, place.progress, place.line)
+            feed = LineFeed(name, place.lower, self._segments)
+            self._feeds[name] = (tail, feed)
+            await tail.open()
+        for place in begun.streams:
+            name = place.progress.stream.name
+            self._take(self._subscriber.receive(name, self._feeds[name][1].snapshot(place.upper)))
+
+    # -- reading ------------------------------------------------------------------------
+
+    @property
+    def frontier(self) -> Frontier:
+        """What is still to come; empty when everything is complete."""
+        return self._live.frontier
+
+    @property
+    def token(self) -> str:
+        """What to keep in order to go on from the frontier."""
+        return self.token_at(self.frontier)
+
+    @property
+    def end(self) -> str | None:
+        """How it ended: ``closed``, ``reached``, ``aborted``; None while it has not."""
+        return None if self._live.end is End.OPEN else str(self._live.end)
+
+    def token_at(self, frontier: Frontier) -> str:
+        """The token of a frontier of these streams."""
+        begun = self._begun
+        assert begun is not None
+        return ResumeToken(begun.catalog, begun.ids, begun.shape, frontier).encode()
+
+    @property
+    def _live(self) -> Subscriber:
+        if self._subscriber is None:
+            raise InvalidConfigError("open it first: async with hr.epochs(…) as epochs")
+        return self._subscriber
+
+    async def wait_for(self, frontier: FrontierLike) -> None:
+        """Wait until everything before a frontier is complete, or the streams have ended."""
+        shape = self._live.shape
+        wanted = starting.frontier_of(shape, frontier, "frontier")
+        while not not_before(shape, self.frontier, wanted) and self._ended is None:
+            await self._pump()
+
+    # -- iterating ----------------------------------------------------------------------
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self._iterate()
+
+    async def _iterate(self) -> AsyncIterator[EpochItem]:
+        while (item := await self._next()) is not None:
+            yield item
+
+    async def steps(
+        self, max_epochs: int = STEP_EPOCHS, max_bytes: int = STEP_BYTES
+    ) -> AsyncIterator[EpochStep]:
+        """Whole epochs, many small ones as one: what is complete now, up to the limits.
+
+        A step has one epoch at least, however large; bytes are estimated from rows.
+        """
+        if self.mode is not Mode.WHOLE or max_epochs < 1 or max_bytes < 1:
+            raise InvalidConfigError(
+                "steps are of whole epochs, at least one and of a byte or more"
+            )
+        while (first := await self._next()) is not None:
+            assert isinstance(first, WholeEpoch)
+            epochs, size = [first], first.rows * ROW_BYTES
+            while self._items and len(epochs) < max_epochs:
+                following = self._items[0]
+                assert isinstance(following, WholeEpoch)
+                size += following.rows * ROW_BYTES
+                if size > max_bytes:
+                    break
+                epochs.append(following)
+                self._items.popleft()
+            times = [epoch.time for epoch in epochs]
+            references = [one for epoch in epochs for one in epoch.references]
+            yield EpochStep(self, times, references, epochs[-1].resume)
+
+    async def _next(self) -> EpochItem | None:
+        while not self._items:
+            if self._closed:
+                return None
+            if self._ended is not None:
+                self._finish(self._ended)
+                return None
+            await self._pump()
+        return self._items.popleft()
+
+    def _finish(self, ended: Ended) -> None:
+        if ended.end is End.ABORTED:
+            raise EpochsAbortedError(", ".join(self.streams), ended.reason, list(self.frontier))
+
+    async def _pump(self) -> None:
+        """Take in the next lines, of whichever stream has some; wait if none has."""
+        async with self._pumping:
+            self._host.check()
+            if self._closed or self._ended is not None:
+                return
+            found = False
+            for name, (tail, feed) in self._feeds.items():
+                for number, line in await tail.load():
+                    found = True
+                    for message in feed.messages(number, line):
+                        self._take(self._live.receive(name, message))
+            if not found and not self._closed and self._ended is None:
+                await self._news()
+
+    async def _news(self) -> None:
+        waits = [tail.news.wait() for tail, _ in self._feeds.values()]
+        if len(waits) == 1:
+            await waits[0]
+            return
+        tasks = [asyncio.ensure_future(wait) for wait in waits]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def _take(self, effects: list[Effect]) -> None:
+        """Turn what the subscriber says into items."""
+        streaming = self.mode is not Mode.WHOLE
+        for effect in effects:
+            match effect:
+                case Epoch(time=time, batches=batches, resume=resume):
+                    references = [one for batch in batches for one in batch.data.payload]
+                    self._items.append(WholeEpoch(self, (time,), references, resume))
+                case Deliver(partition=stream, data=data):
+                    part = EpochPart(self, data.time, data.payload, stream, data.source)
+                    self._items.append(part)
+                case TakenBack(partition=stream, source=source, held=held) if streaming:
+                    self._items.append(EpochTakenBack(stream, source, held))
+                case Advanced() | Ready() if streaming:
+                    now = self._live.frontier
+                    self._items.append(EpochFrontier(now, self.token_at(now)))
+                case Ended():
+                    self._ended = effect
+                case _:
+                    pass
+
+    # -- rows ---------------------------------------------------------------------------
+
+    async def read_rows(
+        self, times: Sequence[Time], references: Sequence[Reference]
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """The rows of epochs; see :class:`EpochRows`."""
+        rows = self._rows
+        assert rows is not None
+        if len(times) == 1 and self.mode is Mode.WHOLE:
+            found = self._ahead.pop(times[0], None)
+            if found is None and sum(one.rows for one in references) <= AHEAD_ROWS:
+                found = await self._read_ahead(rows, times[0], references)
+            if found is not None:
+                for batch in found:
+                    yield batch
+                return
+        # Read on a thread, a load ahead of whoever looks at them.
+        batches = rows.batches(references, times)
+        while True:
+            load = await self._host.in_thread(next, batches, None)
+            if load is None:
+                return
+            yield load[0]
+
+    async def _read_ahead(
+        self, rows: EpochRows, time: Time, references: Sequence[Reference]
+    ) -> list[pa.RecordBatch]:
+        """The rows of a small epoch, and with them those of the next ones in the queue."""
+        wanted, times = list(references), [time]
+        count = sum(one.rows for one in references)
+        for item in self._items:
+            assert isinstance(item, WholeEpoch)
+            count += item.rows
+            if count > AHEAD_ROWS:
+                break
+            times.append(item.time)
+            wanted += item.references
+        self._ahead = await self._by_time(rows, wanted, times)
+        return self._ahead.pop(time)
+
+    async def _by_time(
+        self, rows: EpochRows, references: list[Reference], times: list[Time]
+    ) -> dict[Time, list[pa.RecordBatch]]:
+        loads = self._host.loads
+        if loads.may_read:
+            with suppress(FileAhead):
+                return loads.read(lambda: rows.by_time(references, times, brief=True))
+        return await self._host.in_thread(rows.by_time, references, times)
+
+    # -- answers ------------------------------------------------------------------------
+
+    @property
+    def _hold(self) -> NamedHold:
+        if self._named is None:
+            raise EpochAckError(
+                "only a named subscription is acked; give name=…, or keep the token yourself"
+            )
+        return self._named
+
+    async def ack(self, step: EpochStep) -> None:
+        """See :meth:`EpochStep.ack`."""
+        await self._hold.ack(step.resume)
+
+    def transaction(self, step: EpochStep) -> EpochTransaction:
+        """See :meth:`EpochStep.transaction`."""
+        return EpochTransaction(self._host, self._hold, step.resume)
+
+
+assert limits.READ_ROWS >= AHEAD_ROWS

@@ -1,0 +1,71 @@
+"""The kinds of groups, as far as those who look at groups need to know them.
+
+A kind is registered under the family of its names, with the module that holds its
+:class:`KindOfGroups` as ``KIND``; that module is loaded when such a group is looked at.  It reads
+what it needs from a picture of the catalog, and from tables of its own by :meth:`KindOfGroups.load`
+with a fixed number of statements.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import ClassVar, cast
+
+from headrace.catalog import Tx
+from headrace.groups.names import PARTITIONED, SHARED, FullName
+from headrace.groups.picture import CatalogReach, Picture
+from headrace.groups.shapes import GroupView
+
+
+class KindOfGroups(ABC):
+    """How groups of one family are found in a picture of the catalog."""
+
+    family: ClassVar[str]
+    buckets: ClassVar[tuple[str, ...]] = ()
+    """Entries by the keys of :meth:`keys`."""
+
+    def keys(self, name: FullName) -> Sequence[str]:
+        """The keys in ``buckets`` of one group."""
+        return [name.key]
+
+    def whole(self, name: FullName | None) -> Sequence[str]:  # noqa: ARG002
+        """Buckets that are read whole; one that ends in ``:`` is all that begin like that."""
+        return ()
+
+    def load(self, tx: Tx, name: FullName | None) -> object:  # noqa: ARG002
+        """What is read of tables of its own; it is found in ``picture.own[family]``."""
+        return None
+
+    @abstractmethod
+    def reach(
+        self, name: FullName, entries: Mapping[str, Mapping[str, bytes]], own: object
+    ) -> CatalogReach:
+        """What of the catalog one group is about."""
+
+    @abstractmethod
+    def view(self, name: FullName, picture: Picture) -> GroupView:
+        """The group as the picture shows it; a record that cannot be read raises."""
+
+
+_homes: dict[str, str] = {
+    PARTITIONED: "headrace.groups.partitioned.view",
+    SHARED: "headrace.groups.shared.view",
+}
+
+
+def register_later(family: str, module: str) -> None:
+    """Groups of this family are looked at by the ``KIND`` of that module."""
+    _homes[family] = module
+
+
+def kind(family: str) -> KindOfGroups | None:
+    """How to look at groups of a family; None if nobody can (it is only named yet)."""
+    home = _homes.get(family)
+    return None if home is None else cast(KindOfGroups, import_module(home).KIND)
+
+
+def kinds() -> Iterable[KindOfGroups]:
+    """Every kind that can be looked at."""
+    return [found for family in _homes if (found := kind(family)) is not None]

@@ -1,0 +1,182 @@
+"""Lag: how far groups are behind, in events, bytes and seconds; one answer for every kind.
+
+A unit's *events* are those that the log retains and the group has not acked; markers are none.
+*Bytes* are those of the batches from the first such event on, *seconds* the time since that event
+was appended.  The lag of a group is the sum of its units' events and bytes and the greatest of
+their seconds.  For an elastic group that includes the *source*: what no round has put into its work
+queue yet.
+
+What a filter excludes does not count.  Where the filter lets everything of a stream pass, all is
+known; elsewhere an event that nobody has looked at yet may or may not count, and the figure is an
+upper bound: ``exact`` is false.  Members that read shares of the same segments miss the same
+events: those count once.
+
+What was trimmed before the group acked it will never be consumed.  It is no lag, and counted apart
+(``lost_to_trimming``, an upper bound as well: nobody can look at it any more).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from headrace.catalog.overview import Reached
+from headrace.catalog.streams import Segment, Stream
+from headrace.groups.progress import glance
+from headrace.groups.shapes import GroupLag, UnitView
+from headrace.subjects import covers
+
+OffsetRanges: TypeAlias = list[tuple[int, int]]
+"""Offsets from the first of each pair up to the second, which is not included."""
+
+
+def is_exact(filters: Iterable[str], stream: Stream) -> bool:
+    """Whether everything that a stream captures passes the filters, by their texts alone."""
+    wanted = [filter or ">" for filter in filters]
+    return all(any(covers(one, each) for one in wanted) for each in stream.config.subjects)
+
+
+def unit_view(
+    reached: Reached | None,
+    segment: Segment,
+    now_us: int,
+    *,
+    unit: str,
+    stream: str,
+    markers: int = 0,
+    exact: bool = True,
+    **about: Any,
+) -> UnitView:
+    """A unit with what the group has not acked of it.
+
+    ``markers`` are among what is not acked, and are no events.  ``about`` are the other fields.
+    """
+    floor, state = (0, b"") if reached is None else (reached.floor, reached.state)
+    try:
+        kept, lost = glance.unacked(state, floor, segment.tail, segment.head)
+    except (msgspec.DecodeError, ValueError):  # damaged: the floor is known all the same
+        kept, lost = glance.unacked(b"", floor, segment.tail, segment.head)
+        exact = False
+    events = kept - markers
+    if events <= 0:
+        exact = True
+    elif reached is not None and reached.start is not None:
+        about["bytes"] = _bytes_left(reached, segment)
+        about["seconds"] = max(0.0, (now_us - (reached.created_us or now_us)) / 1e6)
+    return UnitView(
+        unit=unit,
+        stream=stream,
+        floor=floor,
+        head=segment.head,
+        events=max(0, events),
+        exact=exact,
+        lost_to_trimming=lost,
+        **about,
+    )
+
+
+def _bytes_left(reached: Reached, segment: Segment) -> int:
+    """The bytes from the first unacked event on; within its batch by the number of events."""
+    start, end = reached.start or 0, reached.end or 0
+    left = end - max(start, reached.floor, segment.tail)
+    part = (reached.size_bytes or 0) * left // (end - start)
+    return max(0, segment.bytes - (reached.total_bytes or 0) + part)
+
+
+def total(
+    group: str,
+    kind: str,
+    units: Sequence[UnitView],
+    source: Sequence[UnitView] = (),
+    *,
+    finding: str = "",
+) -> GroupLag:
+    """The lag of a group that has these units, and this left in its source; without the units."""
+    both = (*units, *source)
+    return GroupLag(
+        group=group,
+        kind=kind,
+        events=sum(unit.events for unit in both),
+        bytes=sum(unit.bytes for unit in both),
+        seconds=max((unit.seconds for unit in both), default=0.0),
+        exact=all(unit.exact for unit in both),
+        lost_to_trimming=sum(unit.lost_to_trimming for unit in both),
+        source_events=sum(unit.events for unit in source),
+        source_bytes=sum(unit.bytes for unit in source),
+        source_seconds=max((unit.seconds for unit in source), default=0.0),
+        finding=finding,
+    )
+
+
+def joined(parts: Sequence[UnitView], **about: Any) -> UnitView:
+    """The parts of one reader in several segments, as one unit."""
+    return UnitView(
+        events=sum(part.events for part in parts),
+        bytes=sum(part.bytes for part in parts),
+        seconds=max((part.seconds for part in parts), default=0.0),
+        exact=all(part.exact for part in parts),
+        lost_to_trimming=sum(part.lost_to_trimming for part in parts),
+        **about,
+    )
+
+
+def counted_once(
+    units: Sequence[UnitView],
+    segment: Segment,
+    ranges: Sequence[OffsetRanges],
+    markers: Callable[[Reached | None, Segment], int],
+) -> UnitView:
+    """What several members that read shares of one segment have not acked, counted once.
+
+    ``ranges`` is what each of them misses.  An event that only some of them miss may be somebody's
+    who has acked it: at most so many are left.
+    """
+    some, every = together([_above(each, segment.tail) for each in ranges])
+    lost, _ = together([_below(each, segment.tail) for each in ranges])
+    events = min(some, segment.head - segment.tail - (markers(None, segment)))
+    return UnitView(
+        unit=str(segment.number),
+        events=events,
+        bytes=max((unit.bytes for unit in units), default=0),
+        seconds=max((unit.seconds for unit in units), default=0.0),
+        exact=not events or (some == every and all(unit.exact for unit in units)),
+        lost_to_trimming=lost,
+    )
+
+
+def missed(reached: Reached | None, head: int) -> OffsetRanges:
+    """The ranges of a segment that a reader has not acked, trimmed or not."""
+    if reached is None:
+        return [(0, head)] if head else []
+    try:
+        deltas = glance.deltas_of(reached.state) if reached.state else []
+    except msgspec.DecodeError:
+        deltas = []
+    return glance.missing(reached.floor, deltas, head)
+
+
+def _above(ranges: OffsetRanges, tail: int) -> OffsetRanges:
+    return [(max(lo, tail), hi) for lo, hi in ranges if hi > tail]
+
+
+def _below(ranges: OffsetRanges, tail: int) -> OffsetRanges:
+    return [(lo, min(hi, tail)) for lo, hi in ranges if lo < tail]
+
+
+def together(parts: Sequence[OffsetRanges]) -> tuple[int, int]:
+    """How many offsets at least one of several lists of ranges holds, and how many all of them.
+
+    >>> together([[(0, 8)], [(4, 8)]])
+    (8, 4)
+    """
+    edges = sorted(edge for ranges in parts for lo, hi in ranges for edge in ((lo, 1), (hi, -1)))
+    some = every = depth = last = 0
+    for at, step in edges:
+        if depth:
+            some += at - last
+        if depth == len(parts):
+            every += at - last
+        depth, last = depth + step, at
+    return some, every

@@ -1,0 +1,123 @@
+"""A picture of the catalog: everything that looks at groups need, from one snapshot.
+
+Each table is read once (:mod:`headrace.catalog.overview`), for all groups or for one.  A kind of
+group then finds its own in it without asking the catalog again.  One thing cannot be told before
+the looking: which units nobody has begun, whose first batch tells their age.  Those of streams
+that people made are read beforehand; where one of a work queue is missing, it is noted
+(``wanted``), read for all groups in one statement, and the groups that wanted one look again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from headrace.catalog import Tx, markers, overview, streams
+from headrace.catalog.leases import Lease
+from headrace.catalog.overview import Reached
+from headrace.catalog.streams import Segment, Stream
+from headrace.groups.lag import OffsetRanges, missed
+
+MARKERS_MAX = 100_000
+"""Up to this many markers are read at once; beyond, each range of a unit is looked up."""
+
+
+class CatalogReach(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the catalog one group is about."""
+
+    readers: Sequence[str]
+    """The names of its claims and progress."""
+    streams: Sequence[str] | None
+    """None: all that people made."""
+    leases: Sequence[str]
+    """How the names of its leases begin."""
+
+
+class Picture(msgspec.Struct, kw_only=True):
+    """The catalog at one moment; used within its transaction."""
+
+    tx: Tx
+    now_us: int
+    entries: Mapping[str, Mapping[str, bytes]]
+    streams: Mapping[str, Stream]
+    progress: Mapping[str, Mapping[int, Reached]]
+    claims: Mapping[str, Mapping[str, tuple[str | None, int]]]
+    leases: Mapping[str, Lease]
+    own: dict[str, object]
+    """What kinds have read from tables of their own, by family."""
+    firsts: dict[int, Reached] = {}
+    marked: dict[int, list[int]] | None = None
+    wanted: set[int] = set()
+    public: tuple[Stream, ...] = ()
+    """The streams that people made."""
+
+    def reached(self, reader: str, segment: Segment) -> Reached | None:
+        """How far a reader has come in a segment, with the batch that comes next."""
+        found = self.progress.get(reader, {}).get(segment.id)
+        if found is None and segment.head > segment.tail:
+            found = self.firsts.get(segment.id)
+            if found is None:
+                self.wanted.add(segment.id)
+        return found
+
+    def markers(self, reached: Reached | None, segment: Segment) -> int:
+        """How many of the retained offsets that a reader has not acked are markers."""
+        if not segment.markers:
+            return 0
+        ranges = missed(reached, segment.head)
+        if self.marked is None:
+            kept = sum(max(0, hi - max(lo, segment.tail)) for lo, hi in ranges)
+            return kept - markers.events_in(self.tx, segment, ranges)
+        return _between(self.marked.get(segment.id, []), ranges)
+
+    def held(self, lease: str) -> Lease | None:
+        """A lease that somebody holds now."""
+        found = self.leases.get(lease)
+        return found if found is not None and found.expires_us > self.now_us else None
+
+    def begin_again(self) -> None:
+        """Read the first batches that were wanted."""
+        self.firsts |= overview.first_batches(self.tx, sorted(self.wanted))
+        self.wanted = set()
+
+
+def _between(offsets: list[int], ranges: OffsetRanges) -> int:
+    return sum(bisect_left(offsets, hi) - bisect_left(offsets, lo) for lo, hi in ranges)
+
+
+def take(
+    tx: Tx,
+    entries: Mapping[str, Mapping[str, bytes]],
+    own: dict[str, object],
+    reach: CatalogReach | None = None,
+) -> Picture:
+    """The rest of a picture whose entries are read already; of all groups, or within a reach."""
+    if reach is None:
+        found: Iterable[Stream] = streams.all_streams(tx)
+    elif reach.streams is None:
+        found = streams.all_streams(tx, internal=False)
+    else:
+        found = [each for name in reach.streams if (each := streams.get(tx, name)) is not None]
+    known = {stream.name: stream for stream in found}
+    readers = None if reach is None else reach.readers
+    public = tuple(stream for stream in known.values() if not stream.config.internal)
+    segments = [s for stream in known.values() for s in stream.segments if s.markers]
+    few = sum(segment.markers for segment in segments) <= MARKERS_MAX
+    return Picture(
+        tx=tx,
+        now_us=tx.now_us(),
+        entries=entries,
+        streams=known,
+        progress=overview.progress(tx, readers),
+        claims=overview.claims(tx, readers),
+        leases=overview.leases(tx, None if reach is None else reach.leases),
+        own=own,
+        firsts=overview.first_batches(
+            tx, [s.id for stream in public for s in stream.segments if s.head > s.tail]
+        ),
+        marked=overview.markers(tx, [s.id for s in segments]) if few else None,
+        wanted=set(),
+        public=public,
+    )

@@ -1,0 +1,320 @@
+"""``hr.reader_groups``: reader groups for programs.
+
+Start here::
+
+    group = await hr.reader_groups.create("report", streams=["orders", "clicks"])
+    async with group.reader("r1") as reader:
+        async for delivery in reader:
+            ...
+            await delivery.ack()
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import TypeVar
+
+from headrace.catalog.streams import LOCK_ALL
+from headrace.errors import InvalidInputError
+from headrace.groups import decisions
+from headrace.groups.decisions import Decision
+from headrace.groups.readers import admin, operations, waiting
+from headrace.groups.readers import info as info_
+from headrace.groups.readers.core.checkpoints import CheckpointKind
+from headrace.groups.readers.core.settings import Retain
+from headrace.groups.readers.core.updates import CancelCheckpoints, Configure, ResetToCheckpoint
+from headrace.groups.readers.info import (
+    CheckpointInfo,
+    ReaderExplanation,
+    ReaderGroupInfo,
+    ReaderGroupLag,
+)
+from headrace.groups.readers.names import GroupStream, ReaderGroupName, ReaderGroupRecord
+from headrace.groups.readers.places import GroupPlace
+from headrace.groups.readers.positions import GroupCheckpoint, StreamCut
+from headrace.groups.readers.runtime import streams as of_group
+from headrace.groups.readers.runtime.callbacks import OnCheckpoint, OnSegments
+from headrace.groups.readers.runtime.hub import ReaderHub, hub_of
+from headrace.groups.readers.runtime.reading import SegmentReader
+from headrace.host import Host, Stage
+from headrace.subjects.arguments import checked_calls
+
+T = TypeVar("T")
+
+
+class ReaderGroup:
+    """A reader group; made by ``hr.reader_groups.create`` or ``get``."""
+
+    def __init__(self, host: Host, name: str, record: ReaderGroupRecord, client: object) -> None:
+        self._host = host
+        self.name = name
+        self.record = record
+        """What was said when it was made."""
+        self._client = client
+
+    def __repr__(self) -> str:
+        return f"ReaderGroup({self.name!r}, streams={list(self.streams)})"
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that it read when this was made."""
+        return tuple(stream.name for stream in self.record.streams)
+
+    def reader(
+        self,
+        name: str,
+        *,
+        on_checkpoint: OnCheckpoint | None = None,
+        on_assigned: OnSegments | None = None,
+        on_revoked: OnSegments | None = None,
+        **options: object,
+    ) -> SegmentReader:
+        """Read as a reader of this name::
+
+            async with group.reader("r1") as reader:
+                async for delivery in reader:
+                    ...
+                    await delivery.ack()
+
+        ``on_checkpoint(name, positions)`` is called when nothing of this reader is in flight, and
+        before it answers a checkpoint.  ``on_assigned(segments)`` and ``on_revoked(segments)`` tell
+        what it reads.  Options: ``lease_ttl_ms`` (10000; how soon others take over from a program
+        that died), ``heartbeat_ms``, ``balance_ms``, ``join_delay_ms``, and those of delivery as in
+        :meth:`headrace.Headrace.join`.
+        """
+        made = SegmentReader(
+            self._host,
+            self.name,
+            name,
+            on_checkpoint=on_checkpoint,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+            **options,
+        )
+        made.client = self._client  # is in use as long as the reader is
+        self._host.serve(Stage.MEMBERS, made)
+        return made
+
+    # -- checkpoints and cuts -------------------------------------------------------------
+
+    async def checkpoint(self, name: str, *, timeout_s: float = 30.0) -> GroupCheckpoint:
+        """Take a checkpoint: a place at which all readers stood, with nothing in flight.
+
+        A name that exists is waited for, or found.  Raises after ``timeout_s``, with the readers
+        that block it and why; it may complete later.
+        """
+        taken = await waiting.take(
+            self._host, self.name, name, CheckpointKind.NORMAL, _seconds("timeout_s", timeout_s)
+        )
+        return await self._do(operations.checkpoint_value, self._full, await self._read(), taken)
+
+    async def checkpoints(self) -> tuple[CheckpointInfo, ...]:
+        """The checkpoints that are known by name, oldest first."""
+        return (await self.info()).checkpoints
+
+    async def cancel_checkpoint(self, name: str | None = None) -> None:
+        """Give up a checkpoint that waits for readers, or all that do."""
+        names = () if name is None else (name,)
+        await self._hub.update(self._full, CancelCheckpoints(names))
+
+    async def cut(self, *, timeout_s: float = 30.0) -> StreamCut:
+        """Where all readers are now; it moves nothing and waits for nobody's events."""
+        name = f"cut {self._host.clock.local_name()}"
+        taken = await waiting.take(
+            self._host, self.name, name, CheckpointKind.SILENT, _seconds("timeout_s", timeout_s)
+        )
+        return await self._do(operations.cut_value, self._full, await self._read(), taken.positions)
+
+    async def reset(self, to: GroupPlace | None = None) -> None:
+        """Begin again at a checkpoint (or its name), a cut, a time, "earliest" or "latest".
+
+        Without a place: at the last checkpoint, else where the group began.  Whatever readers hold
+        raises ``Fenced``, and they go on from there.  Exactly what was acked at the checkpoint is
+        acked again.
+        """
+        if to is None:
+            await self._hub.transact(self._full, operations.reset_to_last)
+        elif isinstance(to, GroupCheckpoint):
+            checkpoint = to
+            await self._do(operations.check_value, await self._read(), checkpoint)
+            await self._hub.transact(
+                self._full, lambda commit: operations.reset_to_value(commit, checkpoint)
+            )
+        elif isinstance(to, str) and to not in ("earliest", "latest"):
+            await self._hub.update(self._full, ResetToCheckpoint(to))
+        else:
+            cut = await self._do(operations.cut_of_place, await self._read(), to)
+            await self._hub.transact(
+                self._full, lambda commit: operations.reset_to_cut(commit, cut)
+            )
+
+    # -- readers --------------------------------------------------------------------------
+
+    async def offline(
+        self,
+        reader: str,
+        *,
+        positions: Mapping[str, int] | None = None,
+        rewind: bool = False,
+    ) -> bool:
+        """Put a reader offline; others read on where it has acked to.  Whether it was online.
+
+        With ``positions`` (``{"orders/3": offset}``) they go on there; only with ``rewind`` may
+        that take acks back.
+        """
+        return await self._hub.transact(
+            self._full,
+            lambda commit: operations.put_offline(commit, reader, positions, rewind=rewind),
+        )
+
+    # -- config and streams ---------------------------------------------------------------
+
+    async def configure(
+        self,
+        *,
+        retain: str | None = None,
+        checkpoint_every_s: float | None = None,
+        checkpoints_kept: int | None = None,
+        checkpoints_outstanding: int | None = None,
+    ) -> None:
+        """Change what the group keeps, and how; what is not given stays as it is."""
+        now = await self.info()
+
+        def wanted(given: T | None, there: T) -> T:
+            return there if given is None else given
+
+        config = admin.group_config(
+            retain=wanted(retain, now.retain),
+            checkpoint_every_s=wanted(checkpoint_every_s, now.checkpoint_every_s),
+            checkpoints_kept=wanted(checkpoints_kept, now.checkpoints_kept),
+            checkpoints_outstanding=wanted(checkpoints_outstanding, now.checkpoints_outstanding),
+        )
+        await self._hub.update(self._full, Configure(config))
+
+    async def add_streams(self, streams: Iterable[str], *, start: GroupPlace = "earliest") -> None:
+        """Read more streams; nobody is interrupted."""
+        added, cut = await self._do(operations.streams_at, admin.stream_names(streams), start)
+        await self._hub.transact(
+            self._full,
+            lambda commit: operations.add_streams(commit, added, cut),
+            locks=(LOCK_ALL,),
+        )
+
+    async def drop_streams(self, streams: Iterable[str]) -> None:
+        """Read streams no longer; what the group knew of them is forgotten."""
+        names = admin.stream_names(streams)
+        await self._hub.transact(self._full, lambda commit: of_group.drop(commit, names))
+
+    async def release(self, cut: StreamCut | GroupCheckpoint | Mapping[str, int]) -> None:
+        """With retain="manual": let go of everything before a cut."""
+        wanted = await self._do(operations.cut_of_place, await self._read(), cut)
+        await self._hub.transact(self._full, lambda commit: operations.release(commit, wanted))
+
+    # -- looking --------------------------------------------------------------------------
+
+    async def info(self) -> ReaderGroupInfo:
+        """Who reads what, what waits for whom, and the checkpoints."""
+        return await self._do(info_.read_info, self.name)
+
+    async def lag(self) -> ReaderGroupLag:
+        """How far the group is behind: in all, by reader and by segment."""
+        return await self._do(info_.read_lag, self.name)
+
+    async def explain(self) -> ReaderExplanation:
+        """What the group is doing and why, with its last decisions."""
+        return await self._do(info_.explain, self.name)
+
+    async def watch(self) -> AsyncIterator[Decision]:
+        """What is decided from now on: who joins and leaves, what moves, checkpoints, resets."""
+        async for decision in decisions.follow(self._host, str(self._full)):
+            yield decision
+
+    @property
+    def _full(self) -> ReaderGroupName:
+        return ReaderGroupName(self.name)
+
+    @property
+    def _hub(self) -> ReaderHub:
+        self._host.check()
+        return hub_of(self._host)
+
+    async def _read(self) -> tuple[GroupStream, ...]:
+        self.record = await self._do(admin.get, self.name)
+        return self.record.streams
+
+    async def _do(self, call: Callable[..., T], *args: object) -> T:
+        self._host.check()
+        log = self._host.log
+        return await self._host.in_thread(call, log, *args)
+
+
+def _seconds(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+        raise InvalidInputError(f"{name} is {value!r}; it has to be a number of seconds above 0")
+    return float(value)
+
+
+@checked_calls("create")
+class ReaderGroups:
+    """Create, get, list and delete reader groups."""
+
+    def __init__(self, host: Host, client: object = None) -> None:
+        self._host = host
+        self._client = client
+
+    async def _do(self, call: Callable[..., T], *args: object, **options: object) -> T:
+        self._host.check()
+        return await self._host.in_thread(call, self._host.log, *args, **options)
+
+    async def create(
+        self,
+        name: str,
+        streams: Iterable[str],
+        *,
+        start: GroupPlace = "earliest",
+        end: GroupPlace | None = None,
+        filter: str | None = None,
+        retain: str | Retain = Retain.POSITIONS,
+        checkpoint_every_s: float | None = None,
+        checkpoints_kept: int = 3,
+        checkpoints_outstanding: int = 3,
+    ) -> ReaderGroup:
+        """Make a reader group; making it again in the same way changes nothing.
+
+        ``start`` is "earliest", "latest", a time, a cut, or one of these for each stream; at
+        ``end``, a cut, the group ends.  ``filter`` is for the subjects of its events.  ``retain``
+        is what the streams' retention keeps for it: "positions", "checkpoint" (from the last one
+        on), "manual" (until ``release``) or "nothing".
+        """
+        config = admin.group_config(
+            retain=retain,
+            checkpoint_every_s=checkpoint_every_s,
+            checkpoints_kept=checkpoints_kept,
+            checkpoints_outstanding=checkpoints_outstanding,
+        )
+        record = await self._do(
+            admin.create,
+            name,
+            given=admin.stream_names(streams),
+            start=start,
+            end=end,
+            filter=filter,
+            config=config,
+        )
+        return ReaderGroup(self._host, name, record, self._client)
+
+    async def get(self, name: str) -> ReaderGroup:
+        """A group that there is."""
+        return ReaderGroup(self._host, name, await self._do(admin.get, name), self._client)
+
+    async def list(self) -> tuple[ReaderGroup, ...]:
+        """All groups by name."""
+        found = await self._do(admin.list_groups)
+        return tuple(ReaderGroup(self._host, name, each, self._client) for name, each in found)
+
+    async def delete(self, name: str, *, force: bool = True) -> None:
+        """Delete a group with its progress, checkpoints and dead letters.
+
+        Its readers are told; without ``force`` one with readers online is left as it is.
+        """
+        await self._do(admin.delete, name, force=force)

@@ -1,0 +1,324 @@
+"""A reader group as people see it: who reads what, what waits for whom, how far it is behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from headrace.catalog import Tx, batches, leases, markers, streams
+from headrace.groups import decisions
+from headrace.groups.decisions import Decision
+from headrace.groups.progress import Progress
+from headrace.groups.progress.store import load_all
+from headrace.groups.readers import names
+from headrace.groups.readers.core.segments import SegmentId
+from headrace.groups.readers.core.state import ReaderGroupState
+from headrace.groups.readers.names import ReaderGroupName
+from headrace.groups.readers.runtime.replicas import StampedReplica
+from headrace.groups.readers.waiting import why_it_waits
+from headrace.log import order
+from headrace.log.log import Log
+
+DECISIONS_SHOWN = 30
+SEGMENTS_SHOWN = 20
+
+
+class ReaderInfo(msgspec.Struct, frozen=True):
+    """A reader that is online."""
+
+    reader: str
+    instance: str
+    """The program that it runs in."""
+    segments: tuple[str, ...]
+    lag_ms: int
+    owes: tuple[str, ...]
+    """Checkpoints that wait for it."""
+    lease_ends_in_ms: int
+    """Below 0 it is dead, and will be put offline."""
+
+
+class CheckpointInfo(msgspec.Struct, frozen=True):
+    """A checkpoint that is known by name."""
+
+    name: str
+    kind: str
+    status: str
+    blockers: tuple[str, ...]
+    """The readers that it waits for."""
+    positions: Mapping[str, int]
+
+
+class ReaderGroupInfo(msgspec.Struct, frozen=True):
+    """A group, as it stood at one moment."""
+
+    group: str
+    streams: tuple[str, ...]
+    start: str
+    end: str
+    filter: str | None
+    retain: str
+    checkpoint_every_s: float
+    checkpoints_kept: int
+    checkpoints_outstanding: int
+    revision: int
+    readers: tuple[ReaderInfo, ...]
+    unassigned: tuple[str, ...]
+    """Segments that nobody reads."""
+    waiting: Mapping[str, tuple[str, ...]]
+    """Segments that are not read yet, and the predecessors that have to be read first."""
+    checkpoints: tuple[CheckpointInfo, ...]
+    last_checkpoint: str
+    end_of_data: bool
+
+
+class SegmentLag(msgspec.Struct, frozen=True):
+    """What is not acked of a segment, up to the end of the group if it has one."""
+
+    segment: str
+    reader: str
+    """Empty if nobody reads it."""
+    events: int
+    bytes: int
+    seconds: float
+
+
+class ReaderLag(msgspec.Struct, frozen=True):
+    """The segments of a reader together; of all that nobody reads, if it has no name."""
+
+    reader: str
+    segments: int
+    events: int
+    bytes: int
+    seconds: float
+
+
+class ReaderGroupLag(msgspec.Struct, frozen=True):
+    """A group, its readers and its segments."""
+
+    group: str
+    events: int
+    bytes: int
+    seconds: float
+    readers: tuple[ReaderLag, ...]
+    segments: tuple[SegmentLag, ...]
+
+
+class ReaderExplanation(msgspec.Struct, frozen=True):
+    """What a group is doing and why."""
+
+    group: str
+    lines: tuple[str, ...]
+    decisions: tuple[Decision, ...]
+
+
+class _Seen:
+    """A group, read in one snapshot."""
+
+    def __init__(self, tx: Tx, group: str) -> None:
+        self.tx = tx
+        row, self.record = names.require(tx, group)
+        replica = StampedReplica(group)
+        replica.catch_up(tx, row)
+        self.state: ReaderGroupState = replica.state
+        self.name = ReaderGroupName(group)
+
+
+def read_info(log: Log, group: str) -> ReaderGroupInfo:
+    """A group as it stands."""
+    return log.catalog.read(lambda tx: _info(_Seen(tx, group)), snapshot=True)
+
+
+def _info(seen: _Seen) -> ReaderGroupInfo:
+    state, record, tx = seen.state, seen.record, seen.tx
+    held = {
+        lease.name.removeprefix(seen.name.leases): lease
+        for lease in leases.beginning_with(tx, seen.name.leases)
+    }
+    now_us = tx.now_us()
+    readers = tuple(
+        ReaderInfo(
+            member.name,
+            held[member.name].owner if member.name in held else "",
+            tuple(sorted(map(str, member.owned))),
+            member.lag_ms or 0,
+            state.checkpoints.owed_by(member.name),
+            (held[member.name].expires_us - now_us) // 1000 if member.name in held else -1,
+        )
+        for member in state.members.values()
+    )
+    last = state.checkpoints.last
+    return ReaderGroupInfo(
+        group=seen.name.group,
+        streams=tuple(stream.name for stream in record.streams),
+        start=record.start,
+        end=record.end,
+        filter=record.filter,
+        retain=state.config.retain.value,
+        checkpoint_every_s=state.config.checkpoint_every_ms / 1000,
+        checkpoints_kept=state.config.checkpoints_kept_max,
+        checkpoints_outstanding=state.config.checkpoints_outstanding_max,
+        revision=state.revision,
+        readers=readers,
+        unassigned=tuple(map(str, state.unassigned)),
+        waiting={str(s): tuple(sorted(map(str, p))) for s, p in state.future.items()},
+        checkpoints=tuple(
+            CheckpointInfo(
+                each.name,
+                each.kind.value,
+                each.status.value,
+                tuple(each.pending),
+                {str(s): at for s, at in each.positions.items()},
+            )
+            for each in state.checkpoints.all()
+        ),
+        last_checkpoint="" if last is None else last.name,
+        end_of_data=state.end_of_data,
+    )
+
+
+# --- lag -----------------------------------------------------------------------------------
+
+
+def read_lag(log: Log, group: str) -> ReaderGroupLag:
+    """How far a group is behind."""
+    return log.catalog.read(lambda tx: _lag(_Seen(tx, group)), snapshot=True)
+
+
+def _lag(seen: _Seen) -> ReaderGroupLag:
+    parts = [
+        _segment_lag(seen, record_stream.name, segment, stored)
+        for record_stream in seen.record.streams
+        if (stream := streams.get(seen.tx, record_stream.name)) is not None
+        and stream.id == record_stream.id
+        for stored in [load_all(seen.tx, seen.name.key, [s.id for s in stream.segments])]
+        for segment in _within(seen, stream)
+    ]
+    by_reader: dict[str, list[SegmentLag]] = {name: [] for name in seen.state.members}
+    for part in parts:
+        by_reader.setdefault(part.reader, []).append(part)
+    readers = tuple(
+        ReaderLag(
+            reader,
+            len(mine),
+            sum(each.events for each in mine),
+            sum(each.bytes for each in mine),
+            max((each.seconds for each in mine), default=0.0),
+        )
+        for reader, mine in by_reader.items()
+    )
+    return ReaderGroupLag(
+        group=seen.name.group,
+        events=sum(each.events for each in parts),
+        bytes=sum(each.bytes for each in parts),
+        seconds=max((each.seconds for each in parts), default=0.0),
+        readers=readers,
+        segments=tuple(each for each in parts if each.events or each.reader),
+    )
+
+
+def _within(seen: _Seen, stream: streams.Stream) -> list[streams.Segment]:
+    """Segments that the group reads, none beyond its end, cut off where it ends."""
+    found = []
+    beyond = _beyond_end(seen, stream)
+    for segment in stream.segments:
+        end = seen.state.end_cut.get(SegmentId(stream.name, segment.number))
+        if segment.number in beyond:
+            continue
+        if end is not None and 0 <= end < segment.head:
+            segment = msgspec.structs.replace(segment, head=end)
+        found.append(segment)
+    return found
+
+
+def _beyond_end(seen: _Seen, stream: streams.Stream) -> set[int]:
+    ends = {s.number for s in seen.state.end_cut if s.stream == stream.name}
+    if not ends:
+        return set()
+    graph = {segment.number: segment.predecessors for segment in stream.segments}
+    return order.following(ends, graph)
+
+
+def _segment_lag(
+    seen: _Seen, stream: str, segment: streams.Segment, stored: Mapping[int, Progress]
+) -> SegmentLag:
+    name = SegmentId(stream, segment.number)
+    owner = seen.state.owner(name)
+    reader = "" if owner is None else owner.name
+    progress = stored.get(segment.id, Progress())
+    if progress.floor < segment.tail:
+        progress = progress.merge(Progress(segment.tail))
+    missing = progress.acked().missing(segment.head)
+    events = markers.events_in(seen.tx, segment, missing) if progress.floor < segment.head else 0
+    first = batches.first_ending_after(seen.tx, segment.id, progress.floor) if events > 0 else None
+    if first is None:
+        return SegmentLag(str(name), reader, max(0, events), 0, 0.0)
+    left = first.end - max(first.start, progress.floor)
+    part = first.size_bytes * left // (first.end - first.start)
+    return SegmentLag(
+        str(name),
+        reader,
+        events,
+        max(0, segment.bytes - first.total_bytes + part),
+        max(0.0, (seen.tx.now_us() - first.created_us) / 1e6),
+    )
+
+
+# --- why -----------------------------------------------------------------------------------
+
+
+def explain(log: Log, group: str) -> ReaderExplanation:
+    """Who reads what and since when, what waits for whom, and what was decided lately."""
+
+    def look(tx: Tx) -> ReaderExplanation:
+        seen = _Seen(tx, group)
+        recorded = decisions.read(tx, str(seen.name), limit=200)
+        lines = _lines(seen, _info(seen), why_it_waits(recorded))
+        return ReaderExplanation(group, tuple(lines), tuple(recorded[-DECISIONS_SHOWN:]))
+
+    return log.catalog.read(look, snapshot=True)
+
+
+def _lines(seen: _Seen, info: ReaderGroupInfo, told: Mapping[tuple[str, str], str]) -> list[str]:
+    lines = [
+        f"group {info.group} reads {', '.join(info.streams) or 'nothing'} from {info.start}"
+        + (f" to {info.end}" if info.end else "")
+        + f"; revision {info.revision}"
+    ]
+    if info.end_of_data:
+        lines.append("it has come to its end: nothing is left to read")
+    if not info.readers:
+        lines.append("nobody reads: no reader is online")
+    for reader in info.readers:
+        where = f" in {reader.instance}" if reader.instance else ""
+        line = f"reader {reader.reader}{where} reads {_listed(reader.segments)}"
+        if reader.lag_ms:
+            line += f", {reader.lag_ms / 1000:.1f} s behind"
+        if reader.lease_ends_in_ms < 0:
+            line += "; it seems dead, and will be put offline by whoever looks next"
+        lines.append(line)
+    if info.unassigned:
+        lines.append(f"nobody reads {_listed(info.unassigned)} yet")
+    for segment, before in list(info.waiting.items())[:SEGMENTS_SHOWN]:
+        readers = {
+            owner.name
+            for each in before
+            if (owner := seen.state.owner(SegmentId.parse(each))) is not None
+        }
+        lines.append(
+            f"{segment} waits until {_listed(before)} is read"
+            + (f", by {', '.join(sorted(readers))}" if readers else "")
+        )
+    for checkpoint in info.checkpoints:
+        for reader_name in checkpoint.blockers:
+            why = told.get((checkpoint.name, reader_name), "it has events in flight")
+            lines.append(f"checkpoint {checkpoint.name!r} waits for {reader_name}: {why}")
+    return lines
+
+
+def _listed(segments: tuple[str, ...]) -> str:
+    if not segments:
+        return "nothing"
+    shown = ", ".join(segments[:SEGMENTS_SHOWN])
+    left = len(segments) - SEGMENTS_SHOWN
+    return f"{shown} and {left} more" if left > 0 else shown

@@ -1,0 +1,1 @@
+"""Reader groups at work: the core connected to catalog, clock and consumers."""

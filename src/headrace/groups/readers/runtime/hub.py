@@ -1,0 +1,312 @@
+"""What all readers of one process share: replicas, news, updates, renewals and the detector.
+
+Theory of operation
+-------------------
+*Following.*  Each group that somebody here reads or waits for is followed once.  News of it makes
+one look at the catalog, whose outcomes all readers and waiters of the group are told.  What this
+process wrote itself is followed as soon as its commit is answered, without a look.
+
+*Updates.*  An update is one transaction.  Those of one turn of the event loop, of all readers,
+share a commit, since all writes of a program do.  They are decided on a replica of their own (see
+:mod:`.replicas`), because that code runs on another thread and its commit may fail.
+
+*Renewals* that are due at one time go into one transaction that does not wait for the disk.
+
+*Dead readers.*  A look is a read, and one for all readers here: those that ask while it is under
+way, or shortly after it, get its answer.  Only a finding makes a transaction, which looks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from headrace.catalog import Tx, leases, reader_groups
+from headrace.errors import CatalogClosedError, HeadraceError, UnknownReaderGroupError
+from headrace.groups import decisions
+from headrace.groups.readers import names
+from headrace.groups.readers.core.state import ReaderGroupState
+from headrace.groups.readers.core.synchronizer import Followed
+from headrace.groups.readers.core.updates import RecordPositions, ReportLag, Update
+from headrace.groups.readers.names import ReaderGroupName, ReaderGroupRecord
+from headrace.groups.readers.runtime import liveness, record
+from headrace.groups.readers.runtime.replicas import StampedReplica
+from headrace.groups.readers.runtime.resets import Exact
+from headrace.groups.readers.runtime.transaction import Committed, GroupCommit
+from headrace.host import Host
+
+if TYPE_CHECKING:
+    from headrace.groups.readers.runtime.life import ReaderLife
+
+RETRY_S = 0.2
+LOOK_AGAIN_S = 0.02
+"""A look for dead readers answers all who ask within this time."""
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class Follower(Protocol):
+    """Somebody who hears of a group; called on the event loop."""
+
+    def followed(self, news: Followed | None) -> None:
+        """The state went on by these outcomes; None if it was read anew."""
+        ...
+
+    def group_gone(self, error: HeadraceError) -> None:
+        """The group was deleted, or cannot be read."""
+        ...
+
+
+class Following:
+    """One group, followed for all who want to know of it here."""
+
+    def __init__(self, host: Host, name: ReaderGroupName) -> None:
+        self._host = host
+        self.name = name
+        self.record: ReaderGroupRecord | None = None
+        self.followers: dict[Follower, None] = {}
+        self._replica = StampedReplica(name.group)
+        self._stop: Callable[[], None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._wanted = False
+        self.closed = False
+
+    @property
+    def state(self) -> ReaderGroupState:
+        """The state as far as it is known here."""
+        return self._replica.state
+
+    async def start(self) -> None:
+        """Listen, then look: nothing is missed in between."""
+        if self._stop is None:
+            channel = reader_groups.channel(self.name.group)
+            self._stop = lambda: None
+            self._stop = await self._host.in_thread(self._host.on_news, channel, self.look)
+        if self.record is None:
+            await self.refresh()
+
+    def stop(self) -> None:
+        """Nobody wants to know any more."""
+        self.closed = True
+        if self._stop is not None:
+            self._stop()
+
+    def look(self) -> None:
+        """There is news: look soon, once for all of it."""
+        self._wanted = True
+        if self._looking is None and not self.closed:
+            self._looking = self._host.spawn(self._look())
+
+    async def _look(self) -> None:
+        try:
+            while self._wanted and not self.closed:
+                self._wanted = False
+                try:
+                    await self.refresh()
+                except CatalogClosedError:
+                    return
+                except UnknownReaderGroupError:
+                    pass  # they were told
+                except HeadraceError as error:
+                    _log.warning("reader group %s: %s", self.name.group, error)
+                    self._wanted = True
+                    await self._host.sleep(RETRY_S)
+        finally:
+            self._looking = None
+
+    async def refresh(self) -> None:
+        """Read what is new and tell everybody; raises if the group is gone."""
+        known = (
+            self._replica.stamp,
+            -1 if self._replica.is_new else self._replica.replica.revision,
+        )
+
+        def look(tx: Tx) -> tuple[ReaderGroupRecord, object]:
+            row, found = names.require(tx, self.name.group)
+            if (row.stamp, row.revision) == known:
+                return found, None
+            if row.snapshot_revision <= known[1] < row.revision:
+                entries = reader_groups.log_after(tx, row.name, known[1])
+                return found, (entries, row.stamp)
+            fresh = StampedReplica(row.name)
+            fresh.catch_up(tx, row)
+            return found, fresh
+
+        catalog = self._host.log.catalog
+        try:
+            self.record, news = await self._host.in_thread(catalog.read, look, snapshot=True)
+        except UnknownReaderGroupError as error:
+            self.record = None
+            for follower in list(self.followers):
+                follower.group_gone(error)
+            raise
+        match news:
+            case (list() as entries, int() as stamp):
+                self._take(entries, stamp)
+            case StampedReplica():
+                self._replace(news)
+
+    def took(self, committed: Committed) -> None:
+        """Follow what this process has written."""
+        if committed.entry and not self._replica.is_new:
+            self._take([committed.entry], committed.stamp)
+
+    def _take(self, entries: list[bytes], stamp: int) -> None:
+        if self._replica.stamp == stamp:
+            return  # followed meanwhile
+        news = self._replica.take(entries, stamp)
+        if news is None:
+            self.look()  # there is something in between
+        else:
+            self._tell(news)
+
+    def _replace(self, fresh: StampedReplica) -> None:
+        known = self._replica
+        if (
+            known.is_new
+            or known.replica.revision < fresh.replica.revision
+            or (known.replica.revision == fresh.replica.revision and known.stamp != fresh.stamp)
+        ):
+            self._replica = fresh
+            self._tell(None)
+
+    def _tell(self, news: Followed | None) -> None:
+        for follower in list(self.followers):
+            follower.followed(news)
+
+
+class ReaderHub:
+    """See the module's text; made by :func:`hub_of`."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._following: dict[str, Following] = {}
+        self._writers: dict[str, StampedReplica] = {}
+        self._renewals: dict[ReaderLife, tuple[str, int, int]] = {}
+        self._renewing: asyncio.Task[None] | None = None
+        self._looks: dict[str, asyncio.Task[liveness.DeadLook]] = {}
+
+    # -- following ------------------------------------------------------------------------
+
+    async def follow(self, name: ReaderGroupName, follower: Follower) -> Following:
+        """Have a group followed; raises if there is none."""
+        found = self._following.get(name.group)
+        if found is None or found.closed:
+            found = self._following[name.group] = Following(self._host, name)
+        found.followers[follower] = None
+        try:
+            await found.start()
+        except BaseException:
+            self.leave(found, follower)
+            raise
+        return found
+
+    def leave(self, following: Following, follower: Follower) -> None:
+        """Somebody does not want to know of a group any more."""
+        following.followers.pop(follower, None)
+        if not following.followers:
+            following.stop()
+            if self._following.get(following.name.group) is following:
+                del self._following[following.name.group]
+
+    # -- updates --------------------------------------------------------------------------
+
+    async def update(
+        self, name: ReaderGroupName, update: Update, exact: Exact | None = None
+    ) -> Committed:
+        """Put an update to a group; raises if it is refused."""
+        light = isinstance(update, ReportLag | RecordPositions)
+        return await self.transact(name, lambda commit: commit.put(update, exact), sync=not light)
+
+    async def transact(
+        self,
+        name: ReaderGroupName,
+        work: Callable[[GroupCommit], T],
+        *,
+        locks: Sequence[str] = (),
+        sync: bool = True,
+    ) -> T:
+        """Do something to a group in one transaction, and follow what it came to."""
+        made: list[Committed] = []
+
+        def run(tx: Tx) -> T:
+            made.clear()
+            writer = self._writers.setdefault(name.group, StampedReplica(name.group))
+            commit = GroupCommit(tx, name, writer, made)
+            result = work(commit)
+            record.put(commit, made)
+            return result
+
+        held = (reader_groups.lock(name.group), *decisions.locks(str(name)), *locks)
+        result = await self._host.in_transaction(run, held, sync=sync, small=True)
+        following = self._following.get(name.group)
+        if following is not None:
+            for committed in made:
+                following.took(committed)
+        return result
+
+    # -- liveness -------------------------------------------------------------------------
+
+    def renew(self, life: ReaderLife, lease: str, token: int, ttl_ms: int) -> None:
+        """Have a reader's lease renewed, together with others."""
+        self._renewals[life] = (lease, token, ttl_ms)
+        if self._renewing is None:
+            self._renewing = self._host.spawn(self._renew())
+
+    async def _renew(self) -> None:
+        try:
+            while self._renewals:
+                await asyncio.sleep(0)  # all that are due at this moment go together
+                batch, self._renewals = self._renewals, {}
+                asked_ms = self._host.now_ms()
+                try:
+                    run = partial(liveness.renew, due=list(batch.values()))
+                    kept = await self._host.in_transaction(run, sync=False, small=True)
+                except HeadraceError as error:
+                    if not isinstance(error, CatalogClosedError):
+                        _log.warning("reader groups: leases were not renewed: %s", error)
+                    continue
+                for (life, (_, token, _)), is_kept in zip(batch.items(), kept, strict=True):
+                    life.renewed(token, asked_ms if is_kept else None)
+        finally:
+            self._renewing = None
+
+    async def detect(self, following: Following) -> int | None:
+        """Look for dead readers and put them offline; when the next lease runs out, in ms."""
+        name = following.name
+
+        def forget() -> None:
+            self._looks.pop(name.group, None)
+
+        task = self._looks.get(name.group)
+        if task is None:
+            task = self._looks[name.group] = self._host.spawn(self._detect(following), awaited=True)
+            task.add_done_callback(lambda _: self._host.after(LOOK_AGAIN_S, forget))
+        return (await asyncio.shield(task)).next_expiry_in_ms
+
+    async def _detect(self, following: Following) -> liveness.DeadLook:
+        name, state = following.name, following.state
+        catalog = self._host.log.catalog
+        found = await self._host.in_thread(catalog.read, lambda tx: liveness.look(tx, name, state))
+        if found.dead:
+            for dead, _ in await self.transact(name, liveness.bury):
+                _log.warning("reader %s of group %s: %s", dead.reader, name.group, dead.why)
+        return found
+
+
+def hub_of(host: Host) -> ReaderHub:
+    """The hub of a program."""
+    found: ReaderHub | None = host.parts.get(ReaderHub)
+    if found is None:
+        found = host.parts[ReaderHub] = ReaderHub(host)
+    return found
+
+
+def lease_lock(name: ReaderGroupName, reader: str) -> str:
+    """The lock of a reader's lease."""
+    return leases.lock(name.lease(reader))

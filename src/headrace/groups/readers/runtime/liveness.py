@@ -1,0 +1,111 @@
+"""Leases of readers: joining under a name, renewing, leaving, and finding the dead.
+
+Each reader holds a lease; the state remembers its token.  Whoever looks and finds that a lease has
+run out puts that reader offline, in a transaction that looks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from headrace.catalog import Tx, leases
+from headrace.catalog.leases import Lease
+from headrace.groups.readers.core import failure
+from headrace.groups.readers.core.failure import DeadReader, ReaderLease
+from headrace.groups.readers.core.state import ReaderGroupState
+from headrace.groups.readers.core.updates import RemoveReader, ReturnReader
+from headrace.groups.readers.names import ReaderGroupName
+from headrace.groups.readers.runtime.transaction import Committed, GroupCommit
+
+
+class NameHeld(msgspec.Struct, frozen=True):
+    """Somebody else has the name of a reader, and is alive."""
+
+    lease: Lease
+    now_us: int
+
+
+class JoinedAs(msgspec.Struct, frozen=True):
+    """A reader is online, and has again what an earlier life of it had."""
+
+    token: int
+    lease_token: int
+    committed: Committed
+
+
+class DeadLook(msgspec.Struct, frozen=True):
+    """What a look for dead readers found."""
+
+    dead: tuple[DeadReader, ...]
+    next_expiry_in_ms: int | None
+
+
+def join(
+    commit: GroupCommit, reader: str, instance: str, ttl_ms: int, over: Lease | None
+) -> JoinedAs | NameHeld:
+    """Take the name, unless somebody alive has it, and join; one transaction."""
+    tx, name = commit.tx, commit.name.lease(reader)
+    lease = leases.acquire(tx, name, instance, ttl_ms, over)
+    if lease is None:
+        held = leases.get(tx, name)
+        if held is not None:
+            return NameHeld(held, tx.now_us())
+        lease = leases.seize(tx, name, instance, ttl_ms)  # it ran out within this transaction
+    committed = commit.put(ReturnReader(reader, lease.token))
+    return JoinedAs(committed.outcome.revision, lease.token, committed)
+
+
+def leave(commit: GroupCommit, reader: str, token: int, lease_token: int, why: str) -> Committed:
+    """Leave the group and give the name up."""
+    committed = commit.put(RemoveReader(reader, token=token, why=why))
+    leases.release(commit.tx, commit.name.lease(reader), lease_token)
+    return committed
+
+
+def look(tx: Tx, name: ReaderGroupName, state: ReaderGroupState) -> DeadLook:
+    """Who is dead by the catalog's clock, and when to look again; only reads."""
+    now_ms = tx.now_us() // 1000
+    held = _leases(tx, name)
+    expiry_ms = failure.next_expiry_ms(state, held, now_ms)
+    return DeadLook(
+        tuple(failure.dead_readers(state, held, now_ms)),
+        None if expiry_ms is None else expiry_ms - now_ms,
+    )
+
+
+def bury(commit: GroupCommit) -> list[tuple[DeadReader, Committed]]:
+    """Put every dead reader offline where it has acked to."""
+    found = look(commit.tx, commit.name, commit.state)
+    return [
+        (dead, commit.put(RemoveReader(dead.reader, token=dead.token, why=dead.why)))
+        for dead in found.dead
+    ]
+
+
+def _leases(tx: Tx, name: ReaderGroupName) -> dict[str, ReaderLease]:
+    prefix = name.leases
+    return {
+        lease.name.removeprefix(prefix): ReaderLease(lease.token, lease.expires_us // 1000)
+        for lease in leases.beginning_with(tx, prefix)
+    }
+
+
+def renew(tx: Tx, due: Sequence[tuple[str, int, int]]) -> list[bool]:
+    """Prolong (lease, token, ttl_ms) that nobody else took; says which were.
+
+    One that has run out is prolonged as well: until somebody puts the reader offline, or takes its
+    name, everything is still its own.
+    """
+    now_us = tx.now_us()
+    held = {lease.name: lease for lease in leases.not_released(tx, [name for name, _, _ in due])}
+    kept = [name in held and held[name].token == token for name, token, _ in due]
+    prolonged = [
+        (now_us + ttl_ms * 1000, name)
+        for (name, _, ttl_ms), is_kept in zip(due, kept, strict=True)
+        if is_kept
+    ]
+    if prolonged:
+        leases.set_expiry(tx, prolonged)
+    return kept

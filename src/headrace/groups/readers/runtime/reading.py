@@ -1,0 +1,380 @@
+"""A reader: one life of it after another, and the consumer that hands its events out.
+
+*Lives.*  A reader that was put offline, by a reset, by an operator or because it seemed dead, drops
+what it owns (answers raise ``Fenced``) and joins again; the application's loop goes on.  One that
+was put offline because its application answered nothing joins again when it does.
+
+*Checkpoints.*  Before a checkpoint is answered ``on_checkpoint`` is called: nothing of this reader
+is in flight then.  If it raises, the checkpoint waits, and it is called again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from headrace.catalog import leases
+from headrace.errors import (
+    CatalogClosedError,
+    HeadraceError,
+    InvalidInputError,
+    ReaderBusyError,
+    UnknownReaderGroupError,
+)
+from headrace.groups.consumer import Batch, Consumer, Delivery, OwnedUnit
+from headrace.groups.consumer.consume import Handler
+from headrace.groups.delivery import Stalled
+from headrace.groups.readers.core.synchronizer import Followed
+from headrace.groups.readers.core.updates import RemoveReader
+from headrace.groups.readers.names import ReaderGroupName
+from headrace.groups.readers.runtime import liveness
+from headrace.groups.readers.runtime.acks import ReaderAcks
+from headrace.groups.readers.runtime.callbacks import Callbacks, OnCheckpoint, OnSegments
+from headrace.groups.readers.runtime.hub import Following, ReaderHub, hub_of
+from headrace.groups.readers.runtime.life import ReaderLife
+from headrace.groups.readers.runtime.liveness import JoinedAs, NameHeld
+from headrace.groups.readers.runtime.options import reader_options
+from headrace.groups.readers.runtime.record import EVICTED
+from headrace.groups.readers.runtime.streams import drop_gone
+from headrace.host import Host
+from headrace.subjects import check_name
+
+RETRY_S = 0.2
+NAME_LOOK_S = 0.25
+"""How often somebody looks who waits for a name."""
+
+_log = logging.getLogger(__name__)
+
+
+class ReaderStatus(msgspec.Struct, frozen=True):
+    """Where a reader stands in this process."""
+
+    online: bool
+    instance: str
+    segments: tuple[str, ...]
+    """Those that it reads now."""
+    owes: tuple[str, ...]
+    """Checkpoints that wait for it."""
+    waits_for: str
+    """What it waits for; empty if it reads."""
+
+
+class SegmentReader:
+    """A reader of a reader group in this process; made by ``group.reader(…)``.
+
+    Use it with ``async with``, then take its events in one of four ways: ``async for delivery in
+    reader``, ``await reader.next(timeout_s=1.0)``, ``async for batch in reader.batches()`` or
+    ``await reader.consume(handler)``.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        group: str,
+        reader: str,
+        *,
+        on_checkpoint: OnCheckpoint | None = None,
+        on_assigned: OnSegments | None = None,
+        on_revoked: OnSegments | None = None,
+        **options: object,
+    ) -> None:
+        self.host = host
+        self.name = ReaderGroupName(group)
+        self.reader = check_name(reader, "reader name")
+        self._callbacks = Callbacks(self, on_checkpoint, on_assigned, on_revoked)
+        self._options = reader_options(self.reader, **options)
+        self.instance = host.clock.name()
+        self._consumer: Consumer | None = None
+        self._hub: ReaderHub | None = None
+        self._following: Following | None = None
+        self._life: ReaderLife | None = None
+        self._joining: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._why = "it has not joined yet"
+        self._evicted = False
+        self._healing = False
+        self.client: object = None
+        """The open log that it was made by."""
+
+    def __str__(self) -> str:
+        return f"reader {self.reader} of group {self.name.group} ({self.instance})"
+
+    # -- for the application --------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Join the group; with ``async with`` this is done for you."""
+        self.host.check()
+        if self._consumer is not None:
+            raise InvalidInputError(f"{self} was opened before; make another one")
+        self._consumer = Consumer(self.host, self._options.consumer, ReaderAcks(self.host))
+        self._consumer.answered_late = self._answered_late
+        self._hub = hub_of(self.host)
+        try:
+            self._following = await self._hub.follow(self.name, self)
+            await self._join()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Store the answers that were given, give back what it owns, and leave the group.
+
+        What is not answered is delivered again, by whoever owns it next.
+        """
+        if self._consumer is None or self.host.is_forked:
+            return
+        if self._closing is None:
+            self._closing = self.host.spawn(self._close(self._consumer), awaited=True)
+        await asyncio.shield(self._closing)
+
+    async def _close(self, consumer: Consumer) -> None:
+        life = self._life
+        if life is not None:
+            life.stop()
+        if self._joining is not None:
+            self._joining.cancel()
+            await asyncio.gather(self._joining, return_exceptions=True)
+        try:
+            await consumer.close()
+        finally:
+            self._life = None
+            try:
+                if life is not None:
+                    await self._leave(life)
+            finally:
+                if self._following is not None and self._hub is not None:
+                    self._hub.leave(self._following, self)
+
+    async def _leave(self, life: ReaderLife) -> None:
+        assert self._hub is not None
+        ttl_s = self._options.settings.lease_ttl_ms / 1000
+        try:
+            # Without an answer the lease runs out by itself.
+            async with self.host.timeout(ttl_s):
+                await self._hub.transact(
+                    self.name,
+                    lambda commit: liveness.leave(
+                        commit, self.reader, life.token, life.lease_token, ""
+                    ),
+                )
+        except TimeoutError:
+            _log.warning("%s: the catalog does not answer; the lease will run out", self)
+        except UnknownReaderGroupError:
+            pass
+
+    @property
+    def consumer(self) -> Consumer:
+        """What hands the events out."""
+        if self._consumer is None:
+            raise InvalidInputError(f"{self} has not joined yet; use `async with group.reader(…)`")
+        return self._consumer
+
+    def __aiter__(self) -> Consumer:
+        return self.consumer
+
+    async def next(self, timeout_s: float | None = None) -> Delivery | None:
+        """The next event; None if there is none within ``timeout_s``, or at the end of the group.
+
+        It waits as long as it takes if no time is given.
+        """
+        try:
+            if timeout_s is None:
+                return await anext(self.consumer)
+            async with self.host.timeout(timeout_s):
+                return await anext(self.consumer)
+        except (TimeoutError, StopAsyncIteration):
+            return None
+
+    def batches(self) -> AsyncIterator[Batch]:
+        """Events as Arrow record batches, answered as a whole."""
+        return self.consumer.batches()
+
+    async def consume(self, handler: Handler, *, concurrency: int = 1) -> None:
+        """Call ``handler(delivery)`` for every event; see :meth:`Consumer.consume`."""
+        await self.consumer.consume(handler, concurrency=concurrency)
+
+    async def flush(self) -> None:
+        """Wait until every answer so far is stored; raises what went wrong with one."""
+        await self.consumer.flush()
+
+    @property
+    def status(self) -> ReaderStatus:
+        """Whether it is online, what it reads, which checkpoints it owes, what it waits for."""
+        life = self._life
+        if life is None or self._following is None or self._following.record is None:
+            return ReaderStatus(
+                online=False, instance=self.instance, segments=(), owes=(), waits_for=self._why
+            )
+        state = self._following.state
+        segments = tuple(sorted(map(str, life.held)))
+        return ReaderStatus(
+            online=state.member(self.reader, life.token) is not None,
+            instance=self.instance,
+            segments=segments,
+            owes=state.checkpoints.owed_by(self.reader),
+            waits_for="" if segments else "a segment that nobody else reads",
+        )
+
+    # -- joining --------------------------------------------------------------------------
+
+    async def _join(self) -> None:
+        """Take the name and join; raises if somebody else keeps the name alive."""
+        assert self._hub is not None
+        assert self._following is not None
+        settings = self._options.settings
+        ttl_ms = settings.lease_ttl_ms
+        watch, over = leases.Watch(), None
+        until_ms = self.host.now_ms() + ttl_ms
+        self._why = "the name, which an earlier program may have"
+        while True:
+            asked_ms = self.host.now_ms()
+            answer = await self._ask(over, ttl_ms)
+            if isinstance(answer, JoinedAs):
+                break
+            now_ms = self.host.now_ms()
+            over = answer.lease
+            if not watch.is_over(over, answer.now_us, now_ms, ttl_ms):
+                over = None
+                if now_ms > until_ms:
+                    raise ReaderBusyError(self.name.group, self.reader, answer.lease.owner)
+                left_s = (answer.lease.expires_us - answer.now_us) / 1e6
+                await self.host.sleep(min(NAME_LOOK_S, max(0.001, left_s)))
+        self.consumer.valid_until_s = (asked_ms + ttl_ms) / 1000
+        self._evicted = False
+        self._life = ReaderLife(self, self.consumer, self._hub, self._following, answer, settings)
+        self._life.soon()
+
+    async def _ask(self, over: leases.Lease | None, ttl_ms: int) -> JoinedAs | NameHeld:
+        assert self._hub is not None
+        return await self._hub.transact(
+            self.name,
+            lambda commit: liveness.join(commit, self.reader, self.instance, ttl_ms, over),
+            locks=(leases.lock(self.name.lease(self.reader)),),
+        )
+
+    def life_over(self, life: ReaderLife) -> None:
+        """A life was put offline: begin another one, unless the application has to answer first."""
+        if self._life is life:
+            self._life = None
+            self.consumer.valid_until_s = math.inf
+            self._why = "to join again"
+            if self._evicted:
+                self._why = "an answer of its application, which holds events and answered none"
+            else:
+                self._join_again()
+
+    def _answered_late(self) -> None:
+        if self._evicted and self._life is None:
+            self._evicted = False
+            self._join_again()
+
+    def _join_again(self) -> None:
+        if self._closing is None and (self._joining is None or self._joining.done()):
+            self._joining = self.host.spawn(self._rejoin())
+
+    async def _rejoin(self) -> None:
+        while True:
+            try:
+                await self._join()
+            except CatalogClosedError:
+                return
+            except (UnknownReaderGroupError, ReaderBusyError) as error:
+                self._give_up(error)
+                return
+            except HeadraceError as error:
+                _log.warning("%s: %s", self, error)
+                await self.host.sleep(RETRY_S)
+            else:
+                return
+
+    def _give_up(self, error: HeadraceError) -> None:
+        """The application hears why, and then that no more will come."""
+        self._why = str(error)
+        self.consumer.fail(error)
+        self._end_soon()
+
+    def _end_soon(self) -> None:
+        if not self.consumer.closed:
+            self.host.spawn(self.consumer.close())
+
+    # -- what the group tells -------------------------------------------------------------
+
+    def followed(self, news: Followed | None) -> None:  # noqa: ARG002
+        """The state went on."""
+        if self._life is not None:
+            self._life.soon()
+        if self._following is not None and self._following.state.end_of_data:
+            self._end_soon()  # it takes no more, and loops end
+
+    def group_gone(self, error: HeadraceError) -> None:
+        """The group was deleted."""
+        life, self._life = self._life, None
+        if life is not None:
+            life.end()
+            self._give_up(error)
+
+    # -- what its life tells --------------------------------------------------------------
+
+    def assigned(self, segments: tuple[str, ...]) -> None:
+        """Segments are read from now on."""
+        self._callbacks.assigned(segments)
+
+    def revoked(self, segments: tuple[str, ...]) -> None:
+        """Segments are read no longer."""
+        self._callbacks.revoked(segments)
+
+    def stalls(self, life: ReaderLife, stall: Stalled, unit: OwnedUnit) -> None:
+        """Put itself offline: others read what its application does not."""
+        if self._life is life and not self._evicted:
+            self._evicted = True
+            why = (
+                f"{EVICTED}its application holds {stall.unanswered} events and answers none, the "
+                f"oldest at offset {stall.oldest_offset} of {unit.unit}"
+            )
+            self.host.spawn(self._evict(life, why))
+
+    async def _evict(self, life: ReaderLife, why: str) -> None:
+        assert self._hub is not None
+        try:
+            await self._hub.update(self.name, RemoveReader(self.reader, token=life.token, why=why))
+        except HeadraceError as error:
+            _log.warning("%s: %s", self, error)
+            self._evicted = False
+
+    def stream_gone(self, error: HeadraceError) -> None:
+        """See whether the group reads a stream that is not there any more."""
+        if not self._healing and self._closing is None:
+            self._healing = True
+            _log.warning("%s: %s", self, error)
+            self.host.spawn(self._heal())
+
+    async def _heal(self) -> None:
+        assert self._hub is not None
+        try:
+            await self._hub.transact(self.name, drop_gone)
+        except HeadraceError as error:
+            _log.warning("%s: %s", self, error)
+        finally:
+            self._healing = False
+
+    async def may_answer(self, checkpoint: str, positions: dict[str, int]) -> bool:
+        """Call ``on_checkpoint``; false if it runs already, or raised."""
+        return await self._callbacks.may_answer(checkpoint, positions)

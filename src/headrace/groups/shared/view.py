@@ -1,0 +1,233 @@
+"""Shared groups as everybody sees them: leader, members, units, lag and what is wanting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import msgspec
+
+from headrace.catalog.records import Records
+from headrace.groups import findings, lag
+from headrace.groups.kinds import KindOfGroups
+from headrace.groups.names import SHARED, SHARED_BUCKET, FullName
+from headrace.groups.picture import CatalogReach, Picture
+from headrace.groups.shapes import Finding, GroupLag, GroupMember, GroupView, UnitView
+from headrace.groups.shared.keys import (
+    FINISHED,
+    SESSIONS_BUCKET,
+    STATUS_BUCKET,
+    finished_bucket,
+    leader_lease,
+    session_lease,
+    unit_of_claim,
+)
+from headrace.subjects import overlaps, parse_share
+
+
+class SeenMember(msgspec.Struct, frozen=True, kw_only=True):
+    """A member as its leader wrote it down."""
+
+    member: str
+    session: str
+    units: int
+    share: int
+    benched_ms: int = 0
+
+
+class SeenGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """What matters here of what a leader last wrote down."""
+
+    leader: str
+    token: int
+    members: tuple[SeenMember, ...] = ()
+
+
+class _Subscribed(msgspec.Struct, frozen=True):
+    text: str
+    shared: bool = False
+
+
+class _Session(msgspec.Struct, frozen=True):
+    name: str
+    subscriptions: tuple[_Subscribed, ...] = ()
+
+
+_statuses = Records(SeenGroup, "the status of shared group")
+_sessions = Records(_Session, "session", "remove it: headrace session rm {name}")
+
+
+class Shared(KindOfGroups):
+    """Groups that a leader leads."""
+
+    family = SHARED
+    buckets = (SHARED_BUCKET, STATUS_BUCKET)
+
+    def whole(self, name: FullName | None) -> Sequence[str]:
+        return [SESSIONS_BUCKET, FINISHED if name is None else finished_bucket(name.key)]
+
+    def reach(
+        self,
+        name: FullName,
+        entries: Mapping[str, Mapping[str, bytes]],  # noqa: ARG002
+        own: object,  # noqa: ARG002
+    ) -> CatalogReach:
+        return CatalogReach(
+            readers=[name.key], streams=None, leases=[leader_lease(name.key), session_lease("")]
+        )
+
+    def view(self, name: FullName, picture: Picture) -> GroupView:
+        lease = picture.held(leader_lease(name.key))
+        status = picture.entries[STATUS_BUCKET].get(name.key)
+        seen = None if status is None else _statuses.decode_or(name.key, status, None)
+        if lease is None or seen is None or seen.token != lease.token:
+            seen = SeenGroup(leader="", token=0)
+        units = _units(name, picture, {m.member: m.session for m in seen.members})
+        behind = lag.total(str(name), SHARED, units)
+        members = _members(name, picture, seen)
+        return GroupView(
+            group=str(name),
+            kind=SHARED,
+            filter=name.scope,
+            members=members,
+            members_active=sum(member.instance is not None for member in members),
+            members_wanted=len(members),
+            leader=None if lease is None else lease.owner,
+            lag=behind,
+            units=tuple(units),
+            findings=tuple(_findings(name, picture, members, behind)),
+        )
+
+
+KIND = Shared()
+
+
+def _units(name: FullName, picture: Picture, present: Mapping[str, str]) -> list[UnitView]:
+    claims = {unit_of_claim(unit): held for unit, held in picture.claims.get(name.key, {}).items()}
+    finished = picture.entries.get(finished_bucket(name.key), {})
+    found = []
+    for stream in picture.public:
+        if not any(overlaps(name.scope, subject) for subject in stream.config.subjects):
+            continue
+        exact = lag.is_exact([name.scope], stream)
+        for segment in stream.segments:
+            unit = f"{stream.name}/{segment.number}"
+            reached = picture.reached(name.key, segment)
+            owner, token = claims.get(unit, (None, 0))
+            over = finished.get(unit) == str(segment.id).encode()
+            mine = owner in present and not over
+            seen = lag.unit_view(
+                reached,
+                segment,
+                picture.now_us,
+                unit=unit,
+                stream=stream.name,
+                markers=picture.markers(reached, segment),
+                exact=exact,
+                member=present[owner] if mine and owner is not None else None,
+                instance=owner if mine else None,
+                token=token,
+                state="finished" if over else "owned" if mine else "unowned",
+            )
+            if over and seen.lost_to_trimming:
+                seen = msgspec.structs.replace(seen, lost_to_trimming=0)
+            found.append(seen)
+    return found
+
+
+def _members(name: FullName, picture: Picture, seen: SeenGroup) -> tuple[GroupMember, ...]:
+    found = []
+    for each in seen.members:
+        lease = picture.leases.get(session_lease(each.session))
+        if lease is None or lease.expires_us > picture.now_us:
+            found.append(
+                GroupMember(
+                    member=each.session,
+                    instance=each.member,
+                    state="active" if each.units else "stands by",
+                    units=each.units,
+                    share=each.share,
+                    why=_why_idle(each),
+                )
+            )
+    present = {member.member for member in found}
+    for session in _subscribers(picture).get((name.group, name.scope), ()):
+        lease = picture.leases.get(session_lease(session))
+        if session in present or lease is None or lease.expires_us > picture.now_us:
+            continue
+        found.append(
+            GroupMember(
+                member=session,
+                state="lost",
+                lost_at=findings.moment(lease.expires_us),
+                why=f"{lease.owner} was lost at {findings.moment_words(lease.expires_us)}",
+            )
+        )
+    return tuple(found)
+
+
+def _why_idle(member: SeenMember) -> str:
+    if member.units:
+        return ""
+    if member.benched_ms:
+        return f"evicted; gets nothing for another {member.benched_ms / 1000:.0f} s"
+    if member.share:
+        return "its units are on their way"
+    return "there are more members than segments with something to read"
+
+
+def _subscribers(picture: Picture) -> dict[tuple[str, str], list[str]]:
+    """{(group, filter): sessions that are subscribed}, made once for a picture."""
+    known = picture.own.get("sessions of shared groups")
+    if known is not None:
+        return cast(dict[tuple[str, str], list[str]], known)
+    found: dict[tuple[str, str], list[str]] = {}
+    for key, data in picture.entries[SESSIONS_BUCKET].items():
+        session = _sessions.decode_or(key, data, None)
+        for each in () if session is None else session.subscriptions:
+            parsed = parse_share(each.text) if each.shared else None
+            if parsed is not None:
+                found.setdefault(parsed, []).append(key)
+    picture.own["sessions of shared groups"] = found
+    return found
+
+
+def _findings(
+    name: FullName, picture: Picture, members: Sequence[GroupMember], behind: GroupLag
+) -> list[Finding]:
+    found = []
+    for member in members:
+        if member.state == "lost":
+            found.append(
+                Finding(
+                    finding="member_lost",
+                    about=str(name),
+                    sentence=f"session {member.member!r} was lost: {member.why}, and nobody runs "
+                    "it since",
+                    next="start its program again, or remove it: headrace session rm "
+                    f"{member.member}",
+                )
+            )
+    lease = picture.leases.get(leader_lease(name.key))
+    if lease is not None and lease.expires_us <= picture.now_us:
+        found.append(
+            Finding(
+                finding="leader_lost",
+                about=str(name),
+                sentence=f"its leader {lease.owner} was lost at "
+                f"{findings.moment_words(lease.expires_us)}, and nobody leads it since",
+                next=f"start a member: headrace subscribe '{name}'",
+                needs_person=behind.events > 0,
+            )
+        )
+    elif not any(member.instance for member in members) and not found:
+        found.append(
+            Finding(
+                finding="no_members",
+                about=str(name),
+                sentence="nobody consumes it",
+                next=f"start a member: headrace subscribe '{name}'",
+                needs_person=behind.events > 0,
+            )
+        )
+    return [*found, *findings.of_lag(behind)]

@@ -1,0 +1,92 @@
+"""The read model: groups of every kind in one shape, from one snapshot of the catalog.
+
+:func:`all_groups` reads a fixed number of statements, whatever the number of groups;
+:func:`one_group` reads what one group is about.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from headrace.catalog import Tx, overview
+from headrace.errors import HeadraceError
+from headrace.groups import kinds, lag, names
+from headrace.groups.names import FullName
+from headrace.groups.picture import Picture, take
+from headrace.groups.shapes import Finding, GroupLag, GroupView
+
+_log = logging.getLogger(__name__)
+
+
+def all_groups(tx: Tx) -> list[GroupView]:
+    """Every group, by name."""
+    return list(views(picture_of_all(tx), names.all_names(tx)))
+
+
+def picture_of_all(tx: Tx) -> Picture:
+    """Everything that the catalog knows of groups."""
+    known = list(kinds.kinds())
+    buckets = [bucket for each in known for bucket in (*each.buckets, *each.whole(None))]
+    own = {each.family: each.load(tx, None) for each in known}
+    return take(tx, overview.entries(tx, list(dict.fromkeys(buckets))), own)
+
+
+def views(picture: Picture, wanted: list[FullName]) -> list[GroupView]:
+    """Groups in a picture; what cannot be read stands there as a finding."""
+    found = {}
+    again = []
+    for name in wanted:
+        before = len(picture.wanted)
+        found[name] = _view(name, picture)
+        if len(picture.wanted) > before:
+            again.append(name)
+        elif picture.wanted and name.family == names.PARTITIONED:
+            again.append(name)  # the same first batch may be wanted by several
+    if picture.wanted:
+        picture.begin_again()
+        for name in again:
+            found[name] = _view(name, picture)
+    return list(found.values())
+
+
+def one_group(tx: Tx, name: FullName) -> GroupView:
+    """One group; a record of it that cannot be read raises."""
+    kind = kinds.kind(name.family)
+    assert kind is not None, name
+    read = {
+        **overview.entries(tx, kind.buckets, kind.keys(name)),
+        **(overview.entries(tx, whole) if (whole := kind.whole(name)) else {}),
+    }
+    own: dict[str, object] = {name.family: kind.load(tx, name)}
+    picture = take(tx, read, own, kind.reach(name, read, own[name.family]))
+    found = kind.view(name, picture)
+    if picture.wanted:
+        picture.begin_again()
+        found = kind.view(name, picture)
+    return found
+
+
+def group_lag(tx: Tx, name: FullName) -> GroupLag:
+    """How far one group is behind, with its units."""
+    found = one_group(tx, name)
+    return msgspec.structs.replace(found.lag, units=found.units)
+
+
+def _view(name: FullName, picture: Picture) -> GroupView:
+    kind = kinds.kind(name.family)
+    try:
+        if kind is not None:
+            return kind.view(name, picture)
+    except HeadraceError as error:
+        _log.debug("group %s: %s", name, error)
+        sentence = f"it cannot be read: {error}"
+        finding = Finding(finding="unreadable", about=str(name), sentence=sentence)
+        return GroupView(
+            group=str(name),
+            kind=name.family,
+            lag=lag.total(str(name), name.family, []),
+            findings=(finding,),
+        )
+    return GroupView(group=str(name), kind=name.family, lag=lag.total(str(name), name.family, []))
