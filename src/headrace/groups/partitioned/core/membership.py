@@ -88,8 +88,7 @@ class Instance:
         self._pin_until_ms = 0
         self._pin_at_ms = 0  # when to ask next: acquire, renew or release, by phase
         self._hold_until_ms = 0
-        self.unpin_reason = ""
-        """Why it gives up the pin."""
+        self.unpin_reason = ""  # why it gives up the pin
         self._unpin_asked = False
         self._closing = False
 
@@ -251,9 +250,8 @@ class Instance:
                 self._partitions.want(self.wanted)
         elif self._is_member():
             if self.phase is Phase.WAITING:
-                self._enter(
-                    PhaseCause.MEMBER, What.STANDS_BY, "its name is a member now", passing=True
-                )
+                reason = "its name is a member now"
+                self._enter(PhaseCause.MEMBER, What.STANDS_BY, reason, passing=True)
                 self._acquire_pin()
         else:
             reason = self._why_waiting()
