@@ -203,6 +203,8 @@ class Member:
     async def _close(self, consumer: Consumer, hub: Hub) -> None:
         try:
             await consumer.close()
+            with suppress(HeadraceError):
+                await hub.record.flush()  # what it took is told before that it leaves
         finally:
             self.feed(Close())
             ttl_s = self._options.timings.pin_ttl_ms / 1000
