@@ -28,6 +28,7 @@ from headrace.errors import (
 if TYPE_CHECKING:
     from headrace.api.appender import Appender
     from headrace.api.client import Headrace, Transaction, open
+    from headrace.api.places import Checkpoint, StreamCut
     from headrace.api.reading import Reading
     from headrace.catalog.producers import Placed
     from headrace.catalog.streams import (
@@ -58,6 +59,7 @@ __all__ = [
     "Batch",
     "ByBytes",
     "ByEvents",
+    "Checkpoint",
     "CompactionPolicy",
     "Consumed",
     "ConsumerOptions",
@@ -81,6 +83,7 @@ __all__ = [
     "Session",
     "SharedOptions",
     "Stream",
+    "StreamCut",
     "Transaction",
     "TrimmedError",
     "open",
@@ -94,6 +97,7 @@ _HOMES = {
         "Stream",
     ),
     "headrace.api.appender": ("Appender",),
+    "headrace.api.places": ("Checkpoint", "StreamCut"),
     "headrace.api.client": ("Headrace", "Transaction", "open"),
     "headrace.groups.consumer": ("Batch", "ConsumerOptions", "Delivery"),
     "headrace.groups.delivery": ("DeliveryConfig",),

@@ -324,3 +324,30 @@ def test_an_event_loop_brings_the_news_itself(tmp_path: Path, silent: bool) -> N
         assert sockets_in(wake_folder(tmp_path)) == []
 
     asyncio.run(work())
+
+
+def test_only_the_commits_of_others_are_looked_for(tmp_path: Path) -> None:
+    """SQLite: a program's own commits, such as renewed leases, wake nobody for nothing."""
+    catalog, other = open_catalog(tmp_path / "catalog"), open_catalog(tmp_path / "catalog")
+    assert isinstance(catalog, SqliteCatalog)
+    catalog.entries.put("b", "k", b"v")
+    seen = catalog._others()
+    catalog.entries.put("b", "k", b"w")
+    assert catalog._others() == seen
+    other.entries.put("b", "k", b"x")
+    assert catalog._others() > seen
+    seen = catalog._others()
+    other.entries.put("b", "k", b"y")
+    catalog.entries.put("b", "k", b"z")  # its own commit must not hide the other's
+    assert catalog._others() > seen
+    for each in (catalog, other):
+        each.close()
+
+
+def test_news_of_a_stream_that_nobody_knows_is_counted(catalog: Catalog) -> None:
+    heard = catalog.heard
+    assert heard is not None
+    catalog.write(notify("lease:x"))
+    assert catalog.heard == heard
+    catalog.write(notify("stream:77"))
+    assert catalog.heard == heard + 1

@@ -92,7 +92,7 @@ class BlockingDelivery(Blocking[Delivery]):
 
     def ack_soon(self) -> None:
         """The event is done with; stored with the next commit."""
-        self._run(_call(self.real.ack_soon))
+        self._run(call_on_loop(self.real.ack_soon))
 
     @contextmanager
     def transaction(self) -> Iterator[AckTransaction]:
@@ -142,12 +142,12 @@ class BlockingConsumer(Blocking[C]):
         self._run(self.real.close())
 
     def __iter__(self) -> Iterator[BlockingDelivery]:
-        for delivery in _iterate(self.runner, lambda: aiter(self.real)):
+        for delivery in iterate(self.runner, lambda: aiter(self.real)):
             yield BlockingDelivery(self.runner, delivery)
 
     def batches(self) -> Iterator[BlockingBatch]:
         """Arrow record batches instead of single events."""
-        for batch in _iterate(self.runner, self.real.batches):
+        for batch in iterate(self.runner, self.real.batches):
             yield BlockingBatch(self.runner, batch)
 
 
@@ -184,7 +184,7 @@ class BlockingMember(BlockingConsumer[Member]):
     @property
     def status(self) -> InstanceStatus:
         """Whether it is active, stands by or waits, and for what."""
-        return self._run(_call(lambda: self.real.status))
+        return self._run(call_on_loop(lambda: self.real.status))
 
 
 class BlockingGroups(Blocking[Groups]):
@@ -235,13 +235,14 @@ class BlockingGroups(Blocking[Groups]):
         return self._run(real.explain(name, group))
 
 
-async def _call(call: Callable[[], T]) -> T:
+async def call_on_loop(call: Callable[[], T]) -> T:
     """Call a plain function on the loop."""
     return call()
 
 
-def _iterate(runner: Runner, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
-    source = runner.run(_call(make))
+def iterate(runner: Runner, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
+    """Iterate over something that lives on the loop."""
+    source = runner.run(call_on_loop(make))
     missing = object()
 
     async def following() -> T | object:

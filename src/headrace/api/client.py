@@ -45,6 +45,7 @@ from headrace.log.compact import Compacted
 from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.cursor import OnDamaged
 from headrace.log.events import Event, Events, Headers, check_event, now_us
+from headrace.log.fetch import fetch_event
 from headrace.log.log import Log, Scaled
 from headrace.log.open import open_log
 from headrace.log.output import Output
@@ -321,6 +322,10 @@ class Headrace(EpochCalls):
     def tail(self, stream: str, *, start: Place = "latest", subject: str | None = None) -> Reading:
         """Events as they arrive."""
         return self.read(stream, start=start, follow=True, subject=subject)
+
+    async def fetch(self, position: Position) -> Event:
+        """The event at a position, such as ``delivery.position``; raises if it is not kept."""
+        return await self.in_thread(fetch_event, self.log, position)
 
     # -- shared groups ------------------------------------------------------------------
 

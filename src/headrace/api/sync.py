@@ -33,6 +33,7 @@ from headrace.api.blocking import (
     BlockingSession,
     mirror,
 )
+from headrace.api.blocking_readers import BlockingReaderGroups
 from headrace.api.client import Transaction
 from headrace.api.reading import Reading
 from headrace.catalog.producers import Placed
@@ -154,6 +155,7 @@ class Headrace(Blocking[client.Headrace]):
     compact = mirror(client.Headrace.compact)
     set_compaction = mirror(client.Headrace.set_compaction)
     sweep = mirror(client.Headrace.sweep)
+    fetch = mirror(client.Headrace.fetch)
 
     # These two only wait for a commit, so they commit on the caller's thread; not while events of
     # an appender are unstored, which they would overtake.
@@ -220,6 +222,11 @@ class Headrace(Blocking[client.Headrace]):
     def groups(self) -> BlockingGroups:
         """Static and elastic groups: create, change, look at and delete them."""
         return BlockingGroups(self, self.client.groups)
+
+    @property
+    def reader_groups(self) -> BlockingReaderGroups:
+        """Reader groups: create, get, list and delete them."""
+        return BlockingReaderGroups(self, self.client.reader_groups)
 
     @property
     def shared_groups(self) -> Groups:

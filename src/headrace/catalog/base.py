@@ -104,6 +104,14 @@ class Catalog(ABC):
     def leave_loop(self) -> None:
         """The loop stops receiving notifications."""
 
+    @property
+    def heard(self) -> int | None:
+        """A number that grows with news of any stream, once something is subscribed.
+
+        None if news may be lost without a trace: nothing receives it while a test drives the clock.
+        """
+        return None if self._committer.inline else self.notifier.heard
+
     @contextmanager
     def waiting(self, *channels: str) -> Iterator[Callable[[float | None], bool]]:
         """For threads: yields ``wait(timeout_s)``, true if notified since the last call."""

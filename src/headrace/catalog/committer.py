@@ -61,6 +61,9 @@ class WriteDriver(ABC):
     direct: bool
     """Whether a caller may commit on its own thread, where a signal may interrupt it."""
 
+    others = 0
+    """How often it was seen that other connections had committed."""
+
     leave: Callable[[], object]
     """Leave the gate; a single call into C, for who is not inside too."""
 
@@ -95,6 +98,9 @@ class WriteDriver(ABC):
     @abstractmethod
     def committed(self, channels: set[str]) -> None:
         """Notify the waiters; called after the gate was left."""
+
+    def look(self) -> None:  # noqa: B027 (a server tells by itself)
+        """Count ``others``; beside every commit, which does that too."""
 
     def chores(self) -> None:  # noqa: B027 (most need none)
         """Maintenance between two groups, after all callers were answered."""
@@ -193,6 +199,22 @@ class Committer:
                 turn.release()
             except RuntimeError:
                 pass  # it was somebody else's
+
+    def others(self) -> int:
+        """How often it was seen that other processes had committed; waits for nobody."""
+        driver, turn = self._driver, self._turn
+        if turn._is_owned():  # type: ignore[attr-defined]
+            return driver.others
+        try:
+            if turn.acquire(blocking=False) and not self._closed:
+                with driver.section():
+                    driver.look()
+        finally:
+            try:
+                turn.release()
+            except RuntimeError:
+                pass  # somebody commits, and so has looked
+        return driver.others
 
     def close(self) -> None:
         """Finish what is queued, then stop."""

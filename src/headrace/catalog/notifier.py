@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 Callback = Callable[[], None]
+
+STREAMS = "stream:"
+"""Prefix of the channels of streams."""
 
 _log = logging.getLogger(__name__)
 
@@ -17,6 +20,8 @@ class Notifier:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._callbacks: dict[str, dict[object, Callback]] = {}
+        self.heard = 0
+        """Grows with news of any stream, also of one that nobody here knows yet."""
 
     def subscribe(self, channel: str, callback: Callback) -> Callback:
         """Call ``callback`` when ``channel`` is notified; returns a function that unsubscribes."""
@@ -34,8 +39,10 @@ class Notifier:
 
         return unsubscribe
 
-    def news(self, channels: Iterable[str]) -> None:
+    def news(self, channels: Collection[str]) -> None:
         with self._lock:
+            if any(channel.startswith(STREAMS) for channel in channels):
+                self.heard += 1
             if not self._callbacks:
                 return
             due = [
@@ -47,6 +54,7 @@ class Notifier:
 
     def everybody(self) -> None:
         with self._lock:
+            self.heard += 1
             due = [
                 callback for entries in self._callbacks.values() for callback in entries.values()
             ]

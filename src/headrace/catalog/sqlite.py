@@ -13,7 +13,7 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,7 +34,7 @@ from headrace.catalog.forks import section
 from headrace.catalog.gate import Gate
 from headrace.catalog.pool import Pool
 from headrace.catalog.sqlite_writer import LOCK_FILE, SqliteWriter
-from headrace.catalog.transaction import Row, Tx
+from headrace.catalog.transaction import Tx
 from headrace.catalog.wake import WakeSockets, wake_folder
 from headrace.errors import (
     CatalogError,
@@ -77,7 +77,8 @@ class SqliteCatalog(Catalog):
         self._path = folder.absolute() / FILE
         self._name = str(self._path)
         self._readers: Pool[SqliteTx] = Pool(self._new_reader, SqliteTx.close)
-        self._sockets = WakeSockets(wake_folder(folder), self.notifier, self._change_detector)
+        self._sockets = WakeSockets(wake_folder(folder), self.notifier, self._others)
+        self._seen_of_others = 0
         self._sockets_key: Identity | None = None
         self._place_due_s = 0.0
         self._prepare(create)
@@ -280,26 +281,11 @@ class SqliteCatalog(Catalog):
     def leave_loop(self) -> None:
         self._sockets.leave_loop()
 
-    @contextlib.contextmanager
-    def _change_detector(self) -> Iterator[Callable[[], bool]]:
-        """Yields a function that tells whether anything was committed since its last call."""
-        with section.lock:
-            connection = connect(self._path)
-        last: Row | None = None
-
-        def changed() -> bool:
-            nonlocal last
-            before = last
-            with section.lock, contextlib.suppress(sqlite3.Error):
-                last = connection.execute("PRAGMA data_version").fetchone()
-            return last != before
-
-        try:
-            changed()
-            yield changed
-        finally:
-            with section.lock:
-                connection.close()
+    def _others(self) -> int:
+        """A number that grows when others have committed."""
+        with contextlib.suppress(sqlite3.Error):
+            self._seen_of_others = self._committer.others()
+        return self._seen_of_others
 
     def _release(self) -> None:
         self._sockets.close()

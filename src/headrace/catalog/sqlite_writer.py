@@ -15,7 +15,7 @@ from headrace.catalog.committer import WriteDriver
 from headrace.catalog.connections import Identity, SqliteTx, connect, descriptor, translate
 from headrace.catalog.forks import section
 from headrace.catalog.gate import Gate
-from headrace.catalog.transaction import CatalogClock, Tx
+from headrace.catalog.transaction import CatalogClock, Row, Tx
 
 LOCK_FILE = "write.lock"
 
@@ -44,6 +44,9 @@ class SqliteWriter(WriteDriver):
         self._gate = Gate(path.with_name(LOCK_FILE))
         self.leave = self._gate.leave
         self._sync: bool | None = None
+        self._version: Row | None = None
+        self._judged: Row | None = None
+        """The ``data_version`` that was last seen, and the last whose schema was judged."""
         self._check_place = check_place
         self._about: os.stat_result | None = None
         self._checkpointer = Checkpointer(path, descriptor(path, key), connect)
@@ -63,10 +66,20 @@ class SqliteWriter(WriteDriver):
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
             self._sync = sync
         self._connection.execute("BEGIN IMMEDIATE")
-        found = self._connection.execute(schema.QUERY).fetchone()
-        if found != schema.CURRENT:
-            schema.judge(found, self._where)
+        self.look()
+        if self._judged != self._version:
+            found = self._connection.execute(schema.QUERY).fetchone()
+            if found != schema.CURRENT:
+                schema.judge(found, self._where)
+            self._judged = self._version
         return self._tx
+
+    def look(self) -> None:
+        # It changes with the commits of other connections, not with those of this one.
+        version = self._connection.execute("PRAGMA data_version").fetchone()
+        if version != self._version:
+            self._version = version
+            self.others += 1
 
     def savepoint(self) -> None:
         self._connection.execute("SAVEPOINT operation")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from headrace.catalog.notifier import STREAMS
 from headrace.catalog.stream_config import (
     SEGMENTS_MAX,
     ByBytes,
@@ -114,7 +115,7 @@ class Stream(msgspec.Struct, frozen=True):
 
 def channel(stream_id: int) -> str:
     """The channel that is notified when events arrive or segments change."""
-    return f"stream:{stream_id}"
+    return f"{STREAMS}{stream_id}"
 
 
 def lock(stream_id: int) -> str:

@@ -32,7 +32,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from headrace.catalog import private
@@ -91,11 +90,13 @@ class WakeSockets:
         self,
         folder: Path,
         notifier: Notifier,
-        changed: Callable[[], AbstractContextManager[Callable[[], bool]]],
+        others: Callable[[], int],
     ) -> None:
         self._folder = folder
         self._notifier = notifier
-        self._changed = changed
+        self._others = others
+        """Gives another number when others have committed."""
+        self._seen_of_others = -1
         self._lock = threading.RLock()
         self._name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._receiver: socket.socket | None = None
@@ -271,36 +272,38 @@ class WakeSockets:
         self, loop: asyncio.AbstractEventLoop, receiver: socket.socket, watching: Bell
     ) -> None:
         if not self._closing:
-            changed = self._on_loop.enter_context(self._changed())
+            self._changed()
             loop.add_reader(receiver, self._drain, receiver)
             self._on_loop.callback(loop.remove_reader, receiver)
-            self._check_later(loop, changed)
+            loop.call_later(POLL_S, self._check, loop)
         watching.ring()
 
-    def _check_later(self, loop: asyncio.AbstractEventLoop, changed: Callable[[], bool]) -> None:
-        def check() -> None:
-            if not self._closing:
-                if changed():
-                    self._notifier.everybody()
-                loop.call_later(POLL_S, check)
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._closing:
+            if self._changed():
+                self._notifier.everybody()
+            loop.call_later(POLL_S, self._check, loop)
 
-        loop.call_later(POLL_S, check)
+    def _changed(self) -> bool:
+        """Whether others have committed since the last call."""
+        before, self._seen_of_others = self._seen_of_others, self._others()
+        return before != self._seen_of_others
 
     # -- on a thread --------------------------------------------------------------------
 
     def _run(self, receiver: socket.socket, watching: Bell) -> None:
         poller = select.poll()
         poller.register(receiver, select.POLLIN)
-        with self._changed() as changed:
-            watching.ring()
-            next_check = time.monotonic() + POLL_S
-            while not self._closing:
-                poller.poll(max(0.0, next_check - time.monotonic()) * 1000)
-                self._drain(receiver)
-                if time.monotonic() >= next_check:
-                    next_check = time.monotonic() + POLL_S
-                    if changed():
-                        self._notifier.everybody()
+        self._changed()
+        watching.ring()
+        next_check = time.monotonic() + POLL_S
+        while not self._closing:
+            poller.poll(max(0.0, next_check - time.monotonic()) * 1000)
+            self._drain(receiver)
+            if time.monotonic() >= next_check:
+                next_check = time.monotonic() + POLL_S
+                if self._changed():
+                    self._notifier.everybody()
 
     def _drain(self, receiver: socket.socket) -> None:
         """Read all that has come, then pass it on."""

@@ -12,6 +12,7 @@ from headrace.cli.wording import in_own_words
 from headrace.errors import (
     HeadraceError,
     InvalidInputError,
+    UnknownCheckpointError,
     UnknownGroupError,
     UnknownMemberError,
     UnknownSchemeError,
@@ -19,6 +20,7 @@ from headrace.errors import (
     UnknownSessionError,
     UnknownSharedGroupError,
     UnknownStreamError,
+    UnknownStreamOfGroupError,
 )
 
 EXIT_FAILED = 1
@@ -26,12 +28,14 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 NAME_CHARS_MAX = 300
 UNKNOWN_NAME = (
-    UnknownGroupError
+    UnknownCheckpointError
+    | UnknownGroupError
     | UnknownMemberError
     | UnknownSegmentError
     | UnknownSessionError
     | UnknownSharedGroupError
     | UnknownStreamError
+    | UnknownStreamOfGroupError
 )
 """A name in the command that does not exist: bad input, like any other typo."""
 

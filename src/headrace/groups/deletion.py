@@ -2,7 +2,8 @@
 
 A stream is not taken away from under its groups: that is refused, with their names.  By force the
 static and elastic groups of the stream are deleted first, each whole with its work queue, since
-they are nothing without it; shared groups go on with the other streams that they match.
+they are nothing without it; shared groups go on with the other streams that they match, and
+reader groups drop it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from headrace.catalog.streams import Stream
 from headrace.errors import StreamInUseError
 from headrace.groups.partitioned import admin
 from headrace.groups.partitioned.runtime.units import GroupKind
+from headrace.groups.readers import dropping as readers
 from headrace.groups.shared import properties
 from headrace.log.log import Log
 from headrace.subjects import overlaps
@@ -27,6 +29,7 @@ def consumers(tx: Tx, stream: Stream, *, shared: bool = True) -> list[str]:
         for name in admin.names(tx, kind)
         if name.stream == stream.name
     ]
+    found += [f"reader group {group!r}" for group in readers.reading(tx, stream)]
     if shared:
         found += [
             f"shared group {group.key!r}"
@@ -47,6 +50,7 @@ def delete_stream(log: Log, name: str, *, force: bool = False) -> None:
         if force:
             for group in admin.list_groups(log, name):
                 admin.delete(log, name, group.name.group)
+            readers.drop_stream(log, name)
         try:
             log.delete_stream(name, check=check)
         except StreamInUseError:  # by force: another group was made meanwhile

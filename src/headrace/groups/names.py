@@ -239,3 +239,6 @@ def _read_shared(rest: str) -> FullName:
     parsed = parse_share(f"$share/{rest}")
     assert parsed is not None
     return FullName(SHARED, parsed[1], parsed[0])
+
+
+register_later("reader", "headrace.groups.readers.names")

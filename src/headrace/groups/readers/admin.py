@@ -226,13 +226,3 @@ def delete(log: Log, group: str, *, force: bool = True) -> ReaderGroupRecord:
     deleted = log.catalog.write(run, locks=locks)
     log.routes.forget(dead)
     return deleted
-
-
-def reading(tx: Tx, stream: Stream) -> list[str]:
-    """The reader groups that read a stream."""
-    found = []
-    for row in reader_groups.all_rows(tx):
-        record = names.decode(row)
-        if any(each.id == stream.id for each in record.streams):
-            found.append(row.name)
-    return found

@@ -148,6 +148,10 @@ class ReaderGroup:
                 self._full, lambda commit: operations.reset_to_cut(commit, cut)
             )
 
+    async def plan_reset(self, to: GroupPlace | None = None) -> dict[str, int]:
+        """Where a reset would put the group, ``{"orders/3": offset}``; changes nothing."""
+        return await self._do(operations.plan_reset, self._full, to)
+
     # -- readers --------------------------------------------------------------------------
 
     async def offline(

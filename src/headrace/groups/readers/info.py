@@ -177,6 +177,20 @@ def _info(seen: _Seen) -> ReaderGroupInfo:
     )
 
 
+def summary(log: Log, group: str) -> dict[str, object]:
+    """A group in a line."""
+    found = read_info(log, group)
+    owned = sum(len(reader.segments) for reader in found.readers)
+    return {
+        "group": group,
+        "streams": list(found.streams),
+        "readers": len(found.readers),
+        "segments": owned + len(found.unassigned),
+        "unassigned": len(found.unassigned),
+        "last_checkpoint": found.last_checkpoint,
+    }
+
+
 # --- lag -----------------------------------------------------------------------------------
 
 

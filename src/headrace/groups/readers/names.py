@@ -13,6 +13,7 @@ from headrace.catalog import Tx, reader_groups
 from headrace.catalog.reader_groups import ReaderGroupRow
 from headrace.catalog.records import Records
 from headrace.errors import UnknownReaderGroupError
+from headrace.groups.names import FullName, NameForm, register
 from headrace.groups.readers.core.segments import SegmentId
 from headrace.subjects import check_name
 
@@ -106,3 +107,15 @@ def require(tx: Tx, name: str) -> tuple[ReaderGroupRow, ReaderGroupRecord]:
     if row is None or row.config is None:
         raise UnknownReaderGroupError(name, [each.name for each in reader_groups.all_rows(tx)])
     return row, decode(row)
+
+
+register(
+    NameForm(
+        family=FAMILY,
+        takes="reader/GROUP",
+        read=lambda rest: FullName(FAMILY, "", ReaderGroupName(rest).group),
+        text=lambda name: ReaderGroupName(name.group).key,
+        key=lambda name: ReaderGroupName(name.group).key,
+        listed=lambda tx: [FullName(FAMILY, "", row.name) for row in reader_groups.all_rows(tx)],
+    )
+)

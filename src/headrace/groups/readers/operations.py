@@ -30,6 +30,7 @@ from headrace.groups.readers.runtime import retention
 from headrace.groups.readers.runtime import streams as of_group
 from headrace.groups.readers.runtime.moment import GroupMoment
 from headrace.groups.readers.runtime.record import EVICTED
+from headrace.groups.readers.runtime.replicas import StampedReplica
 from headrace.groups.readers.runtime.resets import Exact, check_kept
 from headrace.groups.readers.runtime.transaction import Committed, GroupCommit
 from headrace.log.log import Log
@@ -126,15 +127,52 @@ def reset_to_last(commit: GroupCommit) -> Committed:
     last = commit.state.checkpoints.last
     if last is not None:
         return commit.put(ResetToCheckpoint(last.name))
+    return reset_to_cut(commit, _beginning(commit))
+
+
+def _beginning(commit: GroupCommit) -> Cut:
+    """Where the group began; what retention took meanwhile cannot be read again."""
     begin = {SegmentId(stream, number): at for stream, number, at in commit.record.begin}
     read = {stream.name for stream in commit.record.streams}
     cut = {segment: at for segment, at in begin.items() if segment.stream in read}
-    found = commit.moment.map()
-    for segment, at in cut.items():  # what retention took meanwhile cannot be read again
-        extent = found.extents.get(segment)
-        if extent is not None and END < at < extent.tail:
+    for segment, extent in commit.moment.extents(cut).items():
+        if END < cut[segment] < extent.tail:
             cut[segment] = extent.tail
-    return reset_to_cut(commit, cut)
+    return cut
+
+
+def plan_reset(log: Log, name: ReaderGroupName, to: object) -> dict[str, int]:
+    """Where a reset would put a group; raises what the reset would."""
+    read = admin.get(log, name.group).streams
+    cut: Cut | None = None
+    if isinstance(to, GroupCheckpoint):
+        check_value(log, read, to)
+        cut = to.cut
+    elif to is not None and not (isinstance(to, str) and to not in ("earliest", "latest")):
+        cut = cut_of_place(log, read, to)
+
+    def look(tx: Tx) -> dict[str, int]:
+        commit = GroupCommit(tx, name, StampedReplica(name.group))
+        target = cut if cut is not None else _known(commit, to)
+        found = commit.moment.map()
+        check_heads(target, found, "cut")
+        check_kept(name.group, target, found)
+        cuts.check_cut(target, found.graph)
+        return {str(segment): offset for segment, offset in sorted(target.items())}
+
+    return log.catalog.read(look, snapshot=True)
+
+
+def _known(commit: GroupCommit, to: object) -> Cut:
+    """The cut of a checkpoint by name, of the last one, or of the beginning."""
+    checkpoints = commit.state.checkpoints
+    if isinstance(to, str):
+        found = checkpoints.get(to)
+        if found is None or found.pending:
+            commit.prepare(ResetToCheckpoint(to))  # says what is wrong with it
+            raise AssertionError("a checkpoint that can be reset to is known")
+        return found.positions
+    return _beginning(commit) if checkpoints.last is None else checkpoints.last.positions
 
 
 # --- readers -------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def test_a_step_of_the_wall_clock_delays_nobody_who_was_at_work(
                 await asyncio.sleep(2)
                 leading = (await first._shared.peer()).leaders[GROUP]
                 # It does nothing any more, and gives nothing back.
-                leading.core.deposed, leading._tick_due_ms = True, 2**62
+                leading.core.deposed, leading.due_ms = True, 2**62
                 died_s = first.host.now_s()
                 driven_clock().step_wall(step_s)
                 await until(lambda: len(b.session.units) == 2, "both")

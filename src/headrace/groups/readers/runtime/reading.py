@@ -35,6 +35,7 @@ from headrace.groups.readers.core.updates import RemoveReader
 from headrace.groups.readers.names import ReaderGroupName
 from headrace.groups.readers.runtime import liveness
 from headrace.groups.readers.runtime.acks import ReaderAcks
+from headrace.groups.readers.runtime.automatic import AutomaticCheckpoints
 from headrace.groups.readers.runtime.callbacks import Callbacks, OnCheckpoint, OnSegments
 from headrace.groups.readers.runtime.hub import Following, ReaderHub, hub_of
 from headrace.groups.readers.runtime.life import ReaderLife
@@ -94,6 +95,7 @@ class SegmentReader:
         self._hub: ReaderHub | None = None
         self._following: Following | None = None
         self._life: ReaderLife | None = None
+        self._automatic: AutomaticCheckpoints | None = None
         self._joining: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._why = "it has not joined yet"
@@ -129,6 +131,10 @@ class SegmentReader:
         self._hub = hub_of(self.host)
         try:
             self._following = await self._hub.follow(self.name, self)
+            self._automatic = AutomaticCheckpoints(
+                self.host, self._hub, self._following, self.reader
+            )
+            self._automatic.follow()
             await self._join()
         except BaseException:
             await self.close()
@@ -147,6 +153,8 @@ class SegmentReader:
 
     async def _close(self, consumer: Consumer) -> None:
         life = self._life
+        if self._automatic is not None:
+            self._automatic.stop()
         if life is not None:
             life.stop()
         if self._joining is not None:
@@ -319,6 +327,8 @@ class SegmentReader:
 
     def followed(self, news: Followed | None) -> None:  # noqa: ARG002
         """The state went on."""
+        if self._automatic is not None:
+            self._automatic.follow()
         if self._life is not None:
             self._life.soon()
         if self._following is not None and self._following.state.end_of_data:

@@ -108,8 +108,11 @@ def _removed(outcome: Outcome, reader: str, units: Iterable[str]) -> Decision:
 def _of_group(outcome: Outcome, change: object) -> list[Decision]:
     match change:
         case CheckpointCreated(name=name, kind=CheckpointKind.NORMAL, readers=readers):
-            waits = f"waits for {', '.join(readers[:10])}" if readers else "complete: nobody reads"
-            return [Decision(what=What.WAITS, reason=f"checkpoint {name!r}: {waits}")]
+            if not readers:
+                reason = f"checkpoint {name!r} is complete: nobody reads"
+                return [Decision(what=What.FINISHED, reason=reason)]
+            waits = f"checkpoint {name!r}: waits for {', '.join(readers[:10])}"
+            return [Decision(what=What.WAITS, reason=waits)]
         case CheckpointAcked(name=name, complete=True, reader=reader):
             reason = f"checkpoint {name!r} is complete: {reader} was the last to answer"
             return [Decision(what=What.FINISHED, reason=reason, source=reader)]

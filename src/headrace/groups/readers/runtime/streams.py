@@ -35,7 +35,12 @@ def put_floors(moment: GroupMoment, update: AddStreams) -> None:
 def add(commit: GroupCommit, added: Sequence[GroupStream], update: AddStreams) -> Committed:
     """Read more streams, whose ids are known by now."""
     record = commit.record
-    commit.configure(msgspec.structs.replace(record, streams=(*record.streams, *added)))
+    begin = (
+        *record.begin,
+        *((p.segment.stream, p.segment.number, p.offset) for p in update.cut),
+    )
+    streams_ = (*record.streams, *added)
+    commit.configure(msgspec.structs.replace(record, streams=streams_, begin=begin))
     put_floors(commit.moment, update)
     return commit.put(update)
 

@@ -109,7 +109,7 @@ class GroupCommit:
 
         ``exact`` is what was acked at a cut that a reset goes to.
         """
-        outcome = self._replica.replica.prepare(self._with_facts(update), self._now_ms())
+        outcome = self.prepare(update)
         if not outcome.changes:
             return Committed(outcome)
         data = encode_outcome(outcome)
@@ -129,6 +129,10 @@ class GroupCommit:
         committed = Committed(outcome, tuple(units), data, self.row.stamp)
         self._made.append(committed)
         return committed
+
+    def prepare(self, update: Update) -> Outcome:
+        """What would come of an update; raises if it is refused, and changes nothing."""
+        return self._replica.replica.prepare(self._with_facts(update), self._now_ms())
 
     def configure(self, record: ReaderGroupRecord) -> None:
         """Store another record of the group; for the changes of its streams."""

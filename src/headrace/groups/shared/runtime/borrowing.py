@@ -134,6 +134,7 @@ class Borrowing(Owner):
         self._post = post
         self._session = session
         self._agent = Agent(session, incarnation, settings)
+        self._grid_ms = max(1, settings.ping_ms // 10)
         self._handler = Handler(self._agent)
         self._held: dict[tuple[str, Unit], Held] = {}
         self._by_name: dict[str, Held] = {}
@@ -198,8 +199,9 @@ class Borrowing(Owner):
 
     @property
     def due_ms(self) -> int:
-        """When ``tick`` has something to do."""
-        return self._handler.due_ms
+        """When ``tick`` is called: a little late, so that many groups ping together."""
+        due_ms = self._handler.due_ms
+        return due_ms + -due_ms % self._grid_ms
 
     def tick(self) -> None:
         """Do what is due."""

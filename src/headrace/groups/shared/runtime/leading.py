@@ -85,7 +85,8 @@ class Leading:
         self.unplanned = False
         self._released = False
         self.commits = 0
-        self._tick_due_ms = home.now_ms
+        self.due_ms = home.now_ms
+        """When ``tick`` has something to do."""
         self._retry_ms = RETRY_MS
         self._idle_since_ms: int | None = None
         self._committing: int | None = None
@@ -137,17 +138,13 @@ class Leading:
             self._do(self.core.balance(self.home.now_ms))
             self._bulletin.update()
 
-    @property
-    def due_ms(self) -> int:
-        """When ``tick`` has something to do."""
-        return self._tick_due_ms
-
     def tick(self) -> None:
         """Do what is due."""
         now_ms = self.home.now_ms
-        if self.core.deposed or now_ms < self._tick_due_ms:
+        if self.core.deposed or now_ms < self.due_ms:
             return
-        self._tick_due_ms = now_ms + self.properties.settings.tick_ms
+        tick_ms = self.properties.settings.tick_ms
+        self.due_ms = now_ms - now_ms % tick_ms + tick_ms  # all groups together
         self._do(self.core.tick(now_ms))
         if self.core.deposed:
             return
@@ -275,7 +272,7 @@ class Leading:
             self._answer(lambda: self.core.commit_failed(number, reason, lost=False))
             # Tried again by ``tick``, soon at first: most often a connection was lost and is back.
             self._retry_ms = min(self._retry_ms * 2, self.properties.settings.tick_ms)
-            self._tick_due_ms = min(self._tick_due_ms, self.home.now_ms + self._retry_ms)
+            self.due_ms = min(self.due_ms, self.home.now_ms + self._retry_ms)
             self.home.rearm()
 
     def _answer(self, fn: Callable[[], list[LeaderEffect]]) -> None:
@@ -307,7 +304,7 @@ class Leading:
         _log.info("leader of %s goes on with other settings", self.group)
         self.properties = found
         self.core.configure(found.settings, self.home.now_ms)
-        self._tick_due_ms = self.home.now_ms
+        self.due_ms = self.home.now_ms
         self.home.rearm()
 
     def listed(self, look: Look) -> None:

@@ -24,6 +24,8 @@ LOOK_MS_MIN = 50
 LOOK_COST_FACTOR = 50
 QUIET_COST_FACTOR = 200
 """After a look, the pause is its cost times this: the first after news, the second without."""
+SILENT_MS = 10_000
+"""The pause while the catalog has heard of no stream at all, not even of a new one."""
 SCALE_MS = 1000
 
 _log = logging.getLogger(__name__)
@@ -43,6 +45,10 @@ class Lookout:
         """The earliest time of the next look if there is news."""
         self._quiet_due_ms = 0
         """The earliest time of the next look without news."""
+        self._heard: int | None = None
+        """What the catalog had heard of streams when the last look began."""
+        self._silent_due_ms = 0
+        """The earliest time of the next look if there was no news of any stream at all."""
         self._scale_due_ms = 0
         self._heads: dict[Unit, int] = {}
         self._listening: dict[int, Callable[[], None]] = {}
@@ -64,7 +70,13 @@ class Lookout:
 
     def look_if_due(self, now_ms: int) -> None:
         """The core asks what has changed."""
-        if now_ms >= (self.look_due_ms if self.look_again else self._quiet_due_ms):
+        if self.look_again:
+            due_ms = self.look_due_ms
+        elif self._heard is None or self._heard != self._home.host.log.catalog.heard:
+            due_ms = self._quiet_due_ms
+        else:
+            due_ms = self._silent_due_ms
+        if now_ms >= due_ms:
             self._look()
 
     def stop(self) -> None:
@@ -83,6 +95,7 @@ class Lookout:
         host = self._home.host
         began_s = host.clock.spent_s()
         self.look_again = False  # news from here on calls for another look
+        heard, self._heard = host.log.catalog.heard, None
         try:
             look = await host.in_thread(host.log.catalog.read, self.segments.look, snapshot=True)
         except HeadraceError as error:
@@ -99,6 +112,8 @@ class Lookout:
         self.look_due_ms = now_ms + max(LOOK_MS_MIN, int(cost_ms * LOOK_COST_FACTOR))
         regular_ms = self._leading.properties.settings.renew_segments_ms // 2
         self._quiet_due_ms = now_ms + max(regular_ms, int(cost_ms * QUIET_COST_FACTOR))
+        self._silent_due_ms = max(self._quiet_due_ms, now_ms + SILENT_MS)
+        self._heard = heard
 
     def _listen(self, found: dict[int, str]) -> None:
         """Hear when one of the streams changes."""

@@ -381,7 +381,8 @@ class LocalPeer:
             self._timer.clear()
 
     def _tick(self) -> None:
-        for leading in list(self.leaders.values()):
+        now_ms = self.now_ms
+        for leading in [each for each in self.leaders.values() if each.due_ms <= now_ms]:
             leading.tick()
         for session in list(self._sessions.values()):
             session.tick()

@@ -1,0 +1,114 @@
+"""``headrace reader checkpoint``, ``cut`` and ``reset``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+from rich.markup import escape
+
+from headrace.cli import values
+from headrace.cli.failures import UsageError
+from headrace.cli.options import NONE, Options
+from headrace.cli.output import approve
+from headrace.cli.reader_common import GroupArgument, from_file, place_of, with_group
+from headrace.groups.readers.group import ReaderGroup
+
+
+def checkpoint(
+    group: GroupArgument,
+    name: Annotated[str, Parameter(help="The checkpoint's name.")],
+    /,
+    *,
+    wait: Annotated[str, Parameter(help="How long to wait for readers: 30s.")] = "30s",
+    cancel: Annotated[
+        bool, Parameter(negative="", help="Give it up instead, if readers block it.")
+    ] = False,
+    options: Options = NONE,
+) -> None:
+    """Take a checkpoint of a group, and print its text, which can be kept anywhere.
+
+    * `headrace reader checkpoint report nightly --wait 30s > nightly.checkpoint`
+    * `headrace reader checkpoint report nightly --cancel`
+    """
+    if cancel:
+        with_group(options, group, lambda found: found.cancel_checkpoint(name))
+        options.show({"cancelled": name}, f"checkpoint {escape(repr(name))} is cancelled")
+        return
+    wait_s = values.duration_s(wait, "--wait")
+    taken = with_group(options, group, lambda found: found.checkpoint(name, timeout_s=wait_s))
+    data = {"checkpoint": name, "positions": taken.positions, "text": str(taken)}
+    options.show(data, escape(str(taken)))
+
+
+def cut(
+    group: GroupArgument,
+    /,
+    *,
+    wait: Annotated[str, Parameter(help="How long to wait for readers: 30s.")] = "30s",
+    options: Options = NONE,
+) -> None:
+    """Print where all readers of a group are now, as a text; it moves nothing.
+
+    Example: `headrace reader cut report > here.cut`
+    """
+    wait_s = values.duration_s(wait, "--wait")
+    taken = with_group(options, group, lambda found: found.cut(timeout_s=wait_s))
+    options.show({"positions": taken.positions, "text": str(taken)}, escape(str(taken)))
+
+
+def reset(
+    group: GroupArgument,
+    /,
+    *,
+    checkpoint: Annotated[str | None, Parameter(help="To a checkpoint, by its name.")] = None,
+    cut: Annotated[
+        Path | None, Parameter(help="To the text of a cut or a checkpoint, in this file.")
+    ] = None,
+    start: Annotated[str | None, Parameter(help="To earliest, latest, or a time.")] = None,
+    dry_run: Annotated[bool, Parameter(negative="", help="Only say what would happen.")] = False,
+    yes: Annotated[bool, Parameter(negative="", help="Do not ask.")] = False,
+    options: Options = NONE,
+) -> None:
+    """Put a group back, or forward; its readers go on from there.
+
+    Without a place it goes to the last checkpoint, else to where the group began.
+
+    * `headrace reader reset report --checkpoint nightly --yes`
+    * `headrace reader reset report --start 2026-01-01T00:00:00Z --dry-run`
+    """
+    if sum(each is not None for each in (checkpoint, cut, start)) > 1:
+        raise UsageError("give one of --checkpoint, --cut and --start")
+    to: object = checkpoint
+    if cut is not None:
+        to = from_file(cut)
+    elif start is not None:
+        to = place_of(start)
+
+    async def work(found: ReaderGroup) -> dict[str, Any]:
+        now = await found.info()
+        plan = await found.plan_reset(to)  # type: ignore[arg-type]
+        online = [reader.reader for reader in now.readers]
+        if not dry_run:
+            if online:
+                approve(
+                    f"reset {group}? readers are online: {', '.join(online)}",
+                    f"reader group {group!r}",
+                    refusal=f"readers of {group!r} are online ({', '.join(online)}): a reset takes "
+                    "what they hold; add --yes",
+                    yes=yes,
+                )
+            await found.reset(to)  # type: ignore[arg-type]
+        return {"group": group, "to": plan, "readers": online, "done": not dry_run}
+
+    done = with_group(options, group, work)
+    what = "would begin again at" if dry_run else "begins again at"
+    lines = (f"  {escape(segment)}  {offset}" for segment, offset in done["to"].items())
+    options.show(done, f"reader group [bold]{escape(group)}[/bold] {what}:", *lines)
+
+
+def add_to(app: App) -> None:
+    """Add these commands."""
+    for command in (checkpoint, cut, reset):
+        app.command(command)
