@@ -23,6 +23,7 @@ MODULES = (
     "cores_shared",
     "shared_runtime",
     "cores_readers",
+    "readers",
     "cores_regions",
     "cores_epochs",
     "spark_source",

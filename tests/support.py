@@ -104,6 +104,10 @@ class Process:
         """Wait for its end, which has to be a good one."""
         assert self._process.wait(PATIENCE_S) == 0
 
+    def wait(self, timeout_s: float) -> int:
+        """Wait for its end, and return how it ended."""
+        return self._process.wait(timeout_s)
+
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()

@@ -17,7 +17,8 @@ from headrace.errors import DiskFullError, InvalidEventError
 from headrace.host import loads
 from headrace.host.packages import Package
 from headrace.log import limits
-from headrace.log.append import Stale, Write
+from headrace.log.append import Write
+from headrace.log.placing import Stale
 from tests.api.test_client import rows_of, run, table_of
 
 

@@ -1,7 +1,7 @@
 """``python -m tests.torture``: the long version, with a summary.
 
 ``--what log`` is the torture of the log alone, ``--what groups`` that of partitioned groups,
-``--what shared`` that of shared groups.
+``--what shared`` that of shared groups, ``--what readers`` that of reader groups.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from rich.table import Table
 from tests.torture.groups import report
 from tests.torture.groups.run import Result as GroupsResult
 from tests.torture.groups.run import torture_groups
+from tests.torture.reader_run import Result as ReadersResult
+from tests.torture.reader_run import show as show_readers
+from tests.torture.reader_run import torture_readers
 from tests.torture.run import Catalog, Result, new_folder, torture
 from tests.torture.shared_run import Result as SharedResult
 from tests.torture.shared_run import show as show_shared
@@ -38,10 +41,11 @@ class Results(msgspec.Struct, frozen=True):
     log: Result | None = None
     groups: GroupsResult | None = None
     shared: SharedResult | None = None
+    readers: ReadersResult | None = None
 
     @property
     def sound(self) -> bool:
-        parts = (self.log, self.groups, self.shared)
+        parts = (self.log, self.groups, self.shared, self.readers)
         return not any(part.findings for part in parts if part is not None)
 
 
@@ -49,8 +53,8 @@ class Results(msgspec.Struct, frozen=True):
 def main(
     *,
     what: Annotated[
-        Literal["log", "groups", "shared", "all"],
-        Parameter(help="the log's writers, members of partitioned groups, of shared ones"),
+        Literal["log", "groups", "shared", "readers", "all"],
+        Parameter(help="the log's writers, members of partitioned groups, of shared ones, readers"),
     ] = "all",
     kills: Annotated[int, Parameter(help="writers to kill, over all catalogs")] = 220,
     faults: Annotated[int, Parameter(help="faults of members, per kind of group")] = 300,
@@ -101,6 +105,15 @@ def main(
                 lambda tell: torture_shared(catalogs, faults, chosen, folder, tell),
             )
             result = msgspec.structs.replace(result, shared=shared)
+        if what in ("readers", "all"):
+            readers = _run(
+                f"{faults} faults",
+                catalogs,
+                faults,
+                console,
+                lambda tell: torture_readers(catalogs, faults, chosen, folder, tell),
+            )
+            result = msgspec.structs.replace(result, readers=readers)
         done = True
     finally:
         if keep or not done or not result.sound:
@@ -116,6 +129,8 @@ def main(
             report.show(console, result.groups)
         if result.shared is not None:
             show_shared(console, result.shared)
+        if result.readers is not None:
+            show_readers(console, result.readers)
     return 0 if result.sound else 1
 
 

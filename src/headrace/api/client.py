@@ -475,4 +475,4 @@ class Transaction(Output):
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._client.host.check()
-            self.placed = (await self._client.host.commit(self._write)).placed
+            self._told((await self._client.host.commit(self._write)).placed)

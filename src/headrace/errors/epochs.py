@@ -79,6 +79,34 @@ class NoEpochsError(InvalidInputError):
     """A stream that is not published by epochs was asked for them."""
 
 
+class NotStoredError(InvalidInputError):
+    """A stream that keeps nothing was asked for what it would have kept."""
+
+
+class PublisherInUseError(EpochError):
+    """Another program is the active one under this publisher's name."""
+
+    def __init__(self, stream: str, publisher: str, owner: str) -> None:
+        super().__init__(
+            "another program is active under this name; stop it, leave standby=False out to wait "
+            "for it, or choose another name",
+            update=f"publisher {publisher!r} of stream {stream!r}",
+            state=f"held by {owner}",
+        )
+        self.stream, self.publisher, self.owner = stream, publisher, owner
+
+
+class PublisherClosedError(EpochError):
+    """A publisher that has left, closed or aborted takes no more calls."""
+
+    def __init__(self, stream: str, publisher: str, how: str) -> None:
+        super().__init__(
+            "open it again with hr.epoch_publisher",
+            update=f"a call of publisher {publisher!r} of stream {stream!r}",
+            state=f"it {how}",
+        )
+
+
 class EpochStreamError(InvalidInputError):
     """Events were sent to an epoch stream without saying which epoch they belong to."""
 

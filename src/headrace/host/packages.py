@@ -9,10 +9,11 @@ from typing import Any, Protocol
 from headrace.catalog import Tx
 from headrace.errors import CatalogUnavailableError, HeadraceError
 from headrace.log import limits
-from headrace.log.append import Outcome, Stale, Write
+from headrace.log.append import Outcome, Write
 from headrace.log.events import Event
 from headrace.log.joined import Given, Joined
 from headrace.log.log import Log
+from headrace.log.placing import Stale
 
 Told = Callable[[Any, BaseException | None], None]
 """Called with a result, or with an error."""
@@ -27,7 +28,17 @@ class Lane(Protocol):
 class Waiting:
     """An event or a write in the queue, and the callback that gets its ``Outcome``."""
 
-    __slots__ = ("answer", "event", "joins", "lane", "size_bytes", "stream", "told", "write")
+    __slots__ = (
+        "answer",
+        "event",
+        "joins",
+        "lane",
+        "size_bytes",
+        "source",
+        "stream",
+        "told",
+        "write",
+    )
 
     def __init__(
         self,
@@ -49,9 +60,11 @@ class Waiting:
         if write is None:
             assert event is not None
             self.joins = True
+            self.source: object = None
             self.size_bytes = len(event.value)
         else:
             self.joins = write.is_plain
+            self.source = write.source
             self.size_bytes = write.size_bytes
 
     @property
@@ -156,7 +169,12 @@ def packages(log: Log, items: list[Waiting]) -> list[Package]:
     size = 0
     for item in items:
         size += item.size_bytes
-        if run and not (item.joins and run[0].joins and size <= limits.INLINE_BYTES):
+        if run and not (
+            item.joins
+            and run[0].joins
+            and item.source is run[0].source
+            and size <= limits.INLINE_BYTES
+        ):
             found.append(Package(log, run, stale))
             run, size = [], item.size_bytes
         run.append(item)

@@ -33,9 +33,10 @@ from headrace.catalog.producers import Placed
 from headrace.errors import HeadraceError
 from headrace.host.loads import GROUP_BYTES, LOOP_BYTES, SMALL_BYTES, Loads, Stopwatch
 from headrace.host.packages import GivenUp, Package, Told, Waiting, apart, packages
-from headrace.log.append import Outcome, Stale, Write
+from headrace.log.append import Outcome, Write
 from headrace.log.events import Event, Events
 from headrace.log.log import Log, discard, to_batch
+from headrace.log.placing import Stale
 
 GROUP_MAX = 4096
 

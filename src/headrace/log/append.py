@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import zip_longest
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -22,35 +21,25 @@ import pyarrow as pa
 from zlib_ng.zlib_ng import crc32
 
 from headrace import compiled
-from headrace.catalog import Tx, batches, producers, streams
+from headrace.catalog import Tx, producers, streams
 from headrace.catalog.batches import NewBatch
 from headrace.catalog.producers import Placed
 from headrace.errors import (
-    HeadMoved,
-    HeadraceError,
+    EpochStreamError,
     InvalidInputError,
     StoreError,
     UnknownSegmentError,
 )
 from headrace.log import events, files, limits
 from headrace.log.events import Event
-from headrace.log.message import Single, form_of, single
+from headrace.log.message import form_of, single, with_epochs
+from headrace.log.pending import EpochProgress, Pending
+from headrace.log.placing import Stale, place
 from headrace.log.routing import Route, Routes
 from headrace.log.shares import Rows, Share, inline, share_of_blob
 from headrace.store import Store
 from headrace.subjects import check_name
 from headrace.subjects.arguments import check_value
-
-TOGETHER_MAX = 50
-"""Batches in one INSERT; databases limit the number of a statement's parameters."""
-
-
-class Stale(HeadraceError):
-    """Internal: the write has to be prepared again."""
-
-    def __init__(self, stream: str) -> None:
-        super().__init__(f"stream {stream!r} was scaled while events were on their way")
-        self.stream = stream
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -77,41 +66,6 @@ class Committable(Protocol[R]):
     def run(self, tx: Tx) -> R: ...
     def again(self, stale: Stale) -> None: ...
     def discard(self) -> None: ...
-
-
-class Pending:
-    """The events of one stream within a write; ``captured`` says that their subjects chose it."""
-
-    def __init__(
-        self,
-        stream: str,
-        given: pa.RecordBatch | Single,
-        expected: Mapping[int, int] | None = None,
-        pinned: int | None = None,
-        captured: bool = True,
-    ) -> None:
-        self.stream = stream
-        self.captured = captured
-        self.expected = expected
-        self.pinned = pinned
-        self.route: Route | None = None
-        self.shares: tuple[Share, ...] = ()
-        self.single = given if isinstance(given, Single) else None
-        if isinstance(given, Single):
-            self.rows, self.size_bytes, self.is_small = 1, len(given.blob), False
-            return
-        self.batch = given
-        self.rows = given.num_rows
-        # The size of the buffers is cheap to ask, and an upper bound: a slice counts as the whole.
-        whole = given.get_total_buffer_size()
-        self.size_bytes = whole if whole <= limits.INLINE_BYTES else given.nbytes
-        self.is_small = self.size_bytes <= limits.INLINE_BYTES
-        self.layout = events.layout_of(given.schema)
-
-    @property
-    def joins(self) -> bool:
-        """Whether it may become one batch with others."""
-        return self.is_small and self.expected is None and self.pinned is None
 
 
 class Write:
@@ -146,15 +100,17 @@ class Write:
         expected: Mapping[int, int] | None = None,
         segment: int | None = None,
         captured: bool = False,
+        progress: EpochProgress | None = None,
     ) -> None:
         """Append a checked batch; ``segment`` pins it (for markers), else its keys decide.
 
-        ``captured`` says that the stream was found by the events' subjects.
+        ``captured`` says that the stream was found by the events' subjects, and ``progress`` is
+        what an append to an epoch stream does to its epochs.
         """
         if type(stream) is not str or expected is not None:
             check_value("stream", stream, str)
             check_value("expected_heads", expected, Mapping[int, int] | None)
-        self._pending.append(Pending(stream, batch, expected, segment, captured))
+        self._pending.append(Pending(stream, batch, expected, segment, captured, progress))
 
     def add_events(self, stream: str, found: Sequence[Event], now: int) -> None:
         """Append checked events to the stream that was found by their subjects."""
@@ -191,6 +147,12 @@ class Write:
         return pending
 
     @property
+    def source(self) -> object:
+        """The publisher of a plain write to an epoch stream: others' are not joined with it."""
+        progress = self._pending[0].progress if self._pending else None
+        return None if progress is None else progress.publisher
+
+    @property
     def stream_names(self) -> set[str]:
         """To which streams it appends."""
         return {pending.stream for pending in self._pending}
@@ -212,6 +174,8 @@ class Write:
                 if pending.route is None:
                     route = self._routes.get(pending.stream)
                     pending.shares = tuple(self._checked_shares(route, pending))
+                    if pending.progress is not None:
+                        pending.progress.prepare(pending.shares)
                     pending.route = route
             if self._producer is not None:
                 _ = self._checksum  # here, since others wait for the transaction
@@ -220,6 +184,8 @@ class Write:
             raise
 
     def _checked_shares(self, route: Route, pending: Pending) -> list[Share]:
+        if route.stream.config.epochs is not None and pending.progress is None:
+            raise EpochStreamError(pending.stream)
         if pending.pinned is None and not pending.captured:
             # The compiled kernel checks the subjects in the same pass.
             shares = route.prefix and self._compiled_shares(route, pending, route.prefix)
@@ -256,12 +222,22 @@ class Write:
         kernels = compiled.kernels
         if kernels is None or not pending.is_small or pending.rows < 2 or len(route.segments) < 2:
             return None
-        form = form_of(pending.layout)
-        hashed = route.hashed(pending.layout & events.KEY_BIT != 0)
-        columns = pending.batch.columns
+        layout, columns = pending.layout, pending.batch.columns
+        if pending.progress is not None and layout & events.EPOCH_BIT:
+            # The kernel knows plain columns; the times are put behind them in each share.
+            layout, columns = layout ^ events.EPOCH_BIT, columns[:-1]
+        form = form_of(layout)
+        hashed = route.hashed(layout & events.KEY_BIT != 0)
         if form is None or hashed is None or any(column.null_count for column in columns):
             return None
         found = kernels.split(columns, prefix, hashed, route.limits, route.partitions, form)
+        if found and layout != pending.layout:
+            assert pending.progress is not None
+            times = pending.progress.times()
+            found = [
+                (index, rows, latest, with_epochs(blob, layout, rows, times, order), order)
+                for index, rows, latest, blob, order in found
+            ]
         return found and [
             share_of_blob(route.segments[index], rows, latest, pending.layout, blob, order)
             for index, rows, latest, blob, order in found
@@ -333,6 +309,7 @@ class Write:
     @property
     def locks(self) -> list[str]:
         found = [streams.lock(p.route.stream.id) for p in self._pending if p.route is not None]
+        found += [lock for p in self._pending if p.progress for lock in p.progress.locks]
         if self._producer is not None:
             found.append(producers.lock(self._scope, self._producer))
         return [*found, *self.stage_locks]
@@ -354,7 +331,13 @@ class Write:
         return Outcome(placed, repeat=False)
 
     def _place_all(self, tx: Tx) -> tuple[Placed, ...]:
-        return tuple(spot for pending in self._pending for spot in _place(tx, pending))
+        placed: list[Placed] = []
+        for pending in self._pending:
+            spots = place(tx, pending)
+            if pending.progress is not None:
+                pending.progress.record(tx, spots)
+            placed += spots
+        return tuple(placed)
 
     @cached_property
     def _checksum(self) -> int:
@@ -411,40 +394,6 @@ class Write:
                 self._store.delete(path)
             except StoreError:
                 continue
-
-
-def _place(tx: Tx, pending: Pending) -> list[Placed]:
-    route = pending.route
-    assert route is not None
-    if pending.expected:
-        _check_heads(tx, route, pending.expected)
-    starts: dict[int, int] = {}
-    # A large share has several batches.  One INSERT takes the first batch of every share, the
-    # next one the second, and so on: a statement may advance each head only once.
-    for turn in zip_longest(*(share.batches for share in pending.shares)):
-        due = [batch for batch in turn if batch is not None]
-        for at in range(0, len(due), TOGETHER_MAX):
-            new = due[at : at + TOGETHER_MAX]
-            found = batches.append(tx, new)
-            if found is None:
-                raise Stale(pending.stream)
-            for batch, start in zip(new, found, strict=True):
-                starts.setdefault(batch.segment_id, start)
-    tx.notify(streams.channel(route.stream.id))
-    return [
-        Placed(pending.stream, share.segment, starts[share.segment_id], share.count)
-        for share in pending.shares
-    ]
-
-
-def _check_heads(tx: Tx, route: Route, expected: Mapping[int, int]) -> None:
-    name = route.stream.name
-    heads = {number: head for number, _, head, _ in streams.heads(tx, route.stream.id)}
-    for number, head in expected.items():
-        if number not in heads:
-            raise UnknownSegmentError(f"stream {name!r} has no segment {number}")
-        if heads[number] != head:
-            raise HeadMoved(name, number, head, heads[number])
 
 
 def _pinned_index(route: Route, number: int) -> int:

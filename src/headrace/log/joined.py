@@ -14,8 +14,9 @@ from itertools import groupby
 import pyarrow as pa
 
 from headrace.catalog.producers import Placed
-from headrace.log.append import Outcome, Pending, Write
+from headrace.log.append import Outcome, Write
 from headrace.log.events import Event, now_us
+from headrace.log.pending import Pending
 
 Given = tuple[str, Event] | Pending
 """An event with the stream that captures it, or a plain append."""
@@ -42,7 +43,12 @@ class Joined:
             else:
                 appends = [one for at in run if isinstance(one := given[at], Pending)]
                 whole = pa.concat_batches([append.batch for append in appends])
-                write.add(stream, whole, captured=all(append.captured for append in appends))
+                progress = appends[0].progress
+                if progress is not None:
+                    rest = [append.progress for append in appends[1:] if append.progress]
+                    progress = progress.joined(rest)
+                captured = all(append.captured for append in appends)
+                write.add(stream, whole, captured=captured, progress=progress)
 
     def outcomes(self, outcome: Outcome) -> list[Outcome]:
         """Where the events of each are, in the order in which they were given."""

@@ -39,13 +39,14 @@ from headrace.log import (
     retain,
     scale,
 )
-from headrace.log.append import Committable, R, Stale, Write
+from headrace.log.append import Committable, R, Write
 from headrace.log.compact import Compacted, Compactor
 from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.config import check_config, differences, initial_segments
 from headrace.log.cursor import OnDamaged
 from headrace.log.events import Event, Events
 from headrace.log.message import single
+from headrace.log.placing import Stale
 from headrace.log.read import Query, Reader
 from headrace.log.routing import Routes
 from headrace.log.sweep import Swept, empty_graveyard, sweep

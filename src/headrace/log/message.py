@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.log import events
@@ -72,10 +74,10 @@ class Form(NamedTuple):
             parts += (bytes(4), size.to_bytes(4, "little"), text, bytes(-size % 8))
         return b"".join(parts)
 
-    def describe(self, rows: int, sizes: Sequence[int]) -> bytes:
+    def describe(self, rows: int, sizes: Sequence[int], parts: int = 0) -> bytes:
         """The header for ``rows`` rows, with ``sizes`` bytes in the text columns."""
         found = bytearray(self.description)
-        for at, part in zip(self[1:], _numbers(rows, sizes), strict=True):
+        for at, part in zip(self[1:], _numbers(rows, sizes, parts), strict=True):
             found[at : at + len(part)] = part
         return bytes(found)
 
@@ -86,16 +88,16 @@ def _described(form: Form, sizes: tuple[int, ...]) -> bytes:
     return form.describe(1, sizes)
 
 
-@lru_cache(maxsize=4)
-def form_of(layout: int) -> Form | None:
-    """The template of a layout, if it has one."""
+@lru_cache(maxsize=32)
+def form_of(layout: int, parts: int = 0) -> Form | None:
+    """The template of a layout, if it has one; with epochs of so many ``parts`` behind it."""
     if layout not in PLAIN:
         return None
     # Numbers that occur nowhere else in the header, so that a search finds their places.
     rows, sizes = 77, [77 * 13, 77 * 11, 77 * 17][: _texts_in(layout)]
-    message, body = _example(layout, rows, sizes)
+    message, body = _example(layout, rows, sizes, parts)
     description = message[: len(message) - len(body)]
-    count, *others = _numbers(rows, sizes)
+    count, *others = _numbers(rows, sizes, parts)
     if any(description.count(part) != 1 for part in others):
         return None
     places = [description.index(part) for part in others]
@@ -106,10 +108,53 @@ def form_of(layout: int) -> Form | None:
         return None
     form = Form(description, without.index(count), *places)
     for tried in ((rows, sizes), (1, [0] * len(sizes)), (2, list(range(1, len(sizes) + 1)))):
-        message, body = _example(layout, *tried)
-        if message != form.describe(*tried) + body:
+        message, body = _example(layout, *tried, parts)
+        if message != form.describe(*tried, parts) + body:
             return None
     return form
+
+
+def with_epochs(
+    blob: bytes,
+    layout: int,
+    rows: int,
+    times: tuple[int, ...] | npt.NDArray[np.int64],
+    order: bytes | None,
+) -> bytes:
+    """A message of plain events with an epoch column: one time for all rows, or one for each.
+
+    ``times`` are those of the whole append, ``order`` the rows of this share.  1,000 events for 4
+    segments take 30 us more than without epochs; written by Arrow it would be 200.
+    """
+    parts = len(times) if isinstance(times, tuple) else times.shape[1]
+    plain, form = form_of(layout), form_of(layout, parts)
+    if isinstance(times, tuple):
+        values = struct.pack(f"<{parts}q", *times) * rows
+    elif order is None:
+        values = times.tobytes()
+    else:
+        values = times[np.frombuffer(order, np.int64)].tobytes()
+    bounds = np.arange(0, parts * (rows + 1), parts, dtype=np.int32).tobytes()
+    if plain is None or form is None:
+        batch = events.decode_blob(blob, layout)
+        child = events.numbers(np.frombuffer(values, np.int64))
+        places = [None, pa.py_buffer(bounds)]
+        column = pa.Array.from_buffers(events.EPOCH, rows, places, children=[child])
+        batch = batch.append_column(pa.field("epoch", events.EPOCH), column)
+        return bytes(events.encode_blob(batch))
+    head = len(plain.description)
+    texts = _texts_in(layout)
+    body = len(blob) - head
+    buffers = blob[plain.buffers_at : plain.buffers_at + 16 * (2 + 3 * texts)]
+    found = bytearray(form.description)
+    for at, part in (
+        (form.rows_at, struct.pack("<q", rows)),
+        (form.nodes_at, _nodes(rows, texts, parts)),
+        (form.buffers_at, buffers + struct.pack("<8q", *_epoch_buffers(body, rows, parts))),
+        (form.body_at, struct.pack("<q", body + padded(len(bounds)) + len(values))),
+    ):
+        found[at : at + len(part)] = part
+    return b"".join((found, memoryview(blob)[head:], bounds, bytes(-len(bounds) % 8), values))
 
 
 def padded(size: int) -> int:
@@ -117,7 +162,7 @@ def padded(size: int) -> int:
     return -(-size // 8) * 8
 
 
-def _numbers(rows: int, sizes: Sequence[int]) -> tuple[bytes, bytes, bytes, bytes]:
+def _numbers(rows: int, sizes: Sequence[int], parts: int = 0) -> tuple[bytes, bytes, bytes, bytes]:
     """All integers of a header, in the order of the template's places."""
     buffers, at = [0, 0, 0, 8 * rows], 8 * rows
     for size in sizes:
@@ -126,19 +171,35 @@ def _numbers(rows: int, sizes: Sequence[int]) -> tuple[bytes, bytes, bytes, byte
         at += padded(bounds)
         buffers += (at, size)
         at += padded(size)
+    if parts:
+        buffers += _epoch_buffers(at, rows, parts)
+        at += padded(4 * (rows + 1)) + 8 * rows * parts
     return (
         struct.pack("<q", rows),
-        struct.pack("<2q", rows, 0) * (1 + len(sizes)),
+        _nodes(rows, len(sizes), parts),
         struct.pack(f"<{len(buffers)}q", *buffers),
         struct.pack("<q", at),
     )
+
+
+def _nodes(rows: int, texts: int, parts: int) -> bytes:
+    """Rows and nulls of every column; a list has its values as one more."""
+    plain = struct.pack("<2q", rows, 0) * (1 + texts)
+    return plain + struct.pack("<4q", rows, 0, rows * parts, 0) if parts else plain
+
+
+def _epoch_buffers(at: int, rows: int, parts: int) -> tuple[int, ...]:
+    """Where the buffers of an epoch column are that begins at ``at``."""
+    bounds = 4 * (rows + 1)
+    values_at = at + padded(bounds)
+    return (at, 0, at, bounds, values_at, 0, values_at, 8 * rows * parts)
 
 
 def _texts_in(layout: int) -> int:
     return 3 if layout & events.KEY_BIT else 2
 
 
-def _example(layout: int, rows: int, sizes: Sequence[int]) -> tuple[bytes, bytes]:
+def _example(layout: int, rows: int, sizes: Sequence[int], parts: int = 0) -> tuple[bytes, bytes]:
     """A message that Arrow wrote, and the body that it should have."""
     stamps = bytes(range(8)) * rows
     arrays = [pa.Array.from_buffers(events.TIMESTAMP, rows, [None, pa.py_buffer(stamps)])]
@@ -146,8 +207,16 @@ def _example(layout: int, rows: int, sizes: Sequence[int]) -> tuple[bytes, bytes
     for field, size in zip(list(events.schema_of(layout))[1:], sizes, strict=True):
         bounds = struct.pack(f"<{rows + 1}i", *(size * row // rows for row in range(rows + 1)))
         texts = b"x" * size
-        parts = [None, pa.py_buffer(bounds), pa.py_buffer(texts)]
-        arrays.append(pa.Array.from_buffers(field.type, rows, parts))
+        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(texts)]
+        arrays.append(pa.Array.from_buffers(field.type, rows, buffers))
         body += [bounds.ljust(padded(len(bounds)), b"\0"), texts.ljust(padded(size), b"\0")]
+    if parts:
+        layout |= events.EPOCH_BIT
+        bounds = struct.pack(f"<{rows + 1}i", *range(0, parts * (rows + 1), parts))
+        values = bytes(range(8)) * rows * parts
+        child = pa.Array.from_buffers(pa.int64(), rows * parts, [None, pa.py_buffer(values)])
+        lists = [None, pa.py_buffer(bounds)]
+        arrays.append(pa.Array.from_buffers(events.EPOCH, rows, lists, children=[child]))
+        body += [bounds.ljust(padded(len(bounds)), b"\0"), values]
     batch = pa.RecordBatch.from_arrays(arrays, schema=events.schema_of(layout))
     return bytes(events.encode_blob(batch)), b"".join(body)

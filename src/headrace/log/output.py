@@ -23,6 +23,7 @@ class Output:
         self._write.transaction = True
         self.placed: tuple[Placed, ...] = ()
         """Where the events are, once the block has ended."""
+        self._then: list[Callable[[], None]] = []
 
     async def _begin(self, in_thread: Callable[[Callable[[], None]], Awaitable[None]]) -> None:
         """Load the streams' filters on a thread, so that ``publish`` never queries the catalog."""
@@ -56,3 +57,12 @@ class Output:
     ) -> None:
         """Add events for a stream."""
         self._write.add(stream, to_batch(data), expected=expected_heads)
+
+    def after_commit(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called once it is committed."""
+        self._then.append(call)
+
+    def _told(self, placed: tuple[Placed, ...]) -> None:
+        self.placed = placed
+        for call in self._then:
+            call()

@@ -31,6 +31,7 @@ from pyspark.sql.datasource import (
 
 from headrace.errors import (
     BadRowError,
+    EpochStreamError,
     HeadraceError,
     InvalidOptionError,
     InvalidSinkError,
@@ -266,6 +267,8 @@ def _writable(log: Log, name: str, option: str) -> Route:
     route = log.routes.refresh(name)
     if route.stream.config.internal:
         raise InvalidOptionError(f"{option}={name}: the stream belongs to a group")
+    if route.stream.config.epochs is not None:
+        raise EpochStreamError(name)
     return route
 
 

@@ -26,8 +26,9 @@ from headrace.errors import (
     UnknownStreamError,
 )
 from headrace.log import files, limits
-from headrace.log.append import TOGETHER_MAX, Stale, Write
+from headrace.log.append import Write
 from headrace.log.log import Log
+from headrace.log.placing import TOGETHER_MAX, Stale
 from headrace.log.routing import Route
 from headrace.spark.staging import (
     DIGESTS,

@@ -135,7 +135,7 @@ class World:
         decided = ledger.decide(
             self.state,
             self.publishers.get(name),
-            commit := Publish(name, 1, (first, *steps), known, spans, take_back),
+            commit := Publish(name, 1, (first, *steps), known, spans, take_back, take_back),
         )
         # The oracle judges for itself.
         if take_back:

@@ -38,7 +38,9 @@ class Publish(msgspec.Struct, frozen=True):
     times: tuple[Time, ...] = ()
     spans: tuple[Span, ...] = ()
     take_back: bool = False
-    """First take back all that it put into epochs it still holds, and drop its capabilities."""
+    """First take back all that it put into epochs it still holds."""
+    resumes: bool = False
+    """First drop its capabilities, which a program that is gone had; what they held stays held."""
 
 
 class GiveUp(msgspec.Struct, frozen=True):

@@ -200,7 +200,9 @@ def _publish(state: LedgerState, publisher: PublisherState, commit: Publish) -> 
     taken_back: Frontier = ()
     if commit.take_back:
         taken_back = minimal(state.shape, publisher.held)
-        publisher = msgspec.structs.replace(publisher, frontier=taken_back, capabilities=())
+    if commit.resumes:
+        least = minimal(state.shape, publisher.held)
+        publisher = msgspec.structs.replace(publisher, frontier=least, capabilities=())
     publisher = check_steps(state, publisher, commit.steps)
     check_size(state.stream, commit.times, commit.spans)
     if publisher == before and not commit.spans and not taken_back:

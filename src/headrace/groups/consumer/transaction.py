@@ -113,5 +113,5 @@ class AckTransaction(Output):
         except BaseException:
             self._failed()
             raise
-        self.placed = outcome.placed
+        self._told(outcome.placed)
         self._committed()

@@ -36,6 +36,7 @@ from headrace.groups.readers.runtime import streams as of_group
 from headrace.groups.readers.runtime.callbacks import OnCheckpoint, OnSegments
 from headrace.groups.readers.runtime.hub import ReaderHub, hub_of
 from headrace.groups.readers.runtime.reading import SegmentReader
+from headrace.groups.readers.runtime.transaction import Committed
 from headrace.host import Host, Stage
 from headrace.subjects.arguments import checked_calls
 
@@ -125,28 +126,31 @@ class ReaderGroup:
         )
         return await self._do(operations.cut_value, self._full, await self._read(), taken.positions)
 
-    async def reset(self, to: GroupPlace | None = None) -> None:
+    async def reset(self, to: GroupPlace | None = None) -> int:
         """Begin again at a checkpoint (or its name), a cut, a time, "earliest" or "latest".
 
         Without a place: at the last checkpoint, else where the group began.  Whatever readers hold
         raises ``Fenced``, and they go on from there.  Exactly what was acked at the checkpoint is
-        acked again.
+        acked again.  Returns the revision that it made; tokens from then on are higher.
         """
+        made = await self._reset(to)
+        return made.outcome.revision
+
+    async def _reset(self, to: GroupPlace | None) -> Committed:
         if to is None:
-            await self._hub.transact(self._full, operations.reset_to_last)
-        elif isinstance(to, GroupCheckpoint):
+            return await self._hub.transact(self._full, operations.reset_to_last)
+        if isinstance(to, GroupCheckpoint):
             checkpoint = to
             await self._do(operations.check_value, await self._read(), checkpoint)
-            await self._hub.transact(
+            return await self._hub.transact(
                 self._full, lambda commit: operations.reset_to_value(commit, checkpoint)
             )
-        elif isinstance(to, str) and to not in ("earliest", "latest"):
-            await self._hub.update(self._full, ResetToCheckpoint(to))
-        else:
-            cut = await self._do(operations.cut_of_place, await self._read(), to)
-            await self._hub.transact(
-                self._full, lambda commit: operations.reset_to_cut(commit, cut)
-            )
+        if isinstance(to, str) and to not in ("earliest", "latest"):
+            return await self._hub.update(self._full, ResetToCheckpoint(to))
+        cut = await self._do(operations.cut_of_place, await self._read(), to)
+        return await self._hub.transact(
+            self._full, lambda commit: operations.reset_to_cut(commit, cut)
+        )
 
     async def plan_reset(self, to: GroupPlace | None = None) -> dict[str, int]:
         """Where a reset would put the group, ``{"orders/3": offset}``; changes nothing."""

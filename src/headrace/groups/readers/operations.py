@@ -119,7 +119,9 @@ def reset_to_value(commit: GroupCommit, checkpoint: GroupCheckpoint) -> Committe
     known = commit.state.checkpoints.get(checkpoint.name)
     if known is not None and known.created == checkpoint.created and not known.pending:
         return commit.put(ResetToCheckpoint(checkpoint.name))
-    return reset_to_cut(commit, checkpoint.cut, checkpoint.progress)
+    read = {stream.name for stream in commit.record.streams}  # some were dropped since, perhaps
+    cut = {segment: at for segment, at in checkpoint.cut.items() if segment.stream in read}
+    return reset_to_cut(commit, cut, checkpoint.progress)
 
 
 def reset_to_last(commit: GroupCommit) -> Committed:
@@ -147,7 +149,8 @@ def plan_reset(log: Log, name: ReaderGroupName, to: object) -> dict[str, int]:
     cut: Cut | None = None
     if isinstance(to, GroupCheckpoint):
         check_value(log, read, to)
-        cut = to.cut
+        here = {stream.name for stream in read}
+        cut = {segment: at for segment, at in to.cut.items() if segment.stream in here}
     elif to is not None and not (isinstance(to, str) and to not in ("earliest", "latest")):
         cut = cut_of_place(log, read, to)
 

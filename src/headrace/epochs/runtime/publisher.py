@@ -1,0 +1,367 @@
+"""A named publisher of an epoch stream: rows by epoch, and how far each publisher is.
+
+One program at a time is active under a name, by a lease with a token that every commit checks.
+What counts is in the catalog; this object remembers only what was committed.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, Self
+
+import pyarrow as pa
+
+from headrace.catalog import Tx, epochs, leases
+from headrace.catalog.producers import Placed
+from headrace.epochs.core import ledger, lines
+from headrace.epochs.core.antichains import Frontier
+from headrace.epochs.core.commits import AbortStream, EpochCommit, GiveUp, Step
+from headrace.epochs.core.ledger import PublisherState
+from headrace.epochs.core.times import Time, TimeShape
+from headrace.epochs.runtime.capability import Capability, EpochOutput
+from headrace.epochs.runtime.commit import LedgerPart, Tenure, commit
+from headrace.epochs.runtime.opening import (
+    Recover,
+    Recovered,
+    find,
+    rows_taken_back,
+    taken_back,
+)
+from headrace.epochs.runtime.renewals import Renewed, renewals_of
+from headrace.epochs.runtime.rows import EMPTY, RowTimes, distinct, frontier_of, timed
+from headrace.epochs.runtime.standby import wait_for_lease
+from headrace.errors import (
+    Fenced,
+    HeadraceError,
+    InvalidInputError,
+    LateEventError,
+    PublisherClosedError,
+)
+from headrace.host import Host
+from headrace.log.append import Outcome, Write
+from headrace.log.events import Event, Events, Headers
+from headrace.log.output import Output
+from headrace.log.position import Position
+from headrace.subjects import check_name
+
+LEASE_TTL_MS = 5000
+LEASE_TTL_MS_MIN, LEASE_TTL_MS_MAX = 100, 3_600_000
+
+Wanted = object
+"""A frontier as a caller gives it: a time, or some."""
+
+
+class EpochPublisher:
+    """See :meth:`headrace.Headrace.epoch_publisher`."""
+
+    def __init__(
+        self,
+        host: Host,
+        stream: str,
+        name: str,
+        *,
+        start: Wanted = None,
+        standby: bool = True,
+        recover: Recover = "rollback",
+        lease_ttl_ms: int = LEASE_TTL_MS,
+    ) -> None:
+        self.stream = stream
+        self.name = check_name(name, "publisher")
+        if recover not in ("rollback", "keep"):
+            raise InvalidInputError(f"recover={recover!r}: it is 'rollback' or 'keep'")
+        if not LEASE_TTL_MS_MIN <= lease_ttl_ms <= LEASE_TTL_MS_MAX:
+            raise InvalidInputError(
+                f"lease_ttl_ms={lease_ttl_ms}: it is {LEASE_TTL_MS_MIN} to {LEASE_TTL_MS_MAX}"
+            )
+        self._host = host
+        self._start = start
+        self._standby = standby
+        self._recover: Recover = recover
+        self._ttl_ms = lease_ttl_ms
+        self._how = "was not opened yet; use it with async with"
+        self._state = PublisherState(name, ())
+        self._lower: Frontier = ()
+        self.recovered = Recovered()
+        """What was taken back when this program took over."""
+        self.client: object = None
+        self.leaving: object = None
+
+    def __repr__(self) -> str:
+        return f"<EpochPublisher {self.name!r} of {self.stream!r} at {ledger.shown(self.frontier)}>"
+
+    # -- beginning and end ---------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        self._host.check()
+        self.where = await self._host.in_thread(find, self._host.log, self.stream)
+        start = None if self._start is None else frontier_of(self.shape, self._start)
+        opened = await wait_for_lease(
+            self._host,
+            self.where,
+            self.name,
+            self._ttl_ms,
+            start=start,
+            recover=self._recover,
+            standby=self._standby,
+        )
+        self._held = Tenure(self.name, opened.lease.token, self._ttl_ms)
+        self._state, self._lower = opened.state, opened.lower
+        self._how = ""
+        lease = Renewed(opened.lease.name, opened.lease.token, self._ttl_ms, self._lost)
+        renewals_of(self._host).keep(lease)
+        self.recovered = await self._host.in_thread(taken_back, self._host.log, self.where, opened)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with suppress(HeadraceError):
+            await self.leave()
+
+    async def leave(self) -> None:
+        """Give the lease back; the times stay held, and the rows stay as they are."""
+        if self._how:
+            return
+        self._end("has left")
+        name, token = epochs.lease_name(self.where.stream.id, self.name), self._held.token
+        await self._host.in_transaction(
+            lambda tx: leases.release(tx, name, token), self._lease_locks
+        )
+
+    async def close(self) -> None:
+        """Give up the times: nothing more comes from this publisher.
+
+        When the last one of a stream does it, the stream is closed for good.
+        """
+        await self._give_up(GiveUp(self.name, self._token(), lines.CLOSED), "has closed")
+
+    async def abort(self, reason: str) -> None:
+        """End the stream as aborted, for everybody."""
+        if not isinstance(reason, str) or not reason.strip():
+            raise InvalidInputError("abort needs a reason, for those who read the stream")
+        await self._give_up(AbortStream(self.name, self._token(), reason), "has aborted the stream")
+
+    async def rollback(self) -> Recovered:
+        """Take back all rows in epochs that it still holds; the times stay held."""
+        self._check()
+        part = await self._commit(Step(), take_back=True)
+        assert part.decided is not None
+        line = part.decided.line
+        assert line is not None
+        number = part.decided.state.line - 1
+        return await self._host.in_thread(
+            rows_taken_back, self._host.log, self.where, self.name, line.first_open, number
+        )
+
+    # -- where it is ---------------------------------------------------------------------
+
+    @property
+    def shape(self) -> TimeShape:
+        """The shape of the stream's times."""
+        return self.where.shape
+
+    @property
+    def frontier(self) -> Any:
+        """Where its source resumes: everything before it was published and is complete here.
+
+        A time, or a tuple of times where more than one is held (or none).
+        """
+        found = self.frontiers
+        return found[0] if len(found) == 1 else found
+
+    @property
+    def frontiers(self) -> Frontier:
+        """The same, always as a tuple of times."""
+        return ledger.minimal(self.where.shape, self._state.held) if self._state.frontier else ()
+
+    @property
+    def held(self) -> tuple[Time, ...]:
+        """All times that it holds, those of capabilities included."""
+        return self._state.held
+
+    @property
+    def token(self) -> int:
+        """The fencing token under which it commits."""
+        return self._token()
+
+    # -- publishing ----------------------------------------------------------------------
+
+    async def append(
+        self,
+        time: Time | None,
+        data: Events,
+        *,
+        advance_to: Wanted = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> tuple[Placed, ...]:
+        """Append rows of one epoch, or (``time=None``) of the epochs in their ``epoch`` column.
+
+        With ``advance_to`` the frontier moves in the same commit.
+        """
+        self._check()
+        batch, times = timed(self.shape, await self._host.writes.checked(data), time)
+        if producer is None:
+            self._check_late(batch, times)
+        write = self._host.log.write_of(producer=producer, sequence=sequence)
+        part = self.part(write, batch, times, advance_to)
+        return (await self._committed(write, part)).placed
+
+    async def publish(
+        self,
+        time: Time,
+        subject: str,
+        value: bytes,
+        *,
+        key: str | None = None,
+        headers: Headers | None = None,
+        timestamp: datetime | None = None,
+        advance_to: Wanted = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> Position:
+        """Publish one event of an epoch."""
+        event = Event(subject=subject, value=value, key=key, headers=headers, timestamp=timestamp)
+        (placed,) = await self.append(
+            time, event, advance_to=advance_to, producer=producer, sequence=sequence
+        )
+        return Position(placed.stream, placed.segment, placed.start)
+
+    async def advance_to(self, frontier: Wanted) -> None:
+        """What lies before ``frontier`` is complete, as far as this publisher is concerned."""
+        self._check()
+        await self._commit(Step(advance_to=frontier_of(self.shape, frontier)))
+
+    async def hold(self, time: Time) -> Capability:
+        """Hold a time apart from the frontier, to publish at or after it later."""
+        self._check()
+        checked = self.shape.check(time)
+        number = self._state.next_capability
+        await self._commit(Step(capabilities=((number, checked),)))
+        return Capability(self, number, checked)
+
+    def within(self, transaction: Output) -> EpochOutput:
+        """Publish as part of ``hr.transaction()`` or ``delivery.transaction()``."""
+        self._check()
+        return EpochOutput(self, transaction)
+
+    # -- parts ---------------------------------------------------------------------------
+
+    def part(
+        self,
+        write: Write,
+        batch: pa.RecordBatch,
+        times: RowTimes | None,
+        advance_to: Wanted = None,
+        *,
+        joins: bool = False,
+    ) -> LedgerPart:
+        """Add an append to a write."""
+        rows = batch.num_rows
+        step = Step(
+            times=distinct(self.shape, times)[0] if rows and times is not None else (),
+            rows=rows,
+            advance_to=None if advance_to is None else frontier_of(self.shape, advance_to),
+        )
+        part = LedgerPart(
+            self.where,
+            self._held,
+            (step,),
+            times if rows else None,
+            rows,
+            joins=joins,
+            publisher=self,
+        )
+        write.add(self.stream, batch, captured=not rows, progress=part)
+        return part
+
+    async def _commit(self, step: Step, *, take_back: bool = False) -> LedgerPart:
+        """A commit without rows."""
+        write = self._host.log.write_of()
+        part = LedgerPart(self.where, self._held, (step,), publisher=self, take_back=take_back)
+        write.add(self.stream, EMPTY, captured=True, progress=part)
+        await self._committed(write, part)
+        return part
+
+    async def _committed(self, write: Write, part: LedgerPart) -> Outcome:
+        try:
+            outcome = await self._host.commit(write)
+        except Fenced:
+            self._lost()
+            raise
+        if not outcome.repeat:
+            self.told(part)
+        return outcome
+
+    def told(self, part: LedgerPart) -> None:
+        """A commit of it is stored; those of one turn may be told in any order."""
+        decided = part.decided
+        if decided is None or decided.publisher is None:
+            return
+        if decided.publisher.line >= self._state.line:
+            self._state = decided.publisher
+            self._lower = decided.state.lower
+
+    async def _give_up(self, change: EpochCommit, how: str) -> None:
+        self._check()
+        where, held = self.where, self._held
+        lease = epochs.lease_name(where.stream.id, self.name)
+
+        def run(tx: Tx) -> None:
+            commit(tx, where, change, held)
+            leases.release(tx, lease, held.token)
+
+        try:
+            await self._host.in_transaction(run, self._lease_locks)
+        except Fenced:
+            self._lost()
+            raise
+        self._end(how)
+
+    @property
+    def _lease_locks(self) -> list[str]:
+        name = epochs.lease_name(self.where.stream.id, self.name)
+        return [*self.where.locks, leases.lock(name)]
+
+    def _check_late(self, batch: pa.RecordBatch, times: RowTimes) -> None:
+        """Refuse rows that are late for sure, before anything is encoded."""
+        if not batch.num_rows:
+            return
+        known, places = distinct(self.shape, times)
+        state = ledger.begin(self.stream, self.shape)[0]
+        try:
+            ledger.check_steps(state, self._state, [Step(times=known)])
+        except LateEventError as error:
+            late = [known.index(time) for time in error.times if time in known]
+            rows = batch.num_rows
+            row = 0
+            if len(known) > 1:
+                mask = [place in late for place in places.tolist()]
+                rows, row = sum(mask), mask.index(True)
+            raise LateEventError(
+                stream=self.stream,
+                publisher=self.name,
+                times=error.times,
+                held=error.held,
+                frontier=self._lower,
+                rows=rows,
+                row=row,
+            ) from None
+
+    def _check(self) -> None:
+        self._host.check()
+        if self._how == "lost":
+            raise Fenced(f"epochs/{self.stream}", self.name, self._held.token)
+        if self._how:
+            raise PublisherClosedError(self.stream, self.name, self._how)
+
+    def _token(self) -> int:
+        self._check()
+        return self._held.token
+
+    def _lost(self) -> None:
+        if not self._how:
+            self._end("lost")
+
+    def _end(self, how: str) -> None:
+        self._how = how
+        renewals_of(self._host).drop(epochs.lease_name(self.where.stream.id, self.name))

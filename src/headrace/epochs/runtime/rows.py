@@ -1,0 +1,121 @@
+"""The times of rows that are to be appended: one for all of them, or one in every row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.epochs.core.antichains import Frontier, check_frontier
+from headrace.epochs.core.times import TIME_MAX, Time, TimeShape
+from headrace.errors import InvalidEventError, TimeShapeError
+from headrace.log import events
+
+RowTimes = tuple[int, ...] | npt.NDArray[np.int64]
+"""The parts of the time of all rows, or an array with a row for each."""
+
+
+EMPTY = pa.RecordBatch.from_pylist([], schema=events.schema_of(events.PLAIN))
+"""No rows: what an advance appends."""
+
+
+def frontier_of(shape: TimeShape, wanted: object) -> Frontier:
+    """A frontier as a caller gives it: one time, or some of them."""
+    if isinstance(wanted, int) or (
+        isinstance(wanted, tuple) and shape.length and all(type(part) is int for part in wanted)
+    ):
+        return (shape.check(wanted),)
+    if isinstance(wanted, str | bytes) or not isinstance(wanted, Iterable):
+        raise TimeShapeError(f"{wanted!r} is no frontier: give a time ({shape}), or some of them")
+    return check_frontier(shape, wanted)
+
+
+def timed(shape: TimeShape, batch: pa.RecordBatch, time: object) -> tuple[pa.RecordBatch, RowTimes]:
+    """A checked batch with its epoch column, and the times in it."""
+    given = "epoch" in batch.schema.names
+    if time is None:
+        if not given:
+            if not batch.num_rows:
+                return batch, tuple(shape.to_row(shape.bottom))
+            raise InvalidEventError("the rows have no epoch column, and no time was given for all")
+        times = _column(shape, batch.column("epoch"))
+        if len(times) and bool((times == times[0]).all()):
+            return batch, tuple(times[0].tolist())
+        return batch, times
+    row = tuple(shape.to_row(shape.check(time)))
+    if given:
+        differs = (_column(shape, batch.column("epoch")) != np.array(row, np.int64)).any(axis=1)
+        if bool(differs.any()):
+            at = int(differs.argmax())
+            raise InvalidEventError(
+                f"row {at}: its epoch is {batch.column('epoch')[at].as_py()}, and the time given "
+                f"for all rows is {time}; leave one of them out",
+                row=at,
+            )
+        return batch, row
+    return with_time(batch, row), row
+
+
+def with_time(batch: pa.RecordBatch, row: tuple[int, ...]) -> pa.RecordBatch:
+    """The batch with one time in all rows."""
+    rows, parts = batch.num_rows, len(row)
+    bounds = np.arange(0, parts * (rows + 1), parts, dtype=np.int32)
+    child = events.numbers(np.tile(np.array(row, np.int64), rows))
+    column = pa.Array.from_buffers(
+        events.EPOCH, rows, [None, pa.py_buffer(bounds)], children=[child]
+    )
+    names = batch.schema.names
+    layout = events.layout_of(batch.schema) | events.EPOCH_BIT
+    schema = events.schema_of(layout)
+    arrays = [
+        column if field.name == "epoch" else batch.column(names.index(field.name))
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _column(shape: TimeShape, column: pa.ListArray) -> npt.NDArray[np.int64]:
+    """The times of an epoch column, a row for each; raises at the first that is none."""
+    parts = shape.length or 1
+    lengths = column.value_lengths()
+    wrong = np.flatnonzero(lengths.fill_null(-1).to_numpy(zero_copy_only=False) != parts)
+    if len(wrong):
+        at = int(wrong[0])
+        raise InvalidEventError(
+            f"row {at}: its epoch is {column[at].as_py()}; the stream's times are {shape}", row=at
+        )
+    values = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, parts)
+    bad = ((values < 0) | (values > TIME_MAX)).any(axis=1)
+    if bool(bad.any()):
+        at = int(bad.argmax())
+        raise InvalidEventError(
+            f"row {at}: epoch {column[at].as_py()} is no time; a part is 0 to {TIME_MAX}", row=at
+        )
+    return np.ascontiguousarray(values)
+
+
+def distinct(shape: TimeShape, times: RowTimes) -> tuple[tuple[Time, ...], npt.NDArray[np.int64]]:
+    """The distinct times, sorted, and for each row which of them it has (empty if only one)."""
+    if isinstance(times, tuple):
+        return (shape.from_row(times),), np.empty(0, np.int64)
+    if not len(times):
+        return (), np.empty(0, np.int64)
+    if times.shape[1] == 1:
+        found, places = np.unique(times[:, 0], return_inverse=True)
+        return tuple(shape.from_row([value]) for value in found.tolist()), places
+    found, places = np.unique(times, axis=0, return_inverse=True)
+    return tuple(shape.from_row(row) for row in found.tolist()), places.reshape(-1)
+
+
+def together(parts: Sequence[tuple[RowTimes, int]]) -> RowTimes:
+    """The times of several appends (each with its number of rows) as those of one."""
+    first = parts[0][0]
+    if all(isinstance(each, tuple) and each == first for each, _ in parts):
+        return first
+    arrays = [
+        np.tile(np.array(each, np.int64), (rows, 1)) if isinstance(each, tuple) else each
+        for each, rows in parts
+    ]
+    return np.concatenate(arrays)

@@ -1,0 +1,83 @@
+"""One append within a write: its events, and what the segments get of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.catalog import Tx
+from headrace.catalog.producers import Placed
+from headrace.log import events, limits
+from headrace.log.message import Single
+from headrace.log.routing import Route
+from headrace.log.shares import Share
+
+
+class EpochProgress(Protocol):
+    """What an append to an epoch stream records about its epochs, in the same transaction."""
+
+    @property
+    def publisher(self) -> object:
+        """Only appends of one publisher are joined."""
+
+    @property
+    def joins(self) -> bool:
+        """Whether it may be joined with its neighbours: if one fails, all do."""
+
+    @property
+    def locks(self) -> Iterable[str]: ...
+
+    def times(self) -> tuple[int, ...] | npt.NDArray[np.int64]:
+        """The time of all rows, or the parts of the time of each."""
+
+    def joined(self, others: Sequence[EpochProgress]) -> EpochProgress:
+        """This and those behind it as one."""
+
+    def prepare(self, shares: Sequence[Share]) -> None:
+        """Count the rows of each time that the segments get; before the transaction."""
+
+    def record(self, tx: Tx, placed: Sequence[Placed]) -> None:
+        """Write the line; the rows are placed."""
+
+
+class Pending:
+    """The events of one stream within a write; ``captured`` says that their subjects chose it."""
+
+    def __init__(
+        self,
+        stream: str,
+        given: pa.RecordBatch | Single,
+        expected: Mapping[int, int] | None = None,
+        pinned: int | None = None,
+        captured: bool = True,
+        progress: EpochProgress | None = None,
+    ) -> None:
+        self.stream = stream
+        self.captured = captured
+        self.expected = expected
+        self.pinned = pinned
+        self.progress = progress
+        self.route: Route | None = None
+        self.shares: tuple[Share, ...] = ()
+        self.single = given if isinstance(given, Single) else None
+        if isinstance(given, Single):
+            self.rows, self.size_bytes, self.is_small = 1, len(given.blob), False
+            return
+        self.batch = given
+        self.rows = given.num_rows
+        # The size of the buffers is cheap to ask, and an upper bound: a slice counts as the whole.
+        whole = given.get_total_buffer_size()
+        self.size_bytes = whole if whole <= limits.INLINE_BYTES else given.nbytes
+        self.is_small = self.size_bytes <= limits.INLINE_BYTES
+        self.layout = events.layout_of(given.schema)
+
+    @property
+    def joins(self) -> bool:
+        """Whether it may become one batch with others."""
+        if self.progress is not None and not self.progress.joins:
+            return False
+        return self.is_small and self.expected is None and self.pinned is None
