@@ -9,7 +9,9 @@ import pytest
 import headrace
 from headrace import testing
 from headrace.api import housekeeping
-from headrace.catalog.streams import Limits, StreamConfig
+from headrace.catalog import Tx
+from headrace.catalog.streams import ByEvents, Limits, StreamConfig
+from headrace.groups import chores
 from headrace.log import compact
 from headrace.log.events import Event
 from headrace.log.log import Log
@@ -110,3 +112,25 @@ def older(log: Log) -> None:
     log.catalog.write(
         lambda tx: tx.execute("UPDATE batches SET created_us = created_us - 100000000")
     )
+
+
+def test_scaling_policies_and_the_sweep_are_applied_and_written_down(log: Log) -> None:
+    log.create_stream("c", StreamConfig(subjects=("c.>",), scaling=ByEvents(target_per_s=5)), 2)
+    fill(log)
+    log.catalog.write(lambda tx: _age(tx, 7200))
+    assert housekeeping.tidy(log, "one", 60_000)
+    done = log.catalog.read(chores.last_done)
+    assert set(done) == set(chores.CHORES)
+    assert {each.by for each in done.values()} == {"one"}
+    assert done["retention"].note == "2 events removed"
+    assert "c: " in done["scaling"].note  # both were cold, and are merged
+    assert len(log.stream("c").open_segments) == 1
+    swept = done["sweep"].at_us
+    assert housekeeping.tidy(log, "one", 60_000)
+    again = log.catalog.read(chores.last_done)
+    assert again["sweep"].at_us == swept  # once an hour
+    assert again["retention"].at_us > done["retention"].at_us
+
+
+def _age(tx: Tx, seconds: int) -> None:
+    tx.execute("UPDATE segments SET created_us = created_us - ?", (seconds * 1_000_000,))

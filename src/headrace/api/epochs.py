@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.epochs import operators
 from headrace.epochs.runtime import subscriptions
 from headrace.epochs.runtime.opening import Recover
 from headrace.epochs.runtime.publisher import LEASE_TTL_MS, EpochPublisher
@@ -55,6 +56,21 @@ class EpochCalls:
         publisher.client = self  # is in use as long as the publisher is
         self.host.serve(Stage.MEMBERS, _Leaving(publisher))
         return publisher
+
+    async def rollback_publisher(self, stream: str, publisher: str) -> None:
+        """Take back what a publisher put into epochs it still holds, give those up, and fence it.
+
+        For one that will not come back.
+        """
+        await self.host.in_thread(operators.roll_back, self.host.log, stream, publisher)
+
+    async def release_publisher(self, stream: str, publisher: str) -> None:
+        """Give up the times of a publisher that will not come back; its rows count. Fences it."""
+        await self.host.in_thread(operators.release, self.host.log, stream, publisher)
+
+    async def abort_epochs(self, stream: str, publisher: str, reason: str) -> None:
+        """End an epoch stream as aborted, in the name of a publisher; fences it."""
+        await self.host.in_thread(operators.abort, self.host.log, stream, publisher, reason)
 
     def epochs(self, /, streams: str | Sequence[str], **options: Any) -> EpochSubscription:
         """Whole epochs of a stream, or of several merged, as they are completed::

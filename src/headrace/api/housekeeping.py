@@ -1,8 +1,10 @@
-"""Housekeeping: retention takes effect while programs run, without anybody calling ``trim``.
+"""Housekeeping: policies take effect while programs run, without anybody calling ``trim``.
 
 Every open log looks now and then; a lease lets one of them do the work, so that many programs on
-one catalog do not trip over each other.  What a policy lets go is trimmed, files whose time in the
-graveyard is over are removed, and the catalog gives free space back.  Where no pipeline runs, a
+one catalog do not trip over each other.  What a policy lets go is trimmed, segments are split and
+merged by the scaling policies of their streams, the store is swept once an hour, files whose time
+in the graveyard is over are removed, and the catalog gives free space back.  When each was last
+done is written down (``groups/chores.py``).  Where no pipeline runs, a
 segment of more than ``BATCHES_MANY`` batches is compacted, for they are read one by one.  A failure
 is logged and tried again at the next look.
 """
@@ -13,8 +15,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.catalog import batches
-from headrace.catalog.streams import Limits, Segment
+from headrace.catalog.streams import Fixed, Limits, Segment
 from headrace.errors import HeadraceError
+from headrace.groups import chores
+from headrace.groups.chores import RETENTION, SCALING, SWEEP
 from headrace.groups.partitioned.runtime.filling import PIPELINE
 from headrace.host import Host, Stage
 from headrace.log import reserve
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 
 LEASE = "housekeeping"
 EVERY_S = 30.0
+SWEEP_EVERY_S = 3600
 BATCHES_MANY = 10_000
 
 _log = logging.getLogger(__name__)
@@ -101,10 +106,49 @@ def tidy(log: Log, owner: str, lease_ttl_ms: int) -> bool:
     lease = log.catalog.leases.acquire(LEASE, owner, lease_ttl_ms)
     if lease is None:
         return False
-    for stream in log.streams(internal=True):
-        if stream.config.retention != Limits():
-            log.trim(stream.name)
+    done: dict[str, tuple[str, bool]] = {}
+    for name, chore in ((RETENTION, _retain), (SCALING, _scale), (SWEEP, _sweep)):
+        try:
+            note = chore(log)
+        except HeadraceError as error:
+            _log.warning("%s: %s", name, error)
+            note = str(error)
+            done[name] = note, True
+        else:
+            if note is not None:
+                done[name] = note, False
+    chores.put_done(log.catalog, owner, done)
     log.empty_graveyard()
     reserve.fill(log.catalog)
     log.catalog.shrink()
     return True
+
+
+def _retain(log: Log) -> str:
+    removed = 0
+    for stream in log.streams(internal=True):
+        if stream.config.retention != Limits():
+            tails = sum(segment.tail for segment in stream.segments)
+            removed += sum(log.trim(stream.name).values()) - tails
+    return f"{removed} events removed"
+
+
+def _scale(log: Log) -> str:
+    steps = [
+        f"{stream.name}: {done.reason}"
+        for stream in log.streams()
+        if stream.config.scaling != Fixed()
+        for done in log.autoscale(stream.name)
+    ]
+    return "; ".join(steps) or "nothing to scale"
+
+
+def _sweep(log: Log) -> str | None:
+    """Listing a store costs, so it is done once an hour; None: it is not time yet."""
+    if log.store is None:
+        return "there is no store"
+    last = log.catalog.read(chores.last_done).get(SWEEP)
+    now_us = log.catalog.read(lambda tx: tx.now_us())
+    if last is not None and not last.failed and now_us - last.at_us < SWEEP_EVERY_S * 1_000_000:
+        return None
+    return f"{log.sweep().orphans} files that nothing names removed"

@@ -162,6 +162,14 @@ def fence(tx: Tx, group: str, units: Iterable[str] | None = None) -> None:
     tx.notify(channel(group))
 
 
+def raise_tokens(tx: Tx, group: str, units: Iterable[str]) -> None:
+    """Give units new tokens: whoever owned them is fenced, whoever is next gets a higher one."""
+    tx.executemany(
+        "UPDATE claims SET token = token + 1 WHERE group_name = ? AND unit = ?",
+        [(group, unit) for unit in units],
+    )
+
+
 def forget(tx: Tx, group: str) -> None:
     """Delete the claims of a group whose name nobody will ever use again."""
     tx.execute("DELETE FROM claims WHERE group_name = ?", (group,))

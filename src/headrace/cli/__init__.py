@@ -68,6 +68,7 @@ COMMANDS = (
     ("reader", "Reader groups: create them, read, take checkpoints and go back to them."),
     ("subscribe", "Consume events of a shared group, or of one's own."),
     ("session", "Look at the sessions of workers, and remove them."),
+    ("find", "Find a key: where it lies, who consumes it, what became of it."),
     ("store", "Look after the files of large batches."),
     ("pipeline", "Run the jobs that move data in bulk, with Spark."),
     ("doctor", "Check Python, Java, Spark, the catalog and the store."),

@@ -27,6 +27,8 @@ _COMMANDS = (
     ("active", "group_admin:active", "Show which members are active, and who is missing."),
     ("step-down", "group_admin:step_down", "Have an active instance give way to a standby."),
     ("partitions", "group_admin:partitions", "Print the partitions that a member is given."),
+    ("seek", "group_seek:seek", "Put a group elsewhere in what it reads."),
+    ("dead", "group_dead:app", "Dead letters of a group: list, show, put back and discard them."),
     ("join", "group_join:join", "Consume events as a member of a static or elastic group."),
 )
 for _name, _home, _help in _COMMANDS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.errors.log import HeadraceError, InvalidEventError, InvalidInputError
+from headrace.errors.log import Fenced, HeadraceError, InvalidEventError, InvalidInputError
 
 
 class InvalidSinkError(InvalidInputError):
@@ -88,3 +88,23 @@ class PipelineLedError(HeadraceError):
 
 class PipelineBrokenError(HeadraceError):
     """The Spark application of a supervisor is gone; start it again."""
+
+
+class BatchFenced(Fenced):
+    """A batch of a query that reads for a group is no longer its own; nothing was written."""
+
+    def __init__(self, why: str) -> None:
+        HeadraceError.__init__(
+            self, f"{why}; start the query again, it goes on with what it owns by then"
+        )
+
+
+class CheckpointPutBackError(HeadraceError):
+    """A checkpoint directory is older than what a sink has counted of it; nothing was written."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a batch of this number was counted with other events of the group: the checkpoint "
+            "was put back to an earlier time. Start the query with a new checkpoint; it goes on "
+            "with what the group has still to read"
+        )

@@ -367,3 +367,25 @@ def test_deleting_the_stream_removes_all_of_it(catalog_url: str) -> None:
             assert again.frontier == 0
 
     run(catalog_url, work)
+
+
+def test_operators_act_for_a_publisher_that_will_not_come_back(catalog_url: str) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        async with hr.epoch_publisher("a", "eu") as eu, hr.epoch_publisher("a", "us") as us:
+            await eu.append(0, table(2))
+            await us.advance_to(5)
+            await hr.rollback_publisher("a", "eu")
+            with pytest.raises(Fenced):
+                await eu.advance_to(1)
+            line = (await lines(hr))[-1]
+            assert (line.event, line.taken_back, line.lower) == ("rolled back", (0,), (5,))
+            with pytest.raises(HeadraceError, match="no publisher of stream"):
+                await hr.release_publisher("a", "eu")
+            await hr.release_publisher("a", "us")
+            with pytest.raises(Fenced):
+                await us.advance_to(6)
+        assert (await lines(hr))[-1].lower == ()
+        with pytest.raises(EpochStreamEndedError):
+            await hr.abort_epochs("a", "us", "too late")
+
+    run(catalog_url, work)

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from headrace.catalog.streams import Consumed
 from headrace.errors import AlreadyAckedError, Fenced, HeadraceError, UnknownStreamError
 from headrace.groups.consumer.transaction import acked
 from headrace.groups.consumer.types import UnitAck
@@ -34,6 +35,12 @@ OFFSET = "headrace-offset"
 ATTEMPTS = "headrace-attempts"
 GROUP = "headrace-group"
 MEMBER = "headrace-member"
+DIED = "headrace-died"
+"""When it was given up, in microseconds since 1970."""
+LIVES = "headrace-lives"
+"""How often it has died."""
+PUT_BACK = "headrace-put-back"
+"""On an event that was a dead letter: of which group."""
 
 DETAIL_CHARS_MAX = 1000
 TOLD_MAX = 8
@@ -57,15 +64,25 @@ def dead_letter(run: Run, delivery: Delivery, letter: DeadLetter) -> Event:
         (ATTEMPTS, str(letter.attempts)),
         (GROUP, run.owned.group),
         (MEMBER, run.runtime.options.member),
+        (DIED, str(now_us())),
+        (LIVES, str(_lives_before(run.owned.group, delivery) + 1)),
     )
     kept = tuple(pair for pair in about if pair[1])
     return Event(
         subject=delivery.subject,
         value=delivery.value,
         key=delivery.key,
-        headers=(*delivery.headers, *kept),
+        headers=(*(each for each in delivery.headers if each[0] not in (PUT_BACK, LIVES)), *kept),
         timestamp=delivery.timestamp,
     )
+
+
+def _lives_before(group: str, delivery: Delivery) -> int:
+    """How often the event died before, if it was this group that put it back."""
+    about = {key: bytes(value) for key, value in delivery.headers if key in (PUT_BACK, LIVES)}
+    by, lives = about.get(PUT_BACK, b"").decode(errors="replace"), about.get(LIVES, b"")
+    mine = by == group or (":" not in by and group.startswith(f"{by}.member."))
+    return int(lives) if by and mine and lives.isdigit() and len(lives) < 10 else 0
 
 
 def decisions(run: Run, dying: Dying) -> list[Decision]:
@@ -114,7 +131,7 @@ async def bury(runtime: Units, run: Run, dying: Dying) -> None:
             if made:
                 raise
             log.routes.forget(stream)
-            await runtime.host.in_thread(log.create_internal_stream, stream, 1)
+            await runtime.host.in_thread(log.create_internal_stream, stream, 1, Consumed())
         else:
             return
 

@@ -167,12 +167,13 @@ def _partitioned(tx: Tx, name: FullName) -> Target:
     ]
     if isinstance(config, ElasticGroupConfig):
         readers.append(GroupReader(group.partition_job, group.stream, fills=True))
+    # The entry of a static group never changes; that of an elastic one does, its queue does not.
+    life = streams.id_of(tx, reads) if reads != source.name else info.revision
     return Target(
         name=str(name),
         kind=kind_of(config).value,
         key=group.key,
-        # Only deleting and creating changes what is immutable; members of elastic groups change.
-        incarnation=f"{source.id}:{streams.id_of(tx, reads)}:{config.max_members}",
+        incarnation=f"{source.id}:{life}",
         filter=config.filter,
         readers=tuple(readers),
         partitioned=group,

@@ -176,6 +176,20 @@ def ack_once(tx: Tx, unit: str, write: Write, begun: Progress) -> None:
     tx.notify(stored.channel(group))
 
 
+def ack_alone(tx: Tx, group: str, segment_id: int, offsets: Sequence[int]) -> None:
+    """Ack offsets that are only given once, where nobody owns the segment; the caller has a lock.
+
+    Raises ``AlreadyAckedError`` when one of them is acked already.
+    """
+    before = load(tx, group, segment_id) or Progress()
+    known = before.acked()
+    for offset in offsets:
+        if not known.ack(offset):
+            raise AlreadyAckedError(group, "", offset, offset + 1)
+    stored.put(tx, _row(group, segment_id, Progress.of(known, {})))
+    tx.notify(stored.channel(group))
+
+
 def seek(tx: Tx, group: str, places: Sequence[SeekPlace]) -> None:
     """Put a group where it is told to, back or forward: only here do floors fall.
 

@@ -158,6 +158,7 @@ def seek(tx: Tx, group: str, places: Mapping[Unit, tuple[int, Progress]]) -> Non
     The leader loses its lease: what it knows is from before.  Units that were finished are not
     any more; those that follow from them wait for them again.  Holds :func:`seek_locks`.
     """
+    _hand_over_to_nobody(tx, group, places)
     leases.fence(tx, lease_name(group))
     starts.forget(tx, group, places.keys() & starts.finished(tx, group).keys())
     named = [SeekPlace(claim_unit(group, unit), *place) for unit, place in places.items()]
@@ -168,7 +169,35 @@ def seek_locks(group: str, units: Iterable[Unit]) -> tuple[str, ...]:
     """The locks for :func:`seek`."""
     names = store.seek_locks(group, [claim_unit(group, unit) for unit in units])
     finished = entries.lock(starts.finished_bucket(group))
-    return (leases.lock(lease_name(group)), finished, *names)
+    handed = entries.lock(starts.handed_bucket(group))
+    return (leases.lock(lease_name(group)), finished, handed, *names)
+
+
+def _hand_over_to_nobody(tx: Tx, group: str, places: Mapping[Unit, tuple[int, Progress]]) -> None:
+    """Remember how far the group was before a seek, under a new token of each unit.
+
+    A report in doubt is judged by the progress at the next hand-over.  A seek is one: by the new
+    places, what it skips would pass for acked.
+    """
+    owned = {
+        unit_of_claim(claim.unit): claim
+        for claim in claims.of_group(tx, group)
+        if claim.owner is not None and unit_of_claim(claim.unit) in places
+    }
+    if not owned:
+        return
+    ids = {unit: places[unit][0] for unit in owned}
+    here = load_all(tx, group, list(ids.values()))
+    claims.raise_tokens(tx, group, [claim.unit for claim in owned.values()])
+    handed = [
+        Handed(unit, claim.token + 1, here.get(ids[unit], Progress()))
+        for unit, claim in owned.items()
+    ]
+    slot = f"seek-{leases.last(tx, lease_name(group))[1] % SLOTS}"
+    for part, begin in enumerate(range(0, len(handed), LOCKS_MAX)):
+        some = handed[begin : begin + LOCKS_MAX]
+        key = f"{slot}-{part}"
+        entries.put(tx, starts.handed_bucket(group), key, _handed.encode(group, some))
 
 
 def _put_handed(

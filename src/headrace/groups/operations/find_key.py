@@ -1,0 +1,220 @@
+"""Find a key: where its events lie, who consumes them, and what became of the last ones.
+
+A key has one open segment at a time, by its hash.  Its latest events are looked for in the last
+``SCAN_EVENTS`` of each segment that it lives in or lived in.  What a group has in flight is known
+to its members alone; what the catalog knows is what is not acked, and what was refused how often.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow.compute as pc
+
+from headrace.catalog import Tx, claims
+from headrace.catalog.streams import Segment, Stream
+from headrace.errors import InvalidInputError
+from headrace.groups.operations import targets
+from headrace.groups.operations.letters import LIMIT, Selection, select, stream_of
+from headrace.groups.operations.targets import Spot, Target
+from headrace.log import limits
+from headrace.log.log import Log
+from headrace.log.read import Query
+from headrace.subjects import key_hash, route_partition
+
+SCAN_EVENTS = 20_000
+EVENTS_SHOWN = 10
+
+
+class KeyEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of the key."""
+
+    stream: str
+    segment: int
+    offset: int
+    timestamp_us: int
+    subject: str
+    size_bytes: int
+
+
+class KeySegment(msgspec.Struct, frozen=True, kw_only=True):
+    """A segment that the key lives in, or lived in."""
+
+    stream: str
+    segment: int
+    lives: bool
+    """Whether the next event of the key goes there."""
+    tail: int
+    head: int
+    found_events: int
+    """Events of the key among the last ones."""
+
+
+class KeyUnit(msgspec.Struct, frozen=True, kw_only=True):
+    """A unit of a group that holds events of the key."""
+
+    group: str
+    kind: str
+    unit: str
+    owner: str | None
+    token: int
+    floor: int
+    unacked: tuple[int, ...]
+    """Offsets of the key that are not acked: with the owner, or still to come."""
+    refused: tuple[tuple[int, int], ...]
+    """(offset, attempts) of those that were refused."""
+    dead: tuple[int, ...]
+    """Dead letters of the key, of the whole group."""
+
+
+class FoundKey(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of a key."""
+
+    key: str
+    segments: tuple[KeySegment, ...]
+    units: tuple[KeyUnit, ...]
+    events: tuple[KeyEvent, ...]
+    """The last ones, newest last, of every stream."""
+    scanned_events: int
+    """How many of the latest events of each segment were looked at, at most."""
+
+
+def find_key(
+    log: Log, key: str, *, stream: str | None = None, scan_events: int = SCAN_EVENTS
+) -> FoundKey:
+    """Look for a key in one stream, or in all."""
+    if not isinstance(key, str) or not key or len(key.encode()) > limits.KEY_BYTES_MAX:
+        raise InvalidInputError(f"key={key!r}: give 1 to {limits.KEY_BYTES_MAX} bytes")
+    if type(scan_events) is not int or not 1 <= scan_events <= 10_000_000:
+        raise InvalidInputError(f"scan_events={scan_events}: give 1 to 10000000")
+    chosen = [log.stream(stream)] if stream is not None else list(log.streams())
+    found: dict[tuple[str, int], list[KeyEvent]] = {}
+    segments = []
+    for each in chosen:
+        for segment in _homes(each, key):
+            events = _scan(log, each, segment, key, scan_events)
+            found[each.name, segment.number] = events
+            segments.append(
+                KeySegment(
+                    stream=each.name,
+                    segment=segment.number,
+                    lives=not segment.sealed,
+                    tail=segment.tail,
+                    head=segment.head,
+                    found_events=len(events),
+                )
+            )
+    names = {each.name for each in chosen}
+    units: list[KeyUnit] = []
+    for target in log.catalog.read(lambda tx: list(targets.all_targets(tx)), snapshot=True):
+        if any(reader.stream in names for reader in target.readers):
+            units += _units(log, target, key, found, scan_events)
+    latest = sorted((e for own in found.values() for e in own), key=lambda e: e.timestamp_us)
+    return FoundKey(
+        key=key,
+        segments=tuple(segments),
+        units=tuple(units),
+        events=tuple(latest[-EVENTS_SHOWN:]),
+        scanned_events=scan_events,
+    )
+
+
+def _homes(stream: Stream, key: str) -> list[Segment]:
+    """The segments whose keys this one is among."""
+    if stream.config.partitions:
+        number = route_partition(key, "", (), stream.config.partitions)
+        return [segment for segment in stream.segments if segment.number == number]
+    at = key_hash(key)
+    return [segment for segment in stream.segments if segment.range_lo <= at < segment.range_hi]
+
+
+def _scan(log: Log, stream: Stream, segment: Segment, key: str, most: int) -> list[KeyEvent]:
+    first = max(segment.tail, segment.head - most)
+    found: list[KeyEvent] = []
+    if first >= segment.head:
+        return found
+    query = Query(
+        start={segment.number: first}, until={segment.number: segment.head},
+        segments=[segment.number],
+    )  # fmt: skip
+    for batch in log.read(stream.name, query):
+        own = pc.fill_null(pc.equal(batch.column("key"), key), False)
+        bare = pc.and_(pc.is_null(batch.column("key")), pc.equal(batch.column("subject"), key))
+        chosen = batch.filter(pc.or_(own, bare))
+        stamps = chosen.column("timestamp").cast("int64").to_pylist()
+        for row, stamp in zip(chosen.to_pylist(), stamps, strict=True):
+            found.append(
+                KeyEvent(
+                    stream=stream.name,
+                    segment=segment.number,
+                    offset=row["offset"],
+                    timestamp_us=stamp,
+                    subject=row["subject"],
+                    size_bytes=len(row["value"]),
+                )
+            )
+    return found
+
+
+def _units(
+    log: Log,
+    target: Target,
+    key: str,
+    found: dict[tuple[str, int], list[KeyEvent]],
+    scan_events: int,
+) -> list[KeyUnit]:
+    """The units of a group that hold the key; of an elastic one, those of its work queue."""
+    here = log.catalog.read(lambda tx: _owned_spots(tx, target), snapshot=True)
+    letters = stream_of(log, target)
+    dead = tuple(
+        letter.id
+        for letter in (
+            () if letters is None else select(log, letters, Selection(key=key, limit=LIMIT))
+        )
+    )
+    units = []
+    for spot, owner, token in here:
+        if spot.reader.fills:
+            continue
+        place = spot.stream.name, spot.segment.number
+        if place not in found:
+            if target.kind != "elastic":
+                continue
+            found_here = _scan(log, spot.stream, spot.segment, key, scan_events)
+            if not found_here:
+                continue
+            events = found_here
+        else:
+            events = found[place]
+        acked, attempts = spot.progress.acked(), dict(spot.progress.attempts)
+        offsets = [event.offset for event in events]
+        units.append(
+            KeyUnit(
+                group=target.name,
+                kind=target.kind,
+                unit=target.unit(*place),
+                owner=owner,
+                token=token,
+                floor=max(acked.floor, spot.segment.tail),
+                unacked=tuple(offset for offset in offsets if offset not in acked),
+                refused=tuple((at, attempts[at]) for at in offsets if at in attempts),
+                dead=dead,
+            )
+        )
+    return units
+
+
+def _owned_spots(tx: Tx, target: Target) -> list[tuple[Spot, str | None, int]]:
+    held = {
+        (reader, claim.unit): claim
+        for reader in {each.reader for each in target.readers}
+        for claim in claims.of_group(tx, reader)
+    }
+    found = []
+    for spot in targets.spots(tx, target):
+        unit = target.claim_of(spot.stream.name, spot.segment.number)
+        claim = held.get((spot.reader.reader, unit))
+        found.append((spot, claim.owner if claim else None, claim.token if claim else 0))
+    return found
+
+
+__all__ = ["FoundKey", "KeyEvent", "KeySegment", "KeyUnit", "find_key"]

@@ -1,0 +1,174 @@
+"""Planted bugs of a Spark query that is a reader; the first three read well and lose or double."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from headrace.groups.progress.ranges import AckedRanges
+from headrace.groups.readers.core import spark_batches
+from headrace.groups.readers.core.segments import SegmentId
+from headrace.groups.readers.core.spark_batches import (
+    OpenSpan,
+    PlannedSpan,
+    SegmentView,
+    SparkBinding,
+    SparkLine,
+    SparkPlan,
+)
+from headrace.sim.planted import PlantedBug, by_seeds, patched
+from headrace.sim.spark_catalog import SparkCatalog
+
+SparkRule = Callable[..., Any]
+_SEGMENT = SegmentId("a", 0)
+
+
+def _binding_in_the_entry(original: SparkRule) -> SparkRule:
+    """A driver whose opening was replaced finds no binding."""
+
+    def bindings_of(self: SparkCatalog, run: Any) -> list[SparkBinding]:
+        found: list[SparkBinding] = original(self, run)
+        openings = {line.opening.opening for line in self.lines.values() if line.opening}
+        return [binding for binding in found if binding.opening in openings]
+
+    return bindings_of
+
+
+def _settles_any_opening(original: SparkRule) -> SparkRule:
+    """Spark says that it is finished, so it is acked."""
+
+    def settle(line: SparkLine, batch: str, *, mine: Any, **more: Any) -> Any:
+        any_ = mine if line.opening is None else line.opening.opening
+        return original(line, batch, mine=any_, **more)
+
+    return settle
+
+
+def _opens_what_was_counted(original: SparkRule) -> SparkRule:
+    def open_batch(line: SparkLine, plan: Any, **more: Any) -> SparkLine:
+        made: SparkLine = original(SparkLine(line.opening), plan, **more)
+        return SparkLine(made.opening, line.counted)
+
+    return open_batch
+
+
+def _without_prefix(original: SparkRule) -> SparkRule:  # noqa: ARG001
+    def left(plan: Any, life: int, views: Any) -> Iterable[OpenSpan]:
+        for span in plan.spans:
+            view = views[span.segment]
+            missing = view.acked.missing(span.ranges[-1][1])
+            ranges = spark_batches.intersected(span.ranges, missing)
+            if view.owner == life and ranges:
+                yield OpenSpan(span.segment, view.token, ranges)
+
+    return left
+
+
+def _keeps_openings(original: SparkRule) -> SparkRule:  # noqa: ARG001
+    return lambda line: line
+
+
+def _any_token(original: SparkRule) -> SparkRule:  # noqa: ARG001
+    return lambda span, views: span.segment in views
+
+
+def _opening_of_anybody(original: SparkRule) -> SparkRule:
+    """A read task does not look whether its opening was replaced."""
+
+    def bind(line: SparkLine, name: str, opening: str) -> SparkBinding:
+        found = line.opening
+        if found is None:
+            return SparkBinding(name, opening, "")
+        current = msgspec.structs.replace(found, opening=opening)
+        bound: SparkBinding = original(SparkLine(current), name, opening)
+        return SparkBinding(name, found.opening, bound.batch)
+
+    return bind
+
+
+def _settled(line: SparkLine, token: int, mine: str | None) -> str | None:
+    views = {_SEGMENT: SegmentView(7, token, AckedRanges())}
+    _, acks = spark_batches.settle(line, "b1", mine=mine, life=7, views=views)
+    return f"golden script: {acks} are acked" if acks else None
+
+
+def _opened(*openings: str) -> SparkLine:
+    line = SparkLine()
+    views = {_SEGMENT: SegmentView(7, 3, AckedRanges())}
+    plan = SparkPlan("line", "b1", (PlannedSpan(_SEGMENT, ((0, 5),)),))
+    for opening in openings:
+        line = spark_batches.open_batch(line, plan, opening=opening, life=7, views=views)
+    return line
+
+
+def another_opening() -> str | None:
+    """A batch that another run has opened since, and one whose finisher nobody knows."""
+    line = _opened("o1", "o2")
+    return _settled(line, 3, "o1") or _settled(line, 3, None)
+
+
+def after_a_reset() -> str | None:
+    """A batch that was open when the group was reset is to be read again."""
+    return _settled(spark_batches.forget_opening(_opened("o1")), 3, "o1")
+
+
+def another_token() -> str | None:
+    """A segment that came back under a new token stands at another place."""
+    return _settled(_opened("o1"), 4, "o1")
+
+
+def _bug(
+    name: str,
+    about: str,
+    owner: Any,
+    rule: str,
+    change: Callable[[SparkRule], SparkRule],
+    hunt: Callable[[], str | None] | None = None,
+) -> PlantedBug:
+    return PlantedBug(
+        name=f"spark-reader: {name}",
+        about=about,
+        plant=lambda: patched(owner, rule, change),
+        hunt=hunt or by_seeds("spark-reader", 400),
+    )
+
+
+PLANTED = (
+    _bug(
+        "binding in the opening",
+        "the binding is part of the opening and goes with it",
+        SparkCatalog, "bindings_of", _binding_in_the_entry,
+    ),
+    _bug(
+        "any opening is settled",
+        "a finished batch is acked as somebody else had opened it",
+        spark_batches, "settle", _settles_any_opening, another_opening,
+    ),
+    _bug(
+        "counted batch opened again",
+        "a batch that a sink has counted is opened again after a reset",
+        spark_batches, "open_batch", _opens_what_was_counted,
+    ),
+    _bug(
+        "replay out of order",
+        "a batch is replayed though something before it is missing",
+        spark_batches, "_left", _without_prefix,
+    ),
+    _bug(
+        "reset keeps openings",
+        "an open batch survives a reset of the group",
+        spark_batches, "forget_opening", _keeps_openings, after_a_reset,
+    ),
+    _bug(
+        "any token",
+        "spans count though their segments came back under another token",
+        spark_batches, "_is_current", _any_token, another_token,
+    ),
+    _bug(
+        "tasks of anybody",
+        "a task of an opening that was replaced is bound to the newest one",
+        spark_batches, "bind", _opening_of_anybody,
+    ),
+)  # fmt: skip

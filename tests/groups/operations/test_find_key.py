@@ -1,0 +1,59 @@
+"""A key is found: its segments, its units in every kind of group, and its last events."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import InvalidInputError
+from tests.groups.operations.test_seek import every_kind, name_of
+from tests.groups.shared.runtime.support import open_log, run
+from tests.groups.test_seek import Elastic, Kind, Private, Shared
+
+
+@every_kind
+def test_a_key_is_found_in_every_kind_of_group(catalog_url: str, kind: Kind) -> None:
+    async def work() -> None:
+        async with open_log(catalog_url) as hr:
+            await kind.make(hr)
+            async with kind.member(hr) as deliveries:
+                await kind.send(hr, 0, 48)
+                held = [await anext(deliveries) for _ in range(16)]
+                key = held[0].key
+                await held[1].ack()
+                found = await hr.find_key(key)
+                assert [event.stream for event in found.events] == ["orders"] * 3
+                assert sum(segment.found_events for segment in found.segments) == 3
+                [unit] = [each for each in found.units if each.unacked]
+                assert (unit.group, len(unit.unacked), unit.dead) == (name_of(kind), 3, ())
+                assert unit.owner is not None
+                assert unit.token > 0
+                await held[0].reject("bad")
+                found = await hr.find_key(key, stream="orders")
+                [unit] = [each for each in found.units if each.unacked]
+                assert (len(unit.unacked), unit.dead) == (2, (0,))
+
+    run(work())
+
+
+def test_a_key_lives_in_one_segment_and_lived_in_others(catalog_url: str) -> None:
+    async def work() -> None:
+        async with open_log(catalog_url) as hr:
+            await Shared().make(hr)
+            await Shared().send(hr, 0, 16)
+            for segment in (await hr.stream("orders")).open_segments:
+                await hr.split("orders", segment.number)
+            await Shared().send(hr, 16, 16)
+            found = await hr.find_key("3")
+            assert [segment.lives for segment in found.segments] == [False, True]
+            assert [segment.found_events for segment in found.segments] == [1, 1]
+            assert [event.subject for event in found.events] == ["orders.3.x"] * 2
+            assert (await hr.find_key("nobody")).events == ()
+            for key, scan in (("", 10), ("x" * 2000, 10), ("x", 0)):
+                with pytest.raises(InvalidInputError):
+                    await hr.find_key(key, scan_events=scan)
+
+    run(work())
+
+
+def test_kinds_are_what_they_say() -> None:
+    assert (name_of(Elastic()), name_of(Private())) == ("orders/billing", "session/w/orders.>")
