@@ -16,6 +16,7 @@ from headrace.sim import Summary, replay, run_seeds, scenario_named
 from headrace.sim.epoch_diagrams import FILE_NAME, mermaid, render
 from headrace.sim.planted import PlantedBug, hunt_planted
 from headrace.sim.planted.epochs import PLANTED
+from headrace.sim.planted.epochs_stored import PLANTED as PLANTED_STORED
 from tests.conformance.runner import main
 
 SEEDS = range(200)
@@ -36,6 +37,11 @@ REACHED = [
     "epoch.taken back",
     "epoch.whole",
     "epochs whole",
+    "ledger.fenced",
+    "ledger.refused",
+    "ledger.released",
+    "ledger.rolled back",
+    "ledger.taken over",
     "link.heartbeat",
     "link.left",
     "link.silent",
@@ -49,6 +55,8 @@ REACHED = [
     "publisher.took back",
     "queue.disconnected",
     "queue.skipped",
+    "replay.resumed",
+    "replay.whole",
     "subscriber.history gone",
     "subscriber.joined",
     "subscriber.partition added",
@@ -77,7 +85,7 @@ def test_a_seed_is_a_story_told_the_same_twice() -> None:
     assert len(first[1].splitlines()) > 300
 
 
-@pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", [*PLANTED, *PLANTED_STORED], ids=lambda bug: bug.name)
 def test_planted_bug_is_found(bug: PlantedBug) -> None:
     (hunted,) = hunt_planted((bug,))
     assert hunted.finding is not None

@@ -22,6 +22,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from headrace.api.appender import Appender
 from headrace.api.epochs import EpochCalls
 from headrace.api.housekeeping import Housekeeper
+from headrace.api.live_calls import LiveCalls
 from headrace.api.operations import Operations
 from headrace.api.reading import Reading
 from headrace.catalog.producers import Placed
@@ -91,7 +92,7 @@ def open(
 
 
 @checked_calls("publish", "append", "in_thread")
-class Headrace(Operations, EpochCalls):
+class Headrace(Operations, EpochCalls, LiveCalls):
     """An open log; made by :func:`headrace.open`."""
 
     def __init__(

@@ -33,6 +33,7 @@ from headrace.api.blocking import (
     BlockingSession,
     mirror,
 )
+from headrace.api.blocking_epochs import BlockingEpochs
 from headrace.api.blocking_readers import BlockingReaderGroups
 from headrace.api.client import Transaction
 from headrace.api.reading import Reading
@@ -222,6 +223,9 @@ class Headrace(Blocking[client.Headrace]):
     tail = _making(client.Headrace.tail, _iterate)
     session = _making(client.Headrace.session, BlockingSession)
     join = _making(client.Headrace.join, BlockingMember)
+    epochs = _making(client.Headrace.epochs, BlockingEpochs)
+    epoch_subscriptions = mirror(client.Headrace.epoch_subscriptions)
+    forget_epoch_subscription = mirror(client.Headrace.forget_epoch_subscription)
     sessions = mirror(client.Headrace.sessions)
     remove_session = mirror(client.Headrace.remove_session)
 

@@ -127,3 +127,28 @@ def _rows(tx: Tx, query: str, column: str, values: Sequence[Any] | None) -> list
     for part, marks in in_parts(values):
         found += tx.rows(f"{query} WHERE {column} IN ({marks})", part)
     return found
+
+
+class BlobRow(NamedTuple):
+    """A batch whose events stand in the catalog, as they were stored."""
+
+    segment_id: int
+    start: int
+    end: int
+    layout: int
+    checksum: int
+    data: bytes
+
+
+def blobs(tx: Tx, places: Sequence[tuple[int, int]]) -> list[BlobRow]:
+    """Those of the batches, by segment and first offset, that are no files."""
+    found: list[BlobRow] = []
+    for part, _ in in_parts(places):
+        tests = " OR ".join(["(segment_id = ? AND start_offset = ?)"] * len(part))
+        query = (
+            "SELECT segment_id, start_offset, end_offset, layout, checksum, data FROM batches "
+            f"WHERE data IS NOT NULL AND ({tests})"
+        )
+        rows = tx.rows(query, [value for place in part for value in place])
+        found += [BlobRow(*row) for row in rows]
+    return found

@@ -65,6 +65,7 @@ COMMANDS = (
     ("publish", "Publish events: one, lines, JSON lines, or a Parquet or CSV file."),
     ("read", "Read events from any place, or as they arrive."),
     ("group", "Groups: create them, see who consumes what and why, and join them."),
+    ("status", "How everything is, and what needs a person."),
     ("reader", "Reader groups: create them, read, take checkpoints and go back to them."),
     ("subscribe", "Consume events of a shared group, or of one's own."),
     ("session", "Look at the sessions of workers, and remove them."),

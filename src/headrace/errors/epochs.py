@@ -63,6 +63,10 @@ class PublisherBlockedError(EpochError):
         self.subscribers = subscribers
 
 
+class LivePublisherError(HeadraceError):
+    """A live publisher is not open, or another one serves under its name; nothing was sent."""
+
+
 class HistoryGoneError(EpochError):
     """Epochs at or after the wanted frontier are no longer there; ``since`` is what still is."""
 

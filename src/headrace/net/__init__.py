@@ -18,8 +18,9 @@ from headrace.net.links import Links, Target
 from headrace.net.listener import Listener
 from headrace.net.outbox import Outbox, Post
 from headrace.net.tls import TLS, Secured
-from headrace.net.wire import Codec, Frame, Wire
+from headrace.net.wire import LARGE_FRAME_BYTES_MAX, Codec, Frame, Wire
 
 __all__ = [
-    "TLS", "Codec", "Frame", "Links", "Listener", "Outbox", "Post", "Secured", "Target", "Wire",
+    "LARGE_FRAME_BYTES_MAX", "TLS", "Codec", "Frame", "Links", "Listener", "Outbox", "Post",
+    "Secured", "Target", "Wire",
 ]  # fmt: skip

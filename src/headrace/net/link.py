@@ -90,6 +90,16 @@ class Link(WSListener, Generic[Out, In]):
         """The network has caught up."""
         self.outbox.resume()
 
+    def pause_reading(self) -> None:
+        """Leave what comes in the socket."""
+        if self.transport is not None and not self.transport.is_disconnected:
+            self.transport.underlying_transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        if self.transport is not None and not self.transport.is_disconnected:
+            self.transport.underlying_transport.resume_reading()
+
     async def close(self) -> None:
         """Send what is queued, close, and wait for that, but not for long."""
         if (transport := self.transport) is None or transport.is_disconnected:

@@ -65,9 +65,11 @@ class Links(Generic[Out, In]):
         cut: Callable[[str], None],
         secured: Secured | None = None,
         refused: Callable[[str], None] = lambda _: None,
+        over: Callable[[str, str], None] = lambda _, __: None,
     ) -> None:
         """`cut` is called with a peer whose connection has ended after more than ``REDIAL_S``, and
-        `refused` with one to which there is none because one side does not trust the other."""
+        `refused` with one to which there is none because one side does not trust the other.  `over`
+        is called after every connection and every attempt at one, with the peer and a reason."""
         self.connections: dict[str, Link[Out, In]] = {}
         self._links: dict[str, Link[Out, In]] = {}
         self._wire = wire
@@ -76,6 +78,8 @@ class Links(Generic[Out, In]):
         self._cut = cut
         self._secured = secured
         self._refused = refused
+        self._over = over
+        self._paused = False
         self._traffic = Traffic()
         self._complaints = Complaints(_log)
         self._post = Post()
@@ -90,6 +94,15 @@ class Links(Generic[Out, In]):
             )
             self._tasks[peer] = asyncio.create_task(self._talk(peer, link))
         return link.outbox.put(message)
+
+    def pause(self, paused: bool) -> None:
+        """Stop reading what comes, so that the other sides have to wait; or go on."""
+        self._paused = paused
+        for link in self.connections.values():
+            if paused:
+                link.pause_reading()
+            else:
+                link.resume_reading()
 
     @property
     def unsent(self) -> bool:
@@ -109,10 +122,12 @@ class Links(Generic[Out, In]):
         """One connection, from dialling to its end."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
+        reason = "hung up"
         try:
             await self._dial(peer, link)
             lasted = loop.time() - began_s > REDIAL_S
         except (OSError, TimeoutError, WSError, HeadraceError) as error:
+            reason = str(error) or "no answer in time"
             if isinstance(error, PeerRefusedError):
                 self._traffic.refused += 1
                 self._complaints.say(str(error), loop.time())
@@ -132,6 +147,7 @@ class Links(Generic[Out, In]):
             link.outbox.close()
         if lasted:
             self._cut(peer)
+        self._over(peer, reason)
 
     async def _dial(self, peer: str, link: Link[Out, In]) -> None:
         target = await self._look_up(peer)
@@ -165,6 +181,8 @@ class Links(Generic[Out, In]):
                 )
             raise ConnectionResetError("hung up")
         self.connections[peer] = link
+        if self._paused:
+            link.pause_reading()
         await transport.wait_disconnected()
 
     def _security(self, peer: str, target: Target) -> dict[str, Any]:

@@ -68,13 +68,19 @@ class Listener:
     """One address, on which this program serves all its wires."""
 
     def __init__(
-        self, busy: Callable[[], bool] = lambda: False, secured: Secured | None = None
+        self,
+        busy: Callable[[], bool] = lambda: False,
+        secured: Secured | None = None,
+        frame_bytes_max: int = 0,
     ) -> None:
-        """While `busy()` is true, reading may be delayed; see :mod:`headrace.net.intake`."""
+        """While `busy()` is true, reading may be delayed; see :mod:`headrace.net.intake`.
+
+        `frame_bytes_max` makes room for wires that are served only after the listener is open.
+        """
         self.connections: set[AdmittedLink] = set()
         self.connections_max = CONNECTIONS_MAX
         self._links: dict[bytes, Callable[[], AdmittedLink]] = {}
-        self._frame_bytes_max = 0
+        self._frame_bytes_max = frame_bytes_max
         self._admission = Admission()
         self._secured = secured
         self._traffic = Traffic()
@@ -91,8 +97,10 @@ class Listener:
         received: Received[In, Out],
         ended: Callable[[Outbox[Out]], None] | None = None,
     ) -> None:
-        """Serve a wire at its path; to be called before the listener is opened."""
-        self._frame_bytes_max = max(self._frame_bytes_max, wire.frame_bytes_max)
+        """Serve a wire at its path, from now on."""
+        if self._server is None:
+            self._frame_bytes_max = max(self._frame_bytes_max, wire.frame_bytes_max)
+        assert wire.frame_bytes_max <= self._frame_bytes_max, "known before the listener is open"
 
         def link() -> AdmittedLink:
             made = AdmittedLink(wire, received, self._traffic, self._post, self._complaints)
@@ -116,7 +124,7 @@ class Listener:
                 host,
                 port,
                 websocket_handshake_timeout=HANDSHAKE_TIMEOUT_S,
-                max_frame_size=self._frame_bytes_max,
+                max_frame_size=self._frame_bytes_max,  # each link has its wire's own
                 read_buffer_init_size=BUFFER_BYTES,
                 logger_name=quiet,
                 use_aiofastnet=False,  # no quicker here than what Python brings

@@ -13,6 +13,8 @@ Frame: TypeAlias = bytes | memoryview
 Out = TypeVar("Out")
 In = TypeVar("In")
 
+LARGE_FRAME_BYTES_MAX = 24 * 1024 * 1024
+"""Of wires that carry events: the largest one with its headers, and room to spare."""
 COMPLAINT_S = 60.0
 COMPLAINTS_MAX = 100
 

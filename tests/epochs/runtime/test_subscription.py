@@ -182,7 +182,7 @@ async def test_an_epoch_with_other_rows_than_told_is_an_error_that_names_the_pla
         writer = await stream(hr)
         writer.publish("eu", [(1, b"a"), (2, b"b")])
         wrong = writer.lines[-1].spans[0]
-        hr.log.append("orders", [headrace.Event(subject="orders.x", value=b"", epoch=(7,))])
+        writer._append([headrace.Event(subject="orders.x", value=b"", epoch=(7,))])
         writer.publish("eu", [(1, b"c"), (2, b"c")])
         span = type(wrong)(wrong.segment, wrong.start, wrong.end, ((0, 1), (1, 5)))
         writer.publishers["eu"], line = writer.publishers["eu"], writer.lines[-1]

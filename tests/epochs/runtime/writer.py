@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from headrace.catalog import epochs
+import numpy as np
+import numpy.typing as npt
+
+from headrace.catalog import Tx, epochs
+from headrace.catalog.producers import Placed
 from headrace.epochs.core import ledger
 from headrace.epochs.core.antichains import Frontier
 from headrace.epochs.core.commits import AbortStream, EpochCommit, GiveUp, JoinStream, Publish, Step
@@ -16,7 +20,32 @@ from headrace.epochs.runtime.progress_log import load_state
 from headrace.log.events import Event
 from headrace.log.internal import progress_log
 from headrace.log.log import Log, to_batch
+from headrace.log.pending import EpochProgress
 from headrace.log.read import Query
+from headrace.log.shares import Share
+
+
+class RowsAlone:
+    """Rows whose line is written by the test."""
+
+    joins = False
+    locks: tuple[str, ...] = ()
+    publisher = None
+
+    def __init__(self, stamps: npt.NDArray[np.int64]) -> None:
+        self._stamps = stamps
+
+    def times(self) -> npt.NDArray[np.int64]:
+        return self._stamps
+
+    def joined(self, others: Sequence[EpochProgress]) -> EpochProgress:
+        raise AssertionError(others)
+
+    def prepare(self, shares: Sequence[Share]) -> None:
+        pass
+
+    def record(self, tx: Tx, placed: Sequence[Placed]) -> None:
+        pass
 
 
 class Writer:
@@ -63,9 +92,16 @@ class Writer:
             ]
             spans = [
                 self._span(placed.segment, placed.start, placed.count, times)
-                for placed in self.log.append(self.stream.name, events)
+                for placed in self._append(events)
             ]
         self._decide(name, Publish(name, 1, (step,), times, tuple(spans), take_back))
+
+    def _append(self, events: list[Event]) -> tuple[Placed, ...]:
+        """Rows alone: the line is written behind them."""
+        write = self.log.write_of()
+        rows = [event.epoch for event in events]
+        write.add(self.stream.name, to_batch(events), progress=RowsAlone(np.array(rows)))
+        return self.log.commit(write).placed
 
     def _span(self, segment: int, start: int, count: int, times: tuple[Time, ...]) -> Span:
         if len(times) == 1:

@@ -10,13 +10,13 @@ joined here.  Ranges that are joined for reading keep the bounds of every one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from headrace.epochs.core import lines
 from headrace.epochs.core.antichains import Frontier
-from headrace.epochs.core.lines import Line
+from headrace.epochs.core.lines import Line, covers_all
 from headrace.epochs.core.messages import (
     Aborted,
     Data,
@@ -25,7 +25,7 @@ from headrace.epochs.core.messages import (
     Snapshot,
     TakeBack,
 )
-from headrace.epochs.core.times import Time
+from headrace.epochs.core.times import Time, TimeShape
 
 
 class Reference(msgspec.Struct, frozen=True, gc=False):
@@ -78,6 +78,29 @@ class LineFeed:
             Data(time, tuple(found), sum(one.rows for one in found), line.publisher)
             for time, found in sorted(references.items())
         ]
+
+
+def first_line(
+    shape: TimeShape,
+    line_at: Callable[[int], Line],
+    tail: int,
+    head: int,
+    frontier: Frontier,
+) -> int:
+    """The line to begin with for everything at or after a frontier, of lines `tail` to `head` - 1.
+
+    A binary search for the last line after which nothing of it was complete; that one tells.
+    """
+    low, high = tail - 1, head  # at `low` the frontier is covered, at `high` it is not
+    start = tail
+    while high - low > 1:
+        at = (low + high) // 2
+        line = line_at(at)
+        if covers_all(shape, line.lower, frontier):
+            low, start = at, line.first_open
+        else:
+            high = at
+    return max(start, tail)
 
 
 def _every(time: Time) -> bool:  # noqa: ARG001

@@ -207,6 +207,10 @@ class Subscriber:
         """The lower frontier of one partition."""
         return self._known(partition, "lower frontier").lower
 
+    def heard_from_beginning(self, partition: str) -> bool:
+        """Whether a partition was added to be heard from its beginning."""
+        return self._known(partition, "beginning").complete
+
     def waiting_for(self) -> tuple[str, ...]:
         """The partitions whose snapshot is missing."""
         return tuple(name for name, link in self._links.items() if not link.begun)

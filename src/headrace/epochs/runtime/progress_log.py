@@ -14,8 +14,9 @@ from headrace.catalog import Tx, epochs, streams
 from headrace.catalog.streams import Epochs, Stream
 from headrace.epochs.core import ledger
 from headrace.epochs.core.antichains import Frontier
+from headrace.epochs.core.feed import first_line
 from headrace.epochs.core.ledger import LedgerState, PublisherState
-from headrace.epochs.core.lines import Line, covers_all, decode_line
+from headrace.epochs.core.lines import Line, decode_line
 from headrace.epochs.core.times import TimeShape
 from headrace.errors import NoEpochsError
 from headrace.log import internal
@@ -98,16 +99,7 @@ class ProgressLog:
         here.
         """
         tail, head = self.bounds()
-        low, high = tail - 1, head  # at ``low`` the frontier is covered, at ``high`` it is not
-        start = tail
-        while high - low > 1:
-            at = (low + high) // 2
-            line = self.line(at)
-            if covers_all(self.shape, line.lower, frontier):
-                low, start = at, line.first_open
-            else:
-                high = at
-        start = max(start, tail)
+        start = first_line(self.shape, self.line, tail, head, frontier)
         lower: Frontier = (self.shape.bottom,) if start == 0 else ()
         if start > tail:
             lower = self.line(start - 1).lower

@@ -66,7 +66,7 @@ def opened(log: Log, names: Sequence[str]) -> tuple[list[Stream], TimeShape]:
     for stream in found:
         if not epochs_of(stream).stored:
             raise NoEpochsError(
-                f"stream {stream.name!r} stores nothing; it is heard live, and not read"
+                f"stream {stream.name!r} stores nothing; hear it with hr.live_epochs"
             )
     return found, TimeShape(lengths.pop())
 

@@ -4,6 +4,8 @@ Half of the worlds are live only: a publisher that crashes has lost its data, an
 all that it ever published.  In the other half everything is in a log as well: publishers go on
 where they stopped, subscribers read the log, resume from tokens, and find history trimmed.
 
+A quarter of the worlds are streams that are stored by the ledger; see ``epochs_stored``.
+
 A link is a stream of numbered frames with a window, resent until confirmed, as a connection of a
 transport would be; it breaks when one side is silent for too long.
 """
@@ -35,6 +37,7 @@ from headrace.sim.faults import Fault
 from headrace.sim.scenario import Action, Scenario
 from headrace.sim.scenarios.epochs_client import Client
 from headrace.sim.scenarios.epochs_source import EpochSource
+from headrace.sim.scenarios.epochs_stored import StoredStream
 
 PARTITIONS_MAX = 4
 
@@ -54,11 +57,15 @@ class EpochsScenario(Scenario):
         self.shape: TimeShape = rng.choice((INTEGERS, PAIRS))
         self.durable = rng.random() < 0.5
         self.closing = False
+        self.stored = StoredStream(self.world, self.shape) if rng.random() < 0.25 else None
+        self.clients: list[Client] = []
         self.oracle = EpochOracle(self.world)
         self.logs: dict[str, list[Message]] = {}
         self.bases: dict[str, int] = {}
         self.histories: dict[str, EpochHistory] = {}
         self.sources: dict[str, EpochSource] = {}
+        if self.stored is not None:
+            return
         for _ in range(rng.choice((1, 1, 2, 2, 3, PARTITIONS_MAX))):
             self._spawn_source(None)
         self.clients = [self._spawn_client(f"c{n}") for n in range(rng.randint(1, 4))]
@@ -118,6 +125,8 @@ class EpochsScenario(Scenario):
     # --- what the outside does ---
 
     def actions(self) -> list[Action]:
+        if self.stored is not None:
+            return self.stored.actions()
         return [
             Action("publish", 60, self._publish),
             Action("progress", 40, self._progress),
@@ -216,6 +225,8 @@ class EpochsScenario(Scenario):
             client.lag_ms = None if client.lag_ms is None else (1, 10)
 
     def quiescent(self) -> bool:
+        if self.stored is not None:
+            return True
         return self.oracle.closed and all(
             client.subscriber is not None and client.subscriber.end in (End.CLOSED, End.REACHED)
             for client in self.clients
@@ -226,6 +237,8 @@ class EpochsScenario(Scenario):
         return f"partitions {self.oracle.lowers}; subscribers {waiting}"
 
     def final(self) -> None:
+        if self.stored is not None:
+            self.stored.final()
         for client in self.clients:
             if client.chain is not None:
                 self.world.reached["epochs whole"] += client.chain.whole

@@ -222,7 +222,7 @@ class Client(Process):
     def timer(self, tag: Any) -> None:
         if isinstance(tag, Announced):
             if self.subscriber is tag.subscriber:
-                by_log = any(incoming.offset is not None for incoming in self.incoming.values())
+                by_log = tag.subscriber.heard_from_beginning(tag.partition)
                 # The log of a new partition holds all it has to say, a link only what is to come.
                 self._connect(tag.partition, tag.at if by_log else None, by_log=by_log)
             return

@@ -59,7 +59,7 @@ WANTED = LeaderWanted("g:orders.>", "x:1:1", 0, "x")
 async def target_of(hr: headrace.Headrace) -> tuple[LocalPeer, Target]:
     """Where this process listens, and the secret."""
     peer = await hr._shared.peer()
-    target = await peer._look_up_peer(peer.name)
+    target = await peer.look_up(peer.name)
     assert target is not None
     return peer, target
 
@@ -135,7 +135,7 @@ def test_a_frame_that_makes_no_sense_ends_its_connection_and_the_leader_lives(
                         assert await closed(connection) == 1008
                 async with dial(target) as connection:
                     await connection.send(b"x" * 30_000)
-                    assert await closed(connection) == 1009
+                    assert await closed(connection) == 1008
                 # Well-formed frames that lie are refused by the cores, one message at a time.
                 report = UnitReport("orders/0", 99, ((0, 5),))
                 lies = [

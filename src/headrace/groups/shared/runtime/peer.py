@@ -1,8 +1,7 @@
 """The peer: everything of shared groups that a process has one of.
 
-It holds the registry, the leaders that this process has won, the listener and the connections to
-other peers, and it knows the local sessions.  Messages within the process wait in its ``mail``;
-``election`` finds or claims the leader of a group.
+It holds the registry, the leaders that this process has won, the listener, the connections to other
+peers, and local sessions.  Messages within the process wait in its ``mail``.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from headrace.groups.shared.runtime.sweep import SessionSweep
 from headrace.groups.shared.runtime.upkeep import Upkeep
 from headrace.host import Host
 from headrace.host.timers import NEVER
-from headrace.net import Links, Listener, Outbox, Secured, Target
+from headrace.net import LARGE_FRAME_BYTES_MAX, Links, Listener, Outbox, Secured, Target
 from headrace.subjects.arguments import check_fields
 
 if TYPE_CHECKING:
@@ -101,11 +100,11 @@ class LocalPeer:
         self.leaders: dict[str, Leading] = {}
         self.unroutable = 0
         """Messages to borrowers that are neither here nor anywhere else."""
-        self.listener = Listener(self._gathers, secured)
+        self.listener = Listener(self._gathers, secured, LARGE_FRAME_BYTES_MAX)
         self.listener.serve(frames.to_borrowers(), self._from_peer)
         self.peers = Links(
             frames.to_leaders(),
-            self._look_up_peer,
+            self.look_up,
             self._from_leader,
             self._on_cut,
             secured,
@@ -156,7 +155,8 @@ class LocalPeer:
             # What borrowers have reported is stored before their leader goes.
             await self._until(functools.partial(getattr, leading, "idle"))
             await leading.retire("its process is closing")
-        await self._until(lambda: self.mail.empty and not self._unsent)
+        connections = (self.peers, self.listener)
+        await self._until(lambda: self.mail.empty and not any(one.unsent for one in connections))
         self.closed = True
         self._timer.clear()
         self._rearming.clear()
@@ -179,10 +179,6 @@ class LocalPeer:
         while not done() and self.now_ms < until_ms:
             await self.host.sleep(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, CLOSE_POLL_MS_MAX)
-
-    @property
-    def _unsent(self) -> bool:
-        return self.peers.unsent or self.listener.unsent
 
     @property
     def now_ms(self) -> int:
@@ -318,7 +314,9 @@ class LocalPeer:
         if self.mail.empty:
             self.rearm()
 
-    async def _look_up_peer(self, peer: str) -> Target | None:
+    async def look_up(self, peer: str) -> Target | None:
+        """Where another peer listens."""
+
         def look(tx: Tx) -> Target | None:
             found, secret = directory.find(tx, peer), directory.secret(tx)
             if found is None or secret is None:

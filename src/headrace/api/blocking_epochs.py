@@ -1,0 +1,101 @@
+"""Blocking wrappers of subscriptions to epochs, for :mod:`headrace.sync`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
+
+from headrace.api.blocking import Blocking, Runner, mirror
+from headrace.epochs.runtime.acks import EpochTransaction
+from headrace.epochs.runtime.given import EpochPart, EpochStep
+from headrace.epochs.runtime.subscription import STEP_BYTES, STEP_EPOCHS, EpochSubscription
+
+T = TypeVar("T")
+
+
+def _each(runner: Runner, found: AsyncIterator[T]) -> Iterator[T]:
+    """What an asynchronous iterator gives, waited for one by one."""
+
+    async def following() -> tuple[T] | None:
+        async for one in found:
+            return (one,)
+        return None
+
+    while (given := runner.run(following())) is not None:
+        yield given[0]
+
+
+class BlockingRows(Blocking[Any]):
+    """An epoch, or a part of one, whose rows are waited for."""
+
+    def __repr__(self) -> str:
+        return repr(self.real)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """The rows as record batches."""
+        return _each(self.runner, aiter(self.real))
+
+    def table(self) -> pa.Table:
+        """All rows at once."""
+        return self._run(self.real.table())
+
+
+class BlockingStep(BlockingRows):
+    """One whole epoch or several; see :class:`headrace.epochs.runtime.given.EpochStep`."""
+
+    ack = mirror(EpochStep.ack)
+
+    @contextmanager
+    def transaction(self) -> Iterator[EpochTransaction]:
+        """Of a named subscription: output that commits together with this ack, or not at all."""
+
+        async def make() -> EpochTransaction:
+            made: EpochTransaction = self.real.transaction()
+            return await made.__aenter__()
+
+        transaction = self._run(make())
+        yield transaction
+        self._run(transaction.__aexit__(None, None, None))
+
+
+class BlockingEpochs(Blocking[EpochSubscription]):
+    """A subscription; see :class:`headrace.epochs.runtime.subscription.EpochSubscription`."""
+
+    def __enter__(self) -> Self:
+        self._run(self.real.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._run(self.real.close())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    close = mirror(EpochSubscription.close)
+    wait_for = mirror(EpochSubscription.wait_for)
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in _each(self.runner, aiter(self.real)):
+            yield self._wrapped(item)
+
+    def steps(
+        self, max_epochs: int = STEP_EPOCHS, max_bytes: int = STEP_BYTES
+    ) -> Iterator[BlockingStep]:
+        """Whole epochs, many small ones as one."""
+        for step in _each(self.runner, self.real.steps(max_epochs, max_bytes)):
+            yield BlockingStep(self.runner, step)
+
+    def _wrapped(self, item: object) -> object:
+        match item:
+            case EpochStep():
+                return BlockingStep(self.runner, item)
+            case EpochPart():
+                return BlockingRows(self.runner, item)
+            case _:
+                return item

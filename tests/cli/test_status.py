@@ -1,0 +1,164 @@
+"""``headrace status``: how everything is, and what needs a person."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from headrace.catalog import Tx, leases
+from headrace.catalog.streams import StreamConfig
+from headrace.cli import run
+from headrace.groups.partitioned import admin
+from headrace.groups.partitioned.names import GroupName
+from headrace.groups.progress import Progress
+from headrace.groups.progress.store import join
+from headrace.groups.shared.admin import Groups
+from headrace.log.events import Event
+from headrace.log.log import Log
+
+NAME = GroupName("orders", "audit")
+Said = Callable[..., tuple[int, dict[str, Any], str]]
+
+
+@pytest.fixture
+def said(catalog_url: str, log: Log, capsys: pytest.CaptureFixture[str]) -> Said:
+    """Exit status, the JSON, and the screen of ``headrace status``."""
+    log.create_stream("orders", StreamConfig(subjects=("orders.*",), partitions=2))
+    admin.create_static(log, "orders", "audit", max_members=2, members=["m1", "m2"])
+    running(log, "m1", "m2")
+
+    def look(*options: str) -> tuple[int, dict[str, Any], str]:
+        capsys.readouterr()
+        code = run(["--catalog", catalog_url, "--json", "status", *options])
+        data = json.loads(capsys.readouterr().out)
+        assert run(["--catalog", catalog_url, "status", *options]) == code
+        return code, data, capsys.readouterr().out
+
+    return look
+
+
+def running(log: Log, *members: str, ttl_ms: int = 600_000) -> None:
+    def pin(tx: Tx) -> None:
+        for member in members:
+            lease = leases.acquire(tx, NAME.pin(member), f"i-{member}", ttl_ms)
+            assert lease is not None
+
+    log.catalog.write(pin, locks=[leases.lock(NAME.pin(member)) for member in members])
+
+
+def append(log: Log, count: int = 8) -> None:
+    log.append("orders", [Event(subject=f"orders.{n}", value=b"x") for n in range(count)])
+
+
+def ack_all(log: Log) -> None:
+    heads = {s.id: Progress(s.head) for s in log.stream("orders").segments}
+    log.catalog.write(lambda tx: join(tx, NAME.key, heads))
+
+
+def words(data: dict[str, Any]) -> list[str]:
+    return [each["finding"] for each in data["findings"] if each["needs_person"]]
+
+
+def test_all_is_well(said: Said, log: Log) -> None:
+    append(log)
+    ack_all(log)
+    code, data, screen = said()
+    assert (code, data["well"], words(data)) == (0, True, [])
+    (stream,) = data["streams"]
+    assert (stream["stream"], stream["retained_events"], stream["segments"]) == ("orders", 8, 2)
+    assert stream["rate_events_per_s"] > 0
+    assert stream["consumers"] == ["orders/audit"]
+    (group,) = data["groups"]
+    assert (group["group"], group["kind"]) == ("orders/audit", "static")
+    assert (group["members_active"], group["members_wanted"]) == (2, 2)
+    assert datetime.fromisoformat(data["seen_at"]).tzinfo is not None
+    assert "all is well" in screen
+    assert "2 of 2" in screen
+
+
+def test_a_lost_member(said: Said, log: Log) -> None:
+    def kill(tx: Tx) -> None:
+        leases.set_expiry(tx, [(tx.now_us() - 1_000_000, NAME.pin("m2"))])
+
+    log.catalog.write(kill, locks=[leases.lock(NAME.pin("m2"))])
+    code, data, screen = said()
+    assert (code, words(data)) == (1, ["member_lost"])
+    assert "m2: instance i-m2 was lost at " in screen
+    assert "partition 1 is not consumed" in screen
+    assert "headrace group join orders audit m2" in screen
+    (group,) = data["groups"]
+    states = {each["member"]: each["state"] for each in group["members"]}
+    assert states == {"m1": "active", "m2": "lost"}
+
+
+def test_no_pipeline(said: Said, log: Log) -> None:
+    admin.create_elastic(log, "orders", "billing", max_members=2, filter="orders.*", wildcards=[1])
+    assert said()[0] == 0  # nothing waits
+    append(log)
+    ack_all(log)
+    code, data, screen = said()
+    assert code == 1
+    assert "no_pipeline" in words(data)
+    assert "no pipeline runs to fill it; start one with: headrace pipeline" in screen
+    assert data["pipeline"]["wanted"]
+
+
+def test_an_hour_behind(said: Said, log: Log) -> None:
+    now_us = log.catalog.read(lambda tx: tx.now_us())
+    log.catalog.drive(lambda: now_us - 3_700_000_000)
+    append(log)
+    log.catalog.drive(lambda: now_us)
+    code, data, screen = said()
+    assert (code, words(data)) == (1, ["behind"])
+    assert "it is 1 h 1 min behind: 8 events not acked" in screen
+    assert "headrace group explain 'orders/audit'" in screen
+    assert said("--behind", "2h")[0] == 0
+    ack_all(log)
+    assert said()[0] == 0
+
+
+def test_a_damaged_batch(said: Said, log: Log) -> None:
+    append(log)
+
+    def damage(tx: Tx) -> None:
+        tx.execute("UPDATE batches SET checksum = checksum + 1 WHERE start_offset = ?", (0,))
+
+    log.catalog.write(damage)
+    code, data, screen = said()
+    assert code == 1
+    assert set(words(data)) == {"damaged"}
+    assert "is damaged: its checksum does not match" in screen
+
+
+def test_events_lost_to_trimming(said: Said, log: Log) -> None:
+    append(log)
+    append(log)
+    heads = {s.number: s.head for s in log.stream("orders").segments}
+    log.trim("orders", heads)
+    code, data, screen = said()
+    assert (code, words(data)) == (1, ["lost_to_trimming"])
+    assert "up to 16 events trimmed before it had acked them" in screen
+    (group,) = data["groups"]
+    assert group["lag"]["lost_to_trimming"] == 16
+
+
+def test_a_shared_group_that_nobody_consumes_needs_a_person_once_events_wait(
+    said: Said, log: Log
+) -> None:
+    Groups(log).declare("watch", "orders.>", start="now")
+    assert said()[0] == 0
+    append(log)
+    ack_all(log)
+    code, data, screen = said()
+    assert (code, words(data)) == (1, ["no_members"])
+    assert "headrace subscribe '$share/watch/orders.>'" in screen
+
+
+def test_bad_input(catalog_url: str, said: Said, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said()[0] == 0
+    assert run(["--catalog", catalog_url, "status", "--behind", "soon"]) == 2
+    assert "--behind" in capsys.readouterr().err
