@@ -11,7 +11,7 @@ from headrace.groups.partitioned.core.config import GroupConfig
 TOLD_MAX = 6
 """So many members, or pairs of them, are named in a sentence; the rest is counted."""
 
-Assignment = Mapping[str, tuple[int, ...]]
+ByMember = Mapping[str, tuple[int, ...]]
 
 
 def created(config: GroupConfig) -> list[Decision]:
@@ -45,7 +45,7 @@ def changed(before: GroupConfig, after: GroupConfig) -> list[Decision]:
     return told
 
 
-def pairs(before: Assignment, after: Assignment) -> dict[tuple[str, str], list[int]]:
+def pairs(before: ByMember, after: ByMember) -> dict[tuple[str, str], list[int]]:
     """What moves, by (from, to); nobody is an empty name."""
     had = {partition: member for member, owned in before.items() for partition in owned}
     gets = {partition: member for member, owned in after.items() for partition in owned}
