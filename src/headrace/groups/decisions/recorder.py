@@ -30,7 +30,7 @@ GATHERED_MAX = 256
 _log = logging.getLogger(__name__)
 
 Exists = Callable[[Tx], bool]
-HeldBack = Callable[[], bool]
+StillTaking = Callable[[], bool]
 
 
 def record_linked(tx: Tx, group: str, fresh: list[Decision]) -> list[Decision]:
@@ -44,7 +44,7 @@ class _Gathering:
 
     __slots__ = ("decision", "held", "since_s", "units")
 
-    def __init__(self, decision: Decision, held: HeldBack | None, now_s: float) -> None:
+    def __init__(self, decision: Decision, held: StillTaking | None, now_s: float) -> None:
         self.decision = decision
         self.held = held
         self.since_s = now_s
@@ -66,7 +66,9 @@ class Recorder:
         self._count = 0
         self._task: asyncio.Task[None] | None = None
 
-    def add(self, group: str, decision: Decision, exists: Exists, held: HeldBack | None = None) -> None:
+    def add(
+        self, group: str, decision: Decision, exists: Exists, held: StillTaking | None = None
+    ) -> None:
         """Record a decision soon, if the group ``exists`` then.
 
         With ``held`` it waits, for others like it to join it, while that says so.
