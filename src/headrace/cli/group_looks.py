@@ -271,9 +271,12 @@ def finding_lines(found: Sequence[Finding]) -> list[str]:
 def decision_line(one: Decision) -> str:
     """A decision in words."""
     who = "/".join(part for part in (one.member, one.instance) if part)
+    if one.source and one.target:
+        who = f"{one.source} → {one.target}"
     where = f" {units_text(one.units)}" if one.units else ""
     because = f" (follows from {one.cause})" if one.cause else ""
+    took = "" if one.took_ms is None else f" in {one.took_ms:,} ms"
     return (
-        f"{moment_words(one.at_us)}  {one.number}  {who}{where} {one.what.value}: "
+        f"{moment_words(one.at_us)}  {one.number}  {who}{where} {one.what.value}{took}: "
         f"{one.reason}{because}"
     )
