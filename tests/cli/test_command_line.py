@@ -177,8 +177,9 @@ def test_the_help_loads_no_arrow() -> None:
 
 def test_every_public_name_can_be_loaded() -> None:
     package = importlib.import_module("headrace")
+    other = {"Checkpoint": "GroupCheckpoint"}  # api/places.py names it for programs
     for name in package.__all__:
-        assert getattr(package, name).__name__ == name
+        assert getattr(package, name).__name__ == other.get(name, name)
     assert set(package.__all__) <= set(dir(package))
     with pytest.raises(AttributeError, match="nonsense"):
         package.nonsense  # noqa: B018

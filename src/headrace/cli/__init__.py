@@ -186,8 +186,9 @@ def _dash_last(tokens: list[str]) -> list[str]:
 def _with_own_help(tokens: list[str]) -> list[str]:
     """The words, after the named command's own help text was put in place of its summary line."""
     _, apps, _ = app.parse_commands(tokens)
-    if len(apps) > 1 and apps[1].default_command is not None:
-        apps[1].help = None
+    for each in apps[1:]:
+        if each.default_command is not None and each.default_command.__doc__:
+            each.help = None
     return tokens
 
 

@@ -66,8 +66,6 @@ def ls(
 def info(name: Name, group: GroupWord = None, /, *, options: Options = NONE) -> None:
     """Show a group: its members, its units and its lag.
 
-    Examples:
-
     * `headrace group info orders/billing`
     * `headrace group info '$share/audit/orders.>'`
     """
@@ -106,8 +104,6 @@ def explain(
 
 def lag(name: Name | None = None, group: GroupWord = None, /, *, options: Options = NONE) -> None:
     """Show how far a group is behind, in events, bytes and seconds; without a name, all of them.
-
-    Examples:
 
     * `headrace group lag orders/billing --json`
     * `headrace group lag`
