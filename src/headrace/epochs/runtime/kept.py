@@ -25,7 +25,7 @@ ATTEMPTS = 10
 T = TypeVar("T")
 
 
-class Look(msgspec.Struct, frozen=True):
+class StreamKept(msgspec.Struct, frozen=True):
     """The ledger of a stream and what is left of its rows, at one moment."""
 
     state: LedgerState
@@ -44,7 +44,7 @@ def retried(look: Callable[[], T]) -> T:
     return look()
 
 
-def look(log: Log, wanted: Sequence[Stream]) -> list[Look]:
+def look(log: Log, wanted: Sequence[Stream]) -> list[StreamKept]:
     """All of the streams at the same moment; lines may go while they are read (:func:`retried`)."""
 
     def read(tx: Tx) -> list[tuple[LedgerState, epochs.Kept | None, dict[int, int]]]:
@@ -64,7 +64,7 @@ def look(log: Log, wanted: Sequence[Stream]) -> list[Look]:
         shape = TimeShape(epochs_of(stream).length)
         known = all_kept(shape) if stored is None else decode_kept(stored.since)
         rows = after_trim(shape, known, tails, state.line, ProgressLog(log, stream).scan)
-        found.append(Look(state, rows, stored))
+        found.append(StreamKept(state, rows, stored))
     return found
 
 
