@@ -123,12 +123,16 @@ def _by_ctrl_c(error: BaseException) -> bool:
     """Whether an error came of Ctrl-C.
 
     In the middle of ``threading.Condition.wait``, and so of the start of a thread, Python makes a
-    RuntimeError of it ("release unlocked lock").
+    RuntimeError of it ("release unlocked lock").  A chain of errors may lead back to itself.
     """
+    seen: set[int] = set()
     found: BaseException | None = error
-    while found is not None and not isinstance(found, KeyboardInterrupt):
+    while found is not None and id(found) not in seen:
+        if isinstance(found, KeyboardInterrupt):
+            return True
+        seen.add(id(found))
         found = found.__cause__ or found.__context__
-    return found is not None
+    return False
 
 
 def _run(argv: Sequence[str]) -> int:
