@@ -208,31 +208,33 @@ class BlockingGroups(Blocking[Groups]):
     decisions = mirror(Groups.decisions)
 
     @overload
-    def get(self, name: str) -> GroupView: ...
+    def get(self, stream: str) -> GroupView: ...
 
     @overload
-    def get(self, name: str, group: str) -> GroupInfo: ...
+    def get(self, stream: str, group: str) -> GroupInfo: ...
 
-    def get(self, name: str, group: str | None = None) -> GroupView | GroupInfo:
-        """A group of any kind; see :meth:`Groups.get`."""
+    def get(self, stream: str, group: str | None = None) -> GroupView | GroupInfo:
         if group is None:
-            return self._run(self.real.get(name))
-        return self._run(self.real.get(name, group))
+            return self._run(self.real.get(stream))
+        return self._run(self.real.get(stream, group))
+
+    get.__doc__ = Groups.get.__doc__
 
     @overload
-    def explain(self, name: str, *, limit: int = ...) -> GroupExplanation: ...
+    def explain(self, stream: str, *, limit: int = ...) -> GroupExplanation: ...
 
     @overload
-    def explain(self, name: str, group: str) -> Explanation: ...
+    def explain(self, stream: str, group: str) -> Explanation: ...
 
     def explain(
-        self, name: str, group: str | None = None, *, limit: int = DECISIONS
+        self, stream: str, group: str | None = None, *, limit: int = DECISIONS
     ) -> GroupExplanation | Explanation:
-        """What a group of any kind is doing and why; see :meth:`Groups.explain`."""
         real = self.real
         if group is None:
-            return self._run(real.explain(name, limit=limit))
-        return self._run(real.explain(name, group))
+            return self._run(real.explain(stream, limit=limit))
+        return self._run(real.explain(stream, group))
+
+    explain.__doc__ = Groups.explain.__doc__
 
 
 async def call_on_loop(call: Callable[[], T]) -> T:

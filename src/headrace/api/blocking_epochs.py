@@ -9,8 +9,11 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from headrace.api.blocking import Blocking, Runner, mirror
+from headrace.epochs.live import LivePublisher, LiveSubscription
+from headrace.epochs.live.items import LiveEpoch
 from headrace.epochs.runtime.acks import EpochTransaction
 from headrace.epochs.runtime.given import EpochPart, EpochStep
+from headrace.epochs.runtime.publisher import EpochPublisher
 from headrace.epochs.runtime.subscription import STEP_BYTES, STEP_EPOCHS, EpochSubscription
 
 T = TypeVar("T")
@@ -99,3 +102,51 @@ class BlockingEpochs(Blocking[EpochSubscription]):
                 return BlockingRows(self.runner, item)
             case _:
                 return item
+
+
+class _OfEpochs(Blocking[Any]):
+    """What is opened by a block, and ends with it."""
+
+    def __enter__(self) -> Self:
+        self._run(self.real.__aenter__())
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._run(self.real.__aexit__(*error))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+
+class BlockingPublisher(_OfEpochs):
+    """A publisher of epochs; see :class:`headrace.epochs.runtime.publisher.EpochPublisher`."""
+
+    append = mirror(EpochPublisher.append)
+    publish = mirror(EpochPublisher.publish)
+    advance_to = mirror(EpochPublisher.advance_to)
+    rollback = mirror(EpochPublisher.rollback)
+    leave = mirror(EpochPublisher.leave)
+    close = mirror(EpochPublisher.close)
+    abort = mirror(EpochPublisher.abort)
+
+
+class BlockingLivePublisher(_OfEpochs):
+    """A live publisher; see :class:`headrace.epochs.live.LivePublisher`."""
+
+    append = mirror(LivePublisher.append)
+    publish = mirror(LivePublisher.publish)
+    advance_to = mirror(LivePublisher.advance_to)
+    leave = mirror(LivePublisher.leave)
+    close = mirror(LivePublisher.close)
+    abort = mirror(LivePublisher.abort)
+
+
+class BlockingLiveEpochs(_OfEpochs):
+    """A live subscription; see :class:`headrace.epochs.live.LiveSubscription`."""
+
+    close = mirror(LiveSubscription.close)
+    wait_for = mirror(LiveSubscription.wait_for)
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in _each(self.runner, aiter(self.real)):
+            yield BlockingRows(self.runner, item) if isinstance(item, LiveEpoch) else item

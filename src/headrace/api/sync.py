@@ -33,7 +33,12 @@ from headrace.api.blocking import (
     BlockingSession,
     mirror,
 )
-from headrace.api.blocking_epochs import BlockingEpochs
+from headrace.api.blocking_epochs import (
+    BlockingEpochs,
+    BlockingLiveEpochs,
+    BlockingLivePublisher,
+    BlockingPublisher,
+)
 from headrace.api.blocking_readers import BlockingReaderGroups
 from headrace.api.client import Transaction
 from headrace.api.reading import Reading
@@ -224,6 +229,12 @@ class Headrace(Blocking[client.Headrace]):
     session = _making(client.Headrace.session, BlockingSession)
     join = _making(client.Headrace.join, BlockingMember)
     epochs = _making(client.Headrace.epochs, BlockingEpochs)
+    epoch_publisher = _making(client.Headrace.epoch_publisher, BlockingPublisher)
+    rollback_publisher = mirror(client.Headrace.rollback_publisher)
+    release_publisher = mirror(client.Headrace.release_publisher)
+    abort_epochs = mirror(client.Headrace.abort_epochs)
+    live_publisher = _making(client.Headrace.live_publisher, BlockingLivePublisher)
+    live_epochs = _making(client.Headrace.live_epochs, BlockingLiveEpochs)
     epoch_subscriptions = mirror(client.Headrace.epoch_subscriptions)
     forget_epoch_subscription = mirror(client.Headrace.forget_epoch_subscription)
     sessions = mirror(client.Headrace.sessions)

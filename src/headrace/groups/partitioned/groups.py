@@ -108,19 +108,19 @@ class Groups:
         )
 
     @overload
-    async def get(self, name: str) -> GroupView: ...
+    async def get(self, stream: str) -> GroupView: ...
 
     @overload
-    async def get(self, name: str, group: str) -> GroupInfo: ...
+    async def get(self, stream: str, group: str) -> GroupInfo: ...
 
-    async def get(self, name: str, group: str | None = None) -> GroupView | GroupInfo:
-        """A group of any kind by its name; by stream and name, a partitioned one with its config.
+    async def get(self, stream: str, group: str | None = None) -> GroupView | GroupInfo:
+        """A group of any kind by its full name; by stream and group, a partitioned one's config.
 
-        Names are ``orders/billing``, ``$share/audit/orders.>``, or plain where only one fits.
+        Full names are ``orders/billing``, ``$share/audit/orders.>``, or plain where only one fits.
         """
         if group is None:
-            return await self._look(looks.of_one, name)
-        return await self._do(admin.get, name, group)
+            return await self._look(looks.of_one, stream)
+        return await self._do(admin.get, stream, group)
 
     async def all(self) -> tuple[GroupView, ...]:
         """Every group of every kind, from one snapshot."""
@@ -167,22 +167,24 @@ class Groups:
         return await self._do(admin.step_down, stream, group, member)
 
     @overload
-    async def explain(self, name: str, *, limit: int = ...) -> GroupExplanation: ...
+    async def explain(self, stream: str, *, limit: int = ...) -> GroupExplanation: ...
 
     @overload
-    async def explain(self, name: str, group: str, *, limit: int = ...) -> Explanation: ...
+    async def explain(self, stream: str, group: str, *, limit: int = ...) -> Explanation: ...
 
     async def explain(
-        self, name: str, group: str | None = None, *, limit: int = looks.DECISIONS
+        self, stream: str, group: str | None = None, *, limit: int = looks.DECISIONS
     ) -> GroupExplanation | Explanation:
-        """What a group of any kind is doing and why, with the latest decisions about it."""
+        """What a group is doing and why, with the latest decisions; as for :meth:`get`, a full name
+        or a stream and a group.
+        """
         if group is None:
-            return await self._look(looks.explanation, name, limit)
-        return await self._do(explain.explain, name, group, limit)
+            return await self._look(looks.explanation, stream, limit)
+        return await self._do(explain.explain, stream, group, limit)
 
-    async def lag(self, name: str, group: str | None = None) -> GroupLag:
-        """How far a group of any kind is behind, by unit."""
-        return await self._look(looks.lag_of_one, name if group is None else f"{name}/{group}")
+    async def lag(self, stream: str, group: str | None = None) -> GroupLag:
+        """How far a group is behind, by unit; a full name, or a stream and a group."""
+        return await self._look(looks.lag_of_one, stream if group is None else f"{stream}/{group}")
 
     async def lag_of_all(self) -> tuple[GroupLag, ...]:
         """How far every group is behind, from one snapshot."""
