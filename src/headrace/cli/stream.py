@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 from rich.markup import escape
 
-from headrace.catalog.streams import Fixed, Limits, StreamConfig
+from headrace.catalog.streams import Epochs, Fixed, Limits, StreamConfig
 from headrace.cli import policies, screens, values
 from headrace.cli.compact import compact
 from headrace.cli.failures import UsageError
@@ -40,6 +40,8 @@ def create(
     segments: int | None = None,
     partitions: int = 0,
     key_tokens: str | None = None,
+    epochs: str | None = None,
+    publishers: str | None = None,
     given: Policies = NO_POLICIES,
     options: Options = NONE,
 ) -> None:
@@ -47,7 +49,8 @@ def create(
 
     Creating it again in the same way changes nothing.
 
-    Example: `headrace stream create orders --subjects 'orders.>' --segments 4`
+    * `headrace stream create orders --subjects 'orders.>' --segments 4`
+    * `headrace stream create days --subjects 'days.>' --epochs int`
 
     Parameters
     ----------
@@ -61,6 +64,11 @@ def create(
         The number of partitions of a static group: one segment each, never split or merged.
     key_tokens
         Places (from 1) of the subject tokens that make the key of events without one: 2 or 1,2.
+    epochs
+        It is published by epochs, whose times are integers (int), pairs (pair), or tuples of 1 to
+        8 integers (3); see headrace epoch.
+    publishers
+        With --epochs: publishers, comma-separated, before whose coming nothing is complete.
     """
     config = StreamConfig(
         subjects=tuple(values.words(subjects)),
@@ -68,6 +76,7 @@ def create(
         partitions=partitions,
         retention=given.kept() or Limits(),
         scaling=given.scaled() or Fixed(),
+        epochs=_epochs(epochs, publishers),
     )
     with options.open(create=True) as log:
         stream = log.create_stream(name, config, segments)
@@ -75,6 +84,19 @@ def create(
     count = counted(len(stream.open_segments), "segment")
     told = f"stream [bold]{escape(name)}[/bold] captures {captured} in {count}"
     options.show(screens.stream_data(stream), told)
+
+
+def _epochs(shape: str | None, publishers: str | None) -> Epochs | None:
+    if shape is None:
+        if publishers is not None:
+            raise UsageError("--publishers goes with --epochs")
+        return None
+    length = {"int": 0, "pair": 2}.get(shape)
+    if length is None:
+        if shape not in ("1", "2", "3", "4", "5", "6", "7", "8"):
+            raise UsageError(f"--epochs {shape}: write int, pair, or how many integers: 1 to 8")
+        length = int(shape)
+    return Epochs(length=length, publishers=tuple(values.words(publishers or "")))
 
 
 @app.command(name="set")
