@@ -20,9 +20,7 @@ from headrace.errors import (
     UnknownSessionError,
     UnreadableRecordError,
 )
-from headrace.groups import explain
 from headrace.groups.partitioned.names import STATIC_BUCKET
-from headrace.groups.partitioned.runtime.record import DECISIONS_BUCKET
 from headrace.groups.shared import properties, sessions
 from headrace.groups.shared.core.settings import BorrowerSettings, LeaderSettings
 from headrace.groups.shared.runtime import directory
@@ -112,23 +110,20 @@ def test_damaged_notes_stop_nobody_and_are_written_anew(
             session.subscribe("$share/g/s.>")
             wait_until(lambda: hr.shared_groups.get("g").leader, "a leader's status")
             wait_until(lambda: hr.groups.explain("p", "static").decisions, "decisions")
-        catalog.write(lambda tx: explain.record(tx, "g:s.>", [explain.EventDecision("x", "y")]))
         catalog.write(lambda tx: directory.register(tx, directory.Address("other", "h", 1)))
-        buckets = (
-            *(directory.BUCKET, properties.STATUS_BUCKET, DECISIONS_BUCKET, "compaction"),
-            explain.bucket("g:s.>"),
-        )
+        buckets = (*(directory.BUCKET, properties.STATUS_BUCKET, "compaction"),)
 
         def break_all(tx: Tx) -> list[int]:
             sql = "UPDATE entries SET value = ? WHERE bucket = ? AND value IS NOT NULL"
-            return [tx.execute(sql, (damage, bucket)) for bucket in buckets]
+            broken = [tx.execute(sql, (damage, bucket)) for bucket in buckets]
+            return [*broken, tx.execute("UPDATE decisions SET record = ?", (damage,))]
 
         assert all(catalog.write(break_all))
         with caplog.at_level(logging.WARNING):
             assert hr.shared_groups.get("g").decisions == ()
             assert hr.shared_groups.list()
             assert hr.groups.explain("p", "static").decisions == ()
-        for what in ("the status of shared group 'g:s.>'", "the decisions of group 'p.static'"):
+        for what in ("the status of shared group 'g:s.>'", "a decision about group 'p/static #1'"):
             assert what in caplog.text
         with pytest.raises(UnreadableRecordError, match="policy of stream 's'"):
             hr.compact("s")
@@ -138,5 +133,4 @@ def test_damaged_notes_stop_nobody_and_are_written_anew(
             hr.publish("s.x", b"1")
             assert next(iter(session)).value == b"1"
             wait_until(lambda: hr.groups.explain("p", "static").decisions, "new decisions")
-        catalog.write(lambda tx: explain.record(tx, "g:s.>", [explain.EventDecision("x", "z")]))
         assert hr.shared_groups.get("g").members == ()

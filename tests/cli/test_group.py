@@ -206,7 +206,7 @@ def test_a_member_that_is_asked_to_end_hands_over_first(billing: Cli) -> None:
     active = billing("--json", "group", "active", "orders", "billing").json
     assert active["active"] == []
     decisions = billing("--json", "group", "explain", "orders", "billing").json["decisions"]
-    assert decisions[-1]["reason"] == "it has left"
+    assert (decisions[-1]["what"], decisions[-1]["reason"]) == ("left", "it closes")
 
 
 def test_a_name_that_is_no_member_waits_and_says_so(billing: Cli) -> None:

@@ -38,7 +38,9 @@ def test_a_group_is_declared_listed_shown_explained_and_removed(orders: Cli) -> 
     )  # fmt: skip
     assert again.json["filter"] == "orders.>"
     [listed] = orders("group", "shared", "ls", "--json").json
-    assert listed == orders("--json", "group", "shared", "info", "audit").json
+    shown = orders("--json", "group", "shared", "info", "audit").json
+    assert [one["what"] for one in shown["decisions"]] == ["configured"]
+    assert {**listed, "decisions": shown["decisions"]} == shown  # a list tells of none
     assert (listed["group"], listed["start"], listed["lag_events"]) == ("audit", "earliest", 3)
     assert (listed["leader"], listed["members"]) == (None, [])
     assert [unit["unit"] for unit in listed["units"]] == ["orders/0", "orders/1"]

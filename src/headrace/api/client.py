@@ -30,6 +30,7 @@ from headrace.catalog.streams import Epochs, Fixed, Limits, Retention, Scaling, 
 from headrace.errors import InvalidInputError
 from headrace.groups.consumer import ConsumerOptions
 from headrace.groups.deletion import delete_stream
+from headrace.groups.lost import Watchman
 from headrace.groups.operations import trim as trimming
 from headrace.groups.partitioned.groups import Groups
 from headrace.groups.partitioned.runtime.member import Member
@@ -122,6 +123,7 @@ class Headrace(Operations, EpochCalls, LiveCalls):
         self.host.serve(Stage.LEADERS, self._shared)
         if self._housekeeping:
             self._housekeeper = Housekeeper(self.host)
+            self._watchman = Watchman(self.host)
         return self
 
     async def __aexit__(self, *_: object) -> None:

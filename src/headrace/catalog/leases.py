@@ -33,6 +33,19 @@ class Lease(msgspec.Struct, frozen=True):
     expires_us: int
 
 
+class Ended(msgspec.Struct, frozen=True):
+    """A lease that has run out, or is over for whoever takes it, and was not given back."""
+
+    name: str
+    owner: str
+    token: int
+    expires_us: int
+    heard_us: int
+    """When it was taken or last renewed; 0 if that is not known."""
+    told: bool
+    """Whether its end was recorded."""
+
+
 def channel(name: str) -> str:
     """The channel that is notified when the lease changes hands or is released."""
     return f"lease:{name}"
@@ -71,6 +84,46 @@ def not_released(tx: Tx, names: Sequence[str]) -> list[Lease]:
     return [Lease(*row) for row in found]
 
 
+_ENDED = "SELECT name, owner, token, expires_us, heard_us, told FROM leases WHERE owner IS NOT NULL"
+
+
+def ended(tx: Tx, name: str) -> Ended | None:
+    """A lease that somebody let run out."""
+    row = tx.row(f"{_ENDED} AND name = ? AND expires_us <= ?", (name, tx.now_us()))
+    return None if row is None else _ended(row)
+
+
+def last_owner(tx: Tx, name: str) -> Ended | None:
+    """A lease as it stands, if it was not given back, whether it has run out or not."""
+    row = tx.row(f"{_ENDED} AND name = ?", (name,))
+    return None if row is None else _ended(row)
+
+
+def untold(tx: Tx, limit: int) -> list[Ended]:
+    """Leases that ran out and whose end was not recorded, the oldest first."""
+    rows = tx.rows(
+        f"{_ENDED} AND expires_us <= ? AND told < token ORDER BY expires_us LIMIT ?",
+        (tx.now_us(), limit),
+    )
+    return [_ended(row) for row in rows]
+
+
+def _ended(row: Row) -> Ended:
+    name, owner, token, expires_us, heard_us, told = row
+    return Ended(name, owner, token, expires_us, heard_us, told >= token)
+
+
+def tell(tx: Tx, lease: Ended) -> bool:
+    """Note that the end of a lease is recorded; false if it was noted before, or came to life."""
+    return bool(
+        tx.execute(
+            "UPDATE leases SET told = token WHERE name = ? AND token = ? AND told < token "
+            "AND owner IS NOT NULL AND expires_us <= ?",
+            (lease.name, lease.token, tx.now_us()),
+        )
+    )
+
+
 def beginning_with(tx: Tx, text: str) -> list[Lease]:
     """Leases with the name prefix ``text`` that have an owner, even if they have run out."""
     rows = tx.rows(
@@ -83,7 +136,11 @@ def beginning_with(tx: Tx, text: str) -> list[Lease]:
 
 def set_expiry(tx: Tx, due: Sequence[tuple[int, str]]) -> None:
     """Set when leases run out, each (expires_us, name); who holds them was checked before."""
-    tx.executemany("UPDATE leases SET expires_us = ? WHERE name = ?", due)
+    now_us = tx.now_us()
+    tx.executemany(
+        "UPDATE leases SET expires_us = ?, heard_us = ? WHERE name = ?",
+        [(expires_us, now_us, name) for expires_us, name in due],
+    )
 
 
 def acquire(tx: Tx, name: str, owner: str, ttl_ms: int, over: Lease | None = None) -> Lease | None:
@@ -101,11 +158,13 @@ def acquire(tx: Tx, name: str, owner: str, ttl_ms: int, over: Lease | None = Non
 def seize(tx: Tx, name: str, owner: str, ttl_ms: int) -> Lease:
     """Take the lease whoever holds it; the former owner's token is stale from here on."""
     _check(name, owner, ttl_ms)
+    now_us = tx.now_us()
     row = tx.row(
-        "INSERT INTO leases (name, owner, token, expires_us) VALUES (?, ?, 1, ?) "
+        "INSERT INTO leases (name, owner, token, expires_us, heard_us) VALUES (?, ?, 1, ?, ?) "
         "ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, token = leases.token + 1, "
-        "expires_us = excluded.expires_us RETURNING token, expires_us",
-        (name, owner, tx.now_us() + ttl_ms * 1000),
+        "expires_us = excluded.expires_us, heard_us = excluded.heard_us "
+        "RETURNING token, expires_us",
+        (name, owner, now_us + ttl_ms * 1000, now_us),
     )
     assert row is not None
     tx.notify(channel(name))
@@ -116,8 +175,12 @@ def extend(tx: Tx, name: str, token: int, ttl_ms: int) -> None:
     """Prolong the lease, also one that has run out, unless somebody else took it."""
     _check_ttl(name, ttl_ms)
     check(tx, name, token)
-    expires_us = tx.now_us() + ttl_ms * 1000
-    tx.execute("UPDATE leases SET expires_us = ? WHERE name = ?", (expires_us, name))
+    now_us = tx.now_us()
+    # One whose end was told of has come back to life.
+    tx.execute(
+        "UPDATE leases SET expires_us = ?, heard_us = ?, told = 0 WHERE name = ?",
+        (now_us + ttl_ms * 1000, now_us, name),
+    )
 
 
 def renew(tx: Tx, name: str, token: int, ttl_ms: int) -> Lease:
@@ -127,7 +190,7 @@ def renew(tx: Tx, name: str, token: int, ttl_ms: int) -> Lease:
     if held is None or held.token != token:
         raise LeaseLost(name, token)
     expires_us = tx.now_us() + ttl_ms * 1000
-    tx.execute("UPDATE leases SET expires_us = ? WHERE name = ?", (expires_us, name))
+    set_expiry(tx, [(expires_us, name)])
     return Lease(name, held.owner, token, expires_us)
 
 

@@ -127,7 +127,13 @@ class SqliteCatalog(Catalog):
         except OSError as error:
             raise CatalogUnavailableError(f"{self.where} cannot be opened: {error}") from error
         except sqlite3.Error as error:
-            raise translate(error, self.where) from error
+            found = translate(error, self.where)
+            if found is error:
+                found = CatalogError(
+                    f"{self.where} cannot be brought to version {schema.VERSION}: {error}; restore "
+                    "it from a copy, or give a new folder"
+                )
+            raise found from error
 
     @staticmethod
     def _is_ours(folder: Path) -> bool:

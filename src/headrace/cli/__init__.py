@@ -124,12 +124,16 @@ def _by_ctrl_c(error: BaseException) -> bool:
     """Whether an error came of Ctrl-C.
 
     In the middle of ``threading.Condition.wait``, and so of the start of a thread, Python makes a
-    RuntimeError of it ("release unlocked lock").
+    RuntimeError of it ("release unlocked lock").  A chain of errors may lead back to itself.
     """
+    seen: set[int] = set()
     found: BaseException | None = error
-    while found is not None and not isinstance(found, KeyboardInterrupt):
+    while found is not None and id(found) not in seen:
+        if isinstance(found, KeyboardInterrupt):
+            return True
+        seen.add(id(found))
         found = found.__cause__ or found.__context__
-    return found is not None
+    return False
 
 
 def _run(argv: Sequence[str]) -> int:
@@ -183,8 +187,9 @@ def _dash_last(tokens: list[str]) -> list[str]:
 def _with_own_help(tokens: list[str]) -> list[str]:
     """The words, after the named command's own help text was put in place of its summary line."""
     _, apps, _ = app.parse_commands(tokens)
-    if len(apps) > 1 and apps[1].default_command is not None:
-        apps[1].help = None
+    for each in apps[1:]:
+        if each.default_command is not None and each.default_command.__doc__:
+            each.help = None
     return tokens
 
 

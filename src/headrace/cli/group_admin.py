@@ -36,8 +36,6 @@ Names = Annotated[str, Parameter(help="Names, comma-separated.")]
 def members(name: str, group: str | None = None, /, *, options: Options = NONE) -> None:
     """Show who takes part in a group of any kind, and who should.
 
-    Examples:
-
     * `headrace group members orders/billing`
     * `headrace group members '$share/audit/orders.>'`
     """

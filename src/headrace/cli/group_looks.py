@@ -66,8 +66,6 @@ def ls(
 def info(name: Name, group: GroupWord = None, /, *, options: Options = NONE) -> None:
     """Show a group: its members, its units and its lag.
 
-    Examples:
-
     * `headrace group info orders/billing`
     * `headrace group info '$share/audit/orders.>'`
     """
@@ -106,8 +104,6 @@ def explain(
 
 def lag(name: Name | None = None, group: GroupWord = None, /, *, options: Options = NONE) -> None:
     """Show how far a group is behind, in events, bytes and seconds; without a name, all of them.
-
-    Examples:
 
     * `headrace group lag orders/billing --json`
     * `headrace group lag`
@@ -275,9 +271,12 @@ def finding_lines(found: Sequence[Finding]) -> list[str]:
 def decision_line(one: Decision) -> str:
     """A decision in words."""
     who = "/".join(part for part in (one.member, one.instance) if part)
+    if one.source and one.target:
+        who = f"{one.source} → {one.target}"
     where = f" {units_text(one.units)}" if one.units else ""
     because = f" (follows from {one.cause})" if one.cause else ""
+    took = "" if one.took_ms is None else f" in {one.took_ms:,} ms"
     return (
-        f"{moment_words(one.at_us)}  {one.number}  {who}{where} {one.what.value}: "
+        f"{moment_words(one.at_us)}  {one.number}  {who}{where} {one.what.value}{took}: "
         f"{one.reason}{because}"
     )

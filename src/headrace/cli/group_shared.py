@@ -11,13 +11,12 @@ from cyclopts import App, Parameter
 from rich.markup import escape
 
 from headrace.catalog.streams import Stream
-from headrace.cli import values
+from headrace.cli import shapes, values
 from headrace.cli.failures import UsageError
+from headrace.cli.group_looks import checked, decision_line
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import counted, table
-from headrace.cli.screens import time_text
 from headrace.groups.shared.admin import GroupInfo, Groups
-from headrace.groups.shared.core.records import LeaderDecision
 from headrace.groups.shared.starts import Start
 from headrace.subjects import overlaps, parse_share
 
@@ -31,13 +30,6 @@ GroupName = Annotated[str, Parameter(help="The group's name, or $share/GROUP/FIL
 WhichFilter = Annotated[str | None, Parameter(help="Which one, if there are several of that name.")]
 BALANCE_HELP = "What a fair share is: as many segments, or as much to do."
 SCALE_HELP = "Split the busiest segment while there are more members than segments."
-DECIDED = {
-    "grant": "got",
-    "move": "gives up",
-    "drop": "is dropped",
-    "finish": "finished",
-    "scale": "split",
-}
 
 
 def start_of(text: str, option: str) -> Start:
@@ -237,6 +229,7 @@ def info(group: GroupName, filter: WhichFilter = None, /, *, options: Options = 
         f"shared group [bold]{escape(kind.group)}[/bold] consumes {escape(kind.filter)}, "
         f"from {kind.start}, balanced by {kind.balance}\n"
         f"led by {escape(found.leader or 'nobody')}; {found.lag_events:,} events to do\n",
+        *map(escape, found.findings),
         table(headings, rows, dim=[unit.finished for unit in found.units]),
     )
 
@@ -255,15 +248,18 @@ def explain(
         How many of the latest decisions to show.
     """
     with options.open() as log:
-        found = Groups(log).explain(*named(group, filter))
+        found = Groups(log).explain(*named(group, filter), limit=checked(limit))
+    shown = msgspec.to_builtins(found)
+    shown["decisions"] = [shapes.decided(one) for one in found.decisions]
     options.show(
-        found,
+        shown,
         f"led by {escape(found.leader or 'nobody: no member is connected')}",
         *(
             f"{escape(member)} has {counted(units, 'segment')}{f': {idle}' if idle else ''}"
             for member, units, idle in found.members
         ),
-        *(escape(decided(decision)) for decision in found.decisions[-limit:]),
+        *map(escape, found.findings),
+        *(escape(decision_line(one)) for one in found.decisions),
     )
 
 
@@ -297,15 +293,9 @@ def with_letters(count: int) -> str:
     return f", with {counted(count, 'dead letter')}" if count else ""
 
 
-def decided(decision: LeaderDecision) -> str:
-    """A decision in words."""
-    what = DECIDED.get(decision.what, decision.what)
-    about = " ".join(part for part in (decision.borrower, what, decision.unit) if part)
-    return f"{time_text(decision.at_ms * 1000)}  {about}: {decision.reason}"
-
-
 def data(info: GroupInfo) -> dict[str, Any]:
     """A group for programs."""
     found: dict[str, Any] = msgspec.to_builtins(info)
     kind = found.pop("properties")
+    found["decisions"] = [shapes.decided(one) for one in info.decisions]
     return {**kind, "lag_events": info.lag_events, **found}

@@ -36,8 +36,6 @@ def status(
 
     The exit status is 1 if something does.
 
-    Examples:
-
     * `headrace status`
     * `headrace status --behind 2h --json`
     """

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from headrace.catalog import Catalog, Tx
-from headrace.groups import decisions, names, older_decisions, view
+from headrace.groups import decisions, names, view
 from headrace.groups.decisions import Decision
 from headrace.groups.names import FullName
 from headrace.groups.shapes import GroupExplanation, GroupLag, GroupMember, GroupView
@@ -63,8 +63,7 @@ def explanation(catalog: Catalog, name: str, limit: int = DECISIONS) -> GroupExp
 
 
 def _latest(tx: Tx, name: FullName, limit: int) -> tuple[Decision, ...]:
-    found = decisions.read(tx, str(name), limit)
-    return tuple(found or older_decisions.read(tx, name, limit))
+    return tuple(decisions.read(tx, str(name), limit))
 
 
 def _named(catalog: Catalog, name: str, look: Callable[[Tx, FullName], T]) -> T:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import CatalogUnavailableError, Fenced
-from headrace.groups import explain
+from headrace.groups import decisions
 from headrace.groups.consumer import dead_letters
 from headrace.groups.progress import Progress
 from tests.groups.consumer.rig import Heard, rig, run, take, values
@@ -51,8 +51,9 @@ def test_an_event_refused_too_often_becomes_a_dead_letter(catalog_url: str) -> N
                 "headrace-group": "orders.billing",
                 "headrace-member": "m1",
             }
-            (told,) = r.hr.log.catalog.read(lambda tx: explain.read(tx, r.group))
-            assert (told.what, told.member, told.unit) == ("dead letter", "m1", "0")
+            (told,) = r.hr.log.catalog.read(lambda tx: decisions.read(tx, "orders/billing"))
+            assert (told.what, told.member) == (decisions.What.DEAD_LETTER, "m1")
+            assert told.units == decisions.ranges([0])
             assert told.reason == "orders.a at offset 0: nacked after 3 deliveries: cannot divide"
 
     run(work())

@@ -12,6 +12,10 @@ CREATE TABLE decision_counts (
     number BIGINT NOT NULL
 );
 
+-- When the owner of a lease was last heard, and the token whose end was recorded as a decision.
+ALTER TABLE leases ADD COLUMN heard_us BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE leases ADD COLUMN told BIGINT NOT NULL DEFAULT 0;
+
 -- Before this step there were three formats, none of which told from whom, to whom or why. They are
 -- dropped.
 DELETE FROM entries WHERE bucket = 'group-decisions' OR substr(bucket, 1, 10) = 'decisions:';

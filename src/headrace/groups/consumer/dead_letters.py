@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog.streams import Consumed
 from headrace.errors import AlreadyAckedError, Fenced, HeadraceError, UnknownStreamError
-from headrace.groups import explain
 from headrace.groups.consumer.transaction import acked
 from headrace.groups.consumer.types import UnitAck
+from headrace.groups.decisions import Decision, What, ranges, record
+from headrace.groups.decisions import locks as decision_locks
+from headrace.groups.decisions.keys import is_share, record_key
 from headrace.groups.delivery import DeadLetter
 from headrace.log.events import Event, batch_of, now_us
 
@@ -42,7 +44,7 @@ PUT_BACK = "headrace-put-back"
 
 DETAIL_CHARS_MAX = 1000
 TOLD_MAX = 8
-"""Entries in the decision log per commit at most; further dead letters are only counted."""
+"""Decisions per commit at most; further dead letters are only counted."""
 RETRY_S = 0.5
 
 
@@ -83,7 +85,7 @@ def _lives_before(group: str, delivery: Delivery) -> int:
     return int(lives) if by and mine and lives.isdigit() and len(lives) < 10 else 0
 
 
-def decisions(run: Run, dying: Dying) -> list[explain.EventDecision]:
+def decisions(run: Run, dying: Dying) -> list[Decision]:
     """What ``headrace group explain`` tells of dead letters."""
     lines = []
     for letter in dying.letters[:TOLD_MAX]:
@@ -96,8 +98,13 @@ def decisions(run: Run, dying: Dying) -> list[explain.EventDecision]:
         lines.append(line + (f": {about[DETAIL]}" if DETAIL in about else ""))
     if len(dying.letters) > TOLD_MAX:
         lines.append(f"and {len(dying.letters) - TOLD_MAX:,} more at once")
-    member, unit = run.runtime.options.member, run.owned.unit
-    return [explain.EventDecision("dead letter", line, member, unit) for line in lines]
+    owned = run.owned
+    partition = owned.unit.isdigit() and not is_share(owned.group)
+    units = ranges([owned.unit if partition else f"{owned.stream}/{owned.segment}"])
+    member = run.runtime.options.member
+    return [
+        Decision(what=What.DEAD_LETTER, reason=line, units=units, source=member) for line in lines
+    ]
 
 
 async def bury(runtime: Units, run: Run, dying: Dying) -> None:
@@ -110,9 +117,10 @@ async def bury(runtime: Units, run: Run, dying: Dying) -> None:
 
     def stage(tx: Tx) -> None:
         runtime.acks.stage(tx, ack)
-        explain.record(tx, run.owned.group, told)
+        record(tx, group, told)
 
-    locks = [*runtime.acks.locks(run.owned), *explain.locks(run.owned.group)]
+    group = record_key(run.owned.group)
+    locks = [*runtime.acks.locks(run.owned), *decision_locks(group)]
     for made in (False, True):
         write = log.write_of()
         write.add(stream, batch, segment=0, captured=True)

@@ -2,6 +2,8 @@
 
 from headrace.groups.decisions.core.record import Decision, UnitRange, What, ranges, units_text
 from headrace.groups.decisions.store import (
+    LIMIT,
+    LIMIT_MAX,
     after,
     channel,
     check_limit,
@@ -15,6 +17,8 @@ from headrace.groups.decisions.store import (
 )
 
 __all__ = [
+    "LIMIT",
+    "LIMIT_MAX",
     "Decision",
     "UnitRange",
     "What",

@@ -17,9 +17,10 @@ from headrace.errors import (
     NoActiveInstanceError,
     UnknownMemberError,
 )
-from headrace.groups.partitioned.core import changes
+from headrace.groups.partitioned import deciding
+from headrace.groups.partitioned.core import changes, telling
 from headrace.groups.partitioned.core.config import ElasticGroupConfig, GroupConfig, encode
-from headrace.groups.partitioned.core.status import GroupStatus, group_status
+from headrace.groups.partitioned.core.status import GroupStatus, LostInstance, group_status
 from headrace.groups.partitioned.entry import (
     BUCKETS,
     GroupInfo,
@@ -111,10 +112,20 @@ def status(log: Log, stream: str, group: str, kind: GroupKind | None = None) -> 
                 by_lease[name.pin(claim.owner.member)] = claim.owner.member
         pins = {by_lease[pin]: held for pin, held in read_pins(tx, by_lease).items()}
         judged = claimed_config(config, layout)
-        found = group_status(judged, pins, claims, tx.now_us() // 1000)
+        found = _with_lost(tx, name, group_status(judged, pins, claims, tx.now_us() // 1000))
         return found if layout is Layout.SEGMENTS else _of_shares(found, config)
 
     return log.catalog.read(look, snapshot=True)
+
+
+def _with_lost(tx: Tx, name: GroupName, found: GroupStatus) -> GroupStatus:
+    """Leases that have ended tell who was lost."""
+    members = []
+    for member in found.members:
+        pin = leases.ended(tx, name.pin(member.member)) if member.instance is None else None
+        lost = pin and LostInstance(pin.owner, pin.expires_us, pin.heard_us)
+        members.append(msgspec.structs.replace(member, lost=lost))
+    return msgspec.structs.replace(found, members=tuple(members))
 
 
 def _of_shares(found: GroupStatus, config: GroupConfig) -> GroupStatus:
@@ -199,6 +210,7 @@ def _change(
         revision = entries.put(
             tx, ELASTIC_BUCKET, name.key, encode(after), if_revision=info.revision
         )
+        deciding.configured(tx, name, telling.changed(info.config, after))
         return GroupInfo(name, after, revision)
 
     return log.catalog.write(run, locks=locks_of(name, GroupKind.ELASTIC, None))

@@ -9,6 +9,7 @@ import msgspec
 from headrace.catalog import Tx, entries, streams
 from headrace.catalog.streams import Stream
 from headrace.errors import InvalidGroupConfigError, UnknownGroupError
+from headrace.groups.partitioned import deciding
 from headrace.groups.partitioned.core.config import (
     GroupConfig,
     MemberMapping,
@@ -72,7 +73,7 @@ def decode(kind: GroupKind, data: bytes) -> GroupConfig:
 
 def locks_of(name: GroupName, kind: GroupKind, source: Stream | None) -> list[str]:
     """The locks for a change of the group."""
-    locks = [name.lock, entries.lock(BUCKETS[kind])]
+    locks = [name.lock, entries.lock(BUCKETS[kind]), *deciding.locks(name)]
     if source is not None:
         locks += [streams.LOCK_ALL, streams.lock(source.id)]
     return locks

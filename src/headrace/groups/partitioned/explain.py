@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.catalog import Tx, streams
-from headrace.groups import explain as letters
+from headrace.catalog import Tx
+from headrace.groups import decisions
+from headrace.groups.decisions import Decision, ranges, units_text
+from headrace.groups.decisions.core.record import moment
 from headrace.groups.partitioned import admin
 from headrace.groups.partitioned.admin import GroupInfo
 from headrace.groups.partitioned.core.status import GroupStatus
+from headrace.groups.partitioned.deciding import key_of
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime import filling
-from headrace.groups.partitioned.runtime.record import Recorded, recorded
-from headrace.groups.partitioned.runtime.units import layout_of, progress_names
 from headrace.log.log import Log
 
 
@@ -23,41 +24,24 @@ class Explanation(msgspec.Struct, frozen=True):
     status: GroupStatus
     findings: tuple[str, ...]
     """What is not as it should be, and why; nothing when all partitions are consumed."""
-    decisions: tuple[Recorded, ...]
+    decisions: tuple[Decision, ...]
     """The last ones, oldest first."""
 
 
-def explain(log: Log, stream: str, group: str) -> Explanation:
-    """What the group is doing and why."""
+def explain(log: Log, stream: str, group: str, limit: int = decisions.LIMIT) -> Explanation:
+    """What the group is doing and why, with its last ``limit`` decisions."""
+    decisions.check_limit(limit)
     info = admin.get(log, stream, group)
     status = admin.status(log, stream, group)
     name = GroupName(stream, group)
     found = findings(info, status)
     if wanting := filling_finding(log, name):
         found.append(wanting)
-    decisions = sorted((*recorded(log, name), *dead_letters(log, info)), key=lambda d: d.at_us)
-    return Explanation(info, status, tuple(found), tuple(decisions))
 
+    def read(tx: Tx) -> list[Decision]:
+        return decisions.read(tx, key_of(name), limit)
 
-def dead_letters(log: Log, info: GroupInfo) -> list[Recorded]:
-    """Which events members gave up on, and why; the last ones, oldest first."""
-
-    def look(tx: Tx) -> list[Recorded]:
-        source = streams.get(tx, info.name.stream)
-        if source is None:
-            return []
-        layout = layout_of(info.config, source.config)
-        return [
-            Recorded(one.at_us, one.what, one.member, one.instance, one.reason, _number(one.unit))
-            for reader in progress_names(info.name, info.config, layout)
-            for one in letters.read(tx, reader)
-        ]
-
-    return log.catalog.read(look, snapshot=True)
-
-
-def _number(unit: str) -> int | None:
-    return int(unit) if unit.isdigit() else None
+    return Explanation(info, status, tuple(found), tuple(log.catalog.read(read)))
 
 
 def filling_finding(log: Log, name: GroupName) -> str:
@@ -76,7 +60,13 @@ def findings(info: GroupInfo, status: GroupStatus) -> list[str]:
         idle = [p for p in member.assigned if p not in member.consumed]
         if not idle:
             continue
-        if member.instance is None:
+        if member.instance is None and member.lost is not None:
+            why = (
+                f"{member.member} was lost: instance {member.lost.instance} was last heard "
+                f"{moment(member.lost.heard_us)} and its pin ran out "
+                f"{moment(member.lost.since_us)}; start it again, or a standby"
+            )
+        elif member.instance is None:
             why = f"no instance of {member.member} has joined"
         elif moving.intersection(idle):
             why = f"{member.member} waits for the members that still finish them"
@@ -97,11 +87,4 @@ def numbers(partitions: list[int]) -> str:
     >>> numbers([0, 1, 2, 5])
     'partitions 0-2, 5'
     """
-    runs: list[list[int]] = []
-    for partition in sorted(partitions):
-        if runs and partition == runs[-1][1] + 1:
-            runs[-1][1] = partition
-        else:
-            runs.append([partition, partition])
-    text = ", ".join(str(lo) if lo == hi else f"{lo}-{hi}" for lo, hi in runs)
-    return f"partition{'s' if len(partitions) != 1 else ''} {text}"
+    return units_text(ranges(partitions))

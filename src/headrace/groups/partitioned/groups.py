@@ -170,7 +170,7 @@ class Groups:
     async def explain(self, name: str, *, limit: int = ...) -> GroupExplanation: ...
 
     @overload
-    async def explain(self, name: str, group: str) -> Explanation: ...
+    async def explain(self, name: str, group: str, *, limit: int = ...) -> Explanation: ...
 
     async def explain(
         self, name: str, group: str | None = None, *, limit: int = looks.DECISIONS
@@ -178,7 +178,7 @@ class Groups:
         """What a group of any kind is doing and why, with the latest decisions about it."""
         if group is None:
             return await self._look(looks.explanation, name, limit)
-        return await self._do(explain.explain, name, group)
+        return await self._do(explain.explain, name, group, limit)
 
     async def lag(self, name: str, group: str | None = None) -> GroupLag:
         """How far a group of any kind is behind, by unit."""

@@ -21,8 +21,9 @@ from headrace.errors import (
     InvalidPositionError,
     MaxMembersError,
 )
-from headrace.groups import explain
-from headrace.groups.partitioned.core import changes
+from headrace.groups import decisions
+from headrace.groups.partitioned import deciding
+from headrace.groups.partitioned.core import changes, telling
 from headrace.groups.partitioned.core.config import (
     Distribution,
     ElasticGroupConfig,
@@ -47,7 +48,6 @@ from headrace.groups.partitioned.runtime.ownership import (
     read_config,
     step_down_key,
 )
-from headrace.groups.partitioned.runtime.record import DECISIONS_BUCKET
 from headrace.groups.partitioned.runtime.units import GroupKind, kind_of, layout_of, progress_names
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join
@@ -162,6 +162,7 @@ def _create(
         begin(tx, streams.require(tx, name.stream))
         data, bucket = encode(config), BUCKETS[kind_of(config)]
         revision = entries.put(tx, bucket, name.key, data, if_revision=entries.ABSENT)
+        deciding.configured(tx, name, telling.created(config))
         return GroupInfo(name, config, revision)
 
     return log.catalog.write(run, locks=locks_of(name, kind_of(config), source))
@@ -228,17 +229,13 @@ def delete(log: Log, stream: str, group: str, kind: GroupKind | None = None) -> 
         for own in (name.work_queue, name.dead_letters):
             internal.delete(tx, own)
         _forget_owners(tx, name, current.config)
-        for reader in readers:
-            explain.forget(tx, reader)
+        decisions.forget(tx, deciding.key_of(name))
         return current
 
-    readers = [name.key, *(name.share(member) for member in info.config.assignment())]
     locks = [
         *locks_of(name, info.kind, None),
-        *(lock for reader in readers for lock in explain.locks(reader)),
         streams.LOCK_ALL,
         entries.lock(STEP_DOWN_BUCKET),
-        entries.lock(DECISIONS_BUCKET),
         *(streams.lock(s.id) for s in found.values()),
         *(leases.lock(name.pin(member)) for member in info.config.assignment()),
     ]
@@ -271,7 +268,6 @@ def _forget_owners(tx: Tx, name: GroupName, config: GroupConfig) -> None:
             leases.release(tx, pin.name, pin.token)
     for key in entries.keys(tx, STEP_DOWN_BUCKET, step_down_key(name, "")):
         entries.delete(tx, STEP_DOWN_BUCKET, key)
-    entries.delete(tx, DECISIONS_BUCKET, name.key)
 
 
 def _distribution(given: Distribution | str) -> Distribution:

@@ -9,16 +9,18 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import msgspec
 
 from headrace.catalog import Tx, claims, leases, markers, streams
-from headrace.groups import explain as events
+from headrace.groups import decisions
 from headrace.groups.consumer.dead_letters import stream_of
+from headrace.groups.decisions import Decision
+from headrace.groups.decisions.keys import record_key
 from headrace.groups.progress import Progress
 from headrace.groups.shared import properties, sessions, starts
-from headrace.groups.shared.core.records import LeaderDecision
 from headrace.groups.shared.core.settings import (
     Balance,
     InvalidSharedSettingsError,
     LeaderSettings,
 )
+from headrace.groups.shared.findings import findings
 from headrace.groups.shared.properties import GroupProperties, LeaderStatus, MemberStatus
 from headrace.groups.shared.runtime import state
 from headrace.groups.shared.sessions import SessionInfo
@@ -53,7 +55,10 @@ class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
     leader_token: int
     members: tuple[MemberStatus, ...]
     units: tuple[UnitInfo, ...]
-    decisions: tuple[LeaderDecision, ...]
+    decisions: tuple[Decision, ...]
+    """The last ones, oldest first."""
+    findings: tuple[str, ...] = ()
+    """What is not as it should be, in words."""
 
     @property
     def lag_events(self) -> int:
@@ -68,16 +73,18 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     leader: str | None
     members: tuple[tuple[str, int, str], ...]
     """(member, units, why it is idle)"""
-    decisions: tuple[LeaderDecision, ...]
+    decisions: tuple[Decision, ...]
+    """The last ones, oldest first."""
+    findings: tuple[str, ...] = ()
+    """What is not as it should be, in words."""
 
 
-def look(tx: Tx, group: GroupProperties) -> GroupInfo:
+def look(tx: Tx, group: GroupProperties, limit: int = decisions.LIMIT) -> GroupInfo:
     """Everything that the catalog knows about a group."""
     lease = leases.get(tx, state.lease_name(group.key))
     status = properties.get_status(tx, group.key)
     if status is None or lease is None or status.token != lease.token:
-        decisions = status.decisions if status else ()
-        status = LeaderStatus(leader="", token=0, at_us=0, decisions=decisions)
+        status = LeaderStatus(leader="", token=0, at_us=0)
     owners = {
         state.unit_of_claim(claim.unit): (claim.owner, claim.token)
         for claim in claims.of_group(tx, group.key)
@@ -110,20 +117,9 @@ def look(tx: Tx, group: GroupProperties) -> GroupInfo:
         leader_token=lease.token if lease else 0,
         members=status.members,
         units=tuple(units),
-        decisions=_with_dead_letters(tx, group.key, status.decisions),
+        decisions=tuple(decisions.read(tx, record_key(group.key), limit)) if limit else (),
+        findings=tuple(findings(tx, group, status)),
     )
-
-
-def _with_dead_letters(
-    tx: Tx, group: str, decided: tuple[LeaderDecision, ...]
-) -> tuple[LeaderDecision, ...]:
-    letters = [
-        LeaderDecision(
-            one.at_us // 1000, one.what, state.unit_of_claim(one.unit), one.member, one.reason
-        )
-        for one in events.read(tx, group)
-    ]
-    return tuple(sorted((*decided, *letters), key=lambda one: one.at_ms)) if letters else decided
 
 
 def explain(info: GroupInfo) -> Explanation:
@@ -133,6 +129,7 @@ def explain(info: GroupInfo) -> Explanation:
         leader=info.leader,
         members=tuple((m.member, m.units, m.why_idle) for m in info.members),
         decisions=info.decisions,
+        findings=info.findings,
     )
 
 
@@ -207,19 +204,28 @@ class Groups:
     def list(self) -> tuple[GroupInfo, ...]:
         """Every group."""
         return self._log.catalog.read(
-            lambda tx: tuple(look(tx, group) for group in properties.all_groups(tx)), snapshot=True
+            lambda tx: tuple(look(tx, group, 0) for group in properties.all_groups(tx)),
+            snapshot=True,
         )
 
-    def get(self, group: str, filter: str | None = None) -> GroupInfo:
-        """One group; its filter says which, if there are several of that name."""
+    def get(
+        self, group: str, filter: str | None = None, *, limit: int = decisions.LIMIT
+    ) -> GroupInfo:
+        """One group, with its last ``limit`` decisions.
+
+        Its filter says which, if there are several of that name.
+        """
+        decisions.check_limit(limit)
         wanted = None if filter is None else parse_filter(filter)
         return self._log.catalog.read(
-            lambda tx: look(tx, properties.find(tx, group, wanted)), snapshot=True
+            lambda tx: look(tx, properties.find(tx, group, wanted), limit), snapshot=True
         )
 
-    def explain(self, group: str, filter: str | None = None) -> Explanation:
+    def explain(
+        self, group: str, filter: str | None = None, *, limit: int = decisions.LIMIT
+    ) -> Explanation:
         """Why members are idle, and what was decided."""
-        return explain(self.get(group, filter))
+        return explain(self.get(group, filter, limit=limit))
 
     def delete(self, group: str, filter: str | None = None, *, force: bool = False) -> int:
         """Delete a group with its progress; one with live members only with `force`.

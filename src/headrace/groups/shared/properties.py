@@ -12,11 +12,9 @@ from headrace.errors import (
     SharedGroupExistsError,
     UnknownSharedGroupError,
 )
-from headrace.groups import explain
 from headrace.groups.names import SHARED_BUCKET
-from headrace.groups.shared import starts
+from headrace.groups.shared import deciding, starts
 from headrace.groups.shared.core.handler import group_key
-from headrace.groups.shared.core.records import LeaderDecision
 from headrace.groups.shared.core.settings import Balance, LeaderSettings, changed_settings
 from headrace.groups.shared.keys import STATUS_BUCKET as STATUS_BUCKET
 from headrace.groups.shared.runtime.state import lease_name
@@ -80,8 +78,6 @@ class LeaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     token: int
     at_us: int
     members: tuple[MemberStatus, ...] = ()
-    decisions: tuple[LeaderDecision, ...] = ()
-    """The latest decisions; ``at_ms`` is milliseconds since 1970."""
 
 
 _statuses = Records(LeaderStatus, "the status of shared group")
@@ -158,6 +154,8 @@ def declare(
         made = msgspec.structs.replace(properties, created_us=tx.now_us())
         put(tx, made)
         starts.begin(tx, made.key, made.filter, start, places)
+        reason = f"the group was made: it consumes {made.filter} from {made.start}"
+        deciding.configured(tx, made.key, f"{reason}, balanced by {made.balance}")
         return made
     same = msgspec.structs.replace(properties, created_us=found.created_us) == found
     if not same and not exist_ok:
@@ -185,13 +183,25 @@ def configure(
     changed = msgspec.structs.replace(found, settings=chosen, scale_for_members=scale)
     if changed != found:
         put(tx, changed)
+        deciding.configured(tx, key, f"{_difference(found, changed)} by an administrator")
     return changed
+
+
+def _difference(before: GroupProperties, after: GroupProperties) -> str:
+    """What was set anew, in words."""
+    told = [
+        f"{field} was set from {old} to {new}"
+        for one, other in ((before, after), (before.settings, after.settings))
+        for field in one.__struct_fields__
+        if field != "settings" and (old := getattr(one, field)) != (new := getattr(other, field))
+    ]
+    return ", ".join(told)
 
 
 def declare_locks(key: str) -> tuple[str, ...]:
     """The locks for :func:`declare`."""
     buckets = (BUCKET, starts.finished_bucket(key), starts.handed_bucket(key))
-    return tuple(entries.lock(bucket) for bucket in buckets)
+    return (*(entries.lock(bucket) for bucket in buckets), *deciding.locks(key))
 
 
 def delete(tx: Tx, key: str, *, force: bool) -> None:
@@ -211,7 +221,7 @@ def delete(tx: Tx, key: str, *, force: bool) -> None:
 def delete_locks(key: str) -> tuple[str, ...]:
     """The locks for :func:`delete`."""
     lease = leases.lock(lease_name(key))
-    return (*declare_locks(key), *explain.locks(key), entries.lock(STATUS_BUCKET), lease)
+    return (*declare_locks(key), entries.lock(STATUS_BUCKET), lease)
 
 
 def put_status(tx: Tx, key: str, status: LeaderStatus) -> None:

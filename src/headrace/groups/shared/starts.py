@@ -15,7 +15,8 @@ from typing import TypeAlias
 from headrace.catalog import Tx, claims, entries, progress, streams
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import InvalidPositionError, StartBeforeHistoryError
-from headrace.groups import explain
+from headrace.groups import decisions
+from headrace.groups.decisions.keys import record_key
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join
 from headrace.groups.shared.keys import finished_bucket as finished_bucket
@@ -142,7 +143,7 @@ def handed_bucket(group: str) -> str:
 
 def forget_group(tx: Tx, group: str) -> None:
     """Delete everything about where a group stands; the tokens of its claims stay."""
-    explain.forget(tx, group)
+    decisions.forget(tx, record_key(group))
     for entry in entries.changes(tx, handed_bucket(group), 0).entries:
         if entry.value is not None:
             entries.delete(tx, handed_bucket(group), entry.key)

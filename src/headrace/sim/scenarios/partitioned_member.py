@@ -229,11 +229,9 @@ class MemberProcess(ConsumingProcess):
                 self.drop(partition)
             case ReleasePartition(partition, token):
                 self._release(partition, token)
-            case InstanceDecision(verdict=verdict, reason=reason, partition=partition):
-                self.note(
-                    "%s %s: %s", verdict.value, "" if partition is None else partition, reason
-                )
-                self.world.reach(f"decision.{verdict.value}")
+            case InstanceDecision(what=what, reason=reason, partition=partition):
+                self.note("%s %s: %s", what.value, "" if partition is None else partition, reason)
+                self.world.reach(f"decision.{what.value}")
                 if self.core.phase is Phase.CLOSED:
                     self.world.crash(self, self.world.rng.randint(50, 3000))
 

@@ -262,7 +262,7 @@ class SharedScenario(Scenario):
             if decision is known:
                 break
             self._decided[leader.group] = leader.decisions[-1]
-            reach(f"decision.{decision.what} ({decision.reason.partition(':')[0]})")
+            reach(f"decision.{decision.what.value} ({decision.reason.partition(':')[0]})")
 
     def healed(self) -> None:
         """The slow have slept enough, and every group gets somebody who works."""

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import InvalidGroupConfigError, MembershipEventError
+from headrace.groups.decisions import What
 from headrace.groups.partitioned.core.changes import add_members, drop_members
 from headrace.groups.partitioned.core.config import ElasticGroupConfig, make_elastic, make_static
 from headrace.groups.partitioned.core.membership import DECISIONS_MAX, Instance, PinTimings
@@ -40,7 +41,6 @@ from headrace.groups.partitioned.core.messages import (
     RenewPin,
     StepDownAsked,
     Tick,
-    Verdict,
 )
 from headrace.groups.partitioned.core.pins import ClaimOwner, Refusal
 
@@ -259,7 +259,7 @@ def test_a_partition_is_waited_for_until_its_owner_has_finished() -> None:
     driver.hears(PinGranted(3, 0))
     denied = ClaimDenied(0, 3, Refusal.STILL_OWNED, ClaimOwner("m2", "i7", 1))
     assert driver.hears(denied) == []
-    assert driver.last.verdict is Verdict.WAITING_FOR
+    assert driver.last.what is What.WAITS
     assert "partition 0: claiming for m2/i7" in driver.instance.explain()
     count = len(driver.instance.decisions)
     assert driver.hears(Tick(), 200) == [ClaimPartition(0, 3)]
@@ -295,7 +295,7 @@ def test_a_claim_that_nobody_heard_of_is_given_back_at_the_next_renewal() -> Non
 def test_a_fenced_partition_is_abandoned_and_claimed_again_after_a_while() -> None:
     driver = pinned("m1", "m2")
     assert driver.hears(ClaimLost(0, 10)) == [Abandon(0, 10)]
-    assert driver.last.verdict is Verdict.FENCED
+    assert driver.last.what is What.FENCED
     assert driver.hears(Tick(), 200) == [ClaimPartition(0, 3)]
 
 
@@ -348,7 +348,7 @@ def test_an_instance_whose_consumer_has_stalled_is_evicted() -> None:
         Abandon(1, 10),
         ReleasePartition(1, 10),
     ]
-    evicted = [d for d in driver.instance.decisions if d.verdict is Verdict.EVICTED]
+    evicted = [d for d in driver.instance.decisions if d.what is What.EVICTED]
     assert evicted[0].reason == "its consumer answers nothing on partition 1"
 
 

@@ -20,6 +20,7 @@ from headrace.errors import (
     InvalidInputError,
     InvalidNameError,
 )
+from headrace.groups.decisions import What
 from headrace.groups.partitioned.core.distribution import moved
 from headrace.groups.partitioned.core.messages import Phase
 from headrace.groups.partitioned.names import GroupName
@@ -133,16 +134,17 @@ def test_a_membership_change_disturbs_only_the_partitions_that_move(catalog_url:
         assert took_ms < 2_000
         explained = await hr.groups.explain("orders", "billing")
         assert explained.findings == ()
-        await until_decided(hr, "moving", moving)
+        await until_decided(hr, What.MOVED, moving)
 
     run(catalog_url, work)
 
 
-async def until_decided(hr: headrace.Headrace, verdict: str, partitions: list[int]) -> None:
+async def until_decided(hr: headrace.Headrace, what: What, partitions: list[int]) -> None:
     while True:
         decisions = (await hr.groups.explain("orders", "billing")).decisions
-        found = sorted(d.partition for d in decisions if d.verdict == verdict)  # type: ignore[type-var]
-        if found == partitions:
+        if sorted(p for p in range(16) for d in decisions if d.what is what and d.concerns(p)) == (
+            partitions
+        ):
             return
         await asyncio.sleep(0.01)
 
@@ -507,7 +509,7 @@ def test_a_member_that_holds_events_and_answers_none_loses_its_partitions(
                 await until(lambda: consumed.numbers == [0])
                 with pytest.raises(headrace.Fenced):
                     await held.ack()
-                evicted = [d.reason for d in idle.core.decisions if d.verdict.value == "evicted"]
+                evicted = [d.reason for d in idle.core.decisions if d.what.value == "evicted"]
                 assert evicted == [f"its consumer answers nothing on partition {held.segment}"]
 
     run(catalog_url, work)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from enum import Enum
 
 import msgspec
@@ -97,6 +98,17 @@ class Decision(
     def concerns(self, unit: int, stream: str = "") -> bool:
         """Whether a unit is among its units."""
         return any(each.first <= unit <= each.last and each.stream == stream for each in self.units)
+
+
+def moment(us: int) -> str:
+    """A time of the catalog's clock in words; nothing is known of 0.
+
+    >>> moment(5_000_000)
+    'at 1970-01-01T00:00:05Z'
+    """
+    if not us:
+        return "at a time that is not known"
+    return f"at {datetime.fromtimestamp(us // 1_000_000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def ranges(units: Iterable[int | str]) -> tuple[UnitRange, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from headrace.groups.partitioned.core.messages import InstanceDecision, InstanceEffect, Verdict
+from headrace.groups.decisions.core.record import What
+from headrace.groups.partitioned.core.messages import InstanceDecision, InstanceEffect
 
 DECISIONS_MAX = 256
 
@@ -23,10 +24,18 @@ class InstanceOutput:
         """Ask the runtime for something."""
         self._effects.append(effect)
 
-    def decide(self, verdict: Verdict, reason: str, partition: int | None = None) -> None:
-        """Record a decision."""
+    def decide(
+        self,
+        what: What,
+        reason: str,
+        partition: int | None = None,
+        *,
+        other: str = "",
+        passing: bool = False,
+    ) -> None:
+        """Tell of a decision."""
         decision = InstanceDecision(
-            self.now_ms, verdict, self.member, self.instance, reason, partition
+            self.now_ms, what, self.member, self.instance, reason, partition, other, passing
         )
         self.decisions.append(decision)
         self.do(decision)

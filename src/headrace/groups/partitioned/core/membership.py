@@ -33,6 +33,7 @@ from __future__ import annotations
 from collections import deque
 
 from headrace.errors import GroupUpdateError, MembershipEventError
+from headrace.groups.decisions.core.record import What
 from headrace.groups.partitioned.core.changes import check_change
 from headrace.groups.partitioned.core.config import GroupConfig
 from headrace.groups.partitioned.core.decisions import DECISIONS_MAX, InstanceOutput
@@ -61,7 +62,6 @@ from headrace.groups.partitioned.core.messages import (
     RenewPin,
     StepDownAsked,
     Tick,
-    Verdict,
     impossible,
 )
 from headrace.groups.partitioned.core.partitions import Partitions, PinTimings
@@ -88,6 +88,7 @@ class Instance:
         self._pin_until_ms = 0
         self._pin_at_ms = 0  # when to ask next: acquire, renew or release, by phase
         self._hold_until_ms = 0
+        self.unpin_reason = ""  # why it gives up the pin
         self._unpin_asked = False
         self._closing = False
 
@@ -97,6 +98,11 @@ class Instance:
     def pin_token(self) -> int | None:
         """The token of the pin it holds."""
         return self._pin_token if self._holds_pin() else None
+
+    @property
+    def closing(self) -> bool:
+        """Whether it is leaving for good."""
+        return self._closing
 
     @property
     def pin_until_ms(self) -> int | None:
@@ -123,6 +129,10 @@ class Instance:
     def waits_for_claims(self) -> bool:
         """Whether a claim was refused and is to be made again."""
         return self.phase is Phase.PINNED and self._partitions.waiting
+
+    def taking_over(self) -> bool:
+        """Whether there is more to claim before it has all that the config gives it."""
+        return self.phase is Phase.PINNED and not self._partitions.as_wanted
 
     @property
     def settled(self) -> bool:
@@ -240,12 +250,13 @@ class Instance:
                 self._partitions.want(self.wanted)
         elif self._is_member():
             if self.phase is Phase.WAITING:
-                self._enter(PhaseCause.MEMBER, Verdict.STANDING_BY, "its name is a member now")
+                reason = "its name is a member now"
+                self._enter(PhaseCause.MEMBER, What.STANDS_BY, reason, passing=True)
                 self._acquire_pin()
         else:
             reason = self._why_waiting()
             if self.phase is not Phase.WAITING or not self._out.said(reason):
-                self._enter(PhaseCause.NO_MEMBER, Verdict.WAITING, reason)
+                self._enter(PhaseCause.NO_MEMBER, What.WAITS, reason)
 
     def _is_member(self) -> bool:
         return self._config is not None and self.member in self._config.assignment()
@@ -270,7 +281,7 @@ class Instance:
         self._pin_at_ms = max(self._out.now_ms + wait_ms, self._hold_until_ms)
         reason = f"instance {holder} holds the pin"
         if not self._out.said(reason):
-            self._out.decide(Verdict.STANDING_BY, reason)
+            self._out.decide(What.STANDS_BY, reason)
 
     def _on_pin_granted(self, token: int, asked_ms: int) -> None:
         if token <= self._pin_seen:
@@ -287,7 +298,7 @@ class Instance:
         self._unpin_asked = False
         if self.phase is Phase.STANDBY:
             reason = f"no other instance held the pin ({token})"
-            self._enter(PhaseCause.GRANTED, Verdict.PINNED, reason)
+            self._enter(PhaseCause.GRANTED, What.PINNED, reason, passing=True)
         if self.phase is Phase.PINNED:
             self._pin_at_ms = self._out.now_ms + self.timings.renew_every_ms
             self._partitions.want(self.wanted)
@@ -303,7 +314,7 @@ class Instance:
 
     def _lose_pin(self, why: str) -> None:
         self._partitions.abandon_all(f"the pin was lost: {why}")
-        self._out.decide(Verdict.UNPINNED, why)
+        self._out.decide(What.UNPINNED, why)
         self._unpinned()
 
     def _unpinned(self) -> None:
@@ -311,16 +322,16 @@ class Instance:
         self._partitions.wanted = frozenset()
         self._partitions.forget()
         if self._closing:
-            self._enter(PhaseCause.LEFT, Verdict.CLOSED, "it has left")
+            self._enter(PhaseCause.LEFT, What.LEFT, "it has left", passing=True)
         elif self._is_member():
             reason = "it gave up the pin or lost it"
-            self._enter(PhaseCause.UNPINNED, Verdict.STANDING_BY, reason)
+            self._enter(PhaseCause.UNPINNED, What.STANDS_BY, reason, passing=True)
             self._pin_at_ms = self._hold_until_ms
             if self._out.now_ms >= self._hold_until_ms:
                 self._acquire_pin()
         else:
             cause = PhaseCause.UNPINNED_NO_MEMBER
-            self._enter(cause, Verdict.WAITING, self._why_waiting())
+            self._enter(cause, What.WAITS, self._why_waiting())
 
     # --- stepping down -------------------------------------------------------------------
 
@@ -330,7 +341,8 @@ class Instance:
             self._hold_until_ms = self._out.now_ms + self.timings.step_down_hold_ms
         if self.phase is Phase.PINNED:
             self._unpin_asked = False
-            self._enter(PhaseCause.STEP_DOWN, Verdict.UNPINNED, why)
+            self.unpin_reason = why
+            self._enter(PhaseCause.STEP_DOWN, What.UNPINNED, why, passing=True)
         self._partitions.leave(why, forced=forced)
 
     def _finish_step_down(self) -> None:
@@ -344,7 +356,7 @@ class Instance:
 
     def _on_stalled(self, partition: int) -> None:
         reason = f"its consumer answers nothing on partition {partition}"
-        self._out.decide(Verdict.EVICTED, reason, partition)
+        self._out.decide(What.EVICTED, reason, partition)
         self._step_down(reason, hold=True, forced=True)
 
     def _on_close(self) -> None:
@@ -354,7 +366,7 @@ class Instance:
         if self._holds_pin():
             self._step_down("it closes")
         else:
-            self._enter(PhaseCause.CLOSE, Verdict.CLOSED, "it has left")
+            self._enter(PhaseCause.CLOSE, What.LEFT, "it has left")
 
     # --- time --------------------------------------------------------------------------
 
@@ -375,9 +387,9 @@ class Instance:
                     pass
         self._partitions.tick()
 
-    def _enter(self, cause: PhaseCause, verdict: Verdict, reason: str) -> None:
+    def _enter(self, cause: PhaseCause, what: What, reason: str, *, passing: bool = False) -> None:
         self.phase = PHASE_TRANSITIONS[self.phase, cause]
-        self._out.decide(verdict, reason)
+        self._out.decide(what, reason, passing=passing)
 
 
 def _is_another_group(before: GroupConfig, after: GroupConfig) -> bool:

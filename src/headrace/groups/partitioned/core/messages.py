@@ -7,6 +7,7 @@ from enum import Enum
 
 import msgspec
 
+from headrace.groups.decisions.core.record import What
 from headrace.groups.partitioned.core.config import GroupConfig
 from headrace.groups.partitioned.core.pins import ClaimOwner, Refusal
 
@@ -218,30 +219,19 @@ class ReleasePartition(_OfPartition, frozen=True):
     """Store what was acked and give the claim up, in one step; answer Released."""
 
 
-class Verdict(Enum):
-    """What was decided, for explain."""
-
-    WAITING = "waiting"
-    STANDING_BY = "standing by"
-    PINNED = "pinned"
-    UNPINNED = "unpinned"
-    ASSIGNED = "assigned"
-    WAITING_FOR = "waiting for"
-    MOVING = "moving"
-    FENCED = "fenced"
-    EVICTED = "evicted"
-    CLOSED = "closed"
-
-
 class InstanceDecision(msgspec.Struct, frozen=True):
-    """A decision with its reason, to be recorded."""
+    """A decision with its reason."""
 
     at_ms: int
-    verdict: Verdict
+    what: What
     member: str
     instance: str
     reason: str
     partition: int | None = None
+    other: str = ""
+    """The member that it waits for."""
+    passing: bool = False
+    """A step on the way to another, or one that a transaction records: not for the record."""
 
 
 InstanceEffect = (

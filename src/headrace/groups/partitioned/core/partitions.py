@@ -12,6 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.errors import InvalidGroupConfigError
+from headrace.groups.decisions.core.record import What
 from headrace.groups.partitioned.core.decisions import InstanceOutput
 from headrace.groups.partitioned.core.messages import (
     Abandon,
@@ -19,7 +20,6 @@ from headrace.groups.partitioned.core.messages import (
     Consume,
     Drain,
     ReleasePartition,
-    Verdict,
 )
 from headrace.groups.partitioned.core.pins import ClaimOwner, Refusal
 from headrace.groups.partitioned.core.transitions import STAGE_TRANSITIONS, Stage, StageCause
@@ -136,7 +136,7 @@ class Partitions:
                 self._out.do(Abandon(partition, part.token))
             self._move(partition, StageCause.GRANTED, token)
             self._out.do(Consume(partition, token))
-            self._out.decide(Verdict.ASSIGNED, f"claimed with token {token}", partition)
+            self._out.decide(What.ASSIGNED, "they are its own by the config", partition)
         else:  # no longer ours by the time the answer came
             self._release(partition, StageCause.IN_VAIN, token)
 
@@ -153,7 +153,8 @@ class Partitions:
         if part.waits_for != waits_for:
             part.waits_for = waits_for
             reason = refusal.value if owner is None else f"{refusal.value} {waits_for}"
-            self._out.decide(Verdict.WAITING_FOR, reason, partition)
+            other = "" if owner is None else owner.member
+            self._out.decide(What.WAITS, reason, partition, other=other)
 
     def give_back_unknown(self, claims: tuple[tuple[int, int], ...]) -> None:
         """Of the claims that the catalog has under this pin, give back those never heard of."""
@@ -176,7 +177,7 @@ class Partitions:
         part = self._move(partition, StageCause.MOVES)
         part.at_ms = self._out.now_ms + self._timings.drain_limit_ms
         self._out.do(Drain(partition, part.token))
-        self._out.decide(Verdict.MOVING, why, partition)
+        self._out.decide(What.MOVES, why, partition, passing=True)
 
     def drained(self, partition: int) -> None:
         """Nothing is in flight any more."""
@@ -193,7 +194,7 @@ class Partitions:
         part = self._move(partition, StageCause.LOST)
         if part.stage in ACTIVE:
             self._out.do(Abandon(partition, part.token))
-            self._out.decide(Verdict.FENCED, f"token {part.token} is stale", partition)
+            self._out.decide(What.FENCED, "taken from it: its tokens are stale", partition)
         if partition in self.wanted:
             self._claim(partition, after_ms=self._timings.claim_retry_ms)
 
@@ -213,7 +214,7 @@ class Partitions:
         for partition, part in self.parts.items():
             if part.stage in ACTIVE:
                 self._out.do(Abandon(partition, part.token))
-                self._out.decide(Verdict.FENCED, why, partition)
+                self._out.decide(What.FENCED, why, partition)
         self.forget()
 
     def forget(self) -> None:
@@ -251,7 +252,7 @@ class Partitions:
 
     def _cut_off(self, partition: int, why: str) -> None:
         self._out.do(Abandon(partition, self.parts[partition].token))
-        self._out.decide(Verdict.FENCED, why, partition)
+        self._out.decide(What.FENCED, why, partition)
         self._release(partition, StageCause.CUT_OFF)
 
     def _move(self, partition: int, cause: StageCause, token: int | None = None) -> Part:

@@ -10,6 +10,15 @@ from headrace.groups.partitioned.core.config import GroupConfig
 from headrace.groups.partitioned.core.pins import PartitionClaim, Pin, is_free
 
 
+class LostInstance(msgspec.Struct, frozen=True):
+    """An instance that let its pin run out, and nobody has taken over from."""
+
+    instance: str
+    since_us: int
+    heard_us: int
+    """When it was last heard; 0 if that is not known."""
+
+
 class MemberStatus(msgspec.Struct, frozen=True):
     """One member of the group."""
 
@@ -20,6 +29,8 @@ class MemberStatus(msgspec.Struct, frozen=True):
     """Partitions that the config gives it."""
     consumed: tuple[int, ...]
     """Those of them that its active instance owns."""
+    lost: LostInstance | None = None
+    """The last instance, if it did not leave in order and nobody took over."""
 
 
 class GroupStatus(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ from headrace.catalog import Tx
 from headrace.errors import Fenced, HeadraceError, InvalidInputError
 from headrace.groups.consumer import Batch, CatalogAcks, Consumer, OwnedUnit
 from headrace.groups.consumer.consume import Handler
+from headrace.groups.decisions import What
 from headrace.groups.delivery import Stalled
 from headrace.groups.owner import Owner
 from headrace.groups.partitioned.core.membership import Instance
@@ -43,7 +44,6 @@ from headrace.groups.partitioned.core.messages import (
     ReleasePartition,
     ReleasePin,
     RenewPin,
-    Verdict,
 )
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime import ownership
@@ -55,7 +55,7 @@ from headrace.groups.partitioned.runtime.units import Layout, SegmentsMoved
 from headrace.groups.progress import Progress
 from headrace.host import Host
 
-LOUD = frozenset({Verdict.WAITING, Verdict.EVICTED, Verdict.FENCED})
+LOUD = frozenset({What.WAITS, What.EVICTED, What.FENCED})
 """Decisions that a person should hear of without asking."""
 
 _log = logging.getLogger(__name__)
@@ -203,6 +203,8 @@ class Member:
     async def _close(self, consumer: Consumer, hub: Hub) -> None:
         try:
             await consumer.close()
+            with suppress(HeadraceError):
+                await hub.record.flush()  # what it took is told before that it leaves
         finally:
             self.feed(Close())
             ttl_s = self._options.timings.pin_ttl_ms / 1000
@@ -254,7 +256,13 @@ class Member:
         view = None if self._hub is None else self._hub.view(self)
         if view is None or view.layout is Layout.SEGMENTS or view.group is None:
             return tuple(sorted(self._holdings))
-        return view.group.assignment().get(self.member, ()) if self._holdings else ()
+        return self.partitions_of_share() if self._holdings else ()
+
+    def partitions_of_share(self) -> tuple[int, ...]:
+        """The partitions that its member has by the config."""
+        view = None if self._hub is None else self._hub.view(self)
+        group = None if view is None else view.group
+        return () if group is None else group.assignment().get(self.member, ())
 
     async def wait_for(self, phase: Phase) -> None:
         """Wait until the instance is in a phase."""
@@ -296,8 +304,10 @@ class Member:
     def _carry_out(self, effect: InstanceEffect) -> None:
         assert self._hub is not None
         match effect:
-            case AcquirePin() | ReleasePin() | ClaimPartition():
+            case AcquirePin() | ClaimPartition():
                 self._hub.ask(Asked(self, effect, 0))
+            case ReleasePin():
+                self._hub.ask(Asked(self, effect, 0, (), self.core.unpin_reason, self.core.closing))
             case RenewPin():
                 self._hub.renew(self, effect)
             case ReleasePartition():
@@ -310,12 +320,10 @@ class Member:
                 if (holding := self._holdings.pop(partition, None)) is not None:
                     holding.give_up()
             case InstanceDecision():
-                if self.reads_shares:
-                    effect = msgspec.structs.replace(effect, partition=None)
-                self._hub.record.add(self.name, effect)
-                level = logging.WARNING if effect.verdict in LOUD else logging.INFO
+                self._hub.record.add(self, effect)
+                level = logging.WARNING if effect.what in LOUD else logging.INFO
                 where = "" if effect.partition is None else f", partition {effect.partition}"
-                _log.log(level, "%s%s: %s, %s", self, where, effect.verdict.value, effect.reason)
+                _log.log(level, "%s%s: %s, %s", self, where, effect.what.value, effect.reason)
 
     def took(self, taken: Taken) -> None:
         """A partition was claimed; the instance has not heard of it yet."""

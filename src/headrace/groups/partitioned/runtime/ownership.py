@@ -148,12 +148,13 @@ def claims_under(tx: Tx, name: GroupName, owner: ClaimOwner) -> tuple[tuple[int,
     return tuple((int(claim.unit), claim.token) for claim in held)
 
 
-def release_pin(tx: Tx, name: GroupName, member: str, token: int) -> None:
-    """Give a pin up, and with it the request to do so."""
-    leases.release(tx, name.pin(member), token)
+def release_pin(tx: Tx, name: GroupName, member: str, token: int) -> bool:
+    """Give a pin up, and with it the request to do so; false if it was not held any more."""
+    released = leases.release(tx, name.pin(member), token)
     key = step_down_key(name, member)
     if entries.get(tx, STEP_DOWN_BUCKET, key) is not None:
         entries.delete(tx, STEP_DOWN_BUCKET, key)
+    return released
 
 
 def step_down_key(name: GroupName, member: str) -> str:

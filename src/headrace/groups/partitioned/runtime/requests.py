@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.catalog import Tx, entries, leases, streams
 from headrace.errors import HeadraceError
+from headrace.groups.partitioned import deciding
 from headrace.groups.partitioned.core.messages import (
     AcquirePin,
     ClaimDenied,
@@ -48,6 +49,10 @@ class Asked(msgspec.Struct, frozen=True, eq=False):
     """The pin token under which it is made."""
     units: tuple[tuple[str, str, int], ...] = ()
     """(group, unit, token) that a partition stands for, where that is not itself."""
+    why: str = ""
+    """Why a pin is given back."""
+    leaves: bool = False
+    """Whether it is given back for good."""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -87,9 +92,13 @@ def locks_of(batch: Sequence[Asked], segments: Mapping[str, Sequence[int]]) -> l
         name, pin = asked.joined.name, asked.joined.pin
         match asked.request:
             case AcquirePin():
-                locks.add(leases.lock(pin))
+                locks |= {leases.lock(pin), *deciding.locks(name)}
             case ReleasePin():
-                locks |= {leases.lock(pin), entries.lock(STEP_DOWN_BUCKET)}
+                locks |= {
+                    leases.lock(pin),
+                    entries.lock(STEP_DOWN_BUCKET),
+                    *deciding.locks(name),
+                }
             case ClaimPartition(partition, token) | ReleasePartition(partition, token):
                 owner = owner_of(asked.joined, token)
                 shared = segments.get(name.stream, ())
@@ -113,6 +122,7 @@ def carry_out(
         joined, name, core = asked.joined, asked.joined.name, asked.joined.core
         match asked.request:
             case AcquirePin(asked_ms):
+                before = leases.last_owner(tx, joined.pin)
                 answer = ownership.acquire_pin(
                     tx,
                     joined.pin,
@@ -121,11 +131,14 @@ def carry_out(
                     over.get(joined.pin),
                 )
                 if answer.token is not None:
+                    deciding.pinned(tx, name, core.member, core.instance, answer.token, before)
                     found.append((joined, PinGranted(answer.token, asked_ms), None))
                 else:
                     found.append((joined, PinHeld(answer.holder, answer.expires_in_ms), None))
             case ReleasePin(token):
-                ownership.release_pin(tx, name, core.member, token)
+                if ownership.release_pin(tx, name, core.member, token):
+                    about = (core.member, core.instance, token, asked.why)
+                    deciding.unpinned(tx, name, *about, left=asked.leaves)
                 found.append((joined, PinReleased(token), None))
             case ReleasePartition(partition, token):
                 owner = owner_of(joined, asked.pin_token)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from headrace.groups.decisions.core.record import What
 from headrace.groups.progress import Progress
 from headrace.groups.progress.ranges import AckedRanges
 from headrace.groups.shared.core import balance as planning
@@ -31,6 +32,7 @@ from headrace.groups.shared.core.records import (
     ToBorrower,
 )
 from headrace.groups.shared.core.settings import Balance, LeaderSettings
+from headrace.groups.shared.core.unrecorded import Unrecorded
 from headrace.log.order import Order
 
 LOADED = (AssignmentStatus.GRANTING, AssignmentStatus.GRANTED)
@@ -93,6 +95,7 @@ class Holdings:
         self._settings = settings
         self._ledger = ledger
         self.decisions: deque[LeaderDecision] = deque(maxlen=settings.decisions_max)
+        self.unrecorded = Unrecorded(settings.decisions_max)
         self.units: dict[Unit, UnitState] = {}
         self._order: Order[Unit] = Order()
         self.members: dict[str, Member] = {}
@@ -207,7 +210,7 @@ class Holdings:
         if was_active:
             self._active -= 1
         self.unbalanced = True
-        self.decide(now_ms, "finish", state.unit, state.borrower or None, reason)
+        self.decide(now_ms, What.FINISHED, state.unit, state.borrower or None, reason)
         unit = state.unit
         self._activate(self._order.leave(unit) if state.gone else self._order.finish(unit))
         return self.revoke(state, now_ms) if state.status in LOADED else []
@@ -219,10 +222,11 @@ class Holdings:
         if borrower not in self.members:
             self.members[borrower] = Member(borrower, session, now_ms)
 
-    def proven(self, member: Member) -> None:
+    def proven(self, member: Member, now_ms: int) -> None:
         """A member has answered."""
         if not member.proven:
             member.proven = True
+            self.decide(now_ms, What.JOINED, None, member.borrower, "it has subscribed")
             self.unbalanced = True
 
     def worked(self, member: Member) -> None:
@@ -252,13 +256,13 @@ class Holdings:
         bench = self._benched.get(member.session)
         return member.proven and (bench is None or now_ms >= bench.until_ms)
 
-    def drop(self, member: Member, reason: str, now_ms: int) -> None:
+    def drop(self, member: Member, what: What, reason: str, now_ms: int) -> None:
         """A member is gone; its units are free, under tokens that the next grant outdates."""
         for state in list(member.units.values()):
             self.unassign(state, "borrower gone")
         del self.members[member.borrower]
         self.unbalanced = True
-        self.decide(now_ms, "drop", None, member.borrower, reason)
+        self.decide(now_ms, what, None, member.borrower, reason)
 
     def watch(self, member: Member, state: UnitState, now_ms: int) -> None:
         """Wait for progress of a unit as long as there is something to ack."""
@@ -309,7 +313,7 @@ class Holdings:
         effects: list[LeaderEffect] = []
         latest = [s for s in reversed(member.units.values()) if s.status in LOADED and s.active]
         for state in latest[:count]:
-            self.decide(now_ms, "move", state.unit, member.borrower, "others have less")
+            self.decide(now_ms, What.MOVES, state.unit, member.borrower, "others have less")
             effects += self.revoke(state, now_ms)
         return effects
 
@@ -327,7 +331,8 @@ class Holdings:
             return effects  # let the last moves settle before judging again
         for unit, source, target in plan.moves:
             self._destined[unit] = target
-            self.decide(now_ms, "move", unit, source, f"lag: {target} has less")
+            reason = f"lag: {target} has less"
+            self.decide(now_ms, What.MOVES, unit, source, reason, target)
             effects += self.revoke(self.units[unit], now_ms)
         return effects
 
@@ -364,7 +369,7 @@ class Holdings:
         member.load += 1
         self.in_transition[state.unit] = state
         self._ledger.claim(state)
-        self.decide(now_ms, "grant", state.unit, member.borrower, "below its share")
+        self.decide(now_ms, What.ASSIGNED, state.unit, member.borrower, "below its share")
 
     def grant(self, state: UnitState, now_ms: int) -> list[LeaderEffect]:
         """Send the grant of a unit to its owner."""
@@ -423,7 +428,15 @@ class Holdings:
             self._forget_unit(state)
 
     def decide(
-        self, now_ms: int, what: str, unit: Unit | None, borrower: str | None, reason: str
+        self,
+        now_ms: int,
+        what: What,
+        unit: Unit | None,
+        borrower: str | None,
+        reason: str,
+        other: str = "",
     ) -> None:
         """Remember why something was done."""
-        self.decisions.append(LeaderDecision(now_ms, what, unit, borrower, reason))
+        decision = LeaderDecision(now_ms, what, unit, borrower, reason, other)
+        self.decisions.append(decision)
+        self.unrecorded.add(decision)

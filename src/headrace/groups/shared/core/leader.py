@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from headrace.errors import DeposedError, ProtocolError, UnexpectedMessageError
+from headrace.groups.decisions.core.record import What
 from headrace.groups.progress import Progress
 from headrace.groups.shared.core.assignment import AssignmentStatus
 from headrace.groups.shared.core.holdings import Holdings, Member
@@ -116,7 +117,7 @@ class Leader(Reception):
             self._heartbeat_due_ms,
         )
 
-    def note(self, what: str, unit: Unit, reason: str, now_ms: int) -> None:
+    def note(self, what: What, unit: Unit, reason: str, now_ms: int) -> None:
         """Remember something that the runtime has done for the group."""
         self._holdings.decide(now_ms, what, unit, None, reason)
 
@@ -249,12 +250,12 @@ class Leader(Reception):
         timeout_ms = self.settings.borrower_timeout_ms
         silent = [m for m in self._holdings.members.values() if now_ms - m.seen_ms >= timeout_ms]
         for member in silent:
-            self._holdings.drop(member, "silent", now_ms)
+            self._holdings.drop(member, What.LOST, "silent", now_ms)
 
     def drop_silent(self, borrower: str, now_ms: int) -> list[LeaderEffect]:
         """A borrower is known to be dead: act as on its timeout."""
         self._check_leading()
-        self._holdings.drop(self._member(borrower), "silent", now_ms)
+        self._holdings.drop(self._member(borrower), What.LOST, "silent", now_ms)
         return self._settle(now_ms)
 
     def resend(self, unit: Unit, now_ms: int) -> list[LeaderEffect]:
@@ -273,7 +274,7 @@ class Leader(Reception):
         self._check_leading()
         member = self._member(borrower)
         self._holdings.bench(member.session, now_ms)
-        self._holdings.drop(member, f"evicted: {reason}", now_ms)
+        self._holdings.drop(member, What.EVICTED, f"evicted: {reason}", now_ms)
         return [ToBorrower(Invalidate(self.group, borrower, self.token, reason))]
 
     def configure(self, settings: LeaderSettings, now_ms: int) -> None:

@@ -11,6 +11,7 @@ from headrace.groups.shared.core.holdings import Holdings, MemberView
 from headrace.groups.shared.core.ledger import Ledger
 from headrace.groups.shared.core.messages import Unit
 from headrace.groups.shared.core.records import LeaderDecision
+from headrace.groups.shared.core.unrecorded import Unrecorded
 
 
 class LeaderView:
@@ -24,6 +25,11 @@ class LeaderView:
     def decisions(self) -> deque[LeaderDecision]:
         """The latest decisions, with their reasons."""
         return self._holdings.decisions
+
+    @property
+    def unrecorded(self) -> Unrecorded:
+        """What was decided since the runtime took it, to be recorded."""
+        return self._holdings.unrecorded
 
     @property
     def borrowers(self) -> dict[str, tuple[Unit, ...]]:

@@ -8,6 +8,7 @@ message with an old token raises ``StaleTokenError``, one that a correct borrowe
 from __future__ import annotations
 
 from headrace.errors import StaleTokenError, UnexpectedMessageError
+from headrace.groups.decisions.core.record import What
 from headrace.groups.progress.ranges import OFFSET_MAX
 from headrace.groups.shared.core.assignment import FREE, GRANTING, AssignmentStatus, UnitState
 from headrace.groups.shared.core.holdings import LOADED, Holdings, Member
@@ -52,7 +53,7 @@ class Reception(LeaderView):
             case UpdateProgress():
                 self._progress(member, message, now_ms)
             case Ping():
-                effects = self._pinged(member, message)
+                effects = self._pinged(member, message, now_ms)
             case RevokeFinished():
                 self._revoke_finished(member, message)
             case Disconnect():
@@ -86,8 +87,8 @@ class Reception(LeaderView):
         response = LeaderConnectResponse(self.group, message.borrower, self.token, self.name)
         return [ToBorrower(response)]
 
-    def _pinged(self, member: Member, message: Ping) -> list[LeaderEffect]:
-        self._holdings.proven(member)
+    def _pinged(self, member: Member, message: Ping, now_ms: int) -> list[LeaderEffect]:
+        self._holdings.proven(member, now_ms)
         return [ToBorrower(PingResponse(self.group, member.borrower, self.token, message.number))]
 
     def _progress(self, member: Member, message: UpdateProgress, now_ms: int) -> None:
@@ -181,7 +182,7 @@ class Reception(LeaderView):
             self._apply(member, state, report, now_ms)
         if message.token != NO_TOKEN:
             self._ledger.confirm(member.borrower, message.report)
-        self._holdings.drop(member, "disconnected", now_ms)
+        self._holdings.drop(member, What.LEFT, "disconnected", now_ms)
 
     # --- refusing ---
 

@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from headrace.groups.decisions.core.record import What
 from headrace.groups.progress import Progress
 from headrace.groups.shared.core.messages import FromLeader, Unit
 
@@ -75,10 +76,12 @@ class LeaderDecision(msgspec.Struct, frozen=True):
     """Why something was done, for people who ask."""
 
     at_ms: int
-    what: str
+    what: What
     unit: Unit | None
     borrower: str | None
     reason: str
+    other: str = ""
+    """The borrower that is to have the unit."""
 
 
 # --- effects ---

@@ -1,13 +1,17 @@
-"""What a leader tells others of its group, in the catalog: members, shares, latest decisions."""
+"""What a leader tells others of its group, in the catalog: members, shares, and what it decides.
+
+Members and shares are an entry that is replaced.  Decisions are added to the record of the group,
+and outlive the leader.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from headrace.catalog import Tx
 from headrace.errors import HeadraceError
-from headrace.groups.shared import properties
+from headrace.groups.decisions import Decision, What
+from headrace.groups.shared import deciding, properties
 from headrace.groups.shared.properties import LeaderStatus, MemberStatus
 
 if TYPE_CHECKING:
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
 
 STATUS_MS = 250
 """How often decisions and shares are published; joins and leaves are at once."""
+UNTOLD_MAX = 256
 
 
 class Bulletin:
@@ -24,9 +29,11 @@ class Bulletin:
         self._leading = leading
         self._home = leading.home
         self._due_ms = 0
-        self._told: tuple[object, object] | None = None
-        """The last decision and the members that were last published."""
+        self._told: object = None
+        """The members that were last published."""
         self._told_of = 0
+        self._untold: list[Decision] = []
+        """Decisions whose recording failed."""
 
     def update(self) -> None:
         """Publish what is new, if it is time."""
@@ -34,14 +41,13 @@ class Bulletin:
         if core.deposed or (now_ms < self._due_ms and self._told_of == len(core.present)):
             return
         self._due_ms = now_ms + STATUS_MS
-        decided = core.decisions[-1] if core.decisions else None
         members = core.members(now_ms)
         shown = tuple((m.borrower, m.units, m.share, m.benched_ms > 0) for m in members)
-        if self._told is not None and self._told[0] is decided and self._told[1] == shown:
+        decided = self._take()
+        if not decided and self._told == shown:
             return
-        self._told = (decided, shown)
+        self._told = shown
         self._told_of = len(members)
-        offset_ms = self._home.host.clock.wall_us() // 1000 - now_ms
         status = LeaderStatus(
             leader=self._home.name,
             token=self._leading.token,
@@ -56,20 +62,36 @@ class Bulletin:
                 )
                 for view in members
             ),
-            decisions=tuple(
-                msgspec.structs.replace(decision, at_ms=decision.at_ms + offset_ms)
-                for decision in core.decisions
-            ),
         )
-        self._home.spawn(self._publish(status))
+        self._home.spawn(self._publish(status, decided))
 
-    async def _publish(self, status: LeaderStatus) -> None:
-        group = self._leading.group
+    def _take(self) -> list[Decision]:
+        decided, self._untold = [*self._untold, *self._leading.core.unrecorded.take()], []
+        return decided[-UNTOLD_MAX:]
+
+    async def _publish(self, status: LeaderStatus, decided: list[Decision]) -> None:
+        group, asked_ms = self._leading.group, self._home.now_ms
+
+        def run(tx: Tx) -> None:
+            properties.put_status(tx, group, status)
+            deciding.led(tx, group, decided, asked_ms)
+
+        locks = (*properties.status_locks(group), *deciding.locks(group))
         try:
-            await self._home.host.in_transaction(
-                lambda tx: properties.put_status(tx, group, status),
-                properties.status_locks(group),
-                sync=False,
-            )
+            await self._home.host.in_transaction(run, locks, sync=False)
         except HeadraceError:
             self._told = None  # published again, if this one still leads
+            self._untold = decided + self._untold
+
+    def last_words(self, reason: str) -> list[Decision]:
+        """What is left to record when the leader steps down."""
+        return [
+            *self._take(),
+            Decision(
+                what=What.DEPOSED,
+                reason=reason,
+                source=self._home.name,
+                token=self._leading.token,
+                at_us=self._home.now_ms * 1000,
+            ),
+        ]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog import Tx, leases
 from headrace.errors import HeadraceError, LeaseLost
-from headrace.groups.shared import properties
+from headrace.groups.shared import deciding, properties
 from headrace.groups.shared.core.records import StoredUnit
 from headrace.groups.shared.core.registry import StartLeader
 from headrace.groups.shared.properties import GroupProperties
@@ -78,8 +78,12 @@ class Election:
             found, held = read(tx)
             if found is None or (held is not None and held != over):
                 return None if held is None else held.owner, 0
+            before = leases.last_owner(tx, name)
             taken = leases.acquire(tx, name, peer.name, found.settings.lease_ttl_ms, over)
-            return None, 0 if taken is None else taken.token
+            if taken is None:
+                return None, 0
+            deciding.elected(tx, group, peer.name, taken.token, before)
+            return None, taken.token
 
         try:
             found, held = await peer.host.in_thread(peer.host.log.catalog.read, read, snapshot=True)
@@ -87,7 +91,7 @@ class Election:
             may_lead = not peer.closing and peer.now_ms >= peer.leads_from_ms
             if found is not None and may_lead and (held is None or self._is_over(held, found)):
                 owner, token = await peer.host.in_transaction(
-                    lambda tx: claim(tx, held), (leases.lock(name),)
+                    lambda tx: claim(tx, held), (leases.lock(name), *deciding.locks(group))
                 )
         except HeadraceError as error:
             _log.warning("cannot find the leader of %s: %s", group, error)

@@ -25,6 +25,7 @@ from headrace.errors import (
 )
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import Joining
+from headrace.groups.shared import deciding
 from headrace.groups.shared.core.leader import Leader
 from headrace.groups.shared.core.messages import LeaderWanted, Message, Unit, UpdateProgress
 from headrace.groups.shared.core.records import (
@@ -82,6 +83,7 @@ class Leading:
         self.lookout = Lookout(self)
         self._bulletin = Bulletin(self)
         self.unplanned = False
+        self._released = False
         self.commits = 0
         self.due_ms = home.now_ms
         """When ``tick`` has something to do."""
@@ -160,7 +162,7 @@ class Leading:
 
     async def retire(self, reason: str) -> None:
         """Give the group up; the lease goes first, so that borrowers find it free at once."""
-        await self._release()
+        await self._release(reason)
         if not self.core.deposed:
             self._do(self.core.lease_lost(reason))
 
@@ -318,14 +320,21 @@ class Leading:
         if self._stop_listening is not None:
             self._stop_listening()
         self.home.stopped(self)
-        self.home.spawn(self._release())
+        self.home.spawn(self._release(reason))
 
-    async def _release(self) -> None:
-        name = state.lease_name(self.group)
+    async def _release(self, reason: str) -> None:
+        name, asked_ms = state.lease_name(self.group), self.home.now_ms
+        last_words = [] if self._released else self._bulletin.last_words(reason)
+        self._released = True
+
+        def run(tx: Tx) -> None:
+            # Whoever took the lease has told of it; of a deleted group there is nothing to tell.
+            if leases.release(tx, name, self.token) and last_words:
+                deciding.led(tx, self.group, last_words, asked_ms)
+
+        locks = (leases.lock(name), *deciding.locks(self.group))
         try:
-            await self.home.host.in_transaction(
-                lambda tx: leases.release(tx, name, self.token), (leases.lock(name),), sync=False
-            )
+            await self.home.host.in_transaction(run, locks, sync=False)
         except HeadraceError as error:
             _log.warning("the lease of %s is left to run out: %s", self.group, error)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog import streams
 from headrace.errors import HeadraceError, SegmentSealedError
+from headrace.groups.decisions import What
 from headrace.groups.shared.core.messages import Unit
 from headrace.groups.shared.runtime.listing import Segments
 
@@ -145,5 +146,5 @@ class Lookout:
             _log.warning("segment %s of %s cannot be split: %s", number, stream, error)
             return
         reason = "more members than segments: split the one that takes most"
-        self._leading.core.note("scale", f"{stream}/{number}", reason, self._home.now_ms)
+        self._leading.core.note(What.SPLIT, f"{stream}/{number}", reason, self._home.now_ms)
         self.news()
