@@ -35,7 +35,7 @@ from headrace.epochs.core.antichains import Frontier
 from headrace.epochs.core.commits import Step
 from headrace.epochs.core.ledger import PublisherState
 from headrace.epochs.core.times import Time
-from headrace.epochs.runtime.opening import find, standing_of
+from headrace.epochs.runtime.opening import Recover, find, standing_of
 from headrace.epochs.runtime.publisher import LEASE_TTL_MS, EpochPublisher
 from headrace.errors import (
     EpochStreamEndedError,
@@ -144,14 +144,8 @@ def publish(
 
     async def work(hr: Headrace) -> tuple[int, Frontier]:
         opening = await _checked(hr, stream, publisher, at, goal)
-        async with hr.epoch_publisher(
-            stream, publisher, recover="keep" if keep else "rollback", lease_ttl_ms=lease_ttl_ms
-        ) as pub:
-            _tell_recovered(pub)
-            rows = await _append_all(pub, opening, _parts(source, event, key))
-            if opening.advance_to is not None:
-                await pub.advance_to(opening.advance_to)
-            return rows, pub.frontiers
+        opened = _as_it_was(hr, stream, publisher, keep=keep, lease_ttl_ms=lease_ttl_ms)
+        return await _published(opened, opening, _parts(source, event, key))
 
     rows, frontier = _run(options, work)
     options.show(
@@ -255,8 +249,11 @@ async def _checked(
     return _Opening(at, to, alone=known is None or known.line < state.first_open)
 
 
-def _as_it_was(hr: Headrace, stream: str, publisher: str, *, keep: bool) -> EpochPublisher:
-    return hr.epoch_publisher(stream, publisher, recover="keep" if keep else "rollback")
+def _as_it_was(
+    hr: Headrace, stream: str, publisher: str, *, keep: bool, lease_ttl_ms: int = LEASE_TTL_MS
+) -> EpochPublisher:
+    recover: Recover = "keep" if keep else "rollback"
+    return hr.epoch_publisher(stream, publisher, recover=recover, lease_ttl_ms=lease_ttl_ms)
 
 
 def _run(options: Options, work: Callable[[Headrace], Awaitable[T]]) -> T:
@@ -289,6 +286,17 @@ def _refuse_recovered(pub: EpochPublisher) -> None:
 
 
 # --- rows ------------------------------------------------------------------------------------
+
+
+async def _published(
+    opened: EpochPublisher, opening: _Opening, parts: AsyncIterator[tuple[pa.RecordBatch, int]]
+) -> tuple[int, Frontier]:
+    async with opened as pub:
+        _tell_recovered(pub)
+        rows = await _append_all(pub, opening, parts)
+        if opening.advance_to is not None:
+            await pub.advance_to(opening.advance_to)
+        return rows, pub.frontiers
 
 
 async def _append_all(

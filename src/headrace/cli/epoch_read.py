@@ -24,9 +24,16 @@ from headrace.epochs.runtime.progress_log import load_state
 from headrace.epochs.runtime.starting import WORDS, opened
 
 if TYPE_CHECKING:
+    from headrace.epochs.runtime.subscription import EpochSubscription
     from headrace.log.log import Log
 
 TOKEN_CHARS = 16
+
+Follow = Annotated[bool, Parameter(negative="", alias="-f", help="Go on as epochs are completed.")]
+NameOption = Annotated[
+    str | None,
+    Parameter(help="Keep in the catalog how far this came, and go on from there next time."),
+]
 
 
 def read(
@@ -38,13 +45,8 @@ def read(
         Parameter(name="--from", help="earliest, open, now, a time, or a token that was printed."),
     ] = "earliest",
     until: Annotated[str | None, Parameter(help="End before this time.")] = None,
-    follow: Annotated[
-        bool, Parameter(negative="", alias="-f", help="Go on as epochs are completed.")
-    ] = False,
-    name: Annotated[
-        str | None,
-        Parameter(help="Keep in the catalog how far this came, and go on from there next time."),
-    ] = None,
+    follow: Follow = False,
+    name: NameOption = None,
     limit: Annotated[int | None, Parameter(help="At most this many epochs.")] = None,
     options: Options = NONE,
 ) -> int:
@@ -74,20 +76,32 @@ def read(
                 end = Antichain.minimal(shape, (*lower, *(end or ()))).frontier
                 if begin and not not_before(shape, end, begin):
                     return _nothing(stream, lower, options)
-            shown = 0
-            async with hr.epochs(stream, start=begin or start, until=end, name=name) as epochs:
-                async for epoch in _until(aiter(epochs), stopped):
-                    await _show(epoch, options)
-                    if name is not None:
-                        await epoch.ack()
-                    shown += 1
-                    if shown == limit or stopped.is_set():
-                        break
-        if not shown and not stopped.is_set():
-            return _nothing(stream, lower, options)
-        return EXIT_INTERRUPTED if stopped.is_set() else 0
+            found = hr.epochs(stream, start=begin or start, until=end, name=name)
+            shown = await _show_all(found, stopped, limit, name is not None, options)
+        if stopped.is_set():
+            return EXIT_INTERRUPTED
+        return 0 if shown else _nothing(stream, lower, options)
 
     return asyncio.run(run())
+
+
+async def _show_all(
+    found: EpochSubscription,
+    stopped: asyncio.Event,
+    limit: int | None,
+    acks: bool,
+    options: Options,
+) -> int:
+    shown = 0
+    async with found as epochs:
+        async for epoch in _until(aiter(epochs), stopped):
+            await _show(epoch, options)
+            if acks:
+                await epoch.ack()
+            shown += 1
+            if shown == limit or stopped.is_set():
+                break
+    return shown
 
 
 def _is_token(text: str) -> bool:

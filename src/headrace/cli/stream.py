@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
@@ -31,6 +32,42 @@ app = App(
 Flag = Annotated[bool, Parameter(negative="")]
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class ByEpochs:
+    """Whether a stream is published by epochs."""
+
+    epochs: Annotated[
+        str | None,
+        Parameter(
+            help="It is published by epochs, whose times are integers (int), pairs (pair), or "
+            "tuples of 1 to 8 integers (3); see headrace epoch."
+        ),
+    ] = None
+    publishers: Annotated[
+        str | None,
+        Parameter(
+            help="With --epochs: publishers, comma-separated, before whose coming nothing is "
+            "complete."
+        ),
+    ] = None
+
+    def config(self) -> Epochs | None:
+        if self.epochs is None:
+            if self.publishers is not None:
+                raise UsageError("--publishers goes with --epochs")
+            return None
+        length = {"int": "0", "pair": "2"}.get(self.epochs, self.epochs)
+        if length not in ["0", "1", "2", "3", "4", "5", "6", "7", "8"] or self.epochs == "0":
+            raise UsageError(
+                f"--epochs {self.epochs}: write int, pair, or how many integers: 1 to 8"
+            )
+        return Epochs(length=int(length), publishers=tuple(values.words(self.publishers or "")))
+
+
+PLAIN = ByEpochs()
+
+
 @app.command
 def create(
     name: str,
@@ -40,8 +77,7 @@ def create(
     segments: int | None = None,
     partitions: int = 0,
     key_tokens: str | None = None,
-    epochs: str | None = None,
-    publishers: str | None = None,
+    by_epochs: ByEpochs = PLAIN,
     given: Policies = NO_POLICIES,
     options: Options = NONE,
 ) -> None:
@@ -64,11 +100,6 @@ def create(
         The number of partitions of a static group: one segment each, never split or merged.
     key_tokens
         Places (from 1) of the subject tokens that make the key of events without one: 2 or 1,2.
-    epochs
-        It is published by epochs, whose times are integers (int), pairs (pair), or tuples of 1 to
-        8 integers (3); see headrace epoch.
-    publishers
-        With --epochs: publishers, comma-separated, before whose coming nothing is complete.
     """
     config = StreamConfig(
         subjects=tuple(values.words(subjects)),
@@ -76,7 +107,7 @@ def create(
         partitions=partitions,
         retention=given.kept() or Limits(),
         scaling=given.scaled() or Fixed(),
-        epochs=_epochs(epochs, publishers),
+        epochs=by_epochs.config(),
     )
     with options.open(create=True) as log:
         stream = log.create_stream(name, config, segments)
@@ -84,19 +115,6 @@ def create(
     count = counted(len(stream.open_segments), "segment")
     told = f"stream [bold]{escape(name)}[/bold] captures {captured} in {count}"
     options.show(screens.stream_data(stream), told)
-
-
-def _epochs(shape: str | None, publishers: str | None) -> Epochs | None:
-    if shape is None:
-        if publishers is not None:
-            raise UsageError("--publishers goes with --epochs")
-        return None
-    length = {"int": 0, "pair": 2}.get(shape)
-    if length is None:
-        if shape not in ("1", "2", "3", "4", "5", "6", "7", "8"):
-            raise UsageError(f"--epochs {shape}: write int, pair, or how many integers: 1 to 8")
-        length = int(shape)
-    return Epochs(length=length, publishers=tuple(values.words(publishers or "")))
 
 
 @app.command(name="set")
