@@ -87,6 +87,11 @@ class Process:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def status(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self._process.poll()
+
     def line(self) -> str:
         """The next line it prints; an error when it has ended."""
         assert self._process.stdout is not None

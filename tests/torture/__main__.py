@@ -1,7 +1,8 @@
 """``python -m tests.torture``: the long version, with a summary.
 
 ``--what log`` is the torture of the log alone, ``--what groups`` that of partitioned groups,
-``--what shared`` that of shared groups, ``--what readers`` that of reader groups.
+``--what shared`` that of shared groups, ``--what readers`` that of reader groups, ``--what epochs``
+that of publishers and subscribers of epochs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tests.torture.epochs import Result as EpochsResult
+from tests.torture.epochs import show as show_epochs
+from tests.torture.epochs import torture_epochs
 from tests.torture.groups import report
 from tests.torture.groups.run import Result as GroupsResult
 from tests.torture.groups.run import torture_groups
@@ -42,10 +46,11 @@ class Results(msgspec.Struct, frozen=True):
     groups: GroupsResult | None = None
     shared: SharedResult | None = None
     readers: ReadersResult | None = None
+    epochs: EpochsResult | None = None
 
     @property
     def sound(self) -> bool:
-        parts = (self.log, self.groups, self.shared, self.readers)
+        parts = (self.log, self.groups, self.shared, self.readers, self.epochs)
         return not any(part.findings for part in parts if part is not None)
 
 
@@ -53,8 +58,8 @@ class Results(msgspec.Struct, frozen=True):
 def main(
     *,
     what: Annotated[
-        Literal["log", "groups", "shared", "readers", "all"],
-        Parameter(help="the log's writers, members of partitioned groups, of shared ones, readers"),
+        Literal["log", "groups", "shared", "readers", "epochs", "all"],
+        Parameter(help="the log's writers, members of groups, shared ones, readers, epochs"),
     ] = "all",
     kills: Annotated[int, Parameter(help="writers to kill, over all catalogs")] = 220,
     faults: Annotated[int, Parameter(help="faults of members, per kind of group")] = 300,
@@ -114,6 +119,15 @@ def main(
                 lambda tell: torture_readers(catalogs, faults, chosen, folder, tell),
             )
             result = msgspec.structs.replace(result, readers=readers)
+        if what in ("epochs", "all"):
+            epochs = _run(
+                f"{faults} faults",
+                catalogs,
+                faults,
+                console,
+                lambda tell: torture_epochs(catalogs, faults, chosen, folder, tell),
+            )
+            result = msgspec.structs.replace(result, epochs=epochs)
         done = True
     finally:
         if keep or not done or not result.sound:
@@ -131,6 +145,8 @@ def main(
             show_shared(console, result.shared)
         if result.readers is not None:
             show_readers(console, result.readers)
+        if result.epochs is not None:
+            show_epochs(console, result.epochs)
     return 0 if result.sound else 1
 
 

@@ -1,12 +1,12 @@
 """Housekeeping: policies take effect while programs run, without anybody calling ``trim``.
 
 Every open log looks now and then; a lease lets one of them do the work, so that many programs on
-one catalog do not trip over each other.  What a policy lets go is trimmed, segments are split and
-merged by the scaling policies of their streams, the store is swept once an hour, files whose time
-in the graveyard is over are removed, and the catalog gives free space back.  When each was last
-done is written down (``groups/chores.py``).  Where no pipeline runs, a
-segment of more than ``BATCHES_MANY`` batches is compacted, for they are read one by one.  A failure
-is logged and tried again at the next look.
+one catalog do not trip over each other.  What a policy lets go is trimmed, and progress logs behind
+the rows of their epochs; segments are split and merged by the scaling policies of their streams,
+the store is swept once an hour, files whose time in the graveyard is over are removed, and the
+catalog gives free space back.  When each was last done is written down (``groups/chores.py``).
+Where no pipeline runs, a segment of more than ``BATCHES_MANY`` batches is compacted, for they are
+read one by one.  A failure is logged and tried again at the next look.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog import batches
 from headrace.catalog.streams import Fixed, Limits, Segment
+from headrace.epochs.runtime import kept
 from headrace.errors import HeadraceError
 from headrace.groups import chores
 from headrace.groups.chores import RETENTION, SCALING, SWEEP
@@ -130,6 +131,8 @@ def _retain(log: Log) -> str:
         if stream.config.retention != Limits():
             tails = sum(segment.tail for segment in stream.segments)
             removed += sum(log.trim(stream.name).values()) - tails
+        if stream.config.epochs is not None and stream.config.epochs.stored:
+            kept.trim_lines(log, stream)
     return f"{removed} events removed"
 
 

@@ -42,11 +42,12 @@ class PublisherRow(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """How far retention got: all rows at or after ``since`` are there."""
+    """How far retention got when it was last looked at."""
 
     since: bytes
+    """Encoded: the first frontier from which all rows were there, and the tails that it is of."""
     line: int
-    """The first line that has a retained row, or an earlier one."""
+    """The first line that had a retained row, or an earlier one."""
 
 
 def lock(stream_id: int) -> str:

@@ -103,6 +103,8 @@ def entries(
 
     A bucket that ends in ``:`` stands for all whose names begin like that.
     """
+    if not buckets:
+        return {}
     plain = [bucket for bucket in buckets if not bucket.endswith(":")]
     begun = [bucket for bucket in buckets if bucket.endswith(":")]
     tests = [f"bucket IN ({', '.join('?' * len(plain))})"] if plain else []

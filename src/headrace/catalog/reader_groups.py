@@ -155,6 +155,34 @@ def snapshot(tx: Tx, name: str) -> list[bytes]:
     return [bytes(row[0]) for row in rows]
 
 
+class StoredState(msgspec.Struct, frozen=True):
+    """A snapshot in its parts, and the entries of the log since."""
+
+    snapshot: list[bytes]
+    entries: list[bytes]
+
+
+def states(tx: Tx, name: str | None = None) -> dict[str, StoredState]:
+    """The states of all groups that there are, or of one, by name; in two statements."""
+    one = "" if name is None else " AND g.name = ?"
+    params = () if name is None else (name,)
+    found: dict[str, StoredState] = {}
+    for group, data in tx.rows(
+        "SELECT g.name, s.data FROM reader_groups g JOIN reader_snapshots s ON "
+        f"s.group_name = g.name WHERE g.config IS NOT NULL{one} ORDER BY g.name, s.part",
+        params,
+    ):
+        found.setdefault(group, StoredState([], [])).snapshot.append(bytes(data))
+    for group, data in tx.rows(
+        "SELECT g.name, l.data FROM reader_groups g JOIN reader_log l ON l.group_name = g.name "
+        f"AND l.revision > g.snapshot_revision WHERE g.config IS NOT NULL{one} "
+        "ORDER BY g.name, l.revision",
+        params,
+    ):
+        found.setdefault(group, StoredState([], [])).entries.append(bytes(data))
+    return found
+
+
 def log_after(tx: Tx, name: str, revision: int) -> list[bytes]:
     """The entries of the log after a revision."""
     rows = tx.rows(

@@ -18,6 +18,7 @@ from headrace.cli.policies import size_text
 from headrace.groups import looks
 from headrace.groups.decisions import Decision, units_text
 from headrace.groups.findings import moment_words, time_words
+from headrace.groups.names import PARTITIONED, families
 from headrace.groups.shapes import Finding, GroupLag, GroupMember, GroupView, UnitView
 
 DECISIONS_MAX = 10_000
@@ -30,7 +31,9 @@ GroupWord = Annotated[str | None, Parameter(help="The group, if the stream was n
 
 def named(name: str, group: str | None) -> str:
     """A name in one word, or in two as before: the stream, then the group."""
-    return name if group is None else f"{name}/{group}"
+    if group is None:
+        return name
+    return f"{PARTITIONED}/{name}/{group}" if name in families() else f"{name}/{group}"
 
 
 def ls(
@@ -48,13 +51,13 @@ def ls(
     stream
         Only those of this stream.
     kind
-        Only static, elastic, shared … ones.
+        Only static, elastic, shared or reader ones.
     """
     with options.look() as catalog:
         found = [
             each
             for each in looks.of_all(catalog)
-            if stream in (None, each.stream) and kind in (None, each.kind)
+            if stream in (None, each.stream, *each.streams) and kind in (None, each.kind)
         ]
     none = [] if found else ["there are no groups yet; make one: headrace group elastic create"]
     options.show(
@@ -173,7 +176,7 @@ def _row(view: GroupView) -> tuple[str | int | None, ...]:
     return (
         view.group,
         view.kind,
-        view.stream or view.filter,
+        ", ".join(view.streams) or view.stream or view.filter,
         f"{view.members_active} of {view.members_wanted}",
         events_text(view.lag),
         time_words(view.lag.seconds) if view.lag.events else "",
@@ -195,8 +198,10 @@ def events_text(lag: GroupLag | UnitView) -> str:
 
 def head(view: GroupView) -> str:
     """What a group is, in a line."""
-    consumes = f"stream {view.stream}" if view.stream else f"all that matches {view.filter}"
-    with_filter = f" ({view.filter})" if view.stream and view.filter else ""
+    named = view.streams or ((view.stream,) if view.stream else ())
+    several = f"stream{'s' * (len(named) > 1)} {', '.join(named)}"
+    consumes = several if named else f"all that matches {view.filter}"
+    with_filter = f" ({view.filter})" if named and view.filter else ""
     led = f", led by {view.leader}" if view.leader else ""
     return (
         f"{view.kind} group [bold]{escape(view.group)}[/bold] consumes "

@@ -52,6 +52,7 @@ class KindOfGroups(ABC):
 _homes: dict[str, str] = {
     PARTITIONED: "headrace.groups.partitioned.view",
     SHARED: "headrace.groups.shared.view",
+    "reader": "headrace.groups.readers.view",
 }
 
 

@@ -29,7 +29,8 @@ class UnitView(msgspec.Struct, frozen=True, kw_only=True, rename=_LAG):
     """The process that owns it; null if nobody does."""
     token: int = 0
     state: str = "unowned"
-    """``owned``, ``unowned``, ``moving`` (still with another member) or ``finished``."""
+    """``owned``, ``unowned``, ``moving`` (still with another member), ``waits`` (for the segments
+    that come before it) or ``finished``."""
     floor: int = 0
     """Everything below this offset is acked."""
     head: int = 0
@@ -115,6 +116,8 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     """``static``, ``elastic``, ``shared`` …"""
     stream: str | None = None
     """What it consumes: a stream, or"""
+    streams: tuple[str, ...] = ()
+    """several of them, as a reader group may, or"""
     filter: str | None = None
     """all streams that hold events of a filter."""
     members: tuple[GroupMember, ...] = ()

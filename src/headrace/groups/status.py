@@ -106,7 +106,7 @@ def consumers(seen: Iterable[GroupView], stream: str) -> list[GroupView]:
     found = []
     for each in seen:
         here = tuple(unit for unit in each.units if unit.stream == stream)
-        if each.stream == stream or (each.stream is None and here):
+        if each.stream == stream or stream in each.streams or (each.stream is None and here):
             found.append(msgspec.structs.replace(each, units=here))
     return found
 

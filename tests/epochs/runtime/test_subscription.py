@@ -14,7 +14,6 @@ from headrace.epochs.runtime.given import EpochFrontier, EpochPart, EpochTakenBa
 from headrace.errors import (
     EpochRowsError,
     EpochsAbortedError,
-    HistoryGoneError,
     InvalidConfigError,
     InvalidPositionError,
     InvalidTokenError,
@@ -238,23 +237,3 @@ async def test_streams_without_epochs_or_of_other_shapes_are_refused(tmp_path: P
         await stream(hr)
         with pytest.raises(InvalidTokenError, match="was deleted"):
             await given(hr, "orders", start=epoch.token)
-
-
-async def test_a_start_that_was_trimmed_is_told_with_since(tmp_path: Path) -> None:
-    async with headrace.open(tmp_path) as hr:
-        writer = await stream(hr)
-        for time in range(6):
-            writer.publish("eu", [(time, b"x")], advance_to=time + 1)
-        writer.close("eu")
-        from headrace.catalog import epochs as rows
-        from headrace.epochs.runtime.acks import encode_frontier
-
-        kept = rows.Kept(encode_frontier((3,)), 0)
-        hr.log.catalog.write(lambda tx: rows.put_kept(tx, writer.stream.id, kept))
-        with pytest.raises(HistoryGoneError) as gone:
-            await given(hr, "orders", start=2)
-        assert gone.value.since == (3,)
-        times = [time for time, _ in await given(hr, "orders", start=gone.value.since)]
-        assert times == [3, 4, 5]
-        for options in ({"start": 1, "at_least": True}, {"start": "earliest"}):
-            assert [time for time, _ in await given(hr, "orders", **options)] == times

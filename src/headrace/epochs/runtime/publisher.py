@@ -6,7 +6,7 @@ What counts is in the catalog; this object remembers only what was committed.
 
 from __future__ import annotations
 
-from contextlib import suppress
+import logging
 from datetime import datetime
 from typing import Any, Self
 
@@ -44,6 +44,8 @@ from headrace.log.events import Event, Events, Headers
 from headrace.log.output import Output
 from headrace.log.position import Position
 from headrace.subjects import check_name
+
+_log = logging.getLogger(__name__)
 
 LEASE_TTL_MS = 5000
 LEASE_TTL_MS_MIN, LEASE_TTL_MS_MAX = 100, 3_600_000
@@ -113,9 +115,16 @@ class EpochPublisher:
         self.recovered = await self._host.in_thread(taken_back, self._host.log, self.where, opened)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        with suppress(HeadraceError):
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
             await self.leave()
+        except Fenced:
+            pass  # it is another program's by now, which is as good
+        except HeadraceError as error:
+            if kind is None:
+                raise
+            # What ended the block says more; the lease runs out by itself.
+            _log.warning("publisher %r of stream %r: %s", self.name, self.stream, error)
 
     async def leave(self) -> None:
         """Give the lease back; the times stay held, and the rows stay as they are."""

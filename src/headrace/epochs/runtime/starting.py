@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from headrace.catalog import Tx, epochs
 from headrace.catalog.streams import Stream
 from headrace.epochs.core.antichains import Antichain, Frontier, check_frontier, join, not_before
-from headrace.epochs.core.ledger import LedgerState
+from headrace.epochs.core.ledger import ABORTED, LedgerState
 from headrace.epochs.core.times import Time, TimeShape
 from headrace.epochs.core.token import ResumeToken
-from headrace.epochs.runtime.progress_log import ProgressLog, epochs_of, load_state
+from headrace.epochs.runtime import kept
+from headrace.epochs.runtime.progress_log import ProgressLog, epochs_of
 from headrace.errors import (
     HistoryGoneError,
     InvalidPositionError,
@@ -87,38 +87,29 @@ def frontier_of(shape: TimeShape, given: FrontierLike, what: str) -> Frontier:
     return frontier
 
 
-_decode_since = msgspec.msgpack.Decoder(Frontier).decode
-
-
-def since_of(tx: Tx, stream: Stream) -> Frontier:
-    """The first frontier from which all rows of a stream are there."""
-    kept = epochs.kept(tx, stream.id)
-    if kept is None:
-        return (TimeShape(epochs_of(stream).length).bottom,)
-    return _decode_since(kept.since)
-
-
 def resolve(
     log: Log, names: Sequence[str], start: EpochStart, *, at_least: bool = False
 ) -> EpochBegin:
     """Where to begin; raises if that is gone, or no start at all."""
+    return kept.retried(lambda: _resolved(log, names, start, at_least=at_least))
+
+
+def _resolved(
+    log: Log, names: Sequence[str], start: EpochStart, *, at_least: bool = False
+) -> EpochBegin:
     streams, shape = opened(log, names)
-
-    def look(tx: Tx) -> list[tuple[LedgerState, Frontier]]:
-        return [(load_state(tx, stream), since_of(tx, stream)) for stream in streams]
-
-    found = log.catalog.read(look, snapshot=True)
+    found = [(one.state, one.rows.since) for one in kept.look(log, streams)]
     catalog = log.prefix
     logs = [ProgressLog(log, stream) for stream in streams]
     if start == "now":
         places = tuple(
-            StreamStart(progress, state.line, state.lower, state.upper)
+            StreamStart(progress, _end(state), state.lower, state.upper)
             for progress, (state, _) in zip(logs, found, strict=True)
         )
         return EpochBegin(shape, catalog, None, places)
     since: Frontier = (shape.bottom,)
-    for _, kept in found:
-        since = join(shape, since, kept)
+    for _, its_since in found:
+        since = join(shape, since, its_since)
     frontier = _wanted(shape, catalog, streams, start, [state for state, _ in found], since)
     if not not_before(shape, frontier, since):
         if not at_least:
@@ -143,7 +134,7 @@ def _wanted(
         return since
     if start == "open":
         times = [time for state in states for time in state.lower]
-        return join(shape, since, Antichain.minimal(shape, times).frontier)
+        return Antichain.minimal(shape, times).frontier
     if isinstance(start, str):
         if len(start) < 16:
             raise InvalidPositionError(
@@ -159,8 +150,13 @@ def _place(
 ) -> StreamStart:
     line, lower = progress.start_of(frontier)
     if line == state.line:
-        lower = state.lower
+        line, lower = _end(state), state.lower
     elif line == progress.bounds()[0]:
         # A trimmed log does not tell the frontier before its first line: any earlier one will do.
         lower = (shape.bottom,)
     return StreamStart(progress, line, lower)
+
+
+def _end(state: LedgerState) -> int:
+    """The line to begin with for what is to come: of an aborted stream, the one that says so."""
+    return state.line - 1 if state.status == ABORTED else state.line

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,7 +25,9 @@ from headrace.catalog import decisions as stored
 from headrace.catalog.records import Records
 from headrace.errors import InvalidInputError
 from headrace.groups.decisions.core.record import RANGES_MAX, REASON_CHARS_MAX, Decision, What
-from headrace.host import Host
+
+if TYPE_CHECKING:
+    from headrace.host import Host  # whoever only looks does without it
 
 LIMIT = 100
 LIMIT_MAX = 10_000

@@ -71,7 +71,7 @@ class Partitioned(KindOfGroups):
             members_wanted=sum(member.share > 0 for member in members),
             lag=behind,
             units=tuple(units),
-            findings=tuple(_findings(str(name), members, units, behind, filling)),
+            findings=tuple(_findings(name, members, units, behind, filling)),
         )
 
 
@@ -273,13 +273,14 @@ def _state(member: str | None, wanted: str | None) -> str:
 
 
 def _findings(
-    name: str,
+    group: FullName,
     members: Sequence[GroupMember],
     units: Sequence[UnitView],
     behind: GroupLag,
     filling: Filling,
 ) -> list[Finding]:
     found = []
+    name = str(group)
     waiting = behind.events > 0
     if not members:
         found.append(
@@ -303,7 +304,7 @@ def _findings(
                 about=name,
                 sentence=f"{why}: {partition_words(idle)} "
                 f"{'is' if len(idle) == 1 else 'are'} not consumed",
-                next=f"start one: headrace group join {name.replace('/', ' ')} {member.member}",
+                next=f"start one: headrace group join {group.scope} {group.group} {member.member}",
                 needs_person=lost or waiting,
             )
         )

@@ -16,8 +16,8 @@ from headrace.groups.readers.core.segments import SegmentId
 from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.groups.readers.names import ReaderGroupName
 from headrace.groups.readers.runtime.replicas import StampedReplica
+from headrace.groups.readers.view import within_end
 from headrace.groups.readers.waiting import why_it_waits
-from headrace.log import order
 from headrace.log.log import Log
 
 DECISIONS_SHOWN = 30
@@ -206,7 +206,7 @@ def _lag(seen: _Seen) -> ReaderGroupLag:
         if (stream := streams.get(seen.tx, record_stream.name)) is not None
         and stream.id == record_stream.id
         for stored in [load_all(seen.tx, seen.name.key, [s.id for s in stream.segments])]
-        for segment in _within(seen, stream)
+        for segment in within_end(seen.state, stream)
     ]
     by_reader: dict[str, list[SegmentLag]] = {name: [] for name in seen.state.members}
     for part in parts:
@@ -229,28 +229,6 @@ def _lag(seen: _Seen) -> ReaderGroupLag:
         readers=readers,
         segments=tuple(each for each in parts if each.events or each.reader),
     )
-
-
-def _within(seen: _Seen, stream: streams.Stream) -> list[streams.Segment]:
-    """Segments that the group reads, none beyond its end, cut off where it ends."""
-    found = []
-    beyond = _beyond_end(seen, stream)
-    for segment in stream.segments:
-        end = seen.state.end_cut.get(SegmentId(stream.name, segment.number))
-        if segment.number in beyond:
-            continue
-        if end is not None and 0 <= end < segment.head:
-            segment = msgspec.structs.replace(segment, head=end)
-        found.append(segment)
-    return found
-
-
-def _beyond_end(seen: _Seen, stream: streams.Stream) -> set[int]:
-    ends = {s.number for s in seen.state.end_cut if s.stream == stream.name}
-    if not ends:
-        return set()
-    graph = {segment.number: segment.predecessors for segment in stream.segments}
-    return order.following(ends, graph)
 
 
 def _segment_lag(

@@ -14,7 +14,7 @@ that something went wrong.
 from __future__ import annotations
 
 from headrace.catalog import Tx, reader_groups
-from headrace.catalog.reader_groups import ReaderGroupRow, carried
+from headrace.catalog.reader_groups import ReaderGroupRow, StoredState, carried
 from headrace.errors import ReaderStateDecodeError
 from headrace.groups.readers.core.entries import decode_outcome
 from headrace.groups.readers.core.rules import Outcome
@@ -55,7 +55,8 @@ class StampedReplica:
             entries = reader_groups.log_after(tx, row.name, replica.revision)
             if self.take(entries, row.stamp) is not None:
                 return
-        self._restore(tx, row)
+        found = reader_groups.states(tx, row.name).get(row.name)
+        self.restore(row, found or StoredState([], []))
 
     def take(self, entries: list[bytes], stamp: int) -> Followed | None:
         """Follow entries that lead to a stamp; None, and nothing is followed, if they do not."""
@@ -73,11 +74,11 @@ class StampedReplica:
         self.replica.follow([outcome])
         self.stamp = carried(self.stamp, data)
 
-    def _restore(self, tx: Tx, row: ReaderGroupRow) -> None:
-        self._replica = Replica.restore(reader_groups.snapshot(tx, row.name))
+    def restore(self, row: ReaderGroupRow, stored: StoredState) -> None:
+        """The state that stands at ``row``."""
+        self._replica = Replica.restore(stored.snapshot)
         self.stamp = row.snapshot_stamp
-        entries = reader_groups.log_after(tx, row.name, row.snapshot_revision)
-        if self.take(entries, row.stamp) is None:
+        if self.take(stored.entries, row.stamp) is None:
             self._replica = None
             raise ReaderStateDecodeError(
                 f"reader group {row.name!r}: its log does not lead to revision {row.revision}; "

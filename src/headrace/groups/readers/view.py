@@ -1,0 +1,253 @@
+"""Reader groups as everybody sees them: readers, segments, lag and what is wanting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import msgspec
+
+from headrace.catalog import Tx, reader_groups
+from headrace.catalog.reader_groups import ReaderGroupRow, StoredState
+from headrace.catalog.streams import Segment, Stream
+from headrace.errors import UnknownReaderGroupError
+from headrace.groups import findings, lag
+from headrace.groups.kinds import KindOfGroups
+from headrace.groups.names import FullName
+from headrace.groups.picture import CatalogReach, Picture
+from headrace.groups.readers import names
+from headrace.groups.readers.core.segments import SegmentId, SegmentStatus
+from headrace.groups.readers.core.state import ReaderGroupState
+from headrace.groups.readers.names import FAMILY, ReaderGroupName, ReaderGroupRecord, unit_of
+from headrace.groups.readers.runtime.replicas import StampedReplica
+from headrace.groups.shapes import Finding, GroupLag, GroupMember, GroupView, UnitView
+from headrace.log import order
+
+OTHERS_HAVE_S = 30
+"""A reader that is dead for longer than this should have been put offline by the others."""
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """Groups as the catalog has them; each is read when it is looked at."""
+
+    rows: Mapping[str, ReaderGroupRow]
+    states: Mapping[str, StoredState]
+
+    def record(self, group: str) -> ReaderGroupRecord:
+        return names.decode(self._row(group))
+
+    def state(self, group: str) -> ReaderGroupState:
+        replica = StampedReplica(group)
+        replica.restore(self._row(group), self.states.get(group, StoredState([], [])))
+        return replica.state
+
+    def _row(self, group: str) -> ReaderGroupRow:
+        row = self.rows.get(group)
+        if row is None or row.config is None:
+            raise UnknownReaderGroupError(group, sorted(self.rows))
+        return row
+
+
+class Readers(KindOfGroups):
+    """Groups that nobody leads."""
+
+    family = FAMILY
+
+    def load(self, tx: Tx, name: FullName | None) -> object:
+        if name is None:
+            rows = reader_groups.all_rows(tx)
+        else:
+            row = reader_groups.get(tx, name.group)
+            rows = [] if row is None else [row]
+        only = None if name is None else name.group
+        return _Stored({row.name: row for row in rows}, reader_groups.states(tx, only))
+
+    def reach(
+        self,
+        name: FullName,
+        entries: Mapping[str, Mapping[str, bytes]],  # noqa: ARG002
+        own: object,
+    ) -> CatalogReach:
+        record = cast(_Stored, own).record(name.group)
+        return CatalogReach(
+            readers=[name.key],
+            streams=[stream.name for stream in record.streams],
+            leases=[ReaderGroupName(name.group).leases],
+        )
+
+    def view(self, name: FullName, picture: Picture) -> GroupView:
+        stored = cast(_Stored, picture.own[FAMILY])
+        look = _Look(
+            picture,
+            ReaderGroupName(name.group),
+            stored.record(name.group),
+            stored.state(name.group),
+        )
+        units = look.units()
+        behind = lag.total(str(name), FAMILY, units)
+        members = look.members()
+        read = tuple(stream.name for stream in look.record.streams)
+        return GroupView(
+            group=str(name),
+            kind=FAMILY,
+            stream=read[0] if len(read) == 1 else None,
+            streams=read,
+            filter=look.record.filter,
+            members=members,
+            members_active=sum(member.instance is not None for member in members),
+            members_wanted=len(members),
+            lag=behind,
+            units=tuple(units),
+            findings=tuple(look.findings(members, behind)),
+        )
+
+
+KIND = Readers()
+
+
+class _Look:
+    """One group in a picture."""
+
+    def __init__(
+        self,
+        picture: Picture,
+        name: ReaderGroupName,
+        record: ReaderGroupRecord,
+        state: ReaderGroupState,
+    ) -> None:
+        self.picture = picture
+        self.name = name
+        self.record = record
+        self.state = state
+
+    def units(self) -> list[UnitView]:
+        found = []
+        for each in self.record.streams:
+            stream = self.picture.streams.get(each.name)
+            if stream is None or stream.id != each.id:
+                continue
+            exact = lag.is_exact([self.record.filter or ">"], stream)
+            found += [self._unit(stream, s, exact) for s in within_end(self.state, stream)]
+        return found
+
+    def _unit(self, stream: Stream, segment: Segment, exact: bool) -> UnitView:
+        place = SegmentId(stream.name, segment.number)
+        reached = self.picture.reached(self.name.key, segment)
+        owner = self.state.owner(place)
+        lease = None if owner is None else self.picture.held(self.name.lease(owner.name))
+        _, token = self.picture.claims.get(self.name.key, {}).get(unit_of(place), (None, 0))
+        seen = lag.unit_view(
+            reached,
+            segment,
+            self.picture.now_us,
+            unit=unit_of(place),
+            stream=stream.name,
+            markers=self.picture.markers(reached, segment),
+            exact=exact,
+            member=None if owner is None else owner.name,
+            instance=None if lease is None else lease.owner,
+            token=token,
+        )
+        state = self._state(place, segment, held=lease is not None, left=seen.events)
+        return msgspec.structs.replace(seen, state=state)
+
+    def _state(self, place: SegmentId, segment: Segment, *, held: bool, left: int) -> str:
+        match self.state.status(place):
+            case SegmentStatus.ASSIGNED | SegmentStatus.UNASSIGNED:
+                return "owned" if held else "unowned"
+            case SegmentStatus.FUTURE:
+                return "waits"
+        # What is over is forgotten; what is still to come is not known yet.
+        over = not left and (segment.sealed or place in self.state.end_cut)
+        return "finished" if over else "waits"
+
+    def members(self) -> tuple[GroupMember, ...]:
+        found = []
+        for member in self.state.members.values():
+            owned = len(member.owned)
+            held = self.picture.held(self.name.lease(member.name))
+            if held is not None:
+                found.append(
+                    GroupMember(
+                        member=member.name,
+                        state="active" if owned else "stands by",
+                        instance=held.owner,
+                        units=owned,
+                        share=owned,
+                        why="" if owned else "no segment is free for it",
+                    )
+                )
+                continue
+            last = self.picture.leases.get(self.name.lease(member.name))
+            found.append(
+                GroupMember(
+                    member=member.name,
+                    state="lost",
+                    share=owned,
+                    lost_at=None if last is None else findings.moment(last.expires_us),
+                    why="its lease is gone"
+                    if last is None
+                    else f"{last.owner} was lost at {findings.moment_words(last.expires_us)}",
+                )
+            )
+        return tuple(found)
+
+    def findings(self, members: Sequence[GroupMember], behind: GroupLag) -> list[Finding]:
+        found = [
+            Finding(
+                finding="no_stream",
+                about=str(self.name),
+                sentence=f"its stream {each.name!r} was deleted, or made anew, and is not read",
+                next=f"drop it: headrace reader streams drop {self.name.group} {each.name}",
+            )
+            for each in self.record.streams
+            if (stream := self.picture.streams.get(each.name)) is None or stream.id != each.id
+        ]
+        alive = any(member.instance is not None for member in members)
+        for member in members:
+            if member.state == "lost":
+                found.append(self._lost(member, alive))
+        if not members and not self.state.end_of_data:
+            found.append(
+                Finding(
+                    finding="no_members",
+                    about=str(self.name),
+                    sentence="nobody reads: no reader is online",
+                    next=f"start one: headrace reader read {self.name.group} READER",
+                    needs_person=behind.events > 0,
+                )
+            )
+        return [*found, *findings.of_lag(behind)]
+
+    def _lost(self, member: GroupMember, alive: bool) -> Finding:
+        segments = "1 segment" if member.share == 1 else f"{member.share} segments"
+        for_s = OTHERS_HAVE_S + 1.0
+        if member.lost_at is not None:
+            now = findings.moment(self.picture.now_us)
+            for_s = (now - member.lost_at).total_seconds()
+        then = "the other readers are about to take over" if alive else "nobody took over"
+        return Finding(
+            finding="member_lost",
+            about=str(self.name),
+            sentence=f"reader {member.member!r} was lost: {member.why}; it had {segments}, and "
+            f"{then}",
+            next=f"start it again: headrace reader read {self.name.group} {member.member}",
+            needs_person=not alive or for_s > OTHERS_HAVE_S,
+        )
+
+
+def within_end(state: ReaderGroupState, stream: Stream) -> list[Segment]:
+    """The segments of a stream that a group reads, none beyond its end, cut off where it ends."""
+    ends = {s.number: at for s, at in state.end_cut.items() if s.stream == stream.name}
+    graph = {segment.number: segment.predecessors for segment in stream.segments}
+    beyond = order.following(ends, graph) if ends else set()
+    found = []
+    for segment in stream.segments:
+        end = ends.get(segment.number, -1)
+        if segment.number in beyond:
+            continue
+        if 0 <= end < segment.head:
+            tail = min(segment.tail, end)
+            segment = msgspec.structs.replace(segment, head=end, tail=tail)
+        found.append(segment)
+    return found
