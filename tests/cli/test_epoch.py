@@ -176,6 +176,11 @@ def test_a_publisher_killed_in_mid_epoch_is_not_seen(days: Cli) -> None:
             publisher.kill()
             publisher.wait(PATIENCE_S)
         assert epochs_of(days) == []
+        wait_until(lambda: _state_of(days, "eu") == "lost", "its lease to run out")
+        told = days("epoch", "explain", "days").out
+        assert told.startswith("frontier 0 since ")
+        assert "held back by eu (0), whose lease ran out" in told
+        assert "headrace epoch rollback days eu" in " ".join(told.split())
         again = days(*words, stdin=b"half\nwhole\n")
         assert again.status == 0, again.err
         assert "1 row of it in unfinished epochs (0) was taken back" in again.err
@@ -183,8 +188,56 @@ def test_a_publisher_killed_in_mid_epoch_is_not_seen(days: Cli) -> None:
         assert [row["value"] for row in rows] == ["half", "whole"]
         assert (end["complete"], end["rows"]) == (0, 2)
         reader.send_signal(signal.SIGINT)
-        rest, told = reader.communicate(timeout=PATIENCE_S)
-        assert (reader.returncode, rest, told) == (EXIT_INTERRUPTED, "", "")
+        rest, said = reader.communicate(timeout=PATIENCE_S)
+        assert (reader.returncode, rest, said) == (EXIT_INTERRUPTED, "", "")
+
+
+def _state_of(cli: Cli, publisher: str) -> str:
+    found = cli("epoch", "status", "days", "--json").json["publishers"]
+    return str(next(one["state"] for one in found if one["name"] == publisher))
+
+
+def test_status_tells_what_is_open_and_who_is_behind(days: Cli) -> None:
+    assert "no publisher has come yet" in days("epoch", "explain", "days").out
+    for name, time in (("eu", "0"), ("us", "0"), ("us", "1")):
+        words = ("--time", time, "--publisher", name)
+        assert days("epoch", "publish", "days", "days.a", name, *words).status == 0
+    assert days("epoch", "advance", "days", "2", "--publisher", "us").status == 0
+    assert epochs_of(days, "--name", "report") == []
+    found = days("epoch", "status", "days", "--json").json
+    assert (found["frontier"], found["since"], found["upper"]) == ([0], [0], [1])
+    assert found["open"] == [[0, 2], [1, 1]]
+    states = {one["name"]: (one["state"], one["holds_back"]) for one in found["publishers"]}
+    assert states == {"eu": ("left", True), "us": ("left", False)}
+    assert [one["epochs"] for one in found["subscriptions"]] == [0]
+
+    assert days("epoch", "rollback", "days", "eu").status == 0
+    found = days("epoch", "status", "days", "--json").json
+    assert (found["frontier"], found["open"]) == ([2], [])
+    (behind,) = found["subscriptions"]
+    assert (behind["name"], behind["epochs"], behind["rows"]) == ("report", 2, 2)
+    assert "2 complete epochs (2 rows) not acked" in days("epoch", "explain", "days").out
+    assert "report" in days("epoch", "subscriptions").out
+    assert epochs_of(days, "--name", "report") == [(0, ["us"]), (1, ["us"])]
+    (caught_up,) = days("epoch", "status", "days", "--json").json["subscriptions"]
+    assert caught_up["epochs"] == 0
+    assert days("epoch", "forget", "report").status == 0
+    assert days("epoch", "forget", "report").status == EXIT_USAGE
+    assert days("epoch", "subscriptions", "--json").json == []
+
+
+def test_releasing_and_aborting(days: Cli) -> None:
+    assert days("epoch", "publish", "days", "days.a", "v", "--time", "0").status == 0
+    words = ("--time", "3", "--publisher", "eu", "--advance-to", "3")
+    assert days("epoch", "publish", "days", "days.a", "w", *words).status == 0
+    assert days("epoch", "release", "days", "cli").status == 0
+    assert epochs_of(days) == [(0, ["v"])]
+    assert days("epoch", "abort", "days", "eu", "--reason", " ").status == EXIT_USAGE
+    assert days("epoch", "abort", "days", "eu", "--reason", "broken").status == 0
+    done = days("epoch", "read", "days")
+    assert (done.status, "broken" in done.err) == (1, True)
+    assert "is aborted: broken" in days("epoch", "explain", "days").out
+    assert days("epoch", "rollback", "days", "nobody").status == EXIT_USAGE
 
 
 def _rows_of(stream: str) -> int:

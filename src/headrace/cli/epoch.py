@@ -20,6 +20,13 @@ _COMMANDS = (
     ("advance", "epoch_publish:advance", "Say that all before a time is complete."),
     ("close", "epoch_publish:close", "Say that nothing more comes from a publisher."),
     ("read", "epoch_read:read", "Read whole epochs, those that are there or as they come."),
+    ("status", "epoch_looks:status", "Show what is complete, what is open, and who is behind."),
+    ("explain", "epoch_looks:explain", "Say who holds the frontier back, and what to do."),
+    ("rollback", "epoch_admin:rollback", "Do without a publisher; take its unfinished rows back."),
+    ("release", "epoch_admin:release", "Do without a publisher; what it left counts."),
+    ("abort", "epoch_admin:abort", "End a stream as aborted, for good."),
+    ("subscriptions", "epoch_looks:subscriptions", "List named subscriptions."),
+    ("forget", "epoch_admin:forget", "Forget a named subscription."),
 )
 for _name, _home, _help in _COMMANDS:
     app.command(f"headrace.cli.{_home}", name=_name, help=_help)

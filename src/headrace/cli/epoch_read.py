@@ -109,9 +109,10 @@ def _is_token(text: str) -> bool:
 
 
 def _standing(log: Log, stream: str) -> tuple[TimeShape, Frontier]:
-    """The shape of a stream's times, and what is complete now."""
+    """The shape of a stream's times, and what is to come; nothing after it was ended."""
     (found,), shape = opened(log, [stream])
-    return shape, log.catalog.read(lambda tx: load_state(tx, found)).lower
+    state = log.catalog.read(lambda tx: load_state(tx, found))
+    return shape, state.lower if state.status == ledger.OPEN else ()
 
 
 def _nothing(stream: str, lower: Frontier, options: Options) -> int:
