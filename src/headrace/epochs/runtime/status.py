@@ -19,8 +19,8 @@ from headrace.epochs.core.antichains import Antichain, Frontier
 from headrace.epochs.core.ledger import LedgerState
 from headrace.epochs.core.lines import Line, covers_all
 from headrace.epochs.core.times import Time, TimeShape
+from headrace.epochs.runtime.kept import since_of
 from headrace.epochs.runtime.progress_log import ProgressLog, begin, epochs_of, load_state
-from headrace.epochs.runtime.starting import since_of
 from headrace.epochs.runtime.subscriptions import EpochSubscriptionInfo, info_of
 from headrace.errors import NotStoredError
 from headrace.log.log import Log
@@ -101,7 +101,6 @@ class _Found(msgspec.Struct, frozen=True):
     stream: Stream
     state: LedgerState
     moved_us: int | None
-    since: Frontier
     publishers: tuple[PublisherRow, ...]
     subscriptions: tuple[EpochSubscriptionInfo, ...]
     now_us: int
@@ -121,7 +120,7 @@ def status(log: Log, name: str) -> EpochStatus:
         status=state.status,
         reason=state.reason,
         frontier=state.lower,
-        since=found.since,
+        since=since_of(log, found.stream),
         upper=state.upper,
         moved_us=found.moved_us,
         now_us=found.now_us,
@@ -153,7 +152,6 @@ def _look(tx: Tx, name: str) -> _Found:
         stream,
         load_state(tx, stream),
         None if stored is None else stored[1],
-        since_of(tx, stream),
         rows,
         tuple(one for one in named if name in one.streams),
         now_us,
