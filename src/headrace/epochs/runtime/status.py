@@ -1,8 +1,7 @@
 """How an epoch stream stands: what is complete, who holds it back, who is behind.
 
 One look, from the catalog and the lines of what is open; the command line, programs and errors all
-tell it from here.  The lines
-looked at are bounded: where there are more, counts say "at least".
+tell it from here.  The lines looked at are bounded: where there are more, counts say "at least".
 """
 
 from __future__ import annotations
