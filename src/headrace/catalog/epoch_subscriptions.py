@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from headrace.catalog import leases
+from headrace.catalog import leases, progress
 from headrace.catalog.keys import check_key
 from headrace.catalog.transaction import Tx
 
@@ -31,6 +31,11 @@ class SubscriptionRow(msgspec.Struct, frozen=True):
 def lease_name(name: str) -> str:
     """The lease of whoever holds a subscription."""
     return f"{PREFIX}{check_key(name, 'the name of a subscription')}"
+
+
+def reader_name(name: str) -> str:
+    """Under which name it holds back retention; no group can be called so."""
+    return f"epoch.subscription/{name}"
 
 
 def lock(name: str) -> str:
@@ -71,7 +76,9 @@ def _rows(tx: Tx, which: str, values: tuple[object, ...]) -> list[SubscriptionRo
     ]
 
 
-def create(tx: Tx, name: str, form: bytes, expiry_us: int | None) -> None:
+def create(
+    tx: Tx, name: str, form: bytes, stream_ids: Iterable[int], expiry_us: int | None = None
+) -> None:
     """Record a subscription whose start is not chosen yet: it holds back everything."""
     now = tx.now_us()
     tx.execute(
@@ -79,6 +86,8 @@ def create(tx: Tx, name: str, form: bytes, expiry_us: int | None) -> None:
         "VALUES (?, ?, NULL, ?, ?, ?)",
         (name, form, now, now, expiry_us),
     )
+    for stream_id in stream_ids:
+        progress.subscribe(tx, stream_id, reader_name(name))
     tx.notify(CHANNEL)
 
 
@@ -94,5 +103,6 @@ def put_frontier(tx: Tx, name: str, frontier: bytes) -> None:
 def remove(tx: Tx, name: str) -> bool:
     """Forget a subscription; whoever holds it is fenced."""
     leases.fence(tx, lease_name(name))
+    progress.forget(tx, reader_name(name))
     tx.notify(CHANNEL)
     return tx.execute("DELETE FROM epoch_subscriptions WHERE name = ?", (name,)) > 0

@@ -13,9 +13,10 @@ from headrace.api import housekeeping
 from headrace.catalog import epochs as stored
 from headrace.catalog import leases
 from headrace.epochs.core.antichains import Frontier
-from headrace.epochs.runtime import kept
+from headrace.epochs.runtime import kept, starting
 from headrace.epochs.runtime.progress_log import ProgressLog
 from headrace.errors import CatalogUnavailableError, EpochsAbortedError, HistoryGoneError
+from headrace.groups.progress import audit
 
 
 @asynccontextmanager
@@ -181,3 +182,61 @@ async def test_what_leaving_raises_is_heard_unless_the_block_raises(
         async with hr.epoch_publisher("a", "uk") as pub:
             name = stored.lease_name(pub.where.stream.id, "uk")
             await hr.in_thread(lambda: hr.log.catalog.write(lambda tx: leases.fence(tx, name)))
+
+
+async def tails(hr: headrace.Headrace) -> list[int]:
+    return await hr.in_thread(lambda: [one.tail for one in hr.log.stream("a").segments])
+
+
+async def test_a_named_subscription_holds_rows_back_from_before_its_start(
+    catalog_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(catalog_url, segments=2, retention=headrace.Groups()) as hr:
+        async with hr.epoch_publisher("a", "eu") as pub:
+            places = []
+            for time in range(20):
+                place = await pub.publish(time, "a.x", b"x", key=f"k{time}", advance_to=time + 1)
+                places.append(place)
+        resolve, during = starting.resolve, []
+
+        def slowly(*given: Any, **options: Any) -> starting.EpochBegin:
+            housekeeping.tidy(hr.log, "test", 60_000)  # the start is being chosen
+            during.append([one.tail for one in hr.log.stream("a").segments])
+            return resolve(*given, **options)
+
+        monkeypatch.setattr(starting, "resolve", slowly)
+        async with hr.epochs("a", name="report", start="earliest") as epochs:
+            assert during == [[0, 0]]
+            async for epoch in epochs:
+                await tidy(hr)
+                assert epoch.time == 0 or await since(hr) == (epoch.time,)
+                if epoch.time == 12:
+                    break
+                await epoch.ack()
+        await tidy(hr)
+        left = [0, 0]
+        for place in places[:12]:
+            left[place.segment] = place.offset + 1
+        assert await tails(hr) == left
+        assert (
+            await hr.in_thread(lambda: hr.log.catalog.read(lambda tx: [*audit.examine(tx)])) == []
+        )
+        async with hr.epochs("a", name="report", until=20) as epochs:
+            assert [epoch.time async for epoch in epochs] == list(range(12, 20))
+        await hr.forget_epoch_subscription("report")
+        await tidy(hr)
+        assert await tails(hr) == left  # without any group nothing is consumed
+
+
+async def test_a_subscription_whose_start_was_refused_holds_nothing(catalog_url: str) -> None:
+    async with opened(catalog_url, retention=headrace.Groups()) as hr:
+        async with hr.epoch_publisher("a", "eu") as pub:
+            for time in range(4):
+                await pub.publish(time, "a.x", b"x", advance_to=time + 1)
+        await trim(hr, s0=2)
+        with pytest.raises(HistoryGoneError):
+            await given(hr, start=1, name="report")
+        assert await hr.epoch_subscriptions() == ()
+        took = await given(hr, start=1, name="report", at_least=True, until=4)
+        assert [time for time, _ in took] == [2, 3]
+        assert [one.frontier for one in await hr.epoch_subscriptions()] == [(2,)]

@@ -2,7 +2,7 @@
 
 The program holds a lease and renews it; every ack, also in a transaction, checks the token.  Others
 stand by, and take over when the lease is given back or has run out.  The row is made before
-the start is chosen, so that what is trimmed meanwhile is known.
+the start is chosen, so that nothing is trimmed meanwhile; it goes again if that start is refused.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from uuid import uuid4
 import msgspec
 
 from headrace.catalog import Tx, epoch_subscriptions, leases
+from headrace.catalog import streams as stored_streams
 from headrace.epochs.core.antichains import Frontier, not_before
 from headrace.epochs.core.times import TimeShape
 from headrace.epochs.runtime.starting import EpochBegin, EpochStart
@@ -61,6 +62,8 @@ class NamedHold:
         self._token = 0
         self._shape = TimeShape()
         self._acked: Frontier | None = None
+        self._chosen = True
+        """Whether there is a start, as far as this program knows."""
         self._renewing: asyncio.Task[None] | None = None
 
     # -- taking it ----------------------------------------------------------------------
@@ -81,14 +84,18 @@ class NamedHold:
         def look(tx: Tx) -> bytes | None:
             found = epoch_subscriptions.get(tx, self.name)
             if found is None:
-                epoch_subscriptions.create(tx, self.name, encode_form(form), None)
+                epoch_subscriptions.create(tx, self.name, encode_form(form), ids)
                 return None
             self._check_form(decode_form(found.form), form, given=start is not None)
             return found.frontier
 
-        stored = await self._host.in_transaction(look, self._locks)
+        ids = [stream_id for _, stream_id in form.streams]
+        locks = [*self._locks, *map(stored_streams.lock, ids)]
+        self._chosen = False
+        stored = await self._host.in_transaction(look, locks)
         if stored is None:
             return start
+        self._chosen = True
         self._acked = decode_frontier(stored)
         return self._acked
 
@@ -179,6 +186,7 @@ class NamedHold:
             times = [time for place in begun.streams for time in place.lower]
             first = tuple(sorted(set(times)))
         await self._put(first)
+        self._chosen = True
 
     async def leave(self) -> None:
         """Give the lease back."""
@@ -187,9 +195,16 @@ class NamedHold:
             self._renewing = None
         if self._token:
             token, self._token = self._token, 0
-            await self._host.in_transaction(
-                lambda tx: leases.release(tx, self._lease_name, token), self._locks
-            )
+
+            def release(tx: Tx) -> None:
+                ours = leases.release(tx, self._lease_name, token)
+                if ours and not self._chosen:
+                    # Without a start it would hold everything back, for nobody.
+                    found = epoch_subscriptions.get(tx, self.name)
+                    if found is not None and found.frontier is None:
+                        epoch_subscriptions.remove(tx, self.name)
+
+            await self._host.in_transaction(release, self._locks)
 
     # -- acks ---------------------------------------------------------------------------
 
