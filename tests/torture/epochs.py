@@ -97,6 +97,7 @@ class Ordeal:
         self._timers: list[threading.Timer] = []
         self._lives = 0
         self._done: Counter[str] = Counter()
+        self._deck: list[str] = []
         self._inputs: list[bytes] = []
         self._failures: list[str] = []
 
@@ -141,11 +142,16 @@ class Ordeal:
     def _step(self) -> None:
         for crew in [crew for crew, until in self._frozen.items() if time.monotonic() > until]:
             del self._frozen[crew]
-        kind = self._rng.choice(("kill", "kill", "kill", "freeze", "freeze", "split", "merge"))
+        if not self._deck:
+            # Dealt, so that a short run has all of them.
+            self._deck = ["kill", "kill", "kill", "freeze", "freeze", "split", "merge"]
+            self._rng.shuffle(self._deck)
         try:
             self._feed()
-            if getattr(self, f"_{kind}")():
-                self._done[kind] += 1
+            if getattr(self, f"_{self._deck[-1]}")():
+                self._done[self._deck.pop()] += 1
+            else:
+                self._rng.shuffle(self._deck)
         except (CatalogUnavailableError, SegmentSealedError):
             return  # somebody was frozen with the lock in hand
 

@@ -96,7 +96,8 @@ def test_a_relay_that_is_not_all_or_nothing_is_found() -> None:
 
 
 def test_epochs_stay_whole_and_come_once_when_processes_are_killed(tmp_path: Path) -> None:
-    result = torture_epochs(("sqlite",), 5, 3, tmp_path, crews=SMALL)
+    result = torture_epochs(("sqlite",), 7, 3, tmp_path, crews=SMALL)
     assert result.findings == []
+    assert result.outcomes[0].faults == {"kill": 3, "freeze": 2, "split": 1, "merge": 1}
     assert result.outcomes[0].epochs
     assert result.outcomes[0].relayed
