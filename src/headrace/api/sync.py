@@ -224,6 +224,7 @@ class Headrace(Blocking[client.Headrace]):
     session = _making(client.Headrace.session, BlockingSession)
     join = _making(client.Headrace.join, BlockingMember)
     epochs = _making(client.Headrace.epochs, BlockingEpochs)
+    epoch_status = mirror(client.Headrace.epoch_status)
     epoch_subscriptions = mirror(client.Headrace.epoch_subscriptions)
     forget_epoch_subscription = mirror(client.Headrace.forget_epoch_subscription)
     sessions = mirror(client.Headrace.sessions)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 from rich.markup import escape
 
 from headrace.catalog import streams
-from headrace.catalog.streams import Fixed, Limits, StreamConfig
+from headrace.catalog.streams import Epochs, Fixed, Limits, StreamConfig
 from headrace.cli import policies, screens, values
 from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
@@ -33,6 +34,42 @@ app = App(
 Flag = Annotated[bool, Parameter(negative="")]
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class ByEpochs:
+    """Whether a stream is published by epochs."""
+
+    epochs: Annotated[
+        str | None,
+        Parameter(
+            help="It is published by epochs, whose times are integers (int), pairs (pair), or "
+            "tuples of 1 to 8 integers (3); see headrace epoch."
+        ),
+    ] = None
+    publishers: Annotated[
+        str | None,
+        Parameter(
+            help="With --epochs: publishers, comma-separated, before whose coming nothing is "
+            "complete."
+        ),
+    ] = None
+
+    def config(self) -> Epochs | None:
+        if self.epochs is None:
+            if self.publishers is not None:
+                raise UsageError("--publishers goes with --epochs")
+            return None
+        length = {"int": "0", "pair": "2"}.get(self.epochs, self.epochs)
+        if length not in ["0", "1", "2", "3", "4", "5", "6", "7", "8"] or self.epochs == "0":
+            raise UsageError(
+                f"--epochs {self.epochs}: write int, pair, or how many integers: 1 to 8"
+            )
+        return Epochs(length=int(length), publishers=tuple(values.words(self.publishers or "")))
+
+
+PLAIN = ByEpochs()
+
+
 @app.command
 def create(
     name: str,
@@ -42,6 +79,7 @@ def create(
     segments: int | None = None,
     partitions: int = 0,
     key_tokens: str | None = None,
+    by_epochs: ByEpochs = PLAIN,
     given: Policies = NO_POLICIES,
     options: Options = NONE,
 ) -> None:
@@ -49,7 +87,8 @@ def create(
 
     Creating it again in the same way changes nothing.
 
-    Example: `headrace stream create orders --subjects 'orders.>' --segments 4`
+    * `headrace stream create orders --subjects 'orders.>' --segments 4`
+    * `headrace stream create days --subjects 'days.>' --epochs int`
 
     Parameters
     ----------
@@ -70,6 +109,7 @@ def create(
         partitions=partitions,
         retention=given.kept() or Limits(),
         scaling=given.scaled() or Fixed(),
+        epochs=by_epochs.config(),
     )
     with options.open(create=True) as log:
         stream = log.create_stream(name, config, segments)
