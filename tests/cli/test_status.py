@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from headrace.catalog import Tx, leases
 from headrace.catalog.streams import StreamConfig
 from headrace.cli import run
+from headrace.groups import chores
 from headrace.groups.partitioned import admin
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import Progress
@@ -162,3 +165,63 @@ def test_bad_input(catalog_url: str, said: Said, capsys: pytest.CaptureFixture[s
     assert said()[0] == 0
     assert run(["--catalog", catalog_url, "status", "--behind", "soon"]) == 2
     assert "--behind" in capsys.readouterr().err
+
+
+def test_it_says_when_each_chore_was_last_done(said: Said, log: Log) -> None:
+    _, data, screen = said()
+    assert [each["done_at"] for each in data["chores"]] == [None, None, None]
+    assert "last done: retention never, scaling never, sweep never" in screen
+    done = {chores.RETENTION: ("nothing to do", False), chores.SWEEP: ("the store is away", True)}
+    chores.put_done(log.catalog, "box.1", done)
+    _, data, screen = said()
+    assert [(each["chore"], each["instance"]) for each in data["chores"]] == [
+        ("retention", "box.1"),
+        ("scaling", None),
+        ("sweep", "box.1"),
+    ]
+    assert datetime.fromisoformat(data["chores"][0]["done_at"]).tzinfo is not None
+    assert "scaling never, sweep" in screen
+    assert "ago and failed: the store is away" in screen
+
+
+def test_a_stream_names_its_consumers_and_their_lag(
+    said: Said, log: Log, catalog_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    append(log, 8)
+    said()
+    Groups(log).declare("all", "orders.>", start="earliest")
+    admin.create_elastic(
+        log, "orders", "billing", max_members=2, filter="orders.*", wildcards=[1], members=["m"]
+    )
+
+    def info(*options: str) -> str:
+        capsys.readouterr()
+        assert run(["--catalog", catalog_url, *options, "stream", "info", "orders"]) == 0
+        return capsys.readouterr().out
+
+    found = {each["group"]: each["lag_events"] for each in json.loads(info("--json"))["consumers"]}
+    assert found["orders/audit"] == found["orders/billing"] == 8
+    assert "orders/billing" in info()
+    ack_all(log)
+    found = {each["group"]: each["lag_events"] for each in json.loads(info("--json"))["consumers"]}
+    assert (found["orders/audit"], found["orders/billing"]) == (0, 8)
+
+
+@pytest.mark.parametrize("words", ["stream ls", "stream info orders", "group ls", "status"])
+def test_looking_loads_nothing_of_what_runs(
+    said: Said, catalog_url: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_CATALOG", catalog_url)
+    code = (
+        "import sys; from headrace.cli import run; run(sys.argv[1:]); "
+        "print(' '.join(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words.split()], capture_output=True, text=True, timeout=120
+    )
+    loaded = done.stderr.split()
+    assert "orders" in done.stdout
+    unused = ("pandas", "pyspark", "obstore", "pyarrow.parquet", "headrace.api", "headrace.host")
+    for name in (*unused, "headrace.log.log", "headrace.groups.consumer", "headrace.epochs"):
+        assert name not in loaded
+    assert sum(name.startswith("headrace") for name in loaded) <= 130

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.epochs import operators
-from headrace.epochs.runtime import subscriptions
+from headrace.epochs.runtime import status, subscriptions
 from headrace.epochs.runtime.opening import Recover
 from headrace.epochs.runtime.publisher import LEASE_TTL_MS, EpochPublisher
+from headrace.epochs.runtime.status import EpochStatus
 from headrace.epochs.runtime.subscription import EpochSubscription
 from headrace.epochs.runtime.subscriptions import EpochSubscriptionInfo
 from headrace.host import Host, Stage
@@ -89,6 +90,10 @@ class EpochCalls:
         subscription = EpochSubscription(self.host, streams, **options)
         self.host.serve(Stage.READS, subscription)
         return subscription
+
+    async def epoch_status(self, stream: str) -> EpochStatus:
+        """What is complete and what is open; who holds the frontier back, and who is behind."""
+        return await self.host.in_thread(status.status, self.host.log, stream)
 
     async def epoch_subscriptions(self) -> tuple[EpochSubscriptionInfo, ...]:
         """Named subscriptions to epochs, and how far each is."""

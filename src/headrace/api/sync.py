@@ -235,6 +235,7 @@ class Headrace(Blocking[client.Headrace]):
     abort_epochs = mirror(client.Headrace.abort_epochs)
     live_publisher = _making(client.Headrace.live_publisher, BlockingLivePublisher)
     live_epochs = _making(client.Headrace.live_epochs, BlockingLiveEpochs)
+    epoch_status = mirror(client.Headrace.epoch_status)
     epoch_subscriptions = mirror(client.Headrace.epoch_subscriptions)
     forget_epoch_subscription = mirror(client.Headrace.forget_epoch_subscription)
     sessions = mirror(client.Headrace.sessions)

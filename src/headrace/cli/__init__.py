@@ -67,6 +67,7 @@ COMMANDS = (
     ("group", "Groups: create them, see who consumes what and why, and join them."),
     ("status", "How everything is, and what needs a person."),
     ("reader", "Reader groups: create them, read, take checkpoints and go back to them."),
+    ("epoch", "Epochs: publish them, read whole ones, see who holds them back."),
     ("subscribe", "Consume events of a shared group, or of one's own."),
     ("session", "Look at the sessions of workers, and remove them."),
     ("find", "Find a key: where it lies, who consumes it, what became of it."),

@@ -10,11 +10,17 @@ from collections.abc import Mapping
 
 from headrace.cli.wording import in_own_words
 from headrace.errors import (
+    EpochStreamEndedError,
+    FrontierError,
     HeadraceError,
+    IllegalTimeError,
     InvalidInputError,
+    LateEventError,
+    PublisherInUseError,
     UnknownCheckpointError,
     UnknownGroupError,
     UnknownMemberError,
+    UnknownPublisherError,
     UnknownSchemeError,
     UnknownSegmentError,
     UnknownSessionError,
@@ -31,6 +37,7 @@ UNKNOWN_NAME = (
     UnknownCheckpointError
     | UnknownGroupError
     | UnknownMemberError
+    | UnknownPublisherError
     | UnknownSegmentError
     | UnknownSessionError
     | UnknownSharedGroupError
@@ -38,6 +45,11 @@ UNKNOWN_NAME = (
     | UnknownStreamOfGroupError
 )
 """A name in the command that does not exist: bad input, like any other typo."""
+
+REFUSED_EPOCH = (
+    EpochStreamEndedError | FrontierError | IllegalTimeError | LateEventError | PublisherInUseError
+)
+"""What an epoch stream does not take, and nothing was changed by."""
 
 _PASSWORD_OPTION = re.compile(
     r"""((?:password|passfile|sslpassword|secret[a-z_]*|[a-z_]*_key|[a-z_]*token)\s*=\s*)"""
@@ -94,7 +106,9 @@ def _cut(name: str) -> str:
 def status_of(error: HeadraceError) -> int:
     if isinstance(error, StoppedError):
         error = error.cause
-    bad_input = isinstance(error, InvalidInputError | UnknownSchemeError | UNKNOWN_NAME)
+    bad_input = isinstance(
+        error, InvalidInputError | UnknownSchemeError | UNKNOWN_NAME | REFUSED_EPOCH
+    )
     return EXIT_USAGE if bad_input else EXIT_FAILED
 
 

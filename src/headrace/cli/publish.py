@@ -152,7 +152,7 @@ def publish(
 def _publish_to(template: Event, value: str | None, lines: bool, options: Options) -> None:
     """One event of a subject, or one for each line."""
     if not lines:
-        _publish_one(msgspec.structs.replace(template, value=_value(value)), options)
+        _publish_one(msgspec.structs.replace(template, value=value_of(value)), options)
         return
     if value is not None:
         raise UsageError("with --lines the values come from the input; leave VALUE out")
@@ -161,7 +161,7 @@ def _publish_to(template: Event, value: str | None, lines: bool, options: Option
     with options.open() as log, tally.told(options):
         stream = log.routes.stream_for(template.subject)
         number = 0
-        for chunk in _chunks(sys.stdin.buffer):
+        for chunk in chunks(sys.stdin.buffer):
             chosen: list[Event] = []
             for line in chunk:
                 number += 1
@@ -182,7 +182,7 @@ def _raw(argument: str) -> bytes:
     return argument.encode(errors="surrogateescape")
 
 
-def _value(argument: str | None) -> bytes:
+def value_of(argument: str | None) -> bytes:
     if argument is not None and argument != "-":
         return _raw(argument)
     if argument is None and sys.stdin.isatty():
@@ -235,7 +235,7 @@ def _publish_json_lines(name: str | None, options: Options) -> None:
     tally = _Tally()
     with options.open() as log, _input(name) as source, tally.told(options):
         number = 0
-        for chunk in _chunks(source):
+        for chunk in chunks(source):
             by_stream: dict[str, list[Event]] = {}
             try:
                 for line in chunk:
@@ -278,7 +278,7 @@ def _append(log: Log, by_stream: dict[str, list[Event]], tally: _Tally) -> None:
         tally.add(stream, len(events))
 
 
-def _chunks(source: IO[bytes]) -> Iterator[list[bytes]]:
+def chunks(source: IO[bytes]) -> Iterator[list[bytes]]:
     """Whole lines, as many as are there now: those that come during a commit share the next one."""
     descriptor = source.fileno()
     rest = b""

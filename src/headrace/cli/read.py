@@ -91,7 +91,7 @@ def read(
     """
     query = which.query()
     skipped = _Skipped(options.json)
-    show: Callable[[pa.RecordBatch], None] = _show_json if options.json else _Screen().show
+    show: Callable[[pa.RecordBatch], None] = show_json if options.json else RowScreen().show
     if which.follow:
         until_ctrl_c()
     shown = False
@@ -147,7 +147,7 @@ class _Skipped:
             tell(f"headrace: skipped {counted(self._events, 'event')} in {batches}")
 
 
-def _show_json(batch: pa.RecordBatch) -> None:
+def show_json(batch: pa.RecordBatch) -> None:
     encode = msgspec.json.encode
     lines = [encode(records.shown(row)) for row in _rows(batch)]
     sys.stdout.write(b"\n".join(lines).decode() + "\n")
@@ -161,7 +161,7 @@ def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     return rows
 
 
-class _Screen:
+class RowScreen:
     """Lines for people: columns grow as longer texts come, the value takes what is left."""
 
     def __init__(self) -> None:

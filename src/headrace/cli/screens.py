@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.markup import escape
@@ -14,7 +14,10 @@ from rich.text import Text
 from headrace.catalog.streams import NO_TIME_US, Segment, Stream
 from headrace.cli.output import Cell, table
 from headrace.cli.policies import described, size_text
-from headrace.log.log import Scaled
+
+if TYPE_CHECKING:
+    from headrace.groups.shapes import GroupView
+    from headrace.log.log import Scaled
 
 
 def time_text(us: int) -> str:
@@ -132,3 +135,37 @@ def _state(segment: Segment) -> str:
 
 def _short(us: int) -> str:
     return time_text(us - us % 1_000_000).replace("T", " ")
+
+
+def consumer(group: GroupView) -> dict[str, Any]:
+    """A group that consumes a stream, for programs: its lag in this stream alone."""
+    from headrace.groups.lag import total
+
+    # A group of this stream alone counts what its units do not: the source of a work queue.
+    lag = group.lag if group.stream else total(group.group, group.kind, group.units)
+    return {
+        "group": group.group,
+        "kind": group.kind,
+        "lag_events": lag.events,
+        "lag_bytes": lag.bytes,
+        "lag_seconds": lag.seconds,
+        "exact": lag.exact,
+    }
+
+
+def consumers_table(groups: Iterable[GroupView]) -> Table:
+    """One line for each group that consumes a stream."""
+    rows = []
+    for group in groups:
+        found = consumer(group)
+        most = "" if found["exact"] else "≤ "
+        rows.append(
+            (
+                group.group,
+                group.kind,
+                f"{most}{found['lag_events']:,}",
+                size_text(found["lag_bytes"]),
+                f"{found['lag_seconds']:,.1f}",
+            )
+        )
+    return table(("consumer", "kind", ">events behind", ">bytes", ">seconds"), rows)

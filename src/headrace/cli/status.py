@@ -15,7 +15,7 @@ from headrace.cli.options import NONE, Options
 from headrace.cli.output import counted, table
 from headrace.cli.policies import size_text
 from headrace.cli.values import duration_s
-from headrace.groups.findings import BEHIND_S
+from headrace.groups.findings import BEHIND_S, time_words
 from headrace.groups.status import CatalogStatus
 from headrace.groups.status import status as look
 
@@ -78,6 +78,7 @@ def _screen(found: CatalogStatus) -> Iterator[RenderableType]:
     yield _pipeline_line(found)
     run = sum(each.instance is not None for each in found.sessions)
     yield f"sessions: {run} of {len(found.sessions)} run" if found.sessions else "sessions: none"
+    yield _chores_line(found)
     yield ""
     person = [each for each in found.findings if each.needs_person]
     yield "all is well" if found.well else f"{counted(len(person), 'finding')}:"
@@ -93,3 +94,15 @@ def _pipeline_line(found: CatalogStatus) -> str:
         return f"pipeline: none runs{need}"
     failing = f", {line.failing} of them failing" if line.failing else ""
     return f"pipeline: led by {escape(line.owner)}, {counted(line.jobs, 'job')}{failing}"
+
+
+def _chores_line(found: CatalogStatus) -> str:
+    told = []
+    for each in found.chores:
+        if each.done_at is None:
+            told.append(f"{each.chore} never")
+            continue
+        ago = time_words((found.seen_at - each.done_at).total_seconds())
+        failed = f" and failed: {escape(each.note)}" if each.failed else ""
+        told.append(f"{each.chore} {ago} ago{failed}")
+    return f"last done: {', '.join(told)}"

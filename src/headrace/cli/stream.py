@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 from rich.markup import escape
 
-from headrace.catalog.streams import Fixed, Limits, StreamConfig
+from headrace.catalog import streams
+from headrace.catalog.streams import Epochs, Fixed, Limits, StreamConfig
 from headrace.cli import policies, screens, values
-from headrace.cli.compact import compact
 from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import confirm, counted, until_ctrl_c
 from headrace.cli.policies import NO_POLICIES, Policies
-from headrace.cli.trim import trim
 from headrace.errors import StreamInUseError
-from headrace.groups.deletion import consumers, delete_stream
-from headrace.log import internal
-from headrace.log.log import Log, Scaled
+
+if TYPE_CHECKING:
+    from headrace.catalog import Tx
+    from headrace.catalog.streams import Stream
+    from headrace.groups.shapes import GroupView
+    from headrace.log.log import Log, Scaled
 
 app = App(
     name="stream",
@@ -29,6 +32,42 @@ app = App(
 )
 
 Flag = Annotated[bool, Parameter(negative="")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class ByEpochs:
+    """Whether a stream is published by epochs."""
+
+    epochs: Annotated[
+        str | None,
+        Parameter(
+            help="It is published by epochs, whose times are integers (int), pairs (pair), or "
+            "tuples of 1 to 8 integers (3); see headrace epoch."
+        ),
+    ] = None
+    publishers: Annotated[
+        str | None,
+        Parameter(
+            help="With --epochs: publishers, comma-separated, before whose coming nothing is "
+            "complete."
+        ),
+    ] = None
+
+    def config(self) -> Epochs | None:
+        if self.epochs is None:
+            if self.publishers is not None:
+                raise UsageError("--publishers goes with --epochs")
+            return None
+        length = {"int": "0", "pair": "2"}.get(self.epochs, self.epochs)
+        if length not in ["0", "1", "2", "3", "4", "5", "6", "7", "8"] or self.epochs == "0":
+            raise UsageError(
+                f"--epochs {self.epochs}: write int, pair, or how many integers: 1 to 8"
+            )
+        return Epochs(length=int(length), publishers=tuple(values.words(self.publishers or "")))
+
+
+PLAIN = ByEpochs()
 
 
 @app.command
@@ -40,6 +79,7 @@ def create(
     segments: int | None = None,
     partitions: int = 0,
     key_tokens: str | None = None,
+    by_epochs: ByEpochs = PLAIN,
     given: Policies = NO_POLICIES,
     options: Options = NONE,
 ) -> None:
@@ -47,7 +87,8 @@ def create(
 
     Creating it again in the same way changes nothing.
 
-    Example: `headrace stream create orders --subjects 'orders.>' --segments 4`
+    * `headrace stream create orders --subjects 'orders.>' --segments 4`
+    * `headrace stream create days --subjects 'days.>' --epochs int`
 
     Parameters
     ----------
@@ -68,6 +109,7 @@ def create(
         partitions=partitions,
         retention=given.kept() or Limits(),
         scaling=given.scaled() or Fixed(),
+        epochs=by_epochs.config(),
     )
     with options.open(create=True) as log:
         stream = log.create_stream(name, config, segments)
@@ -118,8 +160,8 @@ def ls(
     internal
         Also those that belong to groups: work queues and dead letters.
     """
-    with options.open() as log:
-        found = log.streams(internal=internal)
+    with options.look() as catalog:
+        found = catalog.read(lambda tx: streams.all_streams(tx, internal=internal), snapshot=True)
     none = "no streams yet; create one with: headrace stream create"
     listed = [screens.stream_data(stream) for stream in found]
     options.show(listed, screens.streams_table(found) if found else none)
@@ -127,14 +169,21 @@ def ls(
 
 @app.command
 def info(name: str, /, *, options: Options = NONE) -> None:
-    """Show a stream and its segments.
+    """Show a stream, its segments, and the groups that consume it with their lag.
 
     Example: `headrace stream info orders`
     """
-    with options.open() as log:
-        stream = log.stream(name)
+    from headrace.groups import status, view
+
+    def look(tx: Tx) -> tuple[Stream, list[GroupView]]:
+        return streams.require(tx, name), status.consumers(view.all_groups(tx), name)
+
+    with options.look() as catalog:
+        stream, groups = catalog.read(look, snapshot=True)
+    data = screens.stream_data(stream) | {"consumers": [screens.consumer(g) for g in groups]}
     shown = (screens.stream_head(stream), screens.segments_table(stream))
-    options.show(screens.stream_data(stream), *shown)
+    nobody = "no group consumes it"
+    options.show(data, *shown, screens.consumers_table(groups) if groups else nobody)
 
 
 @app.command
@@ -241,8 +290,8 @@ def _print_scaled(
         options.show(data, screens.scaled_text(name, done, dry_run=dry_run))
 
 
-app.command(trim)
-app.command(compact)
+app.command("headrace.cli.trim:trim", name="trim")
+app.command("headrace.cli.compact:compact", name="compact")
 
 
 @app.command
@@ -265,6 +314,9 @@ def rm(
     force
         Even if groups consume it: static and elastic ones go with it, shared ones go on without.
     """
+    from headrace.groups.deletion import consumers, delete_stream
+    from headrace.log import internal
+
     with options.open() as log:
         stream = log.stream(name)
         internal.refuse(stream, "deleted")

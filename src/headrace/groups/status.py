@@ -13,7 +13,7 @@ import msgspec
 
 from headrace.catalog import Tx, batches, overview
 from headrace.catalog.streams import Stream
-from headrace.groups import findings, names, view
+from headrace.groups import chores, findings, names, view
 from headrace.groups.findings import BEHIND_S, moment
 from headrace.groups.partitioned.filling import PIPELINE
 from headrace.groups.picture import Picture
@@ -63,6 +63,20 @@ class SessionLine(msgspec.Struct, frozen=True, kw_only=True):
     """Who runs it; null if nobody does."""
 
 
+class ChoreLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What some open program does for the whole catalog now and then."""
+
+    chore: str
+    """``retention``, ``scaling`` or ``sweep``."""
+    done_at: datetime | None = None
+    """When it was last done; null if it never was."""
+    instance: str | None = None
+    """The program that did it."""
+    failed: bool = False
+    note: str = ""
+    """What came of it."""
+
+
 class CatalogStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A catalog at one moment."""
 
@@ -74,6 +88,7 @@ class CatalogStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Without their units."""
     pipeline: PipelineLine
     sessions: tuple[SessionLine, ...]
+    chores: tuple[ChoreLine, ...]
     findings: tuple[Finding, ...]
     """What needs a person first."""
 
@@ -97,6 +112,7 @@ def status(tx: Tx, behind_s: float = BEHIND_S) -> CatalogStatus:
         groups=tuple(groups),
         pipeline=_pipeline(picture, seen),
         sessions=tuple(_sessions(picture)),
+        chores=tuple(_chores(tx)),
         findings=tuple(found),
     )
 
@@ -160,6 +176,22 @@ def _sessions(picture: Picture) -> Iterable[SessionLine]:
     for name in sorted(picture.entries[SESSIONS_BUCKET]):
         held = picture.held(session_lease(name))
         yield SessionLine(session=name, instance=None if held is None else held.owner)
+
+
+def _chores(tx: Tx) -> Iterable[ChoreLine]:
+    done = chores.last_done(tx)
+    for chore in chores.CHORES:
+        last = done.get(chore)
+        if last is None:
+            yield ChoreLine(chore=chore)
+        else:
+            yield ChoreLine(
+                chore=chore,
+                done_at=moment(last.at_us),
+                instance=last.by,
+                failed=last.failed,
+                note=last.note,
+            )
 
 
 def _damaged(picture: Picture) -> list[Finding]:

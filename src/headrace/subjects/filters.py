@@ -24,7 +24,6 @@ import re
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace import compiled
 from headrace.errors import InvalidFilterError
@@ -93,6 +92,8 @@ def covers(a: str, b: str) -> bool:
 
 def match_array(filter: str, subjects: StringColumn) -> pa.BooleanArray:
     """Which rows of a column of subjects pass a filter; a null row never does."""
+    import pyarrow.compute as pc  # slow to load, and nothing for whoever only looks
+
     array = text_array(subjects, "subjects")
     if filter == ">":
         return array.is_valid()
@@ -116,6 +117,8 @@ def surely_match(filter: str, subjects: StringColumn) -> bool:
 
     False means "perhaps not": ask :func:`match_array`.
     """
+    import pyarrow.compute as pc  # slow to load, and nothing for whoever only looks
+
     if filter == ">":
         return not subjects.null_count
     if not filter.endswith(".>") or "*" in filter:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import re
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace import compiled
 from headrace.errors import (
@@ -168,6 +167,8 @@ def _scalar_fault(scalar: pa.Scalar) -> str | None:
 
 
 def _first_fault_row(rows: pa.Array, block: Block) -> int | None:
+    import pyarrow.compute as pc  # slow to load, and nothing for whoever only looks
+
     well_formed = pc.match_substring_regex(rows, _SUBJECT_RE2).to_numpy(zero_copy_only=False)
     lengths = block.lengths
     faulty = ~well_formed | (lengths > SUBJECT_BYTES_MAX)

@@ -112,6 +112,13 @@ def try_open(
     return Begun(lease, decided.publisher, decided.state.lower, lines, unclean)
 
 
+def standing_of(
+    log: Log, where: Ledgered, name: str
+) -> tuple[ledger.LedgerState, PublisherState | None]:
+    """The ledger of a stream and of a publisher (None: it is none yet), to look at."""
+    return log.catalog.read(lambda tx: (_state(tx, where), _known(tx, where, name)), snapshot=True)
+
+
 def _state(tx: Tx, where: Ledgered) -> ledger.LedgerState:
     stored = epochs.stream_state(tx, where.stream.id)
     return begin(where.stream)[0] if stored is None else ledger.decode_state(stored[0])

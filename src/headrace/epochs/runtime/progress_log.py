@@ -100,7 +100,6 @@ class ProgressLog:
         """
         tail, head = self.bounds()
         start = first_line(self.shape, self.line, tail, head, frontier)
-        lower: Frontier = (self.shape.bottom,) if start == 0 else ()
-        if start > tail:
-            lower = self.line(start - 1).lower
+        # A trimmed log does not tell the frontier before its first line: any earlier one will do.
+        lower = self.line(start - 1).lower if start > tail else (self.shape.bottom,)
         return start, lower

@@ -116,8 +116,7 @@ def _resolved(
             raise HistoryGoneError(frontier, since, what="earlier rows were trimmed")
         frontier = join(shape, frontier, since)
     places = tuple(
-        _place(shape, progress, state, frontier)
-        for progress, (state, _) in zip(logs, found, strict=True)
+        _place(progress, state, frontier) for progress, (state, _) in zip(logs, found, strict=True)
     )
     return EpochBegin(shape, catalog, frontier, places)
 
@@ -145,15 +144,10 @@ def _wanted(
     return frontier_of(shape, start, "start")
 
 
-def _place(
-    shape: TimeShape, progress: ProgressLog, state: LedgerState, frontier: Frontier
-) -> StreamStart:
+def _place(progress: ProgressLog, state: LedgerState, frontier: Frontier) -> StreamStart:
     line, lower = progress.start_of(frontier)
     if line == state.line:
         line, lower = _end(state), state.lower
-    elif line == progress.bounds()[0]:
-        # A trimmed log does not tell the frontier before its first line: any earlier one will do.
-        lower = (shape.bottom,)
     return StreamStart(progress, line, lower)
 
 

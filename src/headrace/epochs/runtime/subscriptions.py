@@ -31,12 +31,12 @@ def listed(catalog: Catalog) -> tuple[EpochSubscriptionInfo, ...]:
 
     def look(tx: Tx) -> tuple[EpochSubscriptionInfo, ...]:
         now_us = tx.now_us()
-        return tuple(_info(row, now_us) for row in epoch_subscriptions.every(tx))
+        return tuple(info_of(row, now_us) for row in epoch_subscriptions.every(tx))
 
     return catalog.read(look, snapshot=True)
 
 
-def _info(row: epoch_subscriptions.SubscriptionRow, now_us: int) -> EpochSubscriptionInfo:
+def info_of(row: epoch_subscriptions.SubscriptionRow, now_us: int) -> EpochSubscriptionInfo:
     form = decode_form(row.form)
     return EpochSubscriptionInfo(
         name=row.name,

@@ -1,0 +1,108 @@
+"""``headrace epoch status``, ``explain`` and ``subscriptions``: looks at epoch streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from rich.markup import escape
+
+from headrace.cli.epoch_times import StreamArgument
+from headrace.cli.options import NONE, Options
+from headrace.cli.output import counted, table
+from headrace.epochs.core import ledger
+from headrace.epochs.runtime import status as standing
+from headrace.epochs.runtime import subscriptions as named
+from headrace.epochs.runtime.status import EpochStatus
+
+
+def status(stream: StreamArgument, /, *, options: Options = NONE) -> None:
+    """Show what is complete, what is open, and how far publishers and subscriptions are.
+
+    Example: `headrace epoch status orders`
+    """
+    with options.open() as log:
+        found = standing.status(log, stream)
+    publishers = [
+        (
+            one.name,
+            ledger.shown(one.held),
+            one.state,
+            "yes" if one.holds_back else "",
+            _ago(found, one.last_commit_us),
+        )
+        for one in found.publishers
+    ]
+    readers = [
+        (
+            one.name,
+            "choosing its start" if one.frontier is None else ledger.shown(one.frontier),
+            one.epochs,
+            one.rows,
+            _span(one.behind_us),
+        )
+        for one in found.subscriptions
+    ]
+    shown: list[Any] = [_head(found)]
+    if publishers:
+        shown.append(table(("publisher", "holds", "is", "holds back", "last commit"), publishers))
+    if readers:
+        headings = ("subscription", "acked before", ">epochs behind", ">rows", "for")
+        shown.append(table(headings, readers))
+    options.show(_data(found), *shown)
+
+
+def explain(stream: StreamArgument, /, *, options: Options = NONE) -> None:
+    """Say why the frontier stands where it does, and what to do.
+
+    Example: `headrace epoch explain orders`
+    """
+    with options.open() as log:
+        found = standing.status(log, stream)
+    lines = standing.explained(found)
+    options.show({**_data(found), "explanation": lines}, *map(escape, lines))
+
+
+def subscriptions(*, options: Options = NONE) -> None:
+    """List named subscriptions, and before which frontier all is acked.
+
+    Example: `headrace epoch subscriptions`
+    """
+    with options.open() as log:
+        found = named.listed(log.catalog)
+    rows = [
+        (
+            one.name,
+            ", ".join(one.streams),
+            one.mode,
+            "choosing its start" if one.frontier is None else ledger.shown(one.frontier),
+            "yes" if one.held else "no",
+        )
+        for one in found
+    ]
+    headings = ("subscription", "streams", "mode", "acked before", "held now")
+    none = "no named subscriptions; make one with: headrace epoch read STREAM --name NAME"
+    options.show(msgspec.to_builtins(found), table(headings, rows) if rows else none)
+
+
+def _data(found: EpochStatus) -> dict[str, Any]:
+    data: dict[str, Any] = msgspec.to_builtins(found)
+    return data
+
+
+def _head(found: EpochStatus) -> str:
+    least = "at least " if found.open_at_least else ""
+    return (
+        f"stream [bold]{escape(found.stream)}[/bold] is {found.status}"
+        f"{escape(f' ({found.reason})') if found.reason else ''}: frontier "
+        f"{ledger.shown(found.frontier)}, readable from {ledger.shown(found.since)}; {least}"
+        f"{counted(found.open_epochs, 'open epoch')} with {counted(found.open_rows, 'row')}"
+    )
+
+
+def _ago(found: EpochStatus, us: int | None) -> str:
+    return "never" if us is None else f"{_span(found.now_us - us)} ago"
+
+
+def _span(us: int) -> str:
+    return standing.span_text(us)
