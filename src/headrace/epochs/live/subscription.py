@@ -342,10 +342,14 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
         return tuple(sorted(heard.name for heard in self._heard.values()))
 
     async def wait_for(self, frontier: FrontierLike) -> None:
-        """Wait until everything before a frontier is complete, or the stream has ended."""
+        """Wait until everything before a frontier is complete, or the stream has ended.
+
+        Nothing is known before all publishers have sent their snapshots, so that is awaited too.
+        """
         wanted = frontier_of(self._shape, frontier, "frontier")
         while self._ended is None and not self._closed:
-            if self._core is not None and not_before(self._shape, self.frontier, wanted):
+            ready = self._core is not None and self._core.ready
+            if ready and not_before(self._shape, self.frontier, wanted):
                 return
             self._news.clear()
             await self._news.wait()
