@@ -81,6 +81,10 @@ class Options:
         """The catalog alone, for commands that only look: nothing of the log is loaded."""
         from headrace.catalog import open_catalog
 
+        if self.store is not None:  # is compared with the one that is recorded
+            with self.open() as log:
+                yield log.catalog
+            return
         tell_log()
         catalog = open_catalog(self.place, create=False)
         try:

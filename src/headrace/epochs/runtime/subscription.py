@@ -283,7 +283,7 @@ class EpochSubscription:
         if len(waits) == 1:
             await waits[0]
             return
-        tasks = [asyncio.ensure_future(wait) for wait in waits]
+        tasks = [self._host.spawn(wait, awaited=True) for wait in waits]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
