@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from headrace.epochs.core.lines import Line, Span
 from tests.torture.epoch_account import (
     Counted,
@@ -15,7 +13,6 @@ from tests.torture.epoch_account import (
     judge_sources,
 )
 from tests.torture.epoch_worker import Seen, rows_of
-from tests.torture.epochs import SMALL, torture_epochs
 
 
 def line(token: int, lower: int, *times: int, at: int = 0, rows: int = 0, **more: object) -> Line:
@@ -93,11 +90,3 @@ def test_a_relay_that_is_not_all_or_nothing_is_found() -> None:
     assert "twice" in judged(1, [b"1", b"1"], [b"1", b"1"])[0]
     assert "are not acked" in judged(1, [b"1", b"1"], [b"2", b"2"])[0]
     assert "frontier 2" in judged(1, [b"1", b"1"])[0]
-
-
-def test_epochs_stay_whole_and_come_once_when_processes_are_killed(tmp_path: Path) -> None:
-    result = torture_epochs(("sqlite",), 7, 3, tmp_path, crews=SMALL)
-    assert result.findings == []
-    assert result.outcomes[0].faults == {"kill": 3, "freeze": 2, "split": 1, "merge": 1}
-    assert result.outcomes[0].epochs
-    assert result.outcomes[0].relayed
