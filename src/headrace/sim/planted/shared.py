@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from headrace.catalog import leases
 from headrace.errors import UnexpectedMessageError
 from headrace.groups.progress import Progress
 from headrace.groups.shared.core import balance
@@ -25,7 +24,6 @@ from headrace.groups.shared.core.messages import (
 from headrace.groups.shared.core.records import Commit, ToBorrower
 from headrace.log.order import Order
 from headrace.sim.exhaustive import SETUPS, Explorer
-from headrace.sim.faults import Fault
 from headrace.sim.planted import PlantedBug, by_seeds, patched
 
 
@@ -223,10 +221,6 @@ def _forgets_what_is_closed(original: Any) -> Any:
     return grant
 
 
-def _lets_former_leaders_write(_: Any) -> Any:
-    return lambda _tx, _name, _token: None
-
-
 def _shares_by_name(_: Any) -> Any:
     def shares(units: int, loads: Any) -> Any:
         base, larger = divmod(units, len(loads)) if loads else (0, 0)
@@ -288,9 +282,6 @@ PLANTED: tuple[PlantedBug, ...] = (
          Leader, "_evict_stuck", _does_nothing, _SEEDS),
     _bug("late-grant-taken", "a grant that arrives after its own revocation is taken for new",
          Borrower, "_grant", _forgets_what_is_closed, by_search("overtaken grant", 9)),
-    _bug("former-leader-writes", "the store takes the writes of a former leader",
-         leases, "check", _lets_former_leaders_write,
-         by_seeds("shared", 60, steps=3000, faults=frozenset({Fault.SLOW}))),
     _bug("shares-by-name", "larger shares go by name, so units move for nothing",
          balance, "shares_by_count", _shares_by_name, by_golden_shares),
 )  # fmt: skip
