@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 PEERS  := $(VENV)/.installed-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint format bench bench-peers torture soak lock clean
+.PHONY: help env demo test lint format bench bench-peers test-browser torture soak lock clean bench-postgres
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,18 +29,13 @@ env: $(STAMP) ## create or update .venv
 demo: $(STAMP) ## the tour: real flights through an embedded log
 	@$(BIN)/python -m headrace demo
 
-# Two halves that take about as long, one for each core.
+# Three processes for two cores: tests that kill and take over wait a good part of their time.
+LANES ?= 3
 test: $(STAMP) ## every test (under 20 minutes on two cores)
-	@mkdir -p .pytest_cache
-	@( trap 'kill $$part; exit 143' TERM; \
-	  $(BIN)/python -m pytest tests/spark & part=$$!; wait $$part; spark=$$?; \
-	  $(BIN)/python -m pytest tests/sim & part=$$!; wait $$part; sim=$$?; \
-	  exit $$((spark ? spark : sim)) ) > .pytest_cache/beside.log 2>&1 & beside=$$!; \
-	  trap 'kill $$beside 2> /dev/null' INT TERM; \
-	  echo "tests of Spark and simulations run beside the others; their results come last"; \
-	  $(BIN)/python -m pytest --ignore=tests/spark --ignore=tests/sim; others=$$?; \
-	  wait $$beside; beside=$$?; cat .pytest_cache/beside.log; \
-	  exit $$((others ? others : beside))
+	$(BIN)/python -m pytest -n $(LANES) --no-loadscope-reorder
+
+test-browser: $(STAMP) ## the console in chromium; fails where there is none
+	HEADRACE_BROWSER=1 $(BIN)/python -m pytest tests/node/browser
 
 lint: $(STAMP) ## ruff check, ruff format, mypy --strict
 	$(BIN)/ruff check .
@@ -61,6 +56,9 @@ $(PEERS): $(STAMP) requirements/peers.txt
 
 bench-peers: $(PEERS) ## the same work on Headrace, NATS JetStream and (if installed) Redis Streams
 	$(BIN)/python -m bench.peers
+
+bench-postgres: $(STAMP) ## PostgreSQL with fsync on, against bare inserts; round trips, several processes, retention
+	$(BIN)/python -m bench.postgres
 
 torture: $(STAMP) ## writers and members killed and frozen, on both catalogs; every event accounted for
 	$(BIN)/python -m tests.torture

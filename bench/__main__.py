@@ -26,7 +26,11 @@ MODULES = (
     "readers",
     "cores_regions",
     "cores_epochs",
+    "epochs",
+    "epochs_large",
     "spark_source",
+    "spark_wide",
+    "spark_epochs",
     "spark_sink",
     "spark_partition",
 )

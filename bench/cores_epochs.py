@@ -20,6 +20,7 @@ from headrace.epochs import (
     PAIRS,
     Data,
     FrontierUpdate,
+    Mode,
     Publisher,
     Snapshot,
     Subscriber,
@@ -47,6 +48,9 @@ def run() -> list[Result]:
         _figure("epochs: frontier update, 10,000 partitions", many, "us"),
         at_most(
             "epochs: frontier update, 10,000 against 100 partitions", many / few, GROWTH_MAX, "x"
+        ),
+        at_most(
+            "epochs: frontier update, 20,000 active pairs", _active_pairs_ms(20_000), 1.0, "ms"
         ),
         _figure("epochs: counted integers, 100,000 held, update", _counted_us(100_000), "us"),
     ]
@@ -148,6 +152,27 @@ def _frontier_us(partitions: int) -> float:
         return move
 
     return _best_s(make) / updates * 1e6
+
+
+def _active_pairs_ms(active: int) -> float:
+    """A frontier moves while so many epochs of a partial order are open, and completes none."""
+    updates = 100
+
+    def make() -> Callable[[], object]:
+        subscriber = Subscriber(["p0"], PAIRS, mode=Mode.WHOLE)
+        subscriber.receive("p0", Snapshot(((0, 0),), ()))
+        for number in range(active):
+            time_of = (updates + number % 200, updates + number // 200)
+            subscriber.receive("p0", Data(time_of, b""))
+
+        def move() -> None:
+            for step in range(updates):
+                change = (((step, 0), -1), ((step + 1, 0), 1))
+                subscriber.receive("p0", FrontierUpdate(change))
+
+        return move
+
+    return _best_s(make) / updates * 1e3
 
 
 def _counted_us(held: int) -> float:

@@ -11,7 +11,8 @@ import time
 
 import headrace
 from bench.shared_runtime import member_of, until
-from headrace.groups.shared.runtime.peer import LocalPeer, SharedOptions
+from headrace.groups.shared.runtime.options import SharedOptions
+from headrace.groups.shared.runtime.peer import LocalPeer
 
 
 async def main(url: str) -> None:

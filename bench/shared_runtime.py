@@ -26,7 +26,8 @@ from headrace.errors import Fenced, HeadraceError
 from headrace.groups.consumer import OwnedUnit, UnitAck, UnitEvents
 from headrace.groups.progress import Progress
 from headrace.groups.shared.runtime.borrowing import Borrowing
-from headrace.groups.shared.runtime.peer import LocalPeer, SharedOptions
+from headrace.groups.shared.runtime.options import SharedOptions
+from headrace.groups.shared.runtime.peer import LocalPeer
 
 TEXT = "$share/g/>"
 SEGMENTS_PER_STREAM = 1_000

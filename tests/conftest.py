@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import tempfile
 import urllib.request
@@ -16,11 +17,24 @@ import pytest
 
 from headrace import compiled
 from headrace.catalog import Catalog, open_catalog
+from headrace.catalog.postgres_options import FSYNC_VARIABLE
 from headrace.host import loads
 from headrace.log.log import Log
 from headrace.store import Store, open_store
+from tests.lanes import Lanes, begin_with_the_longest
+from tests.postgres_server import PostgresMachine, postgres_machine
 
 _buckets = itertools.count(1)
+os.environ.setdefault(FSYNC_VARIABLE, "off")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes:
+    return Lanes(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # the order of several processes; a lone run keeps its own
+        begin_with_the_longest(items)
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +50,7 @@ def postgres_server() -> Iterator[Any]:
         server = get_server(folder)
     with psycopg.connect(server.get_uri(), autocommit=True) as admin:
         # No test cuts the power, and catalogs are made and dropped by the hundred.
+        # Those that do have a server that syncs, `synced_postgres`.
         admin.execute("ALTER SYSTEM SET fsync = off")
         admin.execute("SELECT pg_reload_conf()")
     yield server
@@ -140,3 +155,19 @@ def s3_options(endpoint: str) -> dict[str, str]:
         "region": "us-east-1",
         "allow_http": "true",
     }
+
+
+@pytest.fixture(scope="session")
+def synced_postgres() -> Iterator[PostgresMachine]:
+    """A PostgreSQL server that syncs to disk and listens on TCP."""
+    with postgres_machine() as machine:
+        yield machine
+
+
+@pytest.fixture
+def synced_url(synced_postgres: PostgresMachine) -> Iterator[str]:
+    """A database of its own on the server that syncs."""
+    name = f"test{next(_buckets)}"
+    synced_postgres.execute(f"CREATE DATABASE {name}")
+    yield f"{synced_postgres.url.removesuffix('postgres')}{name}"
+    synced_postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")

@@ -13,6 +13,7 @@ from types import ModuleType
 
 import msgspec
 
+from headrace.cli import session_shapes, stream_shapes
 from headrace.cli import shapes as of_commands
 from headrace.groups import shapes, status
 
@@ -36,13 +37,28 @@ has an `instance` and owns a `unit`.
 | `headrace group decisions` | a list of `DecisionShape` |
 | `headrace group members` | a list of `GroupMember` |
 | `headrace status` | `CatalogStatus` |
+| `headrace stream create`, `set` | `StreamShape` |
+| `headrace stream ls` | a list of `StreamShape` |
+| `headrace stream info` | `ConsumedStream` |
+| `headrace stream scale` | `ScaledShape` |
+| `headrace stream autoscale` | a line of `ScaledShape` for each step |
+| `headrace stream trim` | `TrimmedStream` |
+| `headrace stream rm` | `DeletedStream` |
+| `headrace session ls` | a list of `SessionShape` |
+| `headrace session info` | `SessionShape` |
+| `headrace session rm` | `RemovedSession` |
+| `headrace pipeline status` | `PipelineShape` |
+| `headrace pipeline --once` | a list of `JobShape` |
 """
+
+
+MODULES = (shapes, of_commands, status, stream_shapes, session_shapes)
 
 
 def page() -> str:
     """The page as it should be."""
     parts = [HEAD]
-    for module in (shapes, of_commands, status):
+    for module in MODULES:
         for kind in kinds(module):
             parts.append(_described(kind))
     return "\n".join(parts)

@@ -6,8 +6,6 @@ from datetime import datetime
 
 import msgspec
 
-from headrace.cli import shapes as of_commands
-from headrace.groups import shapes, status
 from tests import json_page
 
 
@@ -16,7 +14,7 @@ def test_the_page_is_made_from_the_types() -> None:
 
 
 def test_the_types_keep_to_one_vocabulary() -> None:
-    for module in (shapes, of_commands, status):
+    for module in json_page.MODULES:
         for kind in json_page.kinds(module):
             for field in msgspec.structs.fields(kind):
                 name = field.encode_name

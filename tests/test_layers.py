@@ -10,7 +10,7 @@ import headrace
 PACKAGE = Path(headrace.__file__).parent
 
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "compiled", "subjects"}),
+    frozenset({"errors", "compiled", "subjects", "loading"}),
     frozenset({"catalog", "store"}),
     frozenset({"log"}),
     frozenset({"host", "net"}),

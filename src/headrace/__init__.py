@@ -13,8 +13,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.errors import (
     DamagedBatchError,
@@ -24,6 +23,7 @@ from headrace.errors import (
     InvalidInputError,
     TrimmedError,
 )
+from headrace.loading import later
 
 if TYPE_CHECKING:
     from headrace.api.appender import Appender
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     )
     from headrace.groups.consumer import Batch, ConsumerOptions, Delivery
     from headrace.groups.delivery import DeliveryConfig
-    from headrace.groups.shared.runtime.peer import SharedOptions
+    from headrace.groups.shared.runtime.options import SharedOptions
     from headrace.groups.shared.runtime.session import Session
     from headrace.log.compact_policy import CompactionPolicy
     from headrace.log.events import Event
@@ -89,34 +89,29 @@ __all__ = [
     "open",
 ]
 
-# Loaded when first used: the command line and the pure cores need no Arrow to start.
-_HOMES = {
-    "headrace.catalog.producers": ("Placed",),
-    "headrace.catalog.streams": (
-        "ByBytes", "ByEvents", "Consumed", "Epochs", "Fixed", "Groups", "Limits", "Segment",
-        "Stream",
-    ),
-    "headrace.api.appender": ("Appender",),
-    "headrace.api.places": ("Checkpoint", "StreamCut"),
-    "headrace.api.client": ("Headrace", "Transaction", "open"),
-    "headrace.groups.consumer": ("Batch", "ConsumerOptions", "Delivery"),
-    "headrace.groups.delivery": ("DeliveryConfig",),
-    "headrace.groups.shared.runtime.peer": ("SharedOptions",),
-    "headrace.groups.shared.runtime.session": ("Session",),
-    "headrace.log.compact_policy": ("CompactionPolicy",),
-    "headrace.log.events": ("Event",),
-    "headrace.log.position": ("Position",),
-    "headrace.net.tls": ("TLS",),
-    "headrace.api.reading": ("Reading",),
-}  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            globals()[name] = found = getattr(import_module(home), name)
-            return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# The command line and the pure cores need no Arrow to start.
+__getattr__ = later(
+    __name__,
+    {
+        "headrace.catalog.producers": ("Placed",),
+        "headrace.catalog.streams": (
+            "ByBytes", "ByEvents", "Consumed", "Epochs", "Fixed", "Groups", "Limits", "Segment",
+            "Stream",
+        ),
+        "headrace.api.appender": ("Appender",),
+        "headrace.api.places": ("Checkpoint", "StreamCut"),
+        "headrace.api.client": ("Headrace", "Transaction", "open"),
+        "headrace.groups.consumer": ("Batch", "ConsumerOptions", "Delivery"),
+        "headrace.groups.delivery": ("DeliveryConfig",),
+        "headrace.groups.shared.runtime.options": ("SharedOptions",),
+        "headrace.groups.shared.runtime.session": ("Session",),
+        "headrace.log.compact_policy": ("CompactionPolicy",),
+        "headrace.log.events": ("Event",),
+        "headrace.log.position": ("Position",),
+        "headrace.net.tls": ("TLS",),
+        "headrace.api.reading": ("Reading",),
+    },
+)  # fmt: skip
 
 
 def __dir__() -> list[str]:

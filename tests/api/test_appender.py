@@ -16,13 +16,13 @@ import pytest
 
 import headrace
 import headrace.sync
-from headrace.api.appender import WAITING_APPENDS
 from headrace.catalog.sqlite_writer import LOCK_FILE
 from headrace.errors import (
     AppenderClosedError,
     InvalidEventError,
     UnknownStreamError,
 )
+from headrace.host.pipelined import WAITING_APPENDS
 from tests.api.test_client import rows_of, run, table_of
 
 APPENDS = 100

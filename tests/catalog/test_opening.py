@@ -43,7 +43,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def raw(catalog_url: str) -> Iterator[tuple[Tx, dict[str, str]]]:
     """A transaction on the bare database, below the catalog."""
     if catalog_url.startswith("postgres"):
-        with psycopg.connect(catalog_url) as pg:
+        with postgres_connections.PgConnection.connect(catalog_url) as pg:
             pg.execute("CREATE SCHEMA IF NOT EXISTS headrace")
             pg.execute("SET search_path TO headrace")
             yield postgres_connections.PostgresTx(pg), postgres.TYPES

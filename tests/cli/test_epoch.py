@@ -172,7 +172,7 @@ def test_a_publisher_killed_in_mid_epoch_is_not_seen(days: Cli) -> None:
             assert publisher.stdin is not None
             publisher.stdin.write("half\n")
             publisher.stdin.flush()
-            wait_until(lambda: _rows_of("days") == 1, "the first row to be stored")
+            wait_until(lambda: _rows_of("days") == 1, "the first row to be stored", 3 * PATIENCE_S)
             publisher.kill()
             publisher.wait(PATIENCE_S)
         assert epochs_of(days) == []
@@ -190,6 +190,31 @@ def test_a_publisher_killed_in_mid_epoch_is_not_seen(days: Cli) -> None:
         reader.send_signal(signal.SIGINT)
         rest, said = reader.communicate(timeout=PATIENCE_S)
         assert (reader.returncode, rest, said) == (EXIT_INTERRUPTED, "", "")
+
+
+def test_a_stream_that_stores_nothing_goes_from_terminal_to_terminal(days: Cli) -> None:
+    folder = Path.cwd()
+    words = ["--subjects", "ticks.>", "--epochs", "int", "--live"]
+    assert days("stream", "create", "ticks", *words).status == 0
+    with started(folder, "epoch", "read", "ticks", "--json") as reader:
+        sending = ["epoch", "publish", "ticks", "ticks.a", "--lines", "--time", "3"]
+        sent = days(*sending, "--listeners", "1", stdin=b"one\ntwo\n")
+        assert sent.status == 0, sent.err
+        assert "2 rows in stream ticks" in sent.out
+        *rows, end = _lines(reader, 3)
+        assert [row["value"] for row in rows] == ["one", "two"]
+        assert end == {"complete": 3, "rows": 2}
+        assert reader.wait(3 * PATIENCE_S) == 0  # the only publisher has closed
+    for bad in (
+        ("epoch", "read", "ticks", "--from", "0"),
+        ("epoch", "read", "ticks", "--name", "report"),
+        ("epoch", "publish", "ticks", "ticks.a", "x", "--time", "1,2"),
+        ("epoch", "status", "ticks"),
+        ("epoch", "advance", "ticks", "4"),
+        ("stream", "create", "more", "--subjects", "more.>", "--live"),
+    ):
+        refused = days(*bad)
+        assert refused.status == 2, (bad, refused)
 
 
 def _state_of(cli: Cli, publisher: str) -> str:

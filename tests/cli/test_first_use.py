@@ -71,6 +71,13 @@ def test_a_trim_that_takes_from_nobody_asks_nothing(orders: Cli) -> None:
 # --- create, publish, join -------------------------------------------------------------------
 
 
+def test_the_progress_log_of_an_epoch_stream_is_not_trimmed(orders: Cli) -> None:
+    assert orders("stream", "create", "days", "--subjects", "days.>", "--epochs", "int").status == 0
+    refused = orders("stream", "trim", "days.epochs", "--before", "0s", "--yes")
+    assert (refused.status, refused.out) == (2, "")
+    assert "'days.epochs' belongs to an epoch stream and is not trimmed by hand" in refused.err
+
+
 def test_a_stream_is_not_created_again_with_other_segments(orders: Cli) -> None:
     create = ("stream", "create", "orders", "--subjects", "orders.>")
     refused = orders(*create, "--segments", "7")

@@ -44,7 +44,7 @@ def test_a_group_from_its_making_to_its_end(typed: Any, tmp_path: Path) -> None:
     assert typed("reader", "reset", "report", "--checkpoint", "nightly")[0] == 0
     assert json.loads(typed("reader", "lag", "report", "--json")[1])["events"] == 2
     assert typed("reader", "reset", "report", "--start", "earliest")[0] == 0
-    out = typed("reader", "read", "report", "r2", "--exec", "true", "--idle", "0.5")[1]
+    out = typed("reader", "read", "report", "r2", "--exec", "true", "--idle", "0.5s")[1]
     assert json.loads(typed("reader", "lag", "report", "--json")[1])["events"] == 0
     assert "report" in typed("reader", "ls")[1]
     assert "retains positions" in typed("reader", "info", "report")[1]
@@ -89,3 +89,10 @@ def test_bad_input_is_one_line_and_changes_nothing(typed: Any, words: tuple[str,
     assert (status, out) == (2, "")
     assert len(err.strip().splitlines()) <= 2
     assert typed("reader", "info", "report", "--json")[1] == before
+
+
+@pytest.mark.parametrize("idle", ["1x", "-1", "1e9", "", "nan", "99999999999999w"])
+def test_a_wait_that_is_no_duration_is_refused(typed: Any, idle: str) -> None:
+    assert typed("reader", "create", "report", "--streams", "orders")[0] == 0
+    status, _, said = typed("reader", "read", "report", "r1", "--idle", idle)
+    assert (status, "is not a duration; write 30, 30s, 15m or 2h" in said) == (2, True)

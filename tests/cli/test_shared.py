@@ -75,7 +75,7 @@ def test_events_are_consumed_once_by_the_group_and_by_a_session_of_its_own(order
     assert session["subscriptions"] == [
         {"text": "orders.>", "filter": "orders.>", "shared": False, "start": "earliest"}
     ]
-    assert session["node"] is None
+    assert session["instance"] is None
     assert "log" in orders("session", "ls").out
     assert "private" in orders("session", "info", "log").out
     assert orders("session", "rm", "log").status == 0
@@ -157,7 +157,7 @@ def test_dead_letters_go_with_their_group_and_with_their_session(orders: Cli) ->
 
     def internal() -> list[str]:
         found = orders("stream", "ls", "--internal", "--json").json
-        return sorted(each["name"] for each in found if each["name"] != "orders")
+        return sorted(each["stream"] for each in found if each["stream"] != "orders")
 
     for text in ("$share/audit/orders.>", "orders.>"):
         asyncio.run(asyncio.wait_for(refuse(text), 30))
@@ -196,7 +196,7 @@ def test_a_group_and_a_session_in_use_are_removed_only_by_force(orders: Cli) -> 
         assert orders("group", "shared", "rm", "audit", "--force").status == 0
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(20) == 0
-        assert orders("session", "info", "w", "--json").json["node"] is None
+        assert orders("session", "info", "w", "--json").json["instance"] is None
     finally:
         worker.kill()
         worker.wait()

@@ -71,7 +71,8 @@ def test_policies_can_be_changed(orders: Cli, option: list[str], kept: dict[str,
 
 def test_segments_are_split_merged_and_retiled(orders: Cli) -> None:
     split = orders("--json", "stream", "scale", "orders", "--split", "0", "--into", "3").json
-    assert split == {"stream": "orders", "sealed": [0], "opened": [2, 3, 4], "reason": ""}
+    assert split == {"stream": "orders", "dry_run": False, "sealed": [0], "opened": [2, 3, 4],
+                     "reason": ""}  # fmt: skip
     assert "2, 3 → 5" in orders("stream", "scale", "orders", "--merge", "2,3").out
     retiled = orders(
         "stream", "scale", "orders", "--seal", "1,4", "--json",

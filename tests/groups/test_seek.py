@@ -19,7 +19,7 @@ from headrace.groups.partitioned.runtime import units
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import load_all
 from headrace.groups.shared import sessions
-from headrace.groups.shared.core.handler import group_key
+from headrace.groups.shared.core.naming import group_key
 from headrace.groups.shared.runtime import state
 from headrace.log.events import Event
 from headrace.log.read import Query

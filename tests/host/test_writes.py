@@ -158,6 +158,7 @@ def test_nothing_of_a_group_goes_before_events_whose_segment_was_sealed(
             await hr.create_stream("a", subjects=["a.>"])
             await hr.publish("a.x", b"0", key="k")
             monkeypatch.setattr(Write, "run", run_once_stale)
+            monkeypatch.setattr(Write, "saying", lambda _: None)
             await asyncio.gather(
                 *(hr.append("a", one(at), producer="p", sequence=at) for at in (1, 2, 3))
             )
@@ -282,6 +283,7 @@ def test_the_line_waits_while_what_is_ahead_is_settled(
 
             monkeypatch.setattr(hr.host.writes, "_in_thread", held)
             monkeypatch.setattr(Write, "run", run_once_stale)
+            monkeypatch.setattr(Write, "saying", lambda _: None)
             first = asyncio.create_task(hr.publish("a.x", b"1", key="k"))
             await settling.wait()
             second = asyncio.create_task(hr.publish("a.x", b"2", key="k"))
@@ -318,6 +320,7 @@ def test_an_appender_stops_at_its_failure_within_a_group_and_others_do_not(
             await hr.publish("a.x", b"0", key="other")
             monkeypatch.setattr(limits, "INLINE_BYTES", 1)  # so that nothing is joined
             monkeypatch.setattr(Package, "run", run_but_one)
+            monkeypatch.setattr(Package, "saying", lambda _: None)
             appender = hr.appender("a")
             published = []
             for at in (1, 2, 3):

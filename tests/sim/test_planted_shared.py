@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from headrace.groups.shared.core.leader import Leader
-from headrace.sim.planted import PlantedBug, hunt_planted, patched, planted_bugs
+from headrace.sim.planted import (
+    PlantedBug,
+    hunt_planted,
+    patched,
+    planted_bugs,
+    shared_runtime,
+)
 
 SHARED = tuple(bug for bug in planted_bugs() if bug.name.startswith("shared/"))
 
@@ -14,6 +20,10 @@ SHARED = tuple(bug for bug in planted_bugs() if bug.name.startswith("shared/"))
 def test_planted_bug_is_found(bug: PlantedBug) -> None:
     (hunted,) = hunt_planted((bug,))
     assert hunted.finding is not None
+
+
+def test_a_commit_that_thaws_under_another_leader_changes_nothing() -> None:
+    assert shared_runtime._by_a_frozen_commit() is None
 
 
 def test_there_are_enough_and_all_have_names_of_their_own() -> None:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import pytest
 
 from headrace.sim.planted import PlantedBug, hunt_planted
-from headrace.sim.planted.spark_reader import (
-    PLANTED,
-    after_a_reset,
-    another_opening,
-    another_token,
-)
+from headrace.sim.planted.spark_reader import PLANTED
 
-SLOW = ("counted batch opened again", "tasks of anybody")
+SLOW = ("counted batch opened again", "any opening is settled", "any token", "tasks of anybody")
+"""``headrace sim --planted`` finds these, too; it takes minutes."""
 QUICK = [bug for bug in PLANTED if not bug.name.endswith(SLOW)]
 
 
@@ -20,7 +16,3 @@ QUICK = [bug for bug in PLANTED if not bug.name.endswith(SLOW)]
 def test_planted_bug_is_found(bug: PlantedBug) -> None:
     (hunted,) = hunt_planted((bug,))
     assert hunted.finding is not None
-
-
-def test_golden_scripts_find_nothing_when_nothing_is_planted() -> None:
-    assert [script() for script in (another_opening, after_a_reset, another_token)] == [None] * 3

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
+from headrace.spark.epochs.reader import EpochStreamReader
 from headrace.spark.source import HeadraceSource, StreamReader
 
 Row = dict[str, Any]
@@ -21,9 +22,13 @@ def source(options: Mapping[str, Any]) -> HeadraceSource:
     return HeadraceSource({name.lower(): str(value) for name, value in options.items()})
 
 
-def stream_reader(options: Mapping[str, Any], schema: StructType | None = None) -> StreamReader:
+def stream_reader(
+    options: Mapping[str, Any], schema: StructType | None = None
+) -> StreamReader | EpochStreamReader:
     made = source(options)
-    return made.streamReader(schema or made.schema())
+    found = made.streamReader(schema or made.schema())
+    assert isinstance(found, StreamReader | EpochStreamReader)
+    return found
 
 
 def batch_rows(options: Mapping[str, Any], schema: StructType | None = None) -> list[Row]:

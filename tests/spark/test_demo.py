@@ -33,7 +33,7 @@ def test_the_tour_goes_through_spark_and_leaves_nothing_behind(tmp_path: Path) -
         assert done.returncode == 0, done.stdout + done.stderr
         assert "3,000 events through Spark's sink" in done.stdout
         assert "no event came twice by a restart" in done.stdout
-        assert "12 of 12 checks held" in done.stdout
+        assert "14 of 14 checks held" in done.stdout
         assert "✗" not in done.stdout
         assert "Traceback" not in done.stderr
         assert list(tmp_path.iterdir()) == []

@@ -98,6 +98,23 @@ def test_cutting_keeps_every_offset_once(runs: list[tuple[int, int, int]], least
     assert len(parts) >= min(least // 2, total // 2)
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40_000)), max_size=30),
+    st.integers(1, 20),
+    st.integers(1, 8),
+)
+def test_packing_keeps_spans_in_order_and_leaves_no_core_idle(
+    runs: list[tuple[int, int]], least: int, cores: int
+) -> None:
+    spans = [Span("s", number, 0, count) for number, count in runs]
+    tasks = planning.pack(spans, least, cores)
+    assert [span for task in tasks for span in task] == spans
+    assert all(tasks)
+    assert len(tasks) >= min(len(spans), least)
+    total = sum(span.events for span in spans)
+    assert len(tasks) <= max(least, cores, -(-total // planning.TASK_EVENTS)) * 2 + 1
+
+
 def test_equal_places_have_equal_text_whatever_the_order_of_their_keys() -> None:
     one = Offset(catalog="c", streams={"b": StreamAt(2, {10: 1, 9: 2}), "a": StreamAt(1, {0: 0})})
     other = Offset(catalog="c", streams={"a": StreamAt(1, {0: 0}), "b": StreamAt(2, {9: 2, 10: 1})})

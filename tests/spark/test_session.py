@@ -6,12 +6,13 @@ import importlib
 
 import pandas
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrameReader, SparkSession
 
 import headrace
 import headrace.spark
 from headrace.errors import ExecutorPackageError, InvalidOptionError, SparkSetupError
-from headrace.spark.session import SETTINGS, is_local
+from headrace.spark.session import SETTINGS, check_format, is_local
 
 
 def test_a_session_has_the_settings_that_matter(spark: SparkSession) -> None:
@@ -55,6 +56,37 @@ def test_executors_without_this_package_are_noticed(
     monkeypatch.setattr(headrace, "__version__", "99.0")
     with pytest.raises(ExecutorPackageError, match=r"need headrace 99\.0"):
         headrace.spark.check_executors(spark)
+
+
+def test_a_python_that_the_driver_cannot_run_is_refused_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    with pytest.raises(SparkSetupError, match=r"unpack it beside the program under the same name"):
+        headrace.spark.session(
+            "packed", "local-cluster[2,1,1024]", **{"spark.pyspark.python": "./env/bin/python"}
+        )
+
+
+def test_a_running_session_keeps_its_python(spark: SparkSession) -> None:
+    own = spark.sparkContext.pythonExec
+    same = headrace.spark.session("again", "local[2]", **{"spark.pyspark.python": own})
+    assert same.sparkContext is spark.sparkContext
+    with pytest.raises(SparkSetupError, match="whose workers run"):
+        headrace.spark.session("again", "local[2]", **{"spark.pyspark.python": "/bin/sh"})
+
+
+def test_a_source_that_is_not_found_is_explained(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_format(spark)
+
+    def fail(_: object) -> None:
+        raise AnalysisException("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: headrace")
+
+    monkeypatch.setattr(DataFrameReader, "load", fail)
+    with pytest.raises(SparkSetupError, match=r"Install headrace\[spark\] in that Python"):
+        check_format(spark)
 
 
 def test_trap_12_the_source_is_light_to_import() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -69,7 +70,7 @@ def test_subject_and_key_come_from_options_or_from_named_columns() -> None:
         ("value binary, value string, subject string", {}, "appears twice"),
     ],
 )
-def test_columns_that_do_not_fit_are_refused(text: str, options: dict[str, str], said: str) -> None:
+def test_columns_that_do_not_fit_are_refused(text: str, options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidSinkError, match=said):
         plan_columns(schema(text), **options)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -28,13 +29,13 @@ from headrace.errors import (
 from headrace.log.events import Event
 from headrace.log.log import Log, Scaled
 from headrace.log.open import open_log
-from headrace.spark import connection, planner
+from headrace.spark import connection, planner, planning
 from headrace.spark.columns import default_schema
 from headrace.spark.listener import lag_of
 from headrace.spark.planner import Planner
 from tests.log.helpers import check_dense, create, event, heads, per_key, table
 from tests.scaling import split_while_empty
-from tests.spark.engine import Engine, batch_rows, source, stream_reader
+from tests.spark.engine import Engine, batch_rows, rows_of, shipped, source, stream_reader
 from tests.support import wait_until
 
 
@@ -382,8 +383,10 @@ def test_a_trigger_waits_for_enough_rows_and_not_for_ever(
     given = options | {"minOffsetsPerTrigger": 100, "maxTriggerDelay": "1m"}
     engine = Engine(given)
     now = [0.0]
-    engine.reader._plan()._clock = lambda: now[0]
-    engine.reader._plan()._triggered = 0.0
+    plan = engine.reader._plan()
+    assert isinstance(plan, planner.Planner)
+    plan._clock = lambda: now[0]
+    plan._triggered = 0.0
     engine.plan()
     log.append("s", table(50))
     now[0] = 59.0
@@ -513,9 +516,12 @@ def test_planning_costs_the_same_with_a_long_backlog(
 # -- splits and merges ------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("cores", [1, 8])
 def test_splits_and_merges_lose_nothing_and_keep_the_order_of_keys(
-    log: Log, options: dict[str, Any]
+    log: Log, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, cores: int
 ) -> None:
+    """With one core all spans of a batch share one task."""
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
     create(log, segments=2)
     engine = Engine(options | {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 37})
     written = 0
@@ -547,12 +553,31 @@ def test_splits_and_merges_lose_nothing_and_keep_the_order_of_keys(
     assert sum(map(len, found.values())) == written
     for key, its in found.items():
         assert list(map(int, its)) == sorted(map(int, its)), key
+    if cores == 1:
+        assert set(engine.widths) <= {0, 1}
+        assert max(len({row["segment"] for row in rows}) for rows in engine.batches) > 2
     for rows in engine.batches:
         segments = {row["segment"] for row in rows}
         for number in segments:
             found_segment = log.stream("s").segment(number)
             assert found_segment is not None
             assert not segments & set(found_segment.predecessors)
+
+
+def test_small_spans_share_tasks_in_order_and_more_are_made_on_request(
+    log: Log, options: dict[str, Any]
+) -> None:
+    create(log, segments=40)
+    log.append("s", [event(n, key=f"k{n}") for n in range(400)])
+    made = source(options | {"startingOffsets": "earliest"})
+    reader = made.reader(made.schema())
+    tasks = reader.partitions()
+    assert len(tasks) <= planning.CORES_MAX
+    rows = [row for part in tasks for row in rows_of(reader.read(shipped(part)))]
+    assert len(rows) == 400
+    assert [row["segment"] for row in rows] == sorted(row["segment"] for row in rows)
+    wide = source(options | {"startingOffsets": "earliest", "minPartitions": 20})
+    assert len(wide.reader(wide.schema()).partitions()) >= 20
 
 
 def test_keys_stay_in_order_over_a_split_of_an_empty_segment(

@@ -1,8 +1,9 @@
 """``python -m tests.torture``: the long version, with a summary.
 
 ``--what log`` is the torture of the log alone, ``--what groups`` that of partitioned groups,
-``--what shared`` that of shared groups, ``--what readers`` that of reader groups, ``--what epochs``
-that of publishers and subscribers of epochs.
+``--what shared`` that of shared groups, ``--what readers`` that of reader groups, ``--what
+spark-readers`` that of a Spark query in one, ``--what epochs`` that of publishers and subscribers
+of epochs.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ from tests.torture.run import Catalog, Result, new_folder, torture
 from tests.torture.shared_run import Result as SharedResult
 from tests.torture.shared_run import show as show_shared
 from tests.torture.shared_run import torture_shared
+from tests.torture.spark_readers import Result as SparkReadersResult
+from tests.torture.spark_readers import show as show_spark_readers
+from tests.torture.spark_readers import torture_spark_readers
 
 R = TypeVar("R")
 
@@ -47,10 +51,14 @@ class Results(msgspec.Struct, frozen=True):
     shared: SharedResult | None = None
     readers: ReadersResult | None = None
     epochs: EpochsResult | None = None
+    spark_readers: SparkReadersResult | None = None
 
     @property
     def sound(self) -> bool:
-        parts = (self.log, self.groups, self.shared, self.readers, self.epochs)
+        parts = (
+            *(self.log, self.groups, self.shared),
+            *(self.readers, self.epochs, self.spark_readers),
+        )
         return not any(part.findings for part in parts if part is not None)
 
 
@@ -58,8 +66,8 @@ class Results(msgspec.Struct, frozen=True):
 def main(
     *,
     what: Annotated[
-        Literal["log", "groups", "shared", "readers", "epochs", "all"],
-        Parameter(help="the log's writers, members of groups, shared ones, readers, epochs"),
+        Literal["log", "groups", "shared", "readers", "epochs", "spark-readers", "all"],
+        Parameter(help="whom to torture"),
     ] = "all",
     kills: Annotated[int, Parameter(help="writers to kill, over all catalogs")] = 220,
     faults: Annotated[int, Parameter(help="faults of members, per kind of group")] = 300,
@@ -128,6 +136,15 @@ def main(
                 lambda tell: torture_epochs(catalogs, faults, chosen, folder, tell),
             )
             result = msgspec.structs.replace(result, epochs=epochs)
+        if what in ("spark-readers", "all"):
+            drivers = _run(
+                f"{faults} faults",
+                catalogs,
+                faults,
+                console,
+                lambda tell: torture_spark_readers(catalogs, faults, chosen, folder, tell),
+            )
+            result = msgspec.structs.replace(result, spark_readers=drivers)
         done = True
     finally:
         if keep or not done or not result.sound:
@@ -147,6 +164,8 @@ def main(
             show_readers(console, result.readers)
         if result.epochs is not None:
             show_epochs(console, result.epochs)
+        if result.spark_readers is not None:
+            show_spark_readers(console, result.spark_readers)
     return 0 if result.sound else 1
 
 

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
-from headrace.catalog import batches, postgres, streams
+from headrace.catalog import batches, streams
+from headrace.catalog.postgres_writer import PostgresWriter
 from headrace.catalog.sqlite_writer import SqliteWriter
 from headrace.store import Store
 
@@ -36,6 +37,10 @@ def places(*, embedded: bool) -> tuple[Place, ...]:
     return tuple(place for place in get_args(Place) if place not in absent)
 
 
+COMMITS = ((SqliteWriter, "commit"), (PostgresWriter, "commit"), (PostgresWriter, "call"))
+"""All that makes something durable."""
+
+
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
     signal.pause()
@@ -55,14 +60,14 @@ def arm(place: Place, passes: int, delay_s: float) -> None:
     """Die at the ``passes``-th time the place is reached; ``delay_s`` is for those that last."""
     match place:
         case "before-commit":
-            for driver in (SqliteWriter, postgres._Writer):
-                _wrap(driver, "commit", passes, before=die)
+            for driver, step in COMMITS:
+                _wrap(driver, step, passes, before=die)
         case "after-commit":
-            for driver in (SqliteWriter, postgres._Writer):
-                _wrap(driver, "commit", passes, after=die)
+            for driver, step in COMMITS:
+                _wrap(driver, step, passes, after=die)
         case "in-commit":
-            for driver in (SqliteWriter, postgres._Writer):
-                _wrap(driver, "commit", passes, before=lambda: die_within(delay_s))
+            for driver, step in COMMITS:
+                _wrap(driver, step, passes, before=lambda: die_within(delay_s))
         case "in-transaction":
             _wrap(batches, "append", passes, after=die)
         case "in-file":

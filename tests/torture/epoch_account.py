@@ -115,22 +115,29 @@ def judge_chain(
 
 
 def judge_acks(who: str, seen: Sequence[Seen], digests: Mapping[int, str]) -> list[str]:
-    """What was acked never comes to who opens it later; each is acked once, nothing is left out."""
+    """What was acked never comes to a later holder; each is acked once, nothing is left out.
+
+    Holders are told apart by their fencing tokens, not by clocks: a program that is frozen between
+    reading its frontier and giving the first epoch gives, late, what its successor has acked.  It
+    may, since it can ack nothing any more.
+    """
     found = []
     acked: dict[int, Seen] = {}
-    given: dict[tuple[str, int], list[int]] = {}
-    for each in sorted(seen, key=lambda each: each.at_ns):
+    given: dict[int, list[int]] = {}
+    for each in sorted(seen, key=lambda each: (each.under, each.at_ns)):
         ((time, what),) = each.epochs
         if digests.get(time) != what:
             found.append(f"{who}: epoch {time} was given as {what}, it is {digests.get(time)}")
         if each.kind == "acked":
             if time in acked:
                 found.append(f"{who}: epoch {time} was acked twice")
+            elif acked and time < max(acked):
+                found.append(f"{who}: epoch {time} was acked after {max(acked)}")
             acked[time] = each
             continue
-        if time in acked and acked[time].at_ns < each.since_ns:
+        if time in acked:  # under an earlier token, or the same one before
             found.append(f"{who}: epoch {time} came again after it was acked")
-        given.setdefault((each.life, each.since_ns), []).append(time)
+        given.setdefault(each.under, []).append(time)
     for times in given.values():
         due = [time for time in sorted(digests) if times[0] <= time <= times[-1]]
         if times != due:

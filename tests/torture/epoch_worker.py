@@ -7,8 +7,9 @@
 - ``whole:NAME`` and ``streaming:NAME`` keep the token themselves, in one line with what they saw;
 - ``relay:NAME`` acks an event of ``in`` and makes it an epoch of ``via``, in one transaction.
 
-What they see goes to files in FOLDER, a line per write.  At the line ``stop`` publishers leave
-after the epoch they are in; all others run until they are killed.
+What they see goes to files in FOLDER, a line per write, and who is the active one of a name to
+``NAME.holder``.  At the line ``stop`` publishers leave after the epoch they are in; all others run
+until they are killed.  At ``die PLACE PASSES`` a process kills itself there (``dying.py``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
@@ -29,6 +31,7 @@ from headrace.epochs.runtime.publisher import EpochPublisher
 from headrace.epochs.runtime.subscription import EpochSubscription
 from headrace.errors import AlreadyAckedError, CatalogUnavailableError, Fenced
 from headrace.log.events import Event
+from tests.torture import dying
 
 LEASE_MS = 2500
 PUBLISHERS = ("p0", "p1")
@@ -40,8 +43,8 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
     life: str
     at_ns: int
     """When this was written."""
-    since_ns: int
-    """When this subscription was opened."""
+    under: int
+    """The fencing token of a named subscription."""
     kind: str
     epochs: list[tuple[int, str]]
     token: str = ""
@@ -65,13 +68,10 @@ class Journal:
         self.path = folder / f"{role.replace(':', '-')}.{life}.jsonl"
         self._file = self.path.open("ab", buffering=0)
         self._life = life
-        self.since_ns = 0
-
-    def opened(self) -> None:
-        self.since_ns = time.monotonic_ns()
+        self.under = 0
 
     def write(self, kind: str, epochs: list[tuple[int, str]], token: str = "") -> None:
-        seen = Seen(self._life, time.monotonic_ns(), self.since_ns, kind, epochs, token)
+        seen = Seen(self._life, time.monotonic_ns(), self.under, kind, epochs, token)
         self._file.write(msgspec.json.encode(seen) + b"\n")
 
 
@@ -85,17 +85,24 @@ class Work:
         self.stop = asyncio.Event()
         self._rng = random.Random(life)
 
+    def chance(self) -> float:
+        return self._rng.random()
+
     # -- publishers ----------------------------------------------------------------------
 
     async def publish(self, name: str) -> None:
         while not self.stop.is_set():
             async with self.hr.epoch_publisher("orders", name, lease_ttl_ms=LEASE_MS) as pub:
+                self._holds(name)
                 while not self.stop.is_set():
                     try:
                         await self._source(pub)
                     except CatalogUnavailableError:
                         # Stored or not, nobody knows: what is open is taken back and done again.
                         await patiently(pub.rollback)
+
+    def _holds(self, name: str) -> None:
+        (self.folder / f"{name}.holder").write_text(self.life)
 
     async def _source(self, pub: EpochPublisher) -> None:
         """Publish epochs from the frontier on, in one of several ways each."""
@@ -133,6 +140,7 @@ class Work:
                 self.hr.epoch_publisher("via", name, lease_ttl_ms=LEASE_MS) as pub,
                 group.reader(f"{name}-{self.life}", lease_ttl_ms=LEASE_MS) as reader,
             ):
+                self._holds(name)
                 async for delivery in reader:
                     try:
                         async with delivery.transaction() as tx:
@@ -147,6 +155,7 @@ class Work:
 
     async def output(self, name: str) -> None:
         async with self._named(name) as epochs:
+            self._holds(name)
             async for epoch in epochs:
                 found = digest(await values(epoch))
                 async with epoch.transaction() as tx:
@@ -155,7 +164,8 @@ class Work:
     async def ack(self, name: str) -> None:
         journal = Journal(self.folder, f"ack:{name}", self.life)
         async with self._named(name) as epochs:
-            journal.opened()
+            journal.under = epochs.lease_token
+            self._holds(name)
             async for epoch in epochs:
                 found = digest(await values(epoch))
                 journal.write("given", [(epoch.time, found)])
@@ -169,7 +179,6 @@ class Work:
         journal = Journal(self.folder, f"whole:{name}", "chain")
         start = last_token(journal.path) or "earliest"
         async with self.hr.epochs("orders", start=start) as epochs:
-            journal.opened()
             async for epoch in epochs:
                 journal.write("given", [(epoch.time, digest(await values(epoch)))], epoch.token)
 
@@ -179,7 +188,6 @@ class Work:
         parts: dict[tuple[int, str], list[bytes]] = {}
         done: int | None = None
         async with self.hr.epochs("orders", start=start, mode="streaming") as epochs:
-            journal.opened()
             async for item in epochs:
                 match item:
                     case EpochPart(time=int(at), publisher=publisher):
@@ -237,13 +245,19 @@ async def main(url: str, folder: str, life: str, *roles: str) -> None:
     loop = asyncio.get_running_loop()
     async with headrace.open(url, housekeeping=False) as hr:
         work = Work(hr, Path(folder), life)
+        (Path(folder) / f"{life}.ready").touch()
         print("ready", flush=True)
         async with asyncio.TaskGroup() as tasks:
             running = [
                 tasks.create_task(endure(getattr(work, kind), name, work.stop))
                 for kind, _, name in (role.partition(":") for role in roles)
             ]
-            await loop.run_in_executor(None, sys.stdin.readline)
+            while True:
+                said = (await loop.run_in_executor(None, sys.stdin.readline)).split()
+                if said in ([], ["stop"]):
+                    break
+                _, place, passes = said
+                dying.arm(cast(dying.Place, place), int(passes), work.chance() * 0.003)
             work.stop.set()
             if not any(role.startswith("publish:") for role in roles):
                 for task in running:

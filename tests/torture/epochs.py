@@ -27,6 +27,7 @@ from headrace.errors import CatalogUnavailableError, SegmentSealedError
 from headrace.log.events import Event
 from headrace.log.log import Log
 from tests.support import Process
+from tests.torture import dying
 from tests.torture import epoch_account as account
 from tests.torture.epoch_worker import LEASE_MS, PUBLISHERS, Seen
 from tests.torture.run import Catalog
@@ -47,6 +48,10 @@ SMALL: tuple[Crew, ...] = (
     ("whole:w1", "streaming:s1"),
 )
 FED = 5
+PLACES: tuple[dying.Place, ...] = ("before-commit", "after-commit", "in-commit", "in-transaction")
+DEATH_S = 6.0
+AIMED = 0.8
+"""Of the freezes so many are aimed at the active one of a name."""
 PATIENCE_S = 120
 
 
@@ -96,6 +101,7 @@ class Ordeal:
         self._frozen: dict[int, float] = {}
         self._timers: list[threading.Timer] = []
         self._lives = 0
+        self._life: dict[int, str] = {}
         self._done: Counter[str] = Counter()
         self._deck: list[str] = []
         self._inputs: list[bytes] = []
@@ -129,11 +135,12 @@ class Ordeal:
 
     def _start(self, crew: int) -> None:
         self._lives += 1
+        self._life[crew] = f"{crew}-{self._lives}"
         self._running[crew] = Process(
             "tests.torture.epoch_worker",
             self._url,
             str(self._folder),
-            f"{crew}-{self._lives}",
+            self._life[crew],
             *self._crews[crew],
         )
 
@@ -144,7 +151,9 @@ class Ordeal:
             del self._frozen[crew]
         if not self._deck:
             # Dealt, so that a short run has all of them.
-            self._deck = ["kill", "kill", "kill", "freeze", "freeze", "split", "merge"]
+            self._deck = ["kill", "kill", "exact", "exact", "freeze", "freeze", "split", "merge"]
+            if self._catalog == "sqlite" and self._faults > len(self._deck):
+                self._deck.append("compact")  # the other has no store here
             self._rng.shuffle(self._deck)
         try:
             self._feed()
@@ -161,12 +170,17 @@ class Ordeal:
         self._hr.append("in", [Event(subject="in.x", key=str(v), value=v) for v in values])
 
     def _pick(self) -> int | None:
-        awake = [crew for crew in self._running if crew not in self._frozen]
+        awake = [crew for crew in self._running if crew not in self._frozen and self._ready(crew)]
         for crew in awake:
             if (status := self._running[crew].status) is not None:
                 self._failures.append(f"{self._crews[crew]} ended with {status}")
                 self._start(crew)
         return self._rng.choice(awake) if awake else None
+
+    def _ready(self, crew: int) -> bool:
+        """Whether it is at work, or has ended: who still starts is not worth a kill."""
+        ended = self._running[crew].status is not None
+        return ended or (self._folder / f"{self._life[crew]}.ready").exists()
 
     def _kill(self) -> bool:
         crew = self._pick()
@@ -176,18 +190,44 @@ class Ordeal:
         self._start(crew)
         return True
 
-    def _freeze(self) -> bool:
+    def _exact(self) -> bool:
+        """Somebody dies at an exact place: around a commit, or between its rows and its line."""
         crew = self._pick()
+        if crew is None:
+            return False
+        place = self._rng.choice(PLACES)
+        process = self._running.pop(crew)
+        with suppress(OSError):
+            process.tell(f"die {place} {self._rng.randint(1, 5)}")
+        deadline = time.monotonic() + DEATH_S
+        while process.status is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.kill()  # one that has nothing to commit
+        self._start(crew)
+        return True
+
+    def _freeze(self) -> bool:
+        """Mostly the one that is active under a name, and for so long that it is replaced."""
+        crew, frozen = self._pick(), self._rng.uniform(0.8, 2)
         if crew is None or len(self._frozen) > 1:
             return False
+        holder = self._folder / f"{self._rng.choice((*PUBLISHERS, *PUBLISHERS, 'o1', 'r'))}.holder"
+        if self._rng.random() < AIMED and holder.exists():
+            active = int(holder.read_text().partition("-")[0] or crew)
+            if active in self._running and active not in self._frozen:
+                crew, frozen = active, self._rng.uniform(1.3, 2)
         pid = self._running[crew].pid
-        frozen_s = LEASE_MS / 1000 * self._rng.uniform(0.8, 2)
+        frozen_s = LEASE_MS / 1000 * frozen
         os.kill(pid, signal.SIGSTOP)
         self._frozen[crew] = time.monotonic() + frozen_s
         # By a thread: it may be frozen with the lock in hand that everybody waits for.
         timer = threading.Timer(frozen_s, os.kill, (pid, signal.SIGCONT))
         timer.start()
         self._timers.append(timer)
+        return True
+
+    def _compact(self) -> bool:
+        self._hr.compact("orders")
         return True
 
     def _split(self) -> bool:

@@ -80,7 +80,7 @@ class PostgresFaults(Server):
         for _ in range(AIM_TRIES_MAX):
             rows = admin.execute(
                 "SELECT pid FROM pg_stat_activity WHERE datname = %s "
-                f"AND application_name = 'headrace' AND {condition} ORDER BY pid".encode(),
+                f"AND application_name LIKE 'headrace %%' AND {condition} ORDER BY pid".encode(),
                 (self._database,),
             ).fetchall()
             if rows:

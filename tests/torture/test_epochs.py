@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from headrace.epochs.core.lines import Line, Span
 from tests.torture.epoch_account import (
     Counted,
@@ -13,6 +15,7 @@ from tests.torture.epoch_account import (
     judge_sources,
 )
 from tests.torture.epoch_worker import Seen, rows_of
+from tests.torture.epochs import SMALL, torture_epochs
 
 
 def line(token: int, lower: int, *times: int, at: int = 0, rows: int = 0, **more: object) -> Line:
@@ -65,18 +68,23 @@ def test_what_is_lost_given_twice_or_not_whole_is_found() -> None:
     assert "given as" in judge_chain("x", [(0, "a"), (1, "z"), (2, "c")], whole)[0]
 
 
-def seen(kind: str, at_ns: int, epoch: int, since_ns: int = 0, life: str = "1") -> Seen:
-    return Seen(life, at_ns, since_ns, kind, [(epoch, "ab"[epoch])])
+def seen(kind: str, at_ns: int, epoch: int, under: int = 1, life: str = "1") -> Seen:
+    return Seen(life, at_ns, under, kind, [(epoch, "ab"[epoch])])
 
 
 def test_what_comes_again_after_its_ack_is_found() -> None:
     whole = {0: "a", 1: "b"}
     good = [seen("given", 1, 0), seen("acked", 2, 0), seen("given", 3, 1)]
     assert judge_acks("x", good, whole) == []
-    # One that was frozen has what was acked meanwhile in its hands, but acks it no more.
-    assert judge_acks("x", [*good, seen("given", 9, 0, 1, "2")], whole) == []
-    assert "came again" in judge_acks("x", [*good, seen("given", 9, 0, 5, "2")], whole)[0]
-    assert "acked twice" in judge_acks("x", [*good, seen("acked", 9, 0, 1, "2")], whole)[0]
+    later = [seen("given", 5, 0, 2, "2"), seen("acked", 6, 0, 2, "2"), seen("given", 7, 1, 2, "2")]
+    # One that was frozen has what was acked meanwhile in its hands, but acks it no more: also if
+    # it was frozen before it gave anything, and gives all of it late.
+    assert judge_acks("x", [*later, seen("given", 9, 0, 1)], whole) == []
+    assert "acked twice" in " ".join(judge_acks("x", [*later, seen("acked", 9, 0, 1)], whole))
+    assert "came again" in judge_acks("x", [*good, seen("given", 9, 0, 2, "2")], whole)[0]
+    assert "came again" in judge_acks("x", [*good, seen("given", 9, 0, 1)], whole)[0]
+    back = [seen("given", 1, 0), seen("given", 2, 1), seen("acked", 3, 1), seen("acked", 9, 0, 2)]
+    assert judge_acks("x", back, whole) == ["x: epoch 0 was acked after 1"]
     assert "never given" in judge_acks("x", good[:2], whole)[0]
 
 
@@ -90,3 +98,13 @@ def test_a_relay_that_is_not_all_or_nothing_is_found() -> None:
     assert "twice" in judged(1, [b"1", b"1"], [b"1", b"1"])[0]
     assert "are not acked" in judged(1, [b"1", b"1"], [b"2", b"2"])[0]
     assert "frontier 2" in judged(1, [b"1", b"1"])[0]
+
+
+def test_epochs_stay_whole_and_come_once_when_processes_are_killed(tmp_path: Path) -> None:
+    result = torture_epochs(("sqlite",), 8, 3, tmp_path, crews=SMALL)
+    assert result.findings == []
+    assert result.outcomes[0].faults == {
+        "kill": 2, "exact": 2, "freeze": 2, "split": 1, "merge": 1
+    }  # fmt: skip
+    assert result.outcomes[0].epochs
+    assert result.outcomes[0].relayed

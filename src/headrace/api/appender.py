@@ -1,53 +1,26 @@
-"""Appending in a plain loop at full speed: pipelined, with back-pressure.
-
-A program that waits for each append pays for a commit each time.  An appender takes the next table
-while the last one is being stored, and all that gathers during a commit shares the next one (group
-commit).  Events are stored in the order of the calls; when an append fails, no later one is
-written.  So the log always holds a prefix of what was appended.
-"""
+"""Appending in a plain loop at full speed: pipelined, with back-pressure."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headrace.errors import AppenderClosedError, HeadraceError
-from headrace.host.loads import GROUP_BYTES, SMALL_BYTES
-from headrace.host.packages import Waiting
-from headrace.log.append import Outcome, Write
+from headrace.host.pipelined import Pipelined
+from headrace.log.append import Write
 from headrace.log.log import to_batch
 
 if TYPE_CHECKING:
     from headrace.api.client import Headrace
     from headrace.log.events import Events
 
-WAITING_BYTES = 2 * GROUP_BYTES
-WAITING_APPENDS = 128
-"""Back-pressure: beyond this much unstored, ``append`` waits.  Room for a group being stored and
-one that gathers."""
 
-
-class Appender:
+class Appender(Pipelined):
     """Appends to one stream that are on their way; see :meth:`Headrace.appender`."""
 
     def __init__(self, client: Headrace, stream: str) -> None:
-        self._client = client
-        self._stream = stream
-        # ``headrace.sync`` appends on its caller's thread.
-        self._lock = threading.Lock()
-        self._waiting_bytes = 0
-        self._given = self._stored = 0
-        """How many appends there were, and how many of them are durable."""
-        self._moved = asyncio.Event()
-        self.failure: BaseException | None = None
-        """The first error; after it nothing more is written."""
-        self._told = False
-        self._closed = False
+        super().__init__(client.host, stream)
+        self._client = client  # is in use as long as the appender is
 
     async def append(self, data: Events) -> None:
         """Append events; returns once they are checked and there is room for more.
@@ -55,107 +28,20 @@ class Appender:
         Events that break a rule raise here, and nothing of this call is written.  If an earlier
         append could not be stored, that raises too, now and at every call that follows.
         """
-        self._client.host.check()
+        self._host.check()
         self._check()
-        writes = self._client.host.writes
-        write = self._write_of(await writes.checked(data))
-        if write.size_bytes > SMALL_BYTES or not write.is_routed:
-            await self._client.in_thread(self._check_subjects, write)
-        else:
-            self._check_subjects(write)
-        await writes.prepare(write)
-        await self.room()
-        writes.put(self._give(write))
+        await self._put(self._write_of(await self._host.writes.checked(data)))
 
     def append_from_thread(self, data: Events) -> bool:
         """Append from another thread than the loop's; if there is no room, do nothing: false."""
-        self._client.host.check_thread()
+        self._host.check_thread()
         self._check()
         if self._is_full:
             return False
-        write = self._write_of(to_batch(data))
-        self._check_subjects(write)
-        if write.size_bytes > SMALL_BYTES:
-            write.prepare()
-        self._client.host.writes.put_from_thread(self._give(write))
+        self._put_from_thread(self._write_of(to_batch(data)))
         return True
 
-    async def room(self) -> None:
-        """Wait until there is room for more."""
-        await self._until(lambda: not self._is_full)
-
-    async def flush(self) -> None:
-        """Wait until all that was appended so far is durable."""
-        given = self._given
-        await self._until(lambda: self._stored >= given)
-        if self.failure is not None:
-            raise self.failure
-
-    async def close(self) -> None:
-        """Flush, and take no more."""
-        self._closed = True
-        await self.flush()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            await self.close()
-        except HeadraceError:
-            # An error of the block itself came first: do not hide it.
-            if kind is None:
-                raise
-
-    # -- giving -------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        if self.failure is not None:
-            raise self.failure
-        if self._closed:
-            raise AppenderClosedError("this appender is closed; make another to append more")
-
     def _write_of(self, batch: pa.RecordBatch) -> Write:
-        write = self._client.log.write_of()
+        write = self._host.log.write_of()
         write.add(self._stream, batch, captured=True)
         return write
-
-    def _check_subjects(self, write: Write) -> None:
-        self._client.log.routes.get(self._stream).check_subjects(write.plain.batch)
-
-    @property
-    def _is_full(self) -> bool:
-        on_their_way = self._given - self._stored
-        return self._waiting_bytes >= WAITING_BYTES or on_their_way >= WAITING_APPENDS
-
-    def _give(self, write: Write) -> Waiting:
-        with self._lock:
-            self._check()
-            self._waiting_bytes += write.size_bytes
-            self._given += 1
-        return Waiting(partial(self._answered, write), write=write, lane=self)
-
-    async def _until(self, reached: Callable[[], bool]) -> None:
-        """Wait until ``reached()`` is true or an append has failed."""
-        self._client.host.check_fork()
-        while self.failure is None and not reached():
-            self._moved.clear()
-            await self._moved.wait()
-
-    def _answered(self, write: Write, outcome: Outcome, error: BaseException | None) -> None:
-        del outcome
-        with self._lock:
-            if error is None:
-                self._stored += 1
-                self._waiting_bytes -= write.size_bytes
-            elif not self._told:
-                self._fail(error)
-        self._moved.set()
-
-    def _fail(self, error: BaseException) -> None:
-        self._told = True
-        missing = self._given - self._stored
-        error.add_note(f"{missing} appends were on their way and are not known to be stored")
-        if not isinstance(error, Exception):
-            error = AppenderClosedError("this appender was stopped in its work")
-        self.failure = error

@@ -9,12 +9,16 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from headrace.api.blocking import Blocking, Runner, mirror
+from headrace.epochs.core.times import Time
 from headrace.epochs.live import LivePublisher, LiveSubscription
 from headrace.epochs.live.items import LiveEpoch
 from headrace.epochs.runtime.acks import EpochTransaction
+from headrace.epochs.runtime.appender import EpochAppender
+from headrace.epochs.runtime.capability import Capability
 from headrace.epochs.runtime.given import EpochPart, EpochStep
 from headrace.epochs.runtime.publisher import EpochPublisher
 from headrace.epochs.runtime.subscription import STEP_BYTES, STEP_EPOCHS, EpochSubscription
+from headrace.log.events import Events
 
 T = TypeVar("T")
 
@@ -118,8 +122,42 @@ class _OfEpochs(Blocking[Any]):
         return getattr(self.real, name)
 
 
+class BlockingEpochAppender(_OfEpochs):
+    """Rows that are on their way; see :class:`headrace.epochs.runtime.appender.EpochAppender`."""
+
+    def append(self, time: Time | None, data: Events, *, advance_to: object = None) -> None:
+        """Append rows; returns once they are checked and there is room for more."""
+        while not self.real.append_from_thread(time, data, advance_to=advance_to):
+            self._run(self.real.room())
+
+    publish = mirror(EpochAppender.publish)
+    advance_to = mirror(EpochAppender.advance_to)
+    flush = mirror(EpochAppender.flush)
+    close = mirror(EpochAppender.close)
+
+
+class BlockingCapability(_OfEpochs):
+    """A time that is held; see :class:`headrace.epochs.runtime.capability.Capability`."""
+
+    downgrade = mirror(Capability.downgrade)
+    drop = mirror(Capability.drop)
+
+
 class BlockingPublisher(_OfEpochs):
     """A publisher of epochs; see :class:`headrace.epochs.runtime.publisher.EpochPublisher`."""
+
+    def appender(self) -> BlockingEpochAppender:
+        """Publish in a plain loop at full speed."""
+
+        async def make() -> EpochAppender:
+            made: EpochAppender = self.real.appender()
+            return made
+
+        return BlockingEpochAppender(self.runner, self._run(make()))
+
+    def hold(self, time: Time) -> BlockingCapability:
+        """Hold a time apart from the frontier."""
+        return BlockingCapability(self.runner, self._run(self.real.hold(time)))
 
     append = mirror(EpochPublisher.append)
     publish = mirror(EpochPublisher.publish)

@@ -11,7 +11,6 @@ Start here::
 
 from __future__ import annotations
 
-import asyncio
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -36,7 +35,7 @@ from headrace.groups.partitioned.groups import Groups
 from headrace.groups.partitioned.runtime.member import Member
 from headrace.groups.readers.group import ReaderGroups
 from headrace.groups.shared.admin import SharedGroups
-from headrace.groups.shared.runtime.peer import SharedOptions
+from headrace.groups.shared.runtime.options import SharedOptions
 from headrace.groups.shared.runtime.program import SharedRuntime
 from headrace.groups.shared.runtime.session import Session
 from headrace.groups.shared.sessions import EXPIRY_MS as SESSION_EXPIRY_MS
@@ -47,7 +46,7 @@ from headrace.log.append import Write
 from headrace.log.compact import Compacted
 from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.cursor import OnDamaged
-from headrace.log.events import Event, Events, Headers, check_event, now_us
+from headrace.log.events import Event, Events, Headers, batch_of, check_event, now_us
 from headrace.log.fetch import fetch_event
 from headrace.log.log import Log, Scaled
 from headrace.log.open import open_log
@@ -55,7 +54,9 @@ from headrace.log.output import Output
 from headrace.log.position import Position
 from headrace.log.read import Place, Query
 from headrace.log.sweep import Swept
-from headrace.net import TLS, Secured
+from headrace.net import TLS
+from headrace.regions.linking import step_for
+from headrace.regions.service import Regions
 from headrace.subjects.arguments import checked, checked_calls
 
 P = ParamSpec("P")
@@ -88,7 +89,15 @@ def open(
         if place == "":
             raise InvalidInputError(f"{name} is empty; it has to be a folder or an address")
     opener = partial(open_log, url, store, store_options=store_options, create=create)
-    return Headrace(opener, housekeeping=housekeeping, shared=shared, tls=tls, loop_io=loop_io)
+    options = shared or SharedOptions()
+    return Headrace(
+        opener,
+        housekeeping=housekeeping,
+        shared=options,
+        tls=tls,
+        loop_io=loop_io,
+        dialled=options.known(str(url)),
+    )
 
 
 @checked_calls("publish", "append", "in_thread")
@@ -103,9 +112,9 @@ class Headrace(Operations, EpochCalls, LiveCalls):
         shared: SharedOptions | None = None,
         tls: TLS | None = None,
         loop_io: bool = True,
+        dialled: str | None = None,
     ) -> None:
         self._opener = opener
-        self._tls = tls
         self._housekeeping = housekeeping
         self.host = Host(loop_io=loop_io)
         """What this program gives its parts: clock, timers, tasks, threads, writes, news."""
@@ -113,13 +122,14 @@ class Headrace(Operations, EpochCalls, LiveCalls):
         """Static and elastic groups: create, change, look at and delete them."""
         self.reader_groups = ReaderGroups(self.host, self)
         """Reader groups: create, get, list and delete them."""
-        self._shared = SharedRuntime(self.host, shared or SharedOptions())
+        self.regions = Regions(self.host)
+        """Regions: name this one, link streams to others, move groups between them."""
+        self._shared = SharedRuntime(self.host, shared or SharedOptions(), tls, dialled)
 
     async def __aenter__(self) -> Self:
-        if self._tls is not None:
-            dialled = self._shared.options.dialled
-            self._shared.secured = await asyncio.to_thread(Secured, self._tls, dialled)
+        await self._shared.secure_early()
         await self.host.open(self._opener)
+        await self._shared.secure()
         self.host.serve(Stage.LEADERS, self._shared)
         if self._housekeeping:
             self._housekeeper = Housekeeper(self.host)
@@ -216,11 +226,13 @@ class Headrace(Operations, EpochCalls, LiveCalls):
         epoch: tuple[int, ...] | None = None,
         producer: str | None = None,
         sequence: int | None = None,
+        regions: Sequence[str] | None = None,
     ) -> Position:
         """Publish one event to the stream that captures its subject; durable when this returns.
 
         Events that are published at the same time share a commit.  With ``producer`` and
-        ``sequence`` a repeat returns the first one's position and writes nothing.
+        ``sequence`` a repeat returns the first one's position and writes nothing.  An event of a
+        linked stream goes to every region, or with ``regions`` to some; with ``[]`` it stays here.
         """
         self.host.check()
         event = check_event(
@@ -233,7 +245,7 @@ class Headrace(Operations, EpochCalls, LiveCalls):
                 epoch=epoch,
             )
         )
-        if producer is None and sequence is None:
+        if producer is None and sequence is None and regions is None:
             placed = await self.host.writes.publish(event)
         else:
             write = self.log.write_of(producer=producer, sequence=sequence)
@@ -241,7 +253,11 @@ class Headrace(Operations, EpochCalls, LiveCalls):
             stream = routes.find(subject)
             if stream is None:
                 stream = await self.in_thread(routes.stream_for, subject)
-            write.add_events(stream, [event], now_us())
+            if regions is None:
+                write.add_events(stream, [event], now_us())
+            else:
+                step = await self.in_thread(step_for, self.log, stream, regions)
+                write.add(stream, batch_of([event], now_us()), captured=True, step=step)
             placed = (await self.host.commit(write)).placed[0]
         return Position(placed.stream, placed.segment, placed.start)
 
@@ -392,7 +408,8 @@ class Headrace(Operations, EpochCalls, LiveCalls):
         ``drain_limit_ms`` (10000; how long events in hand may hold up a hand-over), and those of
         delivery: ``max_pending``, ``max_pending_per_key``, ``ack_wait_ms``, ``max_deliveries``,
         ``backoff_min_ms``, ``backoff_max_ms``, ``stall_after_ms``, ``buffer_events_max``,
-        ``prefetch_bytes``, ``durable_acks``, ``ack_delay_ms``, ``batch_events_max``.
+        ``prefetch_bytes``, ``durable_acks``, ``ack_delay_ms``, ``batch_events_max``,
+        ``outage_ms`` (60000; how long a catalog or store that is away is waited for).
         """
         joined = Member(self.host, stream, group, member, **options)
         joined.client = self  # is in use as long as the member is

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.epochs import operators
-from headrace.epochs.runtime import status, subscriptions
+from headrace.epochs.live import LivePublisher
+from headrace.epochs.runtime import recorded, status, subscriptions
 from headrace.epochs.runtime.opening import Recover
 from headrace.epochs.runtime.publisher import LEASE_TTL_MS, EpochPublisher
 from headrace.epochs.runtime.status import EpochStatus
 from headrace.epochs.runtime.subscription import EpochSubscription
 from headrace.epochs.runtime.subscriptions import EpochSubscriptionInfo
+from headrace.groups.decisions import LIMIT, Decision
 from headrace.host import Host, Stage
 from headrace.subjects.arguments import checked_calls
 
@@ -55,7 +57,7 @@ class EpochCalls:
             lease_ttl_ms=lease_ttl_ms,
         )
         publisher.client = self  # is in use as long as the publisher is
-        self.host.serve(Stage.MEMBERS, _Leaving(publisher))
+        self.host.serve(Stage.MEMBERS, Leaving(publisher))
         return publisher
 
     async def rollback_publisher(self, stream: str, publisher: str) -> None:
@@ -85,7 +87,8 @@ class EpochCalls:
         has not begun), ``"earliest"``, a frontier or a token; what lies before a frontier is
         complete, what lies at or after it is still to come.  ``until`` is not included.  With
         ``at_least`` a start that is gone becomes the first that is left.  A ``name`` keeps the
-        frontier in the catalog, for one program at a time; ``segments`` takes part of the rows.
+        frontier in the catalog, for one program at a time, and with ``expiry_ms`` it is forgotten
+        when nobody has held it for so long; ``segments`` takes part of the rows.
         """
         subscription = EpochSubscription(self.host, streams, **options)
         self.host.serve(Stage.READS, subscription)
@@ -94,6 +97,10 @@ class EpochCalls:
     async def epoch_status(self, stream: str) -> EpochStatus:
         """What is complete and what is open; who holds the frontier back, and who is behind."""
         return await self.host.in_thread(status.status, self.host.log, stream)
+
+    async def epoch_decisions(self, stream: str, limit: int = LIMIT) -> list[Decision]:
+        """Who came, left, was lost, replaced or done without; the last ones, oldest first."""
+        return await self.host.in_thread(recorded.read, self.host.log.catalog, stream, limit)
 
     async def epoch_subscriptions(self) -> tuple[EpochSubscriptionInfo, ...]:
         """Named subscriptions to epochs, and how far each is."""
@@ -104,10 +111,10 @@ class EpochCalls:
         await self.host.in_thread(subscriptions.forget, self.host.log.catalog, name)
 
 
-class _Leaving:
+class Leaving:
     """Closing the log leaves; closing the publisher would give its times up."""
 
-    def __init__(self, publisher: EpochPublisher) -> None:
+    def __init__(self, publisher: EpochPublisher | LivePublisher) -> None:
         publisher.leaving = self
         self._publisher = publisher
 

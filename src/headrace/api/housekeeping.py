@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog import batches
 from headrace.catalog.streams import Fixed, Limits, Segment
-from headrace.epochs.runtime import holding, kept
+from headrace.epochs.runtime import holding, kept, subscriptions
 from headrace.errors import HeadraceError
 from headrace.groups import chores
 from headrace.groups.chores import RETENTION, SCALING, SWEEP
@@ -127,6 +127,7 @@ def tidy(log: Log, owner: str, lease_ttl_ms: int) -> bool:
 
 def _retain(log: Log) -> str:
     removed = 0
+    subscriptions.expire(log.catalog)
     holding.move_floors(log)
     for stream in log.streams(internal=True):
         if stream.config.retention != Limits():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+from headrace.api.epochs import Leaving
 from headrace.epochs.live import LivePublisher, LiveRuntime, LiveSubscription
 from headrace.epochs.runtime.starting import FrontierLike
 from headrace.groups.shared.runtime.program import SharedRuntime
@@ -38,7 +39,7 @@ class LiveCalls:
         or after ``start`` only, by default the first of all times.
         """
         publisher = LivePublisher(self._live, stream, name, start)
-        self.host.serve(Stage.APPENDERS, publisher)
+        self.host.serve(Stage.APPENDERS, Leaving(publisher))
         return publisher
 
     def live_epochs(self, /, stream: str, **options: Any) -> LiveSubscription:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
+from headrace.host.outage import AGAIN_S, AWAY, Outage
 from headrace.log.cursor import FileAhead, OnDamaged
 from headrace.log.read import Query, Reader
 
@@ -48,6 +49,7 @@ class Reading:
         self._given: dict[int, int] = {}
         self._caught_up = False
         self._loads = client.host.loads
+        self._outage = Outage(client.host.now_ms)
 
     @property
     def positions(self) -> dict[int, int]:
@@ -66,7 +68,14 @@ class Reading:
             self._client.host.check()
             if self._closed:
                 raise StopAsyncIteration
-            batch = await self._next()
+            try:
+                batch = await self._next()
+            except AWAY as error:
+                if not self._query.follow or not self._outage.rides_out(error):
+                    raise
+                await self._client.host.sleep(AGAIN_S)
+                continue
+            self._outage.over()
             if batch is None:
                 if self._reader.done:
                     await self.close()

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import threading
 import warnings
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -40,6 +41,7 @@ from headrace.api.blocking_epochs import (
     BlockingPublisher,
 )
 from headrace.api.blocking_readers import BlockingReaderGroups
+from headrace.api.blocking_regions import BlockingRegions
 from headrace.api.client import Transaction
 from headrace.api.reading import Reading
 from headrace.catalog.producers import Placed
@@ -79,18 +81,45 @@ def _iterate(hr: Headrace, reading: Reading) -> Iterator[pa.RecordBatch]:
             hr.run(reading.close())
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until it is stopped; what runs on it then is cancelled and waited for."""
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        loop.run_until_complete(loop.shutdown_default_executor())
-    finally:
-        loop.close()
+class _LoopThread:
+    """An event loop on a thread of its own.
+
+    Whether it runs is kept here: ``Thread.is_alive`` takes a lock of the thread, and an exception
+    that a signal raises there marks a thread that runs as ended, for good (Python 3.11).
+    """
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._pid = os.getpid()
+        self._ended = False
+        self._thread = threading.Thread(target=self._serve, name="headrace-loop", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it runs, in this process."""
+        return not self._ended and self._pid == os.getpid()
+
+    def stop(self) -> None:
+        """Stop the loop, and wait for the end of its thread."""
+        if self.is_running:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+
+    def _serve(self) -> None:
+        """Run the loop until it is stopped; what runs on it then is cancelled and waited for."""
+        loop = self.loop
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+            tasks = asyncio.all_tasks(loop)
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            loop.run_until_complete(loop.shutdown_default_executor())
+        finally:
+            self._ended = True
+            loop.close()
 
 
 class Headrace(Blocking[client.Headrace]):
@@ -98,12 +127,12 @@ class Headrace(Blocking[client.Headrace]):
 
     def __init__(self, asynchronous: client.Headrace) -> None:
         self.client = self.real = asynchronous
-        self._thread: threading.Thread | None = None
+        self._thread: _LoopThread | None = None
 
     @property
     def is_running(self) -> bool:
         """Whether the loop's thread runs."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._thread is not None and self._thread.is_running
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the background loop and wait for it."""
@@ -115,11 +144,8 @@ class Headrace(Blocking[client.Headrace]):
     _run = run
 
     def __enter__(self) -> Self:
-        self.loop = asyncio.new_event_loop()
-        # The thread does not know this object, so that it can be dropped.
-        name = "headrace-loop"
-        self._thread = threading.Thread(target=_serve, args=(self.loop,), name=name, daemon=True)
-        self._thread.start()
+        self._thread = _LoopThread()  # does not know this object, so that it can be dropped
+        self.loop = self._thread.loop
         try:
             self.run(self.client.__aenter__())
         except BaseException:
@@ -136,9 +162,8 @@ class Headrace(Blocking[client.Headrace]):
             self._stop()
 
     def _stop(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
         if self._thread is not None:
-            self._thread.join()
+            self._thread.stop()
 
     def __del__(self) -> None:
         host = self.client.host
@@ -184,11 +209,15 @@ class Headrace(Blocking[client.Headrace]):
         epoch: tuple[int, ...] | None = None,
         producer: str | None = None,
         sequence: int | None = None,
+        regions: Sequence[str] | None = None,
     ) -> Position:
         """Publish one event to the stream that captures its subject; durable when this returns."""
         self.client.host.check_thread()
         details: Any = {"key": key, "headers": headers, "timestamp": timestamp, "epoch": epoch}
         once: Any = {"producer": producer, "sequence": sequence}
+        if regions is not None:
+            some: Any = details | once | {"regions": regions}
+            return self.run(self.client.publish(subject, value, **some))
         if self.client.host.writes.busy:
             return self.run(self.client.publish(subject, value, **details, **once))
         placed = self.client.log.publish(Event(subject=subject, value=value, **details), **once)
@@ -236,6 +265,7 @@ class Headrace(Blocking[client.Headrace]):
     live_publisher = _making(client.Headrace.live_publisher, BlockingLivePublisher)
     live_epochs = _making(client.Headrace.live_epochs, BlockingLiveEpochs)
     epoch_status = mirror(client.Headrace.epoch_status)
+    epoch_decisions = mirror(client.Headrace.epoch_decisions)
     epoch_subscriptions = mirror(client.Headrace.epoch_subscriptions)
     forget_epoch_subscription = mirror(client.Headrace.forget_epoch_subscription)
     sessions = mirror(client.Headrace.sessions)
@@ -250,6 +280,11 @@ class Headrace(Blocking[client.Headrace]):
     def reader_groups(self) -> BlockingReaderGroups:
         """Reader groups: create, get, list and delete them."""
         return BlockingReaderGroups(self, self.client.reader_groups)
+
+    @property
+    def regions(self) -> BlockingRegions:
+        """Regions: name this one, link streams to others, move groups between them."""
+        return BlockingRegions(self, self.client.regions)
 
     @property
     def shared_groups(self) -> Groups:

@@ -12,10 +12,14 @@ from headrace.errors import CatalogError, UnknownSchemeError
 __all__ = ["Catalog", "Tx", "open_catalog"]
 
 
-def open_catalog(url: str | Path, *, create: bool = True) -> Catalog:
+def open_catalog(
+    url: str | Path, *, create: bool = True, look: bool = False, migrate: bool = False
+) -> Catalog:
     """Open the catalog at a folder (SQLite) or a ``postgresql://`` address.
 
-    With ``create=False`` a catalog that does not exist yet is an error.
+    With ``create=False`` a catalog that does not exist yet is an error.  With ``look`` it is read
+    as it is, also one of a neighbouring version, and nothing in it is changed.  With ``migrate``
+    what it needs is made even if nothing seems to be due (SQLite looks every time).
     """
     text = str(url)
     if not text:
@@ -28,7 +32,7 @@ def open_catalog(url: str | Path, *, create: bool = True) -> Catalog:
             raise CatalogError(
                 "a PostgreSQL catalog needs psycopg: pip install 'headrace[postgres]'"
             ) from error
-        return PostgresCatalog(text, create=create)
+        return PostgresCatalog(text, create=create, look=look, migrate=migrate)
     if scheme in ("", "file", "sqlite"):
         from headrace.catalog.sqlite import SqliteCatalog
 
@@ -39,7 +43,7 @@ def open_catalog(url: str | Path, *, create: bool = True) -> Catalog:
                     f"{text!r} names a host; write {scheme}:///folder for a folder on this machine"
                 )
             text = unquote(parts.path)
-        return SqliteCatalog(Path(text).expanduser(), create=create)
+        return SqliteCatalog(Path(text).expanduser(), create=create, look=look)
     raise UnknownSchemeError(
         f"unknown catalog scheme {scheme!r}: give a folder, sqlite:///folder or postgresql://…"
     )

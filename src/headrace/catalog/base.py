@@ -9,14 +9,14 @@ runs, so that no two writes that share a name interleave and none deadlock.
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.catalog import forks
 from headrace.catalog.bell import Bell
+from headrace.catalog.calls import Saying
 from headrace.catalog.claims import Claims
 from headrace.catalog.committer import Committer, Done, Operation
 from headrace.catalog.entries import Entries
@@ -24,6 +24,10 @@ from headrace.catalog.frequent import Frequent
 from headrace.catalog.leases import Leases
 from headrace.catalog.notifier import Notifier
 from headrace.catalog.transaction import FREQUENT, CatalogClock, Tx
+from headrace.errors import LookedAtError
+
+if TYPE_CHECKING:
+    import asyncio  # slow to load, and nothing for whoever only looks
 
 T = TypeVar("T")
 
@@ -34,6 +38,9 @@ class Catalog(ABC):
     where: str
     """How errors name this catalog; holds no password."""
 
+    address: str
+    """Where it is, good on all machines that can reach it; holds no password."""
+
     shared: bool
     """Whether other machines can reach it."""
 
@@ -42,6 +49,14 @@ class Catalog(ABC):
 
     quick: bool
     """Whether it is on this machine, where a read or commit can cost less than a thread switch."""
+
+    acks_need_sync = False
+    """Whether a commit that was not synced is lost when the database's own process dies."""
+
+    looked = False
+    """Whether it is another region's, and only read."""
+
+    _mark_query = _size_query = ""
 
     def __init__(self) -> None:
         self.notifier = Notifier()
@@ -52,6 +67,9 @@ class Catalog(ABC):
         self._clock = CatalogClock()
         self._committer: Committer
         self._closed = False
+        self.turns = 0
+        """How often its history turned out to be another one: then what was read of it before
+        may never have been (:mod:`headrace.catalog.lineage`)."""
 
     @abstractmethod
     def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False) -> T:
@@ -64,9 +82,14 @@ class Catalog(ABC):
         *,
         locks: Iterable[str] = (),
         sync: bool = True,
+        saying: Saying | None = None,
     ) -> None:
-        """Queue a write; ``done(result, error)`` is called from the committer's thread."""
-        self._committer.submit(Operation(fn, tuple(locks), sync, done))
+        """Queue a write; ``done(result, error)`` is called from the committer's thread.
+
+        ``saying`` tells what ``fn`` would do, for drivers that can do it in one round trip.
+        """
+        self._refuse_if_looked()
+        self._committer.submit(Operation(fn, tuple(locks), sync, done, saying))
 
     def attempt(self, operations: list[Operation]) -> bool:
         """Commit writes now, on this thread, if no lock has to be waited for.
@@ -76,13 +99,25 @@ class Catalog(ABC):
         """
         return self._committer.attempt(operations)
 
-    def write(self, fn: Callable[[Tx], T], *, locks: Iterable[str] = (), sync: bool = True) -> T:
+    def write(
+        self,
+        fn: Callable[[Tx], T],
+        *,
+        locks: Iterable[str] = (),
+        sync: bool = True,
+        saying: Saying | None = None,
+    ) -> T:
         """Run ``fn`` in a write transaction and return its result once it is durable.
 
         With ``sync=False`` the commit survives the death of every process, and a power failure
         only once a later commit was synced.
         """
-        return self._committer.run(fn, tuple(locks), sync)
+        self._refuse_if_looked()
+        return self._committer.run(fn, tuple(locks), sync, saying)
+
+    def _refuse_if_looked(self) -> None:
+        if self.looked:
+            raise LookedAtError(self.where)
 
     def subscribe(self, channel: str, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback`` after every commit that notified ``channel``, in any process.
@@ -138,6 +173,18 @@ class Catalog(ABC):
     @abstractmethod
     def _tell(self, channels: set[str]) -> None:
         """Wake whoever waits on ``FREQUENT`` channels, in any process, without a commit."""
+
+    def mark(self) -> tuple[int, ...]:
+        """Numbers that differ after anybody has committed anything; costs next to nothing."""
+        return (int(self.read(lambda tx: tx.rows(self._mark_query))[0][0]),)
+
+    def size_bytes(self) -> int:
+        """What the catalog takes on its disk, without the files of large batches."""
+        return int(self.read(lambda tx: tx.rows(self._size_query))[0][0])
+
+    def own_address(self) -> str | None:
+        """This machine's address as the catalog's server sees it; None if there is no network."""
+        return None
 
     def shrink(self) -> bool:
         """Give the space of what was deleted back to the system; whether there was much."""

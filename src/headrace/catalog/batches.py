@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import msgspec
 
-from headrace.catalog import markers, streams
+from headrace.catalog import lanes, markers, streams
 from headrace.catalog.transaction import Tx
 
 
@@ -24,6 +24,8 @@ class NewBatch(msgspec.Struct, frozen=True):
     path: str | None = None
     markers: tuple[int, ...] = ()
     """The rows that are markers and no events."""
+    step: lanes.LaneStep | None = None
+    """Of events that go to some regions only, or come from another."""
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
@@ -59,7 +61,7 @@ def append(tx: Tx, new: Sequence[NewBatch]) -> list[int] | None:
     starts: list[int] = []
     values: list[object] = []
     for batch in new:
-        _, head, max_ts_us, total_bytes = heads[batch.segment_id]
+        _, head, max_ts_us, total_bytes, _ = heads[batch.segment_id]
         starts.append(int(head - batch.rows))
         values += (
             batch.segment_id,
@@ -78,13 +80,16 @@ def append(tx: Tx, new: Sequence[NewBatch]) -> list[int] | None:
     for batch, start in zip(new, starts, strict=True):
         if batch.markers:
             markers.record(tx, batch.segment_id, [start + row for row in batch.markers])
+        lane = heads[batch.segment_id][4]
+        if lane is not None or batch.step is not None:
+            lanes.record(tx, batch.segment_id, lane, batch.step, start, batch.rows, batch.markers)
     return starts
 
 
 _TAKE_OFFSET = (
     "UPDATE segments SET head = head + ?, bytes = bytes + ?, "
     "max_ts_us = CASE WHEN max_ts_us > ? THEN max_ts_us ELSE ? END "
-    "WHERE id = ? AND sealed_us IS NULL RETURNING id, head, max_ts_us, bytes"
+    "WHERE id = ? AND sealed_us IS NULL RETURNING id, head, max_ts_us, bytes, lane"
 )
 
 
@@ -98,7 +103,7 @@ def _take_offsets(count: int) -> str:
         "UPDATE segments SET head = head + given.events, bytes = bytes + given.size, "
         "max_ts_us = CASE WHEN max_ts_us > given.ts THEN max_ts_us ELSE given.ts END "
         "FROM given WHERE segments.id = given.id AND sealed_us IS NULL "
-        "RETURNING segments.id, head, max_ts_us, bytes"
+        "RETURNING segments.id, head, max_ts_us, bytes, lane"
     )
 
 
@@ -304,22 +309,30 @@ def trim(
     tx: Tx, stream_id: int, segment_id: int, before: int, most: int = TRIM_BATCHES_MAX
 ) -> bool:
     """Remove whole batches below offset ``before``, some at a time; true while there are more."""
-    due = [place for place in places(tx, segment_id, -1, most) if place.end <= before]
+    tail = streams.tail_of(tx, segment_id)
+    if tail is None:
+        return False
+    # From the tail on, and between two bounds: the index still holds what was deleted before, and
+    # without a lower bound PostgreSQL's statistics choose a scan of the whole table.
+    due = [place for place in places(tx, segment_id, tail - 1, most) if place.end <= before]
     if not due:
         return False
+    span = segment_id, due[0].start, due[-1].start
     last = due[-1]
     tx.execute(
-        "INSERT INTO graveyard (path, buried_us) SELECT path, ? FROM batches "
-        "WHERE segment_id = ? AND start_offset <= ? AND path IS NOT NULL",
-        (tx.now_us(), segment_id, last.start),
+        "INSERT INTO graveyard (path, buried_us) SELECT path, ? FROM batches WHERE segment_id = ? "
+        "AND start_offset >= ? AND start_offset <= ? AND path IS NOT NULL",
+        (tx.now_us(), *span),
     )
     tx.execute(
-        "DELETE FROM batches WHERE segment_id = ? AND start_offset <= ?", (segment_id, last.start)
+        "DELETE FROM batches WHERE segment_id = ? AND start_offset >= ? AND start_offset <= ?", span
     )
     tx.execute(
         "UPDATE segments SET tail = ?, trimmed_bytes = ?, markers = markers - ? WHERE id = ?",
         (last.end, last.total_bytes, markers.trim(tx, segment_id, last.end), segment_id),
     )
+    if lanes.is_linked(tx, segment_id):
+        lanes.trim(tx, segment_id, last.end)
     tx.notify(streams.channel(stream_id))
     return len(due) == most
 

@@ -20,101 +20,23 @@ import contextlib
 import logging
 import queue
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from headrace.catalog.bell import Bell
+from headrace.catalog.calls import AppendCall, Call, Saying
 from headrace.catalog.frequent import Frequent
 from headrace.catalog.transaction import Tx
+from headrace.catalog.write_driver import LONG_WAY, Done, Operation, WriteDriver, nobody
 from headrace.errors import CatalogClosedError, CatalogError, ForkedError
+
+__all__ = ["Committer", "Done", "Operation", "WriteDriver", "nobody"]
 
 GROUP_MAX = 512
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Done = Callable[[Any, BaseException | None], None]
-
-
-class Operation:
-    """A function to run in a write transaction, and whom to tell how it went."""
-
-    __slots__ = ("channels", "done", "error", "fn", "locks", "result", "sync")
-
-    def __init__(
-        self, fn: Callable[[Tx], Any], locks: tuple[str, ...], sync: bool, done: Done
-    ) -> None:
-        self.fn = fn
-        self.locks = locks
-        self.sync = sync
-        self.done = done
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.channels: set[str] = set()
-
-
-class WriteDriver(ABC):
-    """What the committer needs of a database; calls come from one thread at a time."""
-
-    direct: bool
-    """Whether a caller may commit on its own thread, where a signal may interrupt it."""
-
-    others = 0
-    """How often it was seen that other connections had committed."""
-
-    leave: Callable[[], object]
-    """Leave the gate; a single call into C, for who is not inside too."""
-
-    @abstractmethod
-    def enter(self, *, wait: bool) -> bool:
-        """Wait for this process's turn to write (fair between processes).
-
-        Without ``wait`` only if nobody has to be waited for and no checkpoint is due; always false
-        for a server, which an event loop must not wait for.
-        """
-
-    @abstractmethod
-    def section(self) -> AbstractContextManager[object]:
-        """What is held while the database is used."""
-
-    @abstractmethod
-    def begin(self, locks: Iterable[str], sync: bool) -> Tx: ...
-
-    @abstractmethod
-    def savepoint(self) -> None: ...
-
-    @abstractmethod
-    def rollback_to_savepoint(self) -> bool:
-        """Undo since the savepoint; false when the whole transaction is gone."""
-
-    @abstractmethod
-    def commit(self, channels: set[str]) -> None: ...
-
-    @abstractmethod
-    def rollback(self) -> None: ...
-
-    @abstractmethod
-    def committed(self, channels: set[str]) -> None:
-        """Notify the waiters; called after the gate was left."""
-
-    def look(self) -> None:  # noqa: B027 (a server tells by itself)
-        """Count ``others``; beside every commit, which does that too."""
-
-    def chores(self) -> None:  # noqa: B027 (most need none)
-        """Maintenance between two groups, after all callers were answered."""
-
-    @abstractmethod
-    def translate(self, error: BaseException) -> BaseException: ...
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-
-def nobody(result: object, error: BaseException | None) -> None:
-    """No callback: the caller reads the result from the operation."""
-    del result, error
 
 
 def _given_up(_: Tx) -> None:
@@ -163,11 +85,17 @@ class Committer:
             self._queued += 1
             self._queue.put(operation)
 
-    def run(self, fn: Callable[[Tx], T], locks: tuple[str, ...], sync: bool) -> T:
+    def run(
+        self,
+        fn: Callable[[Tx], T],
+        locks: tuple[str, ...],
+        sync: bool,
+        saying: Saying | None = None,
+    ) -> T:
         """Commit a write and return its result, on this thread if nobody else is committing."""
         if self._turn._is_owned():  # type: ignore[attr-defined]
             raise CatalogError("a write within a write would wait for itself; put them in one")
-        operation = Operation(fn, locks, sync, nobody)
+        operation = Operation(fn, locks, sync, nobody, saying)
         # Alone: an interrupt that hits this thread must not fail the writes of others.
         if not self._try([operation], wait=self.inline or self._driver.direct):
             over = Bell()
@@ -295,6 +223,70 @@ class Committer:
                 group.append(operation)
 
     def _commit(self, driver: WriteDriver, group: list[Operation]) -> set[str]:
+        if not driver.calls:
+            return self._transact(driver, group)
+        channels, rest = self._make_calls(driver, group)
+        if not rest:
+            return channels
+        try:
+            return channels | self._transact(driver, rest)
+        except BaseException as error:
+            # Of the whole group only these: the others are committed.
+            failure = driver.translate(error)
+            for operation in rest:
+                operation.error = operation.error or failure
+            return channels
+
+    def _make_calls(
+        self, driver: WriteDriver, group: list[Operation]
+    ) -> tuple[set[str], list[Operation]]:
+        """Commit the first ones that say what they do; the channels to notify, and all the rest.
+
+        Only the first ones, and one append among them: nothing overtakes anything.
+        """
+        said: list[tuple[Operation, Call]] = []
+        appends = 0
+        for operation in group:
+            call = operation.saying() if operation.saying is not None else None
+            appends += isinstance(call, AppendCall)
+            if call is None or appends > 1:
+                break
+            said.append((operation, call))
+        rest = group[len(said) :]
+        if not said:
+            return set(), rest
+        calls = [call for _, call in said]
+        found, late = self._frequent.due(set().union(*(call.channels for call in calls)))
+        locks = {lock for operation, _ in said for lock in operation.locks}
+        sync = any(operation.sync for operation, _ in said)
+        try:
+            results = driver.call(calls, locks, sync, found)
+        except BaseException as error:
+            failure = driver.translate(error)
+            for operation, _ in said:
+                operation.error = operation.error or failure
+            return set(), rest
+        if results is None:
+            return set(), group
+        undone = self._take_results(said, results)
+        if late:
+            self._frequent.later(late)
+        return found, undone + rest
+
+    def _take_results(
+        self, said: list[tuple[Operation, Call]], results: list[Any]
+    ) -> list[Operation]:
+        undone = []
+        for (operation, _), result in zip(said, results, strict=True):
+            if result is LONG_WAY:
+                undone.append(operation)
+            else:
+                operation.result = result
+        self.commits += 1
+        self.operations += len(said) - len(undone)
+        return undone
+
+    def _transact(self, driver: WriteDriver, group: list[Operation]) -> set[str]:
         locks = {lock for operation in group for lock in operation.locks}
         try:
             # Within the try: a begin that fails half-way has to be rolled back as well.

@@ -103,6 +103,24 @@ def count(tx: Tx, group: str) -> int:
     return 0 if row is None else int(row[0])
 
 
+def counts(tx: Tx) -> dict[str, int]:
+    """{group: the number of its last decision}, of every group that has any."""
+    return {
+        str(group): int(number)
+        for group, number in tx.rows("SELECT group_key, number FROM decision_counts")
+    }
+
+
+def newest(tx: Tx, limit: int) -> list[tuple[str, int, int, bytes]]:
+    """(group, number, at_us, record) of the latest of all groups, oldest first; reads all."""
+    rows = tx.rows(
+        "SELECT group_key, number, at_us, record FROM decisions "
+        "ORDER BY at_us DESC, number DESC LIMIT ?",
+        (limit,),
+    )
+    return [(group, number, at_us, bytes(data)) for group, number, at_us, data in reversed(rows)]
+
+
 def forget(tx: Tx, group: str) -> None:
     """Remove the records of a group that is deleted; its numbers do not begin anew."""
     tx.execute("DELETE FROM decisions WHERE group_key = ?", (group,))

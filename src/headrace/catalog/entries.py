@@ -105,6 +105,12 @@ def update(
     return Entry(bucket, key, value, put(tx, bucket, key, value))
 
 
+def latest(tx: Tx, bucket: str) -> int:
+    """The revision of a bucket's last change."""
+    row = tx.row("SELECT revision FROM buckets WHERE bucket = ?", (bucket,))
+    return 0 if row is None else int(row[0])
+
+
 def changes(tx: Tx, bucket: str, since: int) -> Changes:
     row = tx.row("SELECT revision, pruned_revision FROM buckets WHERE bucket = ?", (bucket,))
     if row is None:

@@ -12,6 +12,7 @@ from headrace.catalog.transaction import Tx
 
 PREFIX = "epoch-subscription/"
 CHANNEL = "epoch-subscriptions"
+READER = "epoch.subscription/"
 
 
 class SubscriptionRow(msgspec.Struct, frozen=True):
@@ -23,6 +24,7 @@ class SubscriptionRow(msgspec.Struct, frozen=True):
     created_us: int
     moved_us: int
     expiry_us: int | None
+    """For how long it is kept while nobody holds it."""
     owner: str | None
     token: int
     expires_us: int
@@ -35,7 +37,7 @@ def lease_name(name: str) -> str:
 
 def reader_name(name: str) -> str:
     """Under which name it holds back retention; no group can be called so."""
-    return f"epoch.subscription/{name}"
+    return f"{READER}{name}"
 
 
 def lock(name: str) -> str:
@@ -91,6 +93,18 @@ def create(
     tx.notify(CHANNEL)
 
 
+def of_stream(tx: Tx, stream_id: int) -> list[str]:
+    """The names of those that read a stream."""
+    readers = progress.subscribed(tx, stream_id)
+    return [name.removeprefix(READER) for name in readers if name.startswith(READER)]
+
+
+def remove_of_stream(tx: Tx, stream_id: int) -> None:
+    """Forget all that read a stream, which is deleted; before its rows go."""
+    for name in of_stream(tx, stream_id):
+        remove(tx, name)
+
+
 def put_frontier(tx: Tx, name: str, frontier: bytes) -> None:
     """All before the frontier is acked."""
     tx.execute(
@@ -98,6 +112,19 @@ def put_frontier(tx: Tx, name: str, frontier: bytes) -> None:
         (frontier, tx.now_us(), name),
     )
     tx.notify(CHANNEL)
+
+
+def put_expiry(tx: Tx, name: str, expiry_us: int | None) -> None:
+    """For how long it is kept while nobody holds it; None: for ever."""
+    tx.execute("UPDATE epoch_subscriptions SET expiry_us = ? WHERE name = ?", (expiry_us, name))
+
+
+def let_go(tx: Tx, name: str) -> None:
+    """Nobody holds it from now on: its expiry counts from here."""
+    tx.execute(
+        "UPDATE epoch_subscriptions SET moved_us = ? WHERE name = ? AND expiry_us IS NOT NULL",
+        (tx.now_us(), name),
+    )
 
 
 def remove(tx: Tx, name: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from headrace.catalog import decisions, epoch_subscriptions
 from headrace.catalog.transaction import Tx
 
 
@@ -50,8 +51,14 @@ class Kept(msgspec.Struct, frozen=True):
     """The first line that had a retained row, or an earlier one."""
 
 
-def lock(stream_id: int) -> str:
-    return f"epochs:{stream_id}"
+def locks(stream_id: int, stream: str) -> list[str]:
+    """What is held to delete all that is known of a stream's epochs."""
+    return [f"epochs:{stream_id}", decisions.lock(record_name(stream))]
+
+
+def record_name(stream: str) -> str:
+    """Under which name decisions about its publishers and subscriptions are recorded."""
+    return f"epochs/{stream}"
 
 
 def lease_prefix(stream_id: int) -> str:
@@ -131,6 +138,28 @@ def publishers(tx: Tx, stream_id: int) -> Sequence[PublisherRow]:
     ]
 
 
+def every(tx: Tx) -> tuple[dict[int, tuple[bytes, int]], dict[int, list[PublisherRow]]]:
+    """All ledgers with when their frontiers moved, and all publishers, by the ids of streams."""
+    states = {
+        int(stream_id): (bytes(state), int(moved_us))
+        for stream_id, state, moved_us in tx.rows(
+            "SELECT stream_id, state, moved_us FROM epoch_streams"
+        )
+    }
+    found: dict[int, list[PublisherRow]] = {}
+    for stream_id, name, state, moved, last, owner, token, expires in tx.rows(
+        "SELECT p.stream_id, p.name, p.state, p.moved_us, p.last_us, l.owner, l.token, "
+        "l.expires_us FROM epoch_publishers p "
+        "LEFT JOIN leases l ON l.name = 'epochs/' || p.stream_id || '/' || p.name "
+        "ORDER BY p.stream_id, p.name"
+    ):
+        row = PublisherRow(
+            name, bytes(state), moved, last, owner, int(token or 0), int(expires or 0)
+        )
+        found.setdefault(int(stream_id), []).append(row)
+    return states, found
+
+
 def kept(tx: Tx, stream_id: int) -> Kept | None:
     """What retention has left; None if nothing was found trimmed yet."""
     row = tx.row("SELECT since, kept_line FROM epoch_streams WHERE stream_id = ?", (stream_id,))
@@ -146,8 +175,10 @@ def put_kept(tx: Tx, stream_id: int, found: Kept) -> None:
     )
 
 
-def delete(tx: Tx, stream_id: int) -> None:
-    """Remove all that is recorded about a stream's epochs, leases included."""
+def delete(tx: Tx, stream_id: int, stream: str) -> None:
+    """Remove all that is recorded about a stream's epochs: leases, subscriptions, decisions."""
+    epoch_subscriptions.remove_of_stream(tx, stream_id)
+    decisions.forget(tx, record_name(stream))
     prefix = lease_prefix(stream_id)
     tx.execute("DELETE FROM leases WHERE substr(name, 1, ?) = ?", (len(prefix), prefix))
     for table in ("epoch_streams", "epoch_publishers"):

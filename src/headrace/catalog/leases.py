@@ -138,7 +138,7 @@ def set_expiry(tx: Tx, due: Sequence[tuple[int, str]]) -> None:
     """Set when leases run out, each (expires_us, name); who holds them was checked before."""
     now_us = tx.now_us()
     tx.executemany(
-        "UPDATE leases SET expires_us = ?, heard_us = ? WHERE name = ?",
+        "UPDATE leases SET expires_us = ?, heard_us = ?, told = 0 WHERE name = ?",
         [(expires_us, now_us, name) for expires_us, name in due],
     )
 

@@ -10,6 +10,8 @@ Callback = Callable[[], None]
 
 STREAMS = "stream:"
 """Prefix of the channels of streams."""
+ANY = "*"
+"""Whoever subscribes to this is called on news of every channel but the frequent ones."""
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ class Notifier:
                 for channel in channels
                 for callback in self._callbacks.get(channel, {}).values()
             ]
+            due += self._callbacks.get(ANY, {}).values()
         self._call(due)
 
     def everybody(self) -> None:

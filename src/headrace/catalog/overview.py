@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headrace.catalog.leases import Lease
+from headrace.catalog.leases import Ended
 from headrace.catalog.transaction import IN_ONE_QUERY, Row, Tx, in_parts
 
 
@@ -86,14 +86,20 @@ def claims(
     return found
 
 
-def leases(tx: Tx, beginnings: Sequence[str] | None = None) -> dict[str, Lease]:
+def leases(tx: Tx, beginnings: Sequence[str] | None = None) -> dict[str, Ended]:
     """Leases that have an owner, also those that have run out; all, or by how their names begin."""
-    query = "SELECT name, owner, token, expires_us FROM leases WHERE owner IS NOT NULL"
+    query = (
+        "SELECT name, owner, token, expires_us, heard_us, told >= token FROM leases "
+        "WHERE owner IS NOT NULL"
+    )
     params: list[Any] = []
     if beginnings is not None:
         query += f" AND ({' OR '.join(['substr(name, 1, ?) = ?'] * len(beginnings)) or '1 = 0'})"
         params = [value for text in beginnings for value in (len(text), text)]
-    return {row[0]: Lease(*row) for row in tx.rows(query, params)}
+    return {
+        name: Ended(name, owner, token, expires_us, heard_us, bool(told))
+        for name, owner, token, expires_us, heard_us, told in tx.rows(query, params)
+    }
 
 
 def entries(

@@ -3,271 +3,201 @@
 It runs the same operations and SQL as the SQLite catalog.  Before a group of writes runs, its
 locks are taken in sorted order as transaction-level advisory locks: writes that share a name
 run one after the other, in the order in which they commit, and none can deadlock.  News travels
-by ``NOTIFY`` inside the transaction.
+by ``NOTIFY``, right behind the commit (:mod:`headrace.catalog.postgres_writer`).
 
-When the connection breaks during a commit, a new connection looks up whether the transaction has
-committed: every transaction writes its number into the row of its writer, so it has committed if
-and only if its number is there.  (``pg_xact_status`` is no proof: ids that a crash forgot are given
-out again.)  The row is read ``FOR UPDATE``, which waits for a commit that is still under way.
+Opening takes one connection and two queries where nothing has to be made.  The first looks at the
+server: one that does not sync to disk, is too old, or stands behind a pooler that gives every
+transaction another connection is refused, since promises would not hold on it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import threading
-import time
-import uuid
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
-from typing import LiteralString, TypeVar
+import os
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
 
-from headrace.catalog import forks, schema
+from headrace.catalog import forks, postgres_calls, schema
 from headrace.catalog.base import Catalog
-from headrace.catalog.bell import Bell
-from headrace.catalog.committer import Committer, WriteDriver
-from headrace.catalog.notifier import Notifier
-from headrace.catalog.pool import Pool
+from headrace.catalog.committer import Committer
+from headrace.catalog.lineage import Lineage
+from headrace.catalog.postgres_calls import SCHEMA_LOCK
 from headrace.catalog.postgres_connections import (
-    CHANNEL,
-    CHANNEL_FREQUENT,
     CLOCK,
-    CONNECT_TIMEOUT_S,
-    EVERYBODY,
-    LOST_STATEMENT,
+    MARK,
+    SIZE,
+    VERSION_MIN,
     PgConnection,
     PostgresTx,
     ReadTx,
-    connect,
-    first_line,
-    lock_number,
+    Server,
+    connect_patiently,
+    is_broken,
     notices,
-    pipeline,
     translate,
+)
+from headrace.catalog.postgres_listener import Listener
+from headrace.catalog.postgres_options import (
+    FSYNC_VARIABLE,
+    split,
     where_of,
+    without_password,
 )
-from headrace.catalog.transaction import CatalogClock, Tx
+from headrace.catalog.postgres_pool import PostgresPool
+from headrace.catalog.postgres_writer import UNSYNCED, PostgresWriter
+from headrace.catalog.transaction import Tx
 from headrace.errors import (
-    CatalogUnavailableError,
     ForkedError,
+    HeadraceError,
     NotACatalogError,
+    UnsafeServerError,
 )
+
+if TYPE_CHECKING:
+    import asyncio  # slow to load, and nothing for whoever only looks
 
 T = TypeVar("T")
 
 _SERIAL = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
 TYPES = {"identity": _SERIAL, "serial": _SERIAL, "blob": "BYTEA"}
-RECONNECT_S = 15.0
-LISTEN_S = 0.5
 WRITERS_KEPT_S = 7 * 24 * 3600
-SIGN: LiteralString = (
-    "INSERT INTO writers (name, number, seen_us) "
-    "VALUES (%s, %s, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) "
-    "ON CONFLICT (name) DO UPDATE SET number = excluded.number, seen_us = excluded.seen_us"
-)
-"""Every transaction's first statement: its number, which proves later that it has committed."""
-
-
-SCHEMA_LOCK = lock_number("schema")
-"""Shared by writers; whoever migrates waits for them, and they for him."""
-
-
-class _Writer(WriteDriver):
-    """The committer's connection."""
-
-    direct = False
-    leave = object
-
-    def __init__(
-        self,
-        url: str,
-        where: str,
-        notifier: Notifier,
-        own_pids: set[int],
-        clock: CatalogClock,
-    ) -> None:
-        self._url = url
-        self._clock = clock
-        self._where = where
-        self._notifier = notifier
-        self._own_pids = own_pids
-        self._name = uuid.uuid4().hex
-        self._number = 0
-        self._use(connect(url))
-        self._connection.execute(SIGN, (self._name, 0))
-
-    def _use(self, connection: PgConnection) -> None:
-        self._connection = connection
-        self._tx = PostgresTx(connection, self._clock)
-        # The server may give the pid of a lost connection to another one.
-        self._own_pids.clear()
-        self._own_pids.add(connection.info.backend_pid)
-
-    def enter(self, *, wait: bool) -> bool:
-        return wait  # the server is waited for, which an event loop must not do
-
-    def section(self) -> AbstractContextManager[object]:
-        return contextlib.nullcontext()
-
-    def begin(self, locks: Iterable[str], sync: bool) -> Tx:
-        for attempt in (1, 2):
-            try:
-                self._begin([lock_number(name) for name in locks], sync)
-                return self._tx
-            except psycopg.Error as error:
-                # Nothing has been written yet, so a connection that broke while idle is replaced.
-                lost = self._connection.closed or isinstance(error, LOST_STATEMENT)
-                self._connection.close()
-                if attempt == 2 or not lost:
-                    raise
-                self._reconnect()
-        raise AssertionError("unreachable")
-
-    def _begin(self, locks: list[int], sync: bool) -> None:
-        connection = self._connection
-        with pipeline(connection):
-            connection.execute("BEGIN")
-            if not sync:
-                connection.execute("SET LOCAL synchronous_commit TO off")
-            connection.execute("SELECT pg_advisory_xact_lock_shared(%s)", (SCHEMA_LOCK,))
-            if locks:
-                # An array is unnested in its order, so all writers lock in the same order.
-                connection.execute(
-                    "SELECT pg_advisory_xact_lock(name) FROM unnest(%s::bigint[]) AS name",
-                    (sorted(locks),),
-                )
-            self._number += 1
-            connection.execute(SIGN, (self._name, self._number))
-            found = connection.execute(f"SELECT {CLOCK}, ({schema.QUERY})")
-        row = found.fetchone()
-        assert row is not None
-        self._tx.clock_us = int(row[0])
-        schema.judge(row[1:], self._where)
-
-    def savepoint(self) -> None:
-        self._connection.execute("SAVEPOINT operation")
-
-    def rollback_to_savepoint(self) -> bool:
-        if self._connection.closed:
-            return False
-        self._connection.execute("ROLLBACK TO SAVEPOINT operation")
-        return True
-
-    def commit(self, channels: set[str]) -> None:
-        connection = self._connection
-        try:
-            with pipeline(connection):
-                for where, payload in notices(channels):
-                    connection.execute("SELECT pg_notify(%s, %s)", (where, payload))
-                connection.execute("COMMIT")
-        except psycopg.OperationalError as error:
-            if not self._has_committed():
-                raise error
-
-    def _has_committed(self) -> bool:
-        """Whether a transaction has committed whose COMMIT was not answered."""
-        deadline = time.monotonic() + RECONNECT_S
-        while True:
-            self._reconnect()
-            try:
-                with self._connection.transaction():
-                    self._connection.execute(f"SET LOCAL lock_timeout TO '{RECONNECT_S:.0f}s'")
-                    row = self._connection.execute(
-                        "SELECT number FROM writers WHERE name = %s FOR UPDATE", (self._name,)
-                    ).fetchone()
-                if row is not None:
-                    return bool(row[0] == self._number)
-            except psycopg.OperationalError as error:
-                if time.monotonic() < deadline:
-                    continue
-                reason = first_line(error)
-            else:
-                reason = "its record is gone"
-            raise CatalogUnavailableError(
-                f"{self._where}: the outcome of a commit is unknown ({reason}); "
-                "look before you repeat it"
-            )
-
-    def _reconnect(self) -> None:
-        with contextlib.suppress(psycopg.Error):
-            self._connection.close()
-        deadline = time.monotonic() + RECONNECT_S
-        while True:
-            try:
-                self._use(connect(self._url))
-                return
-            except CatalogUnavailableError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
-
-    def rollback(self) -> None:
-        with contextlib.suppress(psycopg.Error):
-            if not self._connection.closed:
-                self._connection.execute("ROLLBACK")
-
-    def committed(self, channels: set[str]) -> None:
-        self._notifier.news(channels)
-
-    def translate(self, error: BaseException) -> BaseException:
-        if isinstance(error, LOST_STATEMENT):
-            self._connection.close()  # the next write begins with another one
-        return translate(error, self._where)
-
-    def close(self) -> None:
-        with contextlib.suppress(psycopg.Error):
-            self._connection.execute("DELETE FROM writers WHERE name = %s", (self._name,))
-            self._connection.close()
+MIGRATION_LIMIT_S = 3600.0
+SNAPSHOT_PATIENCE_S = 60.0
+POOLER_LOOKS = 3
 
 
 class PostgresCatalog(Catalog):
-    """A catalog in the schema ``headrace`` of a PostgreSQL database."""
+    """A catalog in a schema of a PostgreSQL database."""
 
     shared = True
     locking = True
     quick = False
+    acks_need_sync = True
+    _mark_query, _size_query = MARK, SIZE
 
-    def __init__(self, url: str, *, create: bool = True) -> None:
+    def __init__(
+        self, url: str, *, create: bool = True, look: bool = False, migrate: bool = False
+    ) -> None:
+        """``look``: read it as it is, also one of another version, and change nothing in it.
+
+        ``migrate``: make or change what has to be, even if nothing seems to be due.
+        """
         super().__init__()
-        self._url = url
+        self.looked = look
+        self._url, self.options = split(url)
         self.where = where_of(url)
-        self._readers: Pool[ReadTx] = Pool(lambda: ReadTx(connect(url), self._clock), ReadTx.close)
-        self._lock = threading.Lock()
-        self._forked = False
-        self._listeners: dict[str, threading.Thread] = {}
-        self._own_pids: set[int] = set()
-        self._migrate(create)
+        self.address = without_password(url)
+        self._lineage = Lineage(self.where, self._turned, fences=not look)
+        self._pool = PostgresPool(self._url, self.options, self._lineage)
+        self._open(create, migrate)
+        self._listener = Listener(self.options.schema, self._pool, self.notifier, self._lineage)
         forks.watch(self)
         self._committer = Committer(
-            lambda: _Writer(url, self.where, self.notifier, self._own_pids, self._clock),
+            lambda: PostgresWriter(
+                self.where, self.options, self._pool, self.notifier, self._clock
+            ),
             "headrace-commit",
             self._frequent,
         )
 
-    def _migrate(self, create: bool) -> None:
-        connection = connect(self._url)
+    # -- opening ------------------------------------------------------------------------
+
+    def _open(self, create: bool, migrate: bool) -> None:
+        connection = connect_patiently(self._url, self.options)
         try:
-            with connection.transaction():
-                connection.execute("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
-                row = connection.execute(
-                    "SELECT count(*) FROM pg_namespace WHERE nspname = 'headrace'"
-                ).fetchone()
-                if row == (0,) and not create:
-                    raise NotACatalogError(
-                        f"there is no Headrace catalog at {self.where}; "
-                        "`headrace stream create` makes one"
-                    )
-                if row == (0,):
-                    connection.execute("CREATE SCHEMA headrace")
-                schema.migrate(PostgresTx(connection), TYPES, self.where)
-                self._store_blobs_plain(connection)
-                self._prepare_writers(connection)
+            if self.looked:
+                look = ReadTx(connection, self._clock)
+                schema.judge_look(look.row(schema.QUERY), self.where)
+            else:
+                self._judge(connection)
+                if migrate or not self._is_ready(connection, create):
+                    self._migrate(connection)
+                    connection.close()
+                    connection = connect_patiently(self._url, self.options)
+            self._lineage.check(connection)
         except psycopg.Error as error:
-            raise translate(error, self.where) from error
-        finally:
             connection.close()
+            raise translate(error, self.where) from error
+        except BaseException:
+            connection.close()
+            raise
+        self._pool.pids.add(connection.server.pid)
+        self._pool.adopt(connection)
+
+    def _judge(self, connection: PgConnection) -> None:
+        """Refuse a server on which promises would not hold."""
+        server = connection.server
+        if server.version < VERSION_MIN:
+            raise UnsafeServerError(
+                f"{self.where} is PostgreSQL {server.version // 10000}; "
+                f"{VERSION_MIN // 10000} is the oldest that Headrace can use"
+            )
+        if not server.fsync and not self.options.allows_fsync_off:
+            raise UnsafeServerError(
+                f"{self.where} runs with fsync = off, so a crash of its machine loses what was "
+                "published, or all of it; switch it on, or say that this is meant with "
+                f"headrace_fsync=off in the address or {FSYNC_VARIABLE}=off in the environment"
+            )
+        if server.pid != connection.info.backend_pid and self._is_pooled(connection):
+            raise UnsafeServerError(
+                f"{self.where} is a pooler that gives every transaction another connection, where "
+                "no news arrives and sessions of others get our settings; set it to session mode "
+                "(PgBouncer: pool_mode = session), or use the server's own port"
+            )
+
+    def _is_pooled(self, connection: PgConnection) -> bool:
+        """Whether two connections of ours turn out to be the same one of the server."""
+        with contextlib.closing(connect_patiently(self._url, self.options)) as other:
+            for _ in range(POOLER_LOOKS):
+                found = [
+                    c.execute("SELECT pg_backend_pid()").fetchone() for c in (connection, other)
+                ]
+                if found[0] == found[1]:
+                    return True
+        return False
+
+    def _is_ready(self, connection: PgConnection, create: bool) -> bool:
+        """Whether nothing has to be made; raises where that would be a surprise."""
+        if not connection.server.has_catalog:
+            if not create:
+                raise NotACatalogError(
+                    f"there is no Headrace catalog at {self.where}; "
+                    "`headrace stream create` makes one"
+                )
+            return False
+        row = connection.execute(
+            f"SELECT ({schema.QUERY}), to_regproc(%s) IS NOT NULL", (postgres_calls.function()[0],)
+        ).fetchone()
+        assert row is not None
+        version = schema.judge(row[:1], self.where)
+        if connection.server.standby:
+            return True
+        if version == schema.VERSION and not row[1]:
+            # Calls are an optimisation: who may not make their function does without it.
+            with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+                self._migrate(connection)
+            return True
+        return version == schema.VERSION
+
+    def _migrate(self, connection: PgConnection) -> None:
+        name = self.options.schema
+        connection.limit_s = MIGRATION_LIMIT_S
+        with connection.transaction():
+            connection.execute(b"SET LOCAL statement_timeout TO 0; SET LOCAL lock_timeout TO 0")
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
+            row = connection.execute(
+                "SELECT count(*) FROM pg_namespace WHERE nspname = %s", (name,)
+            ).fetchone()
+            if row == (0,):
+                connection.execute(f"CREATE SCHEMA {name}".encode())
+            schema.migrate(PostgresTx(connection), TYPES, self.where)
+            self._store_blobs_plain(connection)
+            self._prepare_writers(connection)
+            connection.execute(postgres_calls.function()[1].encode(), prepare=False)
+        connection.limit_s = self.options.call_timeout_s
 
     @staticmethod
     def _prepare_writers(connection: PgConnection) -> None:
@@ -276,38 +206,65 @@ class PostgresCatalog(Catalog):
             "CREATE TABLE IF NOT EXISTS writers "
             "(name TEXT PRIMARY KEY, number BIGINT NOT NULL, seen_us BIGINT NOT NULL)"
         )
+        connection.execute("ALTER TABLE writers ADD COLUMN IF NOT EXISTS answer BIGINT[]")
         connection.execute(
             f"DELETE FROM writers WHERE seen_us < {CLOCK} - {WRITERS_KEPT_S * 1_000_000}"
         )
 
-    @staticmethod
-    def _store_blobs_plain(connection: PgConnection) -> None:
+    def _store_blobs_plain(self, connection: PgConnection) -> None:
         """No compression of blobs; looks first, since the change locks out every reader."""
         row = connection.execute(
             "SELECT attstorage::text FROM pg_attribute "
-            "WHERE attrelid = 'headrace.batches'::regclass AND attname = 'data'"
+            "WHERE attrelid = to_regclass('batches') AND attname = 'data'"
         ).fetchone()
         if row != ("e",):
             connection.execute("ALTER TABLE batches ALTER COLUMN data SET STORAGE EXTERNAL")
+
+    def _turned(self) -> None:
+        """The catalog's history is another one: forget what was known of it."""
+        self.turns += 1
+        self.notifier.everybody()
 
     # -- reading ------------------------------------------------------------------------
 
     def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False) -> T:
         while True:
-            tx = self._readers.take()
-            fresh = tx.fresh
-            tx.fresh = False
+            connection, fresh = self._pool.take()
+            tx = ReadTx(connection, self._clock)
             try:
                 if not snapshot:
                     return fn(tx)
-                with tx.snapshot():
+                with tx.snapshot(SNAPSHOT_PATIENCE_S):
                     return fn(tx)
             except (psycopg.Error, UnicodeEncodeError) as error:
                 # Connections that broke while idle are replaced; reading again harms nothing.
-                if fresh or not tx.broken:
+                if fresh or not is_broken(connection):
                     raise translate(error, self.where) from error
             finally:
-                self._readers.give(tx, broken=tx.broken)
+                self._pool.give(connection)
+
+    def server(self) -> tuple[Server, bool]:
+        """What the server told when somebody connected last, and whether a pooler is between."""
+        connection, _ = self._pool.take()
+        try:
+            return connection.server, connection.server.pid != connection.info.backend_pid
+        finally:
+            self._pool.give(connection)
+
+    def tell_as_another(self, channel: str) -> None:
+        """Tell news as another program would: this one hears it by way of the server."""
+        with contextlib.closing(connect_patiently(self._url, self.options)) as other:
+            other.execute("SELECT pg_notify(%s, %s)", (self.options.schema, channel))
+
+    def own_address(self) -> str | None:
+        connection, _ = self._pool.take()
+        try:
+            with socket.socket(fileno=os.dup(connection.pgconn.socket)) as copy:
+                if copy.family not in (socket.AF_INET, socket.AF_INET6):
+                    return None
+                return str(copy.getsockname()[0])
+        finally:
+            self._pool.give(connection)
 
     # -- waiting ------------------------------------------------------------------------
 
@@ -318,69 +275,33 @@ class PostgresCatalog(Catalog):
         return
 
     def _tell(self, channels: set[str]) -> None:
-        # On a reader's connection, so that no commit waits for it; this process hears it as well.
+        # On a reader's connection, so that no commit waits for it.
         def notify(tx: Tx) -> None:
-            for notice in notices(channels):
-                tx.rows("SELECT pg_notify(?, ?)", notice)
+            for notice in notices(self.options.schema, channels):
+                tx.rows(f"SELECT {UNSYNCED}, pg_notify(?, ?)", notice)
 
-        with contextlib.suppress(CatalogUnavailableError):
+        self.notifier.news(channels)
+        with contextlib.suppress(HeadraceError):
             self.read(notify)
 
     def _listen(self, *, frequent: bool) -> None:
-        for where in (CHANNEL, CHANNEL_FREQUENT) if frequent else (CHANNEL,):
-            with self._lock:
-                if self._forked:
-                    raise ForkedError
-                if where in self._listeners or self._closed:
-                    continue
-                ready = Bell()
-                self._listeners[where] = threading.Thread(
-                    target=self._receive, args=(where, ready), name="headrace-listen", daemon=True
-                )
-                self._listeners[where].start()
-            ready.wait(CONNECT_TIMEOUT_S)
-
-    def _receive(self, where: str, ready: Bell) -> None:
-        while not self._closed:
-            try:
-                with connect(self._url) as connection:
-                    connection.execute(f"LISTEN {where}")
-                    ready.ring()
-                    # Whatever came while nobody listened is found by looking again.
-                    self.notifier.everybody()
-                    while not self._closed:
-                        for notice in connection.notifies(timeout=LISTEN_S):
-                            self._heard(notice)
-                            if self._closed:
-                                break
-            except (psycopg.Error, CatalogUnavailableError):
-                ready.ring()
-                if not self._closed:
-                    time.sleep(LISTEN_S)
-
-    def _heard(self, notice: psycopg.Notify) -> None:
-        # The committer has notified this process already, without the server.
-        if notice.pid in self._own_pids:
-            return
-        if notice.payload == EVERYBODY:
-            self.notifier.everybody()
-        else:
-            self.notifier.news(notice.payload.split("\n"))
+        if self._pool.is_forked:
+            raise ForkedError
+        if not self._closed:
+            self._listener.want(frequent=frequent)
 
     def _release(self) -> None:
-        if self._listeners:
-            with (
-                contextlib.suppress(psycopg.Error, CatalogUnavailableError),
-                connect(self._url) as connection,
-            ):
-                for where in self._listeners:
-                    connection.execute(f"NOTIFY {where}")
-            for listener in self._listeners.values():
-                listener.join()
-        self._readers.close()
+        self._listener.close()
+        self._pool.close()
 
     def forked(self) -> None:
         super().forked()
-        self._lock = threading.Lock()
-        self._forked = True
-        self._readers.forked()
+        self._pool.forked()
+        self._listener.forked()
+
+    def statistics(self) -> dict[str, int]:
+        return super().statistics() | {
+            "connections_opened": self._pool.opened,
+            "listener_reconnects": self._listener.reconnects,
+            "turns": self.turns,
+        }

@@ -1,33 +1,52 @@
-"""Connections to PostgreSQL: statements, errors in Headrace's words, and what a fork does."""
+"""Connections to PostgreSQL: statements, time limits, errors in Headrace's words, and forks.
+
+Every connection has keepalives and time limits on both sides, so that neither waits for long for
+the other when it is frozen or cut off.  One query after connecting sets them, and tells what the
+server is (:class:`Server`).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import os
+import select
+import socket
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, LiteralString
-from urllib.parse import urlsplit
+from typing import Any, LiteralString, TypeVar
 
+import msgspec
 import psycopg
 from psycopg import errors as pg_errors
+from psycopg.abc import PQGen
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
 from headrace.catalog import forks
+from headrace.catalog.postgres_options import PostgresOptions, where_of
 from headrace.catalog.transaction import FREQUENT, CatalogClock, Row, Tx
-from headrace.errors import CatalogUnavailableError, DiskFullError, InvalidInputError
+from headrace.errors import (
+    CatalogError,
+    CatalogForbiddenError,
+    CatalogReadOnlyError,
+    CatalogUnavailableError,
+    DiskFullError,
+    InvalidInputError,
+)
 
-PgConnection = psycopg.Connection[Row]
+RV = TypeVar("RV")
 
 CONNECT_TIMEOUT_S = 10
-CHANNEL = "headrace"
-CHANNEL_FREQUENT = "headrace_frequent"
-"""Carries frequent channels, apart from the others, so that only those who want them wake up."""
+FREQUENT_SUFFIX = "_frequent"
+"""Of the channel for frequent news, which only those who want it listen to."""
 PAYLOAD_BYTES_MAX = 7000
 EVERYBODY = "*"
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+VERSION_MIN = 140000
+FULL = ("too many clients", "remaining connection slots", "too many connections")
 
 
 @lru_cache(maxsize=512)
@@ -39,6 +58,54 @@ def _sql(text: str) -> LiteralString:
 def lock_number(name: str) -> int:
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
+
+
+MARK = "SELECT CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint)"
+"""The next number of a transaction that writes; those that only read take none."""
+SIZE = (
+    "SELECT COALESCE(SUM(pg_total_relation_size(c.oid)), 0) FROM pg_class c "
+    "JOIN pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE n.nspname = current_schema() AND c.relkind = 'r'"
+)
+
+
+class Server(msgspec.Struct, frozen=True):
+    """What a server tells of itself, and of the catalog on it, when somebody connects."""
+
+    pid: int
+    version: int
+    fsync: bool
+    synchronous_commit: str
+    """As it was set before this connection chose its own."""
+    standby: bool
+    system: str
+    timeline: str
+    flushed: int
+    """How far its log is on disk."""
+    has_catalog: bool
+
+    @property
+    def lineage(self) -> str:
+        """Which history this is: another server or a promoted standby has another one."""
+        return f"{self.system}/{self.timeline}"
+
+
+class PgConnection(psycopg.Connection[Row]):
+    """A connection on which nothing waits for ever."""
+
+    limit_s = 60.0
+    server: Server
+    prepared: set[bytes]
+    """The statements of :mod:`headrace.catalog.postgres_calls` that it knows."""
+
+    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
+        if timeout is not None:
+            return super().wait(gen, interval, timeout)
+        try:
+            return super().wait(gen, interval, self.limit_s)
+        except pg_errors._WaitTimeout:
+            self.close()
+            raise pg_errors.OperationalError(f"no answer within {self.limit_s:.0f} s") from None
 
 
 class PostgresTx(Tx):
@@ -79,26 +146,26 @@ class PostgresTx(Tx):
 
 
 class ReadTx(PostgresTx):
-    """A connection for reads; ``fresh`` until its first one."""
-
-    fresh = True
-
-    @property
-    def broken(self) -> bool:
-        """Closed, or interrupted in the middle of something."""
-        return self._connection.info.transaction_status != TransactionStatus.IDLE
+    """A connection for reads."""
 
     @contextlib.contextmanager
-    def snapshot(self) -> Iterator[None]:
-        self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    def snapshot(self, patience_s: float) -> Iterator[None]:
+        """One snapshot for all queries; it locks nobody out, so it may rest for longer."""
+        self._connection.execute(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; "
+            f"SET LOCAL idle_in_transaction_session_timeout TO '{patience_s:.0f}s'".encode(),
+            prepare=False,
+        )
         try:
             yield
         finally:
             if not self._connection.closed:
                 self._connection.execute("ROLLBACK")
 
-    def close(self) -> None:
-        self._connection.close()
+
+def is_broken(connection: PgConnection) -> bool:
+    """Closed, or interrupted in the middle of something."""
+    return connection.info.transaction_status != TransactionStatus.IDLE
 
 
 _connections: weakref.WeakSet[PgConnection] = weakref.WeakSet()
@@ -119,14 +186,13 @@ def _forked() -> None:
 forks.first(_forked)
 
 
-def connect(url: str) -> PgConnection:
+# --- connecting ------------------------------------------------------------------------------
+
+
+def connect(url: str, options: PostgresOptions) -> PgConnection:
+    """A connection with its limits set, whose ``server`` says where it leads."""
     try:
-        connection = psycopg.connect(
-            url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S, application_name="headrace"
-        )
-        _connections.add(connection)
-        connection.execute("SET search_path TO headrace")
-        return connection
+        connection = PgConnection.connect(url, autocommit=True, **_network(url, options))
     except psycopg.ProgrammingError:
         # The driver's own message would quote the whole address, with the password.
         raise CatalogUnavailableError(
@@ -136,21 +202,88 @@ def connect(url: str) -> PgConnection:
         raise CatalogUnavailableError(
             f"{where_of(url)} cannot be reached: {first_line(error)}"
         ) from error
+    _connections.add(connection)
+    connection.prepared = set()
+    connection.limit_s = options.call_timeout_s
+    try:
+        connection.server = _set_up(connection, options)
+    except psycopg.Error as error:
+        connection.close()
+        raise translate(error, where_of(url)) from error
+    return connection
 
+
+def connect_patiently(url: str, options: PostgresOptions) -> PgConnection:
+    """Connect; a server that has no connection to spare is waited for."""
+    deadline = time.monotonic() + options.reconnect_s
+    while True:
+        try:
+            return connect(url, options)
+        except CatalogUnavailableError as error:
+            full = any(text in str(error) for text in FULL)
+            if not full or time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def _network(url: str, options: PostgresOptions) -> dict[str, Any]:
+    """Keepalives and limits of the socket; what the address says itself stays."""
+    dead_s = max(1, round(options.dead_after_s))
+    wanted = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "application_name": f"headrace {socket.gethostname()}:{os.getpid()}"[:63],
+        "keepalives": 1,
+        "keepalives_idle": max(1, dead_s - 2),
+        "keepalives_interval": 1,
+        "keepalives_count": 2,
+        "tcp_user_timeout": dead_s * 1000,
+    }
+    given = conninfo_to_dict(url)
+    return {key: value for key, value in wanted.items() if key not in given}
+
+
+def _set_up(connection: PgConnection, options: PostgresOptions) -> Server:
+    """One query: limits on the server's side, and what it is."""
+    dead_s = max(1, round(options.dead_after_s))
+    settings = {
+        "search_path": options.schema,
+        "lock_timeout": f"{options.lock_timeout_s * 1000:.0f}",
+        "idle_in_transaction_session_timeout": f"{options.idle_timeout_s * 1000:.0f}",
+        "statement_timeout": f"{options.call_timeout_s * 1000:.0f}",
+        "client_connection_check_interval": "2000",
+        "tcp_keepalives_idle": str(max(1, dead_s - 2)),
+        "tcp_keepalives_interval": "1",
+        "tcp_keepalives_count": "2",
+        "tcp_user_timeout": str(dead_s * 1000),
+    }
+    known = settings if connection.info.server_version >= VERSION_MIN else {}
+    chosen = ", ".join(f"set_config('{key}', '{value}', false)" for key, value in known.items())
+    row = connection.execute(
+        # First, since it is about to be changed: this alone of all settings may be the database's.
+        "SELECT current_setting('synchronous_commit'), current_setting('fsync') = 'on', "
+        "current_setting('server_version_num')::bigint, pg_backend_pid(), pg_is_in_recovery(), "
+        "(SELECT system_identifier FROM pg_control_system())::text, "
+        "CASE WHEN pg_is_in_recovery() THEN '' "
+        "ELSE left(pg_walfile_name(pg_current_wal_flush_lsn()), 8) END, "
+        "CASE WHEN pg_is_in_recovery() THEN 0 "
+        "ELSE (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint END, "
+        f"to_regclass('{options.schema}.meta') IS NOT NULL, "
+        "CASE WHEN current_setting('synchronous_commit') = 'off' "
+        "THEN set_config('synchronous_commit', 'on', false) END, "
+        f"{chosen or 'NULL'}".encode(),
+        prepare=False,
+    ).fetchone()
+    assert row is not None
+    setting, fsync, version, pid, standby, system, timeline, flushed, has_catalog = row[:9]
+    return Server(
+        pid, version, fsync, setting, standby, system, timeline, int(flushed), has_catalog
+    )
+
+
+# --- errors ----------------------------------------------------------------------------------
 
 LOST_STATEMENT = pg_errors.InvalidSqlStatementName
 """Raised when psycopg believes a statement prepared that an aborted pipeline never prepared."""
-
-
-def where_of(url: str) -> str:
-    """The address without user and password."""
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or "localhost"
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        return "catalog postgresql://…"
-    return f"catalog postgresql://{host}{port}{parts.path}"
 
 
 def first_line(error: BaseException) -> str:
@@ -158,37 +291,45 @@ def first_line(error: BaseException) -> str:
 
 
 def translate(error: BaseException, where: str) -> BaseException:
-    """PostgreSQL's errors in Headrace's words."""
+    """PostgreSQL's errors in Headrace's words; no error of the driver gets by."""
+    if isinstance(error, UnicodeEncodeError | psycopg.DataError):
+        return InvalidInputError(f"{where} cannot hold this value: {first_line(error)}")
+    if not isinstance(error, psycopg.Error):
+        return error
+    said = first_line(error)
     if isinstance(error, pg_errors.DiskFull):
         return DiskFullError(f"{where}: no room left to write; free some space and try again")
+    if isinstance(error, pg_errors.InsufficientPrivilege):
+        return CatalogForbiddenError(
+            f"{where}: this role has not the right to do that ({said}); grant it, or use another"
+        )
+    if isinstance(error, pg_errors.ReadOnlySqlTransaction):
+        return CatalogReadOnlyError(
+            f"{where} can only be read: it is a standby, or set to read-only; write to the primary"
+        )
+    if isinstance(error, pg_errors.UndefinedTable):
+        return CatalogError(
+            f"{where} has not the tables of a catalog ({said}); was it dropped, or is a pooler in "
+            "transaction mode in between?"
+        )
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | LOST_STATEMENT):
-        return CatalogUnavailableError(f"{where} did not answer: {first_line(error)}")
-    if isinstance(error, psycopg.DataError | UnicodeEncodeError):
-        return InvalidInputError(f"{where} cannot hold this value: {first_line(error)}")
-    return error
+        return CatalogUnavailableError(f"{where} did not answer: {said}")
+    return CatalogError(f"{where}: {said}")
 
 
-def notices(channels: set[str]) -> Iterator[tuple[str, str]]:
+def notices(schema: str, channels: set[str]) -> Iterator[tuple[str, str]]:
     """(name, payload) of what is to be sent."""
     often = {channel for channel in channels if channel.startswith(FREQUENT)}
-    for where, what in ((CHANNEL, channels - often), (CHANNEL_FREQUENT, often)):
+    for where, what in ((schema, channels - often), (schema + FREQUENT_SUFFIX, often)):
         if what:
             payload = "\n".join(what)
             too_long = len(payload.encode()) > PAYLOAD_BYTES_MAX
             yield where, EVERYBODY if too_long else payload
 
 
-@contextlib.contextmanager
-def pipeline(connection: PgConnection) -> Iterator[None]:
-    """Statements that are sent together; raises the first error, and the driver logs no second."""
-    failed: psycopg.Error | None = None
-    try:
-        with connection.pipeline():
-            try:
-                yield
-            except psycopg.Error as error:
-                failed = error
-    except psycopg.Error as error:
-        raise failed or error from None
-    if failed is not None:
-        raise failed
+def readable(connection: PgConnection, other: int, timeout_s: float) -> list[int]:
+    """Wait for the connection's socket, or for another descriptor; which of them have something."""
+    poller = select.poll()
+    poller.register(connection.pgconn.socket, select.POLLIN)
+    poller.register(other, select.POLLIN)
+    return [found for found, _ in poller.poll(max(0.0, timeout_s) * 1000)]

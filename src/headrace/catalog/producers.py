@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from headrace.catalog.calls import ProducerCall
 from headrace.catalog.transaction import Tx
 from headrace.errors import SequenceError, SequenceReusedError
 
@@ -48,18 +49,44 @@ def seen(
     )
     if found is not None and (found[1] == checksum or None in (found[1], checksum)):
         return decode(bytes(found[0]))
+    newest = last(tx, scope, producer)
+    if found is not None:
+        raise SequenceReusedError(producer, sequence, newest or sequence)
+    if newest is not None and sequence <= newest - KEPT:
+        raise SequenceError(
+            f"producer {producer!r}: sequence {sequence} is more than {KEPT} behind its last one, "
+            f"{newest}; go on from there"
+        )
+    return None
+
+
+def last(tx: Tx, scope: int, producer: str) -> int | None:
+    """The last sequence of a producer; None for one that was never heard of."""
     row = tx.row(
         "SELECT max(sequence) FROM producers WHERE scope = ? AND producer = ?", (scope, producer)
     )
-    last = row[0] if row else None
-    if found is not None:
-        raise SequenceReusedError(producer, sequence, int(last or sequence))
-    if last is not None and sequence <= last - KEPT:
-        raise SequenceError(
-            f"producer {producer!r}: sequence {sequence} is more than {KEPT} behind its last one, "
-            f"{last}; go on from there"
-        )
-    return None
+    return None if row is None or row[0] is None else int(row[0])
+
+
+def saying(
+    scope: int, producer: str, sequence: int, checksum: int | None, placed: tuple[Placed, ...]
+) -> ProducerCall:
+    """What :func:`record` does, for offsets that are not known yet.
+
+    Each offset is written as a number of 8 bytes, whatever its size, so that the server can put it
+    in its place.
+    """
+    parts = [b"\xdd" + len(placed).to_bytes(4, "big")]
+    at = len(parts[0])
+    gaps = []
+    for each in placed:
+        before = b"\x94" + _encode(each.stream) + _encode(each.segment) + b"\xd3"
+        after = _encode(each.count)
+        at += len(before)
+        gaps.append(at + 1)
+        at += 8 + len(after)
+        parts += (before, bytes(8), after)
+    return ProducerCall(scope, producer, sequence, checksum, b"".join(parts), tuple(gaps), KEPT)
 
 
 def record(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import resources
 
 from headrace.catalog.transaction import Row, Tx
-from headrace.errors import CatalogTooNewError
+from headrace.errors import CatalogTooNewError, CatalogTooOldError
 
 MIGRATIONS: tuple[str, ...] = (
     "001_log.sql",
@@ -21,8 +21,12 @@ MIGRATIONS: tuple[str, ...] = (
     "006_reader_groups.sql",
     "007_epochs.sql",
     "008_epoch_subscriptions.sql",
+    "009_regions.sql",
+    "010_spark_readers.sql",
 )
 VERSION = len(MIGRATIONS)
+REGIONS = MIGRATIONS.index("009_regions.sql") + 1
+"""The first version that other regions can read."""
 QUERY = "SELECT value FROM meta WHERE key = 'schema_version'"
 CURRENT = (str(VERSION),)
 """What ``QUERY`` finds in a catalog of this version."""
@@ -55,6 +59,14 @@ def judge(found: Row | None, where: str) -> int:
     version = int(found[0] or 0) if found else 0
     if version > VERSION:
         raise CatalogTooNewError(where, version, VERSION)
+    return version
+
+
+def judge_look(found: Row | None, where: str) -> int:
+    """The version of a catalog that is only looked at: newer ones are read as well."""
+    version = int(found[0] or 0) if found else 0
+    if version < REGIONS:
+        raise CatalogTooOldError(where, version, REGIONS)
     return version
 
 

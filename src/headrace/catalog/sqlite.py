@@ -8,14 +8,13 @@ out: consumers were slower with it, and reads no quicker.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.catalog import forks, private, schema
 from headrace.catalog.base import Catalog
@@ -41,6 +40,9 @@ from headrace.errors import (
     CatalogUnavailableError,
     NotACatalogError,
 )
+
+if TYPE_CHECKING:
+    import asyncio  # slow to load, and nothing for whoever only looks
 
 T = TypeVar("T")
 
@@ -70,10 +72,12 @@ class SqliteCatalog(Catalog):
     locking = False
     quick = True
 
-    def __init__(self, folder: Path, *, create: bool = True) -> None:
+    def __init__(self, folder: Path, *, create: bool = True, look: bool = False) -> None:
+        """``look``: read it as it is, also one of another version, and change nothing in it."""
         super().__init__()
         self.folder = folder
         self.where = f"catalog {folder}"
+        self.address = str(folder.absolute())
         self._path = folder.absolute() / FILE
         self._name = str(self._path)
         self._readers: Pool[SqliteTx] = Pool(self._new_reader, SqliteTx.close)
@@ -81,7 +85,10 @@ class SqliteCatalog(Catalog):
         self._seen_of_others = 0
         self._sockets_key: Identity | None = None
         self._place_due_s = 0.0
-        self._prepare(create)
+        if look:
+            self._look()
+        else:
+            self._prepare(create)
         forks.watch(self)
         self._committer = Committer(
             lambda: SqliteWriter(
@@ -92,6 +99,20 @@ class SqliteCatalog(Catalog):
         )
 
     # -- opening ------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self.looked = True
+        refuse_if_forked()
+        if not self._path.exists():
+            raise NotACatalogError(f"there is no catalog at {self.folder}")
+        try:
+            self._key = opened(self._path, self._refuse_foreign_file)
+            with section.lock, contextlib.closing(connect(self._path)) as connection:
+                schema.judge_look(connection.execute(schema.QUERY).fetchone(), self.where)
+        except OSError as error:
+            raise CatalogUnavailableError(f"{self.where} cannot be opened: {error}") from error
+        except sqlite3.Error as error:
+            raise translate(error, self.where) from error
 
     def _prepare(self, create: bool) -> None:
         refuse_if_forked()
@@ -262,6 +283,13 @@ class SqliteCatalog(Catalog):
         except sqlite3.Error as error:
             raise translate(error, self.where) from error
         return True
+
+    def mark(self) -> tuple[int, ...]:
+        return (self._others(), self._committer.commits)
+
+    def size_bytes(self) -> int:
+        files = (self._path, self._path.with_name(FILE + "-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
 
     def begin_log_anew(self) -> None:
         """Copy the write-ahead log into the database and cut it off: for a disk that is full."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from headrace.catalog import lanes
 from headrace.catalog.notifier import STREAMS
 from headrace.catalog.stream_config import (
     SEGMENTS_MAX,
@@ -76,6 +77,8 @@ class Segment(msgspec.Struct, frozen=True):
     successors: tuple[int, ...] = ()
     markers: int = 0
     """Internal records among what is retained; they have offsets and are no events."""
+    lane: str | None = None
+    """The lane of what is published here (:mod:`headrace.catalog.lanes`); None if not linked."""
 
     @property
     def sealed(self) -> bool:
@@ -125,7 +128,7 @@ def lock(stream_id: int) -> str:
 
 _SEGMENT = (
     "id, number, range_lo, range_hi, head, tail, bytes, trimmed_bytes, max_ts_us, created_us, "
-    "sealed_us, markers"
+    "sealed_us, markers, lane"
 )
 
 
@@ -147,6 +150,24 @@ def require(tx: Tx, name: str) -> Stream:
         known = [row[0] for row in rows]
         listed = f"known streams: {', '.join(known)}" if known else "there are no streams yet"
         raise UnknownStreamError(f"there is no stream {name!r}; {listed}")
+    return stream
+
+
+def removable(tx: Tx, name: str) -> Stream:
+    """A stream that is to be removed; what cannot be read of it is left open.
+
+    One without a readable configuration captures nothing; its events and segments are all there.
+    """
+    row = tx.row("SELECT id, name, config, created_us FROM streams WHERE name = ?", (name,))
+    if row is None:
+        return require(tx, name)
+    (stream,) = _with_segments(tx, [row])
+    if not isinstance(stream, UnreadableRecordError):
+        return stream
+    # Whether it had epochs is not known; where it had none there is nothing of them to remove.
+    bare = msgspec.json.encode(StreamConfig((), internal="." in name, epochs=Epochs()))
+    (stream,) = _with_segments(tx, [(row[0], name, bare, row[3])])
+    assert not isinstance(stream, UnreadableRecordError)
     return stream
 
 
@@ -174,7 +195,7 @@ def stored_configs(tx: Tx, after_id: int = -1) -> list[tuple[int, str, bytes]]:
         "SELECT id, name, config FROM streams WHERE id > ? AND name NOT LIKE ? ORDER BY id",
         (after_id, "%.%"),
     )
-    return [(stream_id, name, bytes(data)) for stream_id, name, data in rows]
+    return [(stream_id, name, _bytes(data)) for stream_id, name, data in rows]
 
 
 def id_of(tx: Tx, name: str) -> int | None:
@@ -324,6 +345,9 @@ def delete(tx: Tx, stream: Stream) -> None:
         )
         for table in ("batches", "markers", "progress"):
             tx.execute(f"DELETE FROM {table} WHERE segment_id = ?", (segment_id,))
+    for segment in stream.segments:
+        if segment.lane is not None:
+            lanes.drop(tx, segment.id)
     for table in ("segments", "segment_edges", "subscriptions"):
         tx.execute(f"DELETE FROM {table} WHERE stream_id = ?", (stream.id,))
     tx.execute("DELETE FROM producers WHERE scope = ?", (stream.id,))
@@ -349,16 +373,21 @@ def _with_segments(tx: Tx, rows: list[Row]) -> Iterator[Stream | UnreadableRecor
         ):
             before.setdefault((stream_id, second), []).append(first)
             after.setdefault((stream_id, first), []).append(second)
-        for stream_id, *found, markers in tx.rows(
+        for stream_id, *found, markers, lane in tx.rows(
             f"SELECT stream_id, {_SEGMENT} FROM segments {where}ORDER BY stream_id, number", params
         ):
             place = stream_id, found[1]
-            found += (tuple(before.get(place, ())), tuple(after.get(place, ())), markers)
+            found += (tuple(before.get(place, ())), tuple(after.get(place, ())), markers, lane)
             segments.setdefault(stream_id, []).append(Segment(*found))
     for stream_id, name, config, created_us in rows:
         own = tuple(segments.get(stream_id, ()))
         try:
-            yield Stream(stream_id, name, decode_config(bytes(config)), created_us, own)
-        except msgspec.MsgspecError as error:
-            remedy = "restore the catalog from a backup"
+            yield Stream(stream_id, name, decode_config(_bytes(config)), created_us, own)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            remedy = f"restore the catalog from a backup, or give it up: headrace stream rm {name}"
             yield UnreadableRecordError(f"stream {name!r} cannot be read ({error}); {remedy}", name)
+
+
+def _bytes(config: object) -> bytes:
+    """A configuration as it is stored; SQLite gives whatever a damaged row says that it holds."""
+    return config.encode() if isinstance(config, str) else bytes(config)  # type: ignore[call-overload]

@@ -20,19 +20,20 @@ a thread to the loop would take longer than the read that follows.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import os
 import select
 import socket
 import stat
+import sys
 import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.catalog import private
 from headrace.catalog.bell import Bell
@@ -40,6 +41,9 @@ from headrace.catalog.notifier import Notifier
 from headrace.catalog.scratch import Scratch, sweep
 from headrace.catalog.transaction import FREQUENT
 from headrace.errors import CatalogUnavailableError, ForkedError
+
+if TYPE_CHECKING:
+    import asyncio  # slow to load, and nothing for whoever only looks
 
 BURST = 8
 """Fewer than the smallest queue length of a datagram socket (10 on Linux)."""
@@ -56,8 +60,10 @@ WANTS_FREQUENT = ".often"
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
+    if "asyncio" not in sys.modules:
+        return None
     try:
-        return asyncio.get_running_loop()
+        return sys.modules["asyncio"].get_running_loop()  # type: ignore[no-any-return]
     except RuntimeError:
         return None
 

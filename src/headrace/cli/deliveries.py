@@ -18,6 +18,7 @@ from headrace.cli.failures import UsageError
 from headrace.cli.output import tell, until_ctrl_c
 from headrace.cli.read import printable
 from headrace.cli.screens import time_text
+from headrace.cli.values import some_seconds
 from headrace.errors import Fenced
 from headrace.groups.consumer import Delivery
 
@@ -30,7 +31,11 @@ class Until:
     limit: Annotated[int | None, Parameter(help="Stop after this many events.")] = None
     idle: Annotated[
         float | None,
-        Parameter(alias="--idle-s", help="Stop when nothing came for this many seconds."),
+        Parameter(
+            alias="--idle-s",
+            converter=some_seconds,
+            help="Stop when nothing came for so long: 30s, 2m, or a number of seconds.",
+        ),
     ] = None
 
     def check(self) -> None:

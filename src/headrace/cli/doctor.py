@@ -7,13 +7,14 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-import msgspec
 from cyclopts import App, Parameter
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.checks import Check
+from headrace.cli.doctor_server import check_server
 from headrace.cli.failures import EXIT_FAILED, without_passwords
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import counted, table
@@ -31,17 +32,6 @@ PANDAS_BELOW = (3,)
 
 FLAWS_MAX = 50
 """How many findings of a deep check are shown."""
-
-State = Literal["ok", "warning", "failed"]
-
-
-class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at; ``mend`` says what to do when it is not as it should be."""
-
-    name: str
-    state: State
-    found: str
-    mend: str = ""
 
 
 @app.default
@@ -125,11 +115,13 @@ def check_java(*, needed: bool) -> Check:
 def check_session() -> Check:
     """Start Spark and have it find the source by its name."""
     from headrace.spark import session
+    from headrace.spark.session import check_format
 
     try:
         running = session("headrace doctor", "local[1]")
         try:
             count = running.range(10).count()
+            check_format(running)
             names = running.sparkContext.parallelize([0], 1).map(_has_package).collect()
         finally:
             running.stop()
@@ -138,7 +130,7 @@ def check_session() -> Check:
     if count != 10 or names != [True]:
         mend = "install headrace in the Python of $PYSPARK_PYTHON, or unset that"
         return Check("Spark", "failed", "its workers do not have this package", mend)
-    return Check("Spark", "ok", "started, and ran a query")
+    return Check("Spark", "ok", "started, ran a query, and found the source")
 
 
 def _has_package(_: int) -> bool:
@@ -165,6 +157,7 @@ def check_log(options: Options, *, deep: bool = False) -> Iterator[Check]:
                 yield from check_contents(log)
             count = counted(len(log.streams()), "stream")
             yield Check("catalog", "ok", f"{place}: {count}, {_reach(log.catalog.shared)}")
+            yield from check_server(log.catalog)
             if log.store is None:
                 yield Check("store", "ok", "none: every batch lives inside the catalog")
                 return

@@ -22,6 +22,7 @@ _COMMANDS = (
     ("read", "epoch_read:read", "Read whole epochs, those that are there or as they come."),
     ("status", "epoch_looks:status", "Show what is complete, what is open, and who is behind."),
     ("explain", "epoch_looks:explain", "Say who holds the frontier back, and what to do."),
+    ("decisions", "epoch_looks:decisions", "Show who came, left, was lost or replaced."),
     ("rollback", "epoch_admin:rollback", "Do without a publisher; take its unfinished rows back."),
     ("release", "epoch_admin:release", "Do without a publisher; what it left counts."),
     ("abort", "epoch_admin:abort", "End a stream as aborted, for good."),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from cyclopts import Parameter
 from rich.markup import escape
 
+from headrace.cli import shapes
 from headrace.cli.epoch_times import StreamArgument
+from headrace.cli.group_looks import checked, decision_line
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import counted, table
 from headrace.epochs.core import ledger
+from headrace.epochs.runtime import recorded
 from headrace.epochs.runtime import status as standing
 from headrace.epochs.runtime import subscriptions as named
 from headrace.epochs.runtime.status import EpochStatus
@@ -63,6 +67,24 @@ def explain(stream: StreamArgument, /, *, options: Options = NONE) -> None:
     options.show({**_data(found), "explanation": lines}, *map(escape, lines))
 
 
+def decisions(
+    stream: StreamArgument,
+    /,
+    *,
+    limit: Annotated[int, Parameter(help="How many of the latest to show.")] = 20,
+    options: Options = NONE,
+) -> None:
+    """Show the latest decisions about a stream's publishers and subscriptions, oldest first.
+
+    Example: `headrace epoch decisions orders --limit 10`
+    """
+    with options.open() as log:
+        found = recorded.read(log.catalog, stream, checked(limit))
+    none = f"nothing is recorded about the epochs of {escape(stream)} yet"
+    lines = [escape(decision_line(one)) for one in found] or [none]
+    options.show([shapes.decided(one) for one in found], *lines)
+
+
 def subscriptions(*, options: Options = NONE) -> None:
     """List named subscriptions, and before which frontier all is acked.
 
@@ -77,10 +99,11 @@ def subscriptions(*, options: Options = NONE) -> None:
             one.mode,
             "choosing its start" if one.frontier is None else ledger.shown(one.frontier),
             "yes" if one.held else "no",
+            "never" if one.expiry_ms is None else _span(one.expiry_ms * 1000),
         )
         for one in found
     ]
-    headings = ("subscription", "streams", "mode", "acked before", "held now")
+    headings = ("subscription", "streams", "mode", "acked before", "held now", "forgotten after")
     none = "no named subscriptions; make one with: headrace epoch read STREAM --name NAME"
     options.show(msgspec.to_builtins(found), table(headings, rows) if rows else none)
 

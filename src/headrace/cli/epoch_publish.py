@@ -16,7 +16,7 @@ import pyarrow as pa
 from cyclopts import Parameter
 from rich.markup import escape
 
-from headrace.cli import records
+from headrace.cli import epoch_live, records
 from headrace.cli.epoch_times import (
     USUAL_PUBLISHER,
     PublisherOption,
@@ -60,6 +60,9 @@ KeepOption = Annotated[
         "count; else it is taken back.",
     ),
 ]
+ListenersOption = Annotated[
+    int, Parameter(help="Of a stream that stores nothing: wait until so many listen.")
+]
 TtlOption = Annotated[int, Parameter(help="How soon another program takes over when this dies.")]
 
 
@@ -88,6 +91,10 @@ class EpochRowsFrom:
     value: Annotated[
         str | None, Parameter(name="--value", help="With --file: a column; else the row as JSON.")
     ] = None
+
+    def check_time(self, time: str | None) -> None:
+        if time is None and self.file is None and not self.json_lines:
+            raise UsageError("say which epoch: --time 17")
 
     def check(self, subject: str | None, value: str | None) -> None:
         if sum((self.lines, self.json_lines, self.file is not None)) > 1:
@@ -124,28 +131,30 @@ def publish(
     source: EpochRowsFrom = ONE_EVENT,
     keep: KeepOption = False,
     lease_ttl_ms: TtlOption = LEASE_TTL_MS,
+    listeners: ListenersOption = 0,
     options: Options = NONE,
 ) -> None:
     """Publish rows of an epoch; nobody is given any before all of it is complete.
+
+    To a stream that stores nothing they go to whoever reads it; the end of the input closes it.
 
     * `headrace epoch publish orders orders.eu '{"total": 12}' --time 17`
     * `headrace epoch publish orders --time 17 --file day17.parquet --advance-to 18`
     * `tail -f app.log | headrace epoch publish logs logs.app --lines --time 3 --publisher app`
     """
     source.check(subject, value)
-    if time is None and source.file is None and not source.json_lines:
-        raise UsageError("say which epoch: --time 17")
+    source.check_time(time)
     at = None if time is None else typed(time, "--time")
     goal = None if advance_to is None else typed(advance_to, "--advance-to")
-    event = None
-    if subject is not None:
-        given = b"" if source.lines else value_of(value)
-        event = check_event(Event(subject=subject, value=given, key=key))
+    event = _template(source, subject, value, key)
 
     async def work(hr: Headrace) -> tuple[int, Frontier]:
+        parts = _parts(source, event, key)
+        if await hr.host.in_thread(epoch_live.is_live, hr.host.log, stream):
+            return await epoch_live.published(hr, stream, publisher, at, goal, parts, listeners)
         opening = await _checked(hr, stream, publisher, at, goal)
         opened = _as_it_was(hr, stream, publisher, keep=keep, lease_ttl_ms=lease_ttl_ms)
-        return await _published(opened, opening, _parts(source, event, key))
+        return await _published(opened, opening, parts)
 
     rows, frontier = _run(options, work)
     options.show(
@@ -153,6 +162,15 @@ def publish(
         f"{counted(rows, 'row')} in stream [bold]{escape(stream)}[/bold]; "
         f"{escape(publisher)} is at {ledger.shown(frontier)}",
     )
+
+
+def _template(
+    source: EpochRowsFrom, subject: str | None, value: str | None, key: str | None
+) -> Event | None:
+    if subject is None:
+        return None
+    given = b"" if source.lines else value_of(value)
+    return check_event(Event(subject=subject, value=given, key=key))
 
 
 def advance(

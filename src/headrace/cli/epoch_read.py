@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from headrace.cli import epoch_live
 from headrace.cli.epoch_times import StreamArgument, times_of, typed
 from headrace.cli.failures import EXIT_INTERRUPTED, UsageError
 from headrace.cli.options import NONE, Options
@@ -19,6 +20,7 @@ from headrace.cli.read import RowScreen, show_json
 from headrace.epochs.core import ledger
 from headrace.epochs.core.antichains import Antichain, Frontier, not_before
 from headrace.epochs.core.times import TimeShape
+from headrace.epochs.live.items import LiveEpoch
 from headrace.epochs.runtime.given import WholeEpoch
 from headrace.epochs.runtime.progress_log import load_state
 from headrace.epochs.runtime.starting import WORDS, opened
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from headrace.log.log import Log
 
 TOKEN_CHARS = 16
+EARLIEST = "earliest"
+
+Shown = WholeEpoch | LiveEpoch
 
 Follow = Annotated[bool, Parameter(negative="", alias="-f", help="Go on as epochs are completed.")]
 NameOption = Annotated[
@@ -43,7 +48,7 @@ def read(
     start: Annotated[
         str,
         Parameter(name="--from", help="earliest, open, now, a time, or a token that was printed."),
-    ] = "earliest",
+    ] = EARLIEST,
     until: Annotated[str | None, Parameter(help="End before this time.")] = None,
     follow: Follow = False,
     name: NameOption = None,
@@ -58,19 +63,22 @@ def read(
     * `headrace epoch read orders --from earliest --until 18`
     * `headrace epoch read orders --follow --name report --json`
     """
-    if limit is not None and limit < 1:
-        raise UsageError(f"--limit {limit}: read at least one epoch")
+    _check_limit(limit)
     first = None if start in WORDS or _is_token(start) else typed(start, "--from")
     last = None if until is None else typed(until, "--until")
 
     async def run() -> int:
         stopped = _stopped_by_ctrl_c()
         async with options.open_async() as hr:
+            if await hr.host.in_thread(epoch_live.is_live, hr.host.log, stream):
+                named = name is not None or start not in (EARLIEST, "now")
+                heard = epoch_live.whole(hr, stream, last, named=named)
+                await _show_each(heard, stopped, limit, acks=False, options=options)
+                return EXIT_INTERRUPTED if stopped.is_set() else 0
             shape, lower = await hr.host.in_thread(_standing, hr.host.log, stream)
             begin = None if first is None else times_of(shape, first, "--from")
             end = None if last is None else times_of(shape, last, "--until")
-            if begin and end and not not_before(shape, end, begin):
-                raise UsageError(f"--until {until} is before --from {start}")
+            _check_order(shape, begin, end)
             if not follow and lower:
                 # What is complete now; what lies at or after the frontier is still to come.
                 end = Antichain.minimal(shape, (*lower, *(end or ()))).frontier
@@ -85,6 +93,17 @@ def read(
     return asyncio.run(run())
 
 
+def _check_limit(limit: int | None) -> None:
+    if limit is not None and limit < 1:
+        raise UsageError(f"--limit {limit}: read at least one epoch")
+
+
+def _check_order(shape: TimeShape, begin: Frontier | None, end: Frontier | None) -> None:
+    if begin and end and not not_before(shape, end, begin):
+        given = f"--until {ledger.shown(end)} is before --from {ledger.shown(begin)}"
+        raise UsageError(given)
+
+
 async def _show_all(
     found: EpochSubscription,
     stopped: asyncio.Event,
@@ -92,15 +111,27 @@ async def _show_all(
     acks: bool,
     options: Options,
 ) -> int:
-    shown = 0
     async with found as epochs:
-        async for epoch in _until(aiter(epochs), stopped):
-            await _show(epoch, options)
-            if acks:
-                await epoch.ack()
-            shown += 1
-            if shown == limit or stopped.is_set():
-                break
+        return await _show_each(aiter(epochs), stopped, limit, acks=acks, options=options)
+
+
+async def _show_each(
+    epochs: AsyncIterator[Shown],
+    stopped: asyncio.Event,
+    limit: int | None,
+    *,
+    acks: bool,
+    options: Options,
+) -> int:
+    shown = 0
+    async for epoch in _until(epochs, stopped):
+        await _show(epoch, options)
+        if acks:
+            assert isinstance(epoch, WholeEpoch)
+            await epoch.ack()
+        shown += 1
+        if shown == limit or stopped.is_set():
+            break
     return shown
 
 
@@ -140,9 +171,7 @@ def _stopped_by_ctrl_c() -> asyncio.Event:
     return stopped
 
 
-async def _until(
-    epochs: AsyncIterator[WholeEpoch], stopped: asyncio.Event
-) -> AsyncIterator[WholeEpoch]:
+async def _until(epochs: AsyncIterator[Shown], stopped: asyncio.Event) -> AsyncIterator[Shown]:
     """Epochs until there are no more, or somebody wants to stop while waiting for one."""
     stopping = asyncio.ensure_future(stopped.wait())
     try:
@@ -161,19 +190,23 @@ async def _until(
         stopping.cancel()
 
 
-async def _following(epochs: AsyncIterator[WholeEpoch]) -> WholeEpoch | None:
+async def _following(epochs: AsyncIterator[Shown]) -> Shown | None:
     return await anext(epochs, None)
 
 
-async def _show(epoch: WholeEpoch, options: Options) -> None:
+async def _show(epoch: Shown, options: Options) -> None:
     screen = RowScreen()
     if not options.json:
         print(f"epoch {epoch.time}: {counted(epoch.rows, 'row')}")
-    async for batch in epoch:
+    async for found in epoch:
+        batch = found if isinstance(epoch, WholeEpoch) else epoch_live.placeless(found, epoch.time)
         if batch.num_rows and options.json:
             show_json(batch)
         elif batch.num_rows:
             screen.show(batch)
     if options.json:
-        print_json({"complete": epoch.time, "rows": epoch.rows, "token": epoch.token})
+        end: dict[str, object] = {"complete": epoch.time, "rows": epoch.rows}
+        if isinstance(epoch, WholeEpoch):
+            end["token"] = epoch.token
+        print_json(end)
     sys.stdout.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -203,6 +204,8 @@ def head(view: GroupView) -> str:
     consumes = several if named else f"all that matches {view.filter}"
     with_filter = f" ({view.filter})" if named and view.filter else ""
     led = f", led by {view.leader}" if view.leader else ""
+    if view.leader_heard_at is not None:
+        led += f" (heard {ago(view.leader_heard_at)})"
     return (
         f"{view.kind} group [bold]{escape(view.group)}[/bold] consumes "
         f"{escape(consumes + with_filter)}{escape(led)}; {lag_line(view.lag)}"
@@ -242,10 +245,22 @@ def lag_table(found: Sequence[GroupLag]) -> Table:
 def members_table(found: Sequence[GroupMember]) -> Table:
     """One line for each member."""
     rows = (
-        (each.member, each.state, each.instance, f"{each.units} of {each.share}", each.why)
+        (
+            each.member,
+            each.state,
+            each.instance,
+            None if each.heard_at is None else ago(each.heard_at),
+            f"{each.units} of {each.share}",
+            each.why,
+        )
         for each in found
     )
-    return table(("member", "state", "instance", ">units", "why"), rows)
+    return table(("member", "state", "instance", "heard", ">units", "why"), rows)
+
+
+def ago(when: datetime) -> str:
+    """How long ago something was, in words."""
+    return f"{time_words(max(0.0, (datetime.now(UTC) - when).total_seconds()))} ago"
 
 
 def units_table(found: Sequence[UnitView]) -> Table:

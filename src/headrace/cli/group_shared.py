@@ -15,7 +15,7 @@ from headrace.cli import shapes, values
 from headrace.cli.failures import UsageError
 from headrace.cli.group_looks import checked, decision_line
 from headrace.cli.options import NONE, Options
-from headrace.cli.output import counted, table
+from headrace.cli.output import counted, table, with_letters
 from headrace.groups.shared.admin import GroupInfo, Groups
 from headrace.groups.shared.starts import Start
 from headrace.subjects import overlaps, parse_share
@@ -286,11 +286,6 @@ def rm(
         dead_letters = Groups(log).delete(name, wanted, force=force)
     told = f"shared group [bold]{escape(name)}[/bold] is deleted{with_letters(dead_letters)}"
     options.show({"deleted": name, "dead_letters": dead_letters}, told)
-
-
-def with_letters(count: int) -> str:
-    """What went with a group besides its progress."""
-    return f", with {counted(count, 'dead letter')}" if count else ""
 
 
 def data(info: GroupInfo) -> dict[str, Any]:

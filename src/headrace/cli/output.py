@@ -131,3 +131,8 @@ def progress(*columns: Any, quiet: bool = False, console: Console | None = None)
     """
     shown = console or Console(stderr=True)
     return Progress(*columns, console=shown, transient=True, disable=quiet or not shown.is_terminal)
+
+
+def with_letters(count: int) -> str:
+    """What went with a group besides its progress."""
+    return f", with {counted(count, 'dead letter')}" if count else ""

@@ -22,9 +22,11 @@ from headrace.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import table, tell_log
 from headrace.cli.screens import time_text
+from headrace.cli.session_shapes import job_shape, pipeline_shape
 from headrace.cli.values import duration_s, pair
 
 if TYPE_CHECKING:
+    from headrace.log.log import Log
     from headrace.spark.records import JobRecord, PipelineStatus
     from headrace.spark.supervisor import Supervisor
 
@@ -45,7 +47,7 @@ def pipeline(
     spark_conf: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     options: Options = NONE,
 ) -> int:
-    """Run the jobs that the catalog asks for: work queues of elastic groups, compaction.
+    """Run the jobs that the catalog asks for: work queues, replication, compaction.
 
     It starts and stops jobs as groups and policies come and go, tries failed ones again, and runs
     until it is stopped.  Start it twice and the second one stands by.
@@ -80,15 +82,34 @@ def pipeline(
     leads = Settings(lease_ttl_ms=ONCE_LEASE_TTL_MS if once else ttl_ms)
     start = partial(session, "headrace pipeline", master, **settings)
     supervisor = Supervisor(place, start, settings=leads)
-    done, caught = _run(supervisor, once)
+    done, caught = _run(supervisor, place.log(), once)
     if done is None:
         return EXIT_INTERRUPTED if signal.SIGINT in caught else 0
-    none = "nothing to do: no elastic group, and no stream with a compaction policy"
-    options.show(done, _table(done) if done else none)
+    none = "nothing to do: no elastic group, no linked stream, no compaction policy"
+    options.show([job_shape(job) for job in done], _table(done) if done else none)
     return EXIT_FAILED if any(job.last_error for job in done) else 0
 
 
-def _run(supervisor: Supervisor, once: bool) -> tuple[list[JobRecord] | None, list[int]]:
+@contextmanager
+def _agent(log: Log, stop: threading.Event, once: bool) -> Iterator[None]:
+    """The agent of this region, if the catalog is one: it needs no Spark, and does not wait."""
+    from headrace.regions.records import get_region
+    from headrace.regions.runtime.runner import RegionRunner
+
+    if once or log.catalog.read(get_region) is None:
+        yield
+        return
+    runner = RegionRunner(log, replicate=False)
+    thread = threading.Thread(target=runner.run, args=(stop,), name="region", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _run(supervisor: Supervisor, log: Log, once: bool) -> tuple[list[JobRecord] | None, list[int]]:
     """What was done ``once``, and the signals that came meanwhile.
 
     It works on another thread: a signal handler interrupts the main one at any point, so that one
@@ -107,7 +128,7 @@ def _run(supervisor: Supervisor, once: bool) -> tuple[list[JobRecord] | None, li
         except BaseException as error:
             result.set_exception(error)
 
-    with _signals() as caught:
+    with _signals() as caught, _agent(log, stop, once):
         worker = threading.Thread(target=work, name="supervisor", daemon=True)
         worker.start()
         while worker.is_alive():
@@ -126,8 +147,8 @@ def status(*, options: Options = NONE) -> None:
     """
     from headrace.spark.records import read_status
 
-    with options.open() as log:
-        found = read_status(log.catalog)
+    with options.look() as catalog:
+        found = read_status(catalog)
     failed = (
         f"[bold]{escape(job.name)}[/bold] failed at {time_text(job.last_error_us)}: "
         f"{escape(job.last_error)}"
@@ -135,7 +156,7 @@ def status(*, options: Options = NONE) -> None:
         if job.last_error and job.last_error_us is not None
     )
     jobs = [_table(found.jobs)] if found.jobs else []
-    options.show(found, _led_text(found), *jobs, *failed)
+    options.show(pipeline_shape(found), _led_text(found), *jobs, *failed)
 
 
 # --- screens -------------------------------------------------------------------------------

@@ -178,7 +178,7 @@ class RowScreen:
                 time_text(row["timestamp"] // 1000 * 1000).replace("T", " ").removesuffix("Z"),
                 _cut(printable(row["subject"]), SUBJECT_CHARS_MAX),
                 _cut(printable(row["key"] or ""), KEY_CHARS_MAX),
-                f"{row['segment']}:{row['offset']}",
+                "" if row["segment"] is None else f"{row['segment']}:{row['offset']}",
                 row["value"],
             )
             for row in _rows(batch)

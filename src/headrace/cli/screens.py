@@ -1,12 +1,11 @@
-"""How streams and segments look: as tables for people, as plain data for programs."""
+"""How streams and segments look: as tables for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +13,7 @@ from rich.text import Text
 from headrace.catalog.streams import NO_TIME_US, Segment, Stream
 from headrace.cli.output import Cell, table
 from headrace.cli.policies import described, size_text
+from headrace.cli.stream_shapes import consumer
 
 if TYPE_CHECKING:
     from headrace.groups.shapes import GroupView
@@ -28,43 +28,6 @@ def time_text(us: int) -> str:
     """
     moment = datetime.fromtimestamp(us // 1_000_000, UTC).replace(microsecond=us % 1_000_000)
     return moment.isoformat().replace("+00:00", "Z")
-
-
-def stream_data(stream: Stream) -> dict[str, Any]:
-    """A stream for programs."""
-    return {
-        "name": stream.name,
-        "subjects": stream.config.subjects,
-        "key_tokens": stream.config.key_tokens,
-        "partitions": stream.config.partitions,
-        "retention": msgspec.to_builtins(stream.config.retention),
-        "scaling": msgspec.to_builtins(stream.config.scaling),
-        "created": time_text(stream.created_us),
-        "events": sum(segment.events for segment in stream.segments),
-        "bytes": sum(segment.retained_bytes for segment in stream.segments),
-        "segments": [_segment_data(segment) for segment in stream.segments],
-    }
-
-
-def _segment_data(segment: Segment) -> dict[str, Any]:
-    return {
-        "segment": segment.number,
-        "range": [segment.range_lo, segment.range_hi],
-        "tail": segment.tail,
-        "head": segment.head,
-        "events": segment.events,
-        "bytes": segment.retained_bytes,
-        "newest": None if segment.max_ts_us == NO_TIME_US else time_text(segment.max_ts_us),
-        "created": time_text(segment.created_us),
-        "sealed": None if segment.sealed_us is None else time_text(segment.sealed_us),
-        "predecessors": segment.predecessors,
-        "successors": segment.successors,
-    }
-
-
-def scaled_data(name: str, done: Scaled) -> dict[str, Any]:
-    """A scaling for programs."""
-    return {"stream": name, "sealed": done.sealed, "opened": done.opened, "reason": done.reason}
 
 
 def scaled_text(name: str, done: Scaled, *, dry_run: bool = False) -> str:
@@ -137,35 +100,19 @@ def _short(us: int) -> str:
     return time_text(us - us % 1_000_000).replace("T", " ")
 
 
-def consumer(group: GroupView) -> dict[str, Any]:
-    """A group that consumes a stream, for programs: its lag in this stream alone."""
-    from headrace.groups.lag import total
-
-    # A group of this stream alone counts what its units do not: the source of a work queue.
-    lag = group.lag if group.stream else total(group.group, group.kind, group.units)
-    return {
-        "group": group.group,
-        "kind": group.kind,
-        "lag_events": lag.events,
-        "lag_bytes": lag.bytes,
-        "lag_seconds": lag.seconds,
-        "exact": lag.exact,
-    }
-
-
 def consumers_table(groups: Iterable[GroupView]) -> Table:
     """One line for each group that consumes a stream."""
     rows = []
     for group in groups:
         found = consumer(group)
-        most = "" if found["exact"] else "≤ "
+        most = "" if found.exact else "≤ "
         rows.append(
             (
                 group.group,
                 group.kind,
-                f"{most}{found['lag_events']:,}",
-                size_text(found["lag_bytes"]),
-                f"{found['lag_seconds']:,.1f}",
+                f"{most}{found.lag_events:,}",
+                size_text(found.lag_bytes),
+                f"{found.lag_seconds:,.1f}",
             )
         )
     return table(("consumer", "kind", ">events behind", ">bytes", ">seconds"), rows)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 from cyclopts import App, Parameter
 from rich.markup import escape
 
-from headrace.cli.group_shared import with_letters
 from headrace.cli.options import NONE, Options
-from headrace.cli.output import table
+from headrace.cli.output import table, with_letters
 from headrace.cli.screens import time_text
-from headrace.groups.shared.admin import Groups
+from headrace.cli.session_shapes import RemovedSession, session_shape
+from headrace.groups.shared import sessions
 from headrace.groups.shared.sessions import SessionInfo
 
 app = App(
@@ -28,8 +27,8 @@ def ls(*, options: Options = NONE) -> None:
 
     Example: `headrace session ls`
     """
-    with options.open() as log:
-        found = Groups(log).sessions()
+    with options.look() as catalog:
+        found = catalog.read(lambda tx: tuple(sessions.all_sessions(tx)), snapshot=True)
     rows = (
         (
             each.record.name,
@@ -41,7 +40,7 @@ def ls(*, options: Options = NONE) -> None:
     )
     shown = table(("session", "subscriptions", "run by", "kept until"), rows)
     none = "no sessions; a worker makes one with hr.session(NAME), or: headrace subscribe"
-    options.show([data(each) for each in found], shown if found else none)
+    options.show([session_shape(each) for each in found], shown if found else none)
 
 
 @app.command
@@ -50,11 +49,11 @@ def info(name: SessionName, /, *, options: Options = NONE) -> None:
 
     Example: `headrace session info worker-1`
     """
-    with options.open() as log:
-        found = Groups(log).session(name)
+    with options.look() as catalog:
+        found = catalog.read(lambda tx: sessions.require(tx, name), snapshot=True)
     kind = "persistent" if found.record.persistent else "in memory"
     options.show(
-        data(found),
+        session_shape(found),
         f"session [bold]{escape(name)}[/bold] ({kind}), run by {escape(found.node or 'nobody')}, "
         f"{_until(found)}",
         *(
@@ -81,20 +80,15 @@ def rm(
     force
         Even while a process runs it; that process is told.
     """
+    from headrace.groups.shared.admin import Groups
+
     with options.open() as log:
         dead_letters = Groups(log).remove_session(name, force=force)
     told = f"session [bold]{escape(name)}[/bold] is removed{with_letters(dead_letters)}"
-    options.show({"removed": name, "dead_letters": dead_letters}, told)
+    options.show(RemovedSession(removed=name, dead_letters=dead_letters), told)
 
 
 def _until(info: SessionInfo) -> str:
     if info.expires_us is None:
         return "while it runs"
     return time_text(info.expires_us - info.expires_us % 1_000_000)
-
-
-def data(info: SessionInfo) -> dict[str, Any]:
-    """A session for programs."""
-    found: dict[str, Any] = msgspec.to_builtins(info.record)
-    expires = None if info.expires_us is None else time_text(info.expires_us)
-    return {**found, "node": info.node, "token": info.token, "kept_until": expires}

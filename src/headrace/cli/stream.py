@@ -13,6 +13,7 @@ from rich.markup import escape
 from headrace.catalog import streams
 from headrace.catalog.streams import Epochs, Fixed, Limits, StreamConfig
 from headrace.cli import policies, screens, values
+from headrace.cli import stream_shapes as shapes
 from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import confirm, counted, until_ctrl_c
@@ -53,18 +54,28 @@ class ByEpochs:
             "complete."
         ),
     ] = None
+    live: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="With --epochs: nothing is stored, publishers serve those who listen now.",
+        ),
+    ] = False
 
     def config(self) -> Epochs | None:
         if self.epochs is None:
             if self.publishers is not None:
                 raise UsageError("--publishers goes with --epochs")
+            if self.live:
+                raise UsageError("--live goes with --epochs")
             return None
         length = {"int": "0", "pair": "2"}.get(self.epochs, self.epochs)
         if length not in ["0", "1", "2", "3", "4", "5", "6", "7", "8"] or self.epochs == "0":
             raise UsageError(
                 f"--epochs {self.epochs}: write int, pair, or how many integers: 1 to 8"
             )
-        return Epochs(length=int(length), publishers=tuple(values.words(self.publishers or "")))
+        publishers = tuple(values.words(self.publishers or ""))
+        return Epochs(length=int(length), publishers=publishers, stored=not self.live)
 
 
 PLAIN = ByEpochs()
@@ -116,7 +127,7 @@ def create(
     captured = escape(", ".join(stream.config.subjects))
     count = counted(len(stream.open_segments), "segment")
     told = f"stream [bold]{escape(name)}[/bold] captures {captured} in {count}"
-    options.show(screens.stream_data(stream), told)
+    options.show(shapes.stream_shape(stream), told)
 
 
 @app.command(name="set")
@@ -142,7 +153,7 @@ def configure(
     with options.open() as log:
         stream = log.configure_stream(name, retention=kept, scaling=scaled)
     told = f"stream [bold]{escape(name)}[/bold]: {policies.described(stream.config)}"
-    options.show(screens.stream_data(stream), told)
+    options.show(shapes.stream_shape(stream), told)
 
 
 @app.command
@@ -163,7 +174,7 @@ def ls(
     with options.look() as catalog:
         found = catalog.read(lambda tx: streams.all_streams(tx, internal=internal), snapshot=True)
     none = "no streams yet; create one with: headrace stream create"
-    listed = [screens.stream_data(stream) for stream in found]
+    listed = [shapes.stream_shape(stream) for stream in found]
     options.show(listed, screens.streams_table(found) if found else none)
 
 
@@ -180,7 +191,7 @@ def info(name: str, /, *, options: Options = NONE) -> None:
 
     with options.look() as catalog:
         stream, groups = catalog.read(look, snapshot=True)
-    data = screens.stream_data(stream) | {"consumers": [screens.consumer(g) for g in groups]}
+    data = shapes.consumed(stream, tuple(shapes.consumer(group) for group in groups))
     shown = (screens.stream_head(stream), screens.segments_table(stream))
     nobody = "no group consumes it"
     options.show(data, *shown, screens.consumers_table(groups) if groups else nobody)
@@ -231,7 +242,7 @@ def scale(
         else:
             sealed = values.numbers(seal or "", "--seal")
             done = log.retile(name, sealed, values.key_ranges(ranges or "", "--ranges"))
-    options.show(screens.scaled_data(name, done), screens.scaled_text(name, done))
+    options.show(_scaled(name, done), screens.scaled_text(name, done))
 
 
 @app.command
@@ -241,7 +252,7 @@ def autoscale(
     *,
     all: Annotated[bool, Parameter(name="--all", negative="")] = False,
     dry_run: Flag = False,
-    watch: float | None = None,
+    watch: Annotated[float | None, Parameter(converter=values.some_seconds)] = None,
     options: Options = NONE,
 ) -> None:
     """Apply scaling policies: split what is hot, merge what is cold.
@@ -257,7 +268,7 @@ def autoscale(
     dry_run
         Only say what would be done.
     watch
-        Seconds between looks; goes on until Ctrl-C.
+        Time between looks (60s, or a number of seconds); goes on until Ctrl-C.
     """
     if (name is None) != all:
         raise UsageError("give a stream's name, or --all")
@@ -286,12 +297,24 @@ def _print_scaled(
     if not found and not quiet and not options.json:
         options.show(None, "nothing to scale")
     for name, done in found:
-        data = screens.scaled_data(name, done) | {"dry_run": dry_run}
-        options.show(data, screens.scaled_text(name, done, dry_run=dry_run))
+        told = screens.scaled_text(name, done, dry_run=dry_run)
+        options.show(_scaled(name, done, dry_run), told)
 
 
-app.command("headrace.cli.trim:trim", name="trim")
-app.command("headrace.cli.compact:compact", name="compact")
+def _scaled(name: str, done: Scaled, dry_run: bool = False) -> shapes.ScaledShape:
+    return shapes.ScaledShape(
+        stream=name,
+        dry_run=dry_run,
+        sealed=tuple(done.sealed),
+        opened=tuple(done.opened),
+        reason=done.reason,
+    )
+
+
+TRIM = "Remove events by the retention policy, or all before a place or a time."
+COMPACT = "Join small batches into files, or set a policy for it."
+app.command("headrace.cli.trim:trim", name="trim", help=TRIM)
+app.command("headrace.cli.compact:compact", name="compact", help=COMPACT)
 
 
 @app.command
@@ -318,7 +341,7 @@ def rm(
     from headrace.log import internal
 
     with options.open() as log:
-        stream = log.stream(name)
+        stream = log.catalog.read(lambda tx: streams.removable(tx, name), snapshot=True)
         internal.refuse(stream, "deleted")
         groups = log.catalog.read(lambda tx: consumers(tx, stream), snapshot=True)
         if groups and not force:
@@ -327,4 +350,5 @@ def rm(
         consumed = f", consumed by {', '.join(groups)}" if groups else ""
         confirm(f"stream {name!r}", f"{events:,} events{consumed}", yes=yes)
         delete_stream(log, name, force=force)
-    options.show({"deleted": name}, f"stream [bold]{escape(name)}[/bold] is deleted")
+    told = f"stream [bold]{escape(name)}[/bold] is deleted"
+    options.show(shapes.DeletedStream(deleted=name), told)

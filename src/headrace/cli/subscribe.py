@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from cyclopts import App
+from typing import Annotated
+
+from cyclopts import App, Parameter
 
 from headrace.cli import deliveries
 from headrace.cli.deliveries import FOR_EVER, Until
 from headrace.cli.group_shared import matches, start_of
 from headrace.cli.options import NO_TLS, NONE, Options, TLSOptions
 from headrace.cli.output import tell
+from headrace.groups.shared.runtime.options import (
+    ADVERTISE_VARIABLE,
+    LISTEN_VARIABLE,
+    SharedOptions,
+)
 from headrace.subjects import parse_filter, parse_share
 
 app = App(name="subscribe", help_epilogue="")
+LISTEN = Parameter(env_var=LISTEN_VARIABLE, help="The address to listen on for other processes.")
+ADVERTISE = Parameter(env_var=ADVERTISE_VARIABLE, help="What they dial, if that is another.")
 
 
 @app.default
@@ -22,6 +31,8 @@ def subscribe(
     session: str | None = None,
     start: str = "now",
     until: Until = FOR_EVER,
+    listen: Annotated[str | None, LISTEN] = None,
+    advertise: Annotated[str | None, ADVERTISE] = None,
     tls: TLSOptions = NO_TLS,
     options: Options = NONE,
 ) -> None:
@@ -44,8 +55,11 @@ def subscribe(
     share = parse_share(subscription)
     filter = parse_filter(subscription) if share is None else share[1]
 
+    shared = SharedOptions(host=listen, advertise=advertise)
+
     async def run() -> None:
-        async with options.open_async(tls=tls.tls) as hr, hr.session(session) as worker:
+        opened = options.open_async(tls=tls.tls, shared=shared)
+        async with opened as hr, hr.session(session) as worker:
             if subscription not in worker.subscriptions:
                 await worker.subscribe(subscription, start=begin)
                 told = f"subscribed to {subscription}"

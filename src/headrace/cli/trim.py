@@ -12,6 +12,7 @@ from headrace.cli import values
 from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import approve, counted
+from headrace.cli.stream_shapes import TrimLoss, TrimmedSegment, TrimmedStream
 from headrace.groups.operations import trim as operation
 from headrace.groups.operations.trim import GroupLoss, TrimPlan
 
@@ -73,20 +74,27 @@ def _loss(loss: GroupLoss) -> str:
 
 
 def _show(done: TrimPlan, options: Options, *, dry_run: bool) -> None:
-    data = {
-        "stream": done.stream,
-        "dry_run": dry_run,
-        "removed_events": done.removed_events,
-        "segments": [
-            {
-                "segment": cut.segment,
-                "first_offset": cut.first,
-                "removed_events": cut.removed_events,
-            }
+    data = TrimmedStream(
+        stream=done.stream,
+        dry_run=dry_run,
+        removed_events=done.removed_events,
+        segments=tuple(
+            TrimmedSegment(
+                segment=cut.segment, first_offset=cut.first, removed_events=cut.removed_events
+            )
             for cut in done.cuts
-        ],
-        "losses": done.losses,
-    }
+        ),
+        losses=tuple(
+            TrimLoss(
+                group=each.group,
+                kind=each.kind,
+                lost_events=each.lost_events,
+                exact=each.exact,
+                segments=each.segments,
+            )
+            for each in done.losses
+        ),
+    )
     starts = "would start" if dry_run else "starts"
     lines = (
         f"  segment {cut.segment}: {cut.removed_events:,}, it {starts} at {cut.first:,} now"

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 from headrace.cli.failures import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cyclopts import Token
+
     from headrace.log.read import Place
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -16,6 +20,7 @@ _BYTES = {
     "": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
     "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40,
 }  # fmt: skip
+_PLAIN = re.compile(r"\d+(?:\.\d+)?")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
 _NUMBER = re.compile(r"[0-9]{1,18}")
@@ -34,6 +39,15 @@ def duration_s(text: str, option: str) -> float:
     seconds = _seconds(text)
     if seconds is None:
         raise UsageError(f"{option}: {text!r} is not a duration; write 30s, 15m, 2h, 7d or 4w")
+    return seconds
+
+
+def some_seconds(_: type, tokens: Sequence[Token]) -> float:
+    """What an option takes that waits (a converter for Cyclopts): 30 is the same as 30s."""
+    text = tokens[0].value
+    seconds = _seconds(f"{text}s" if _PLAIN.fullmatch(text.strip()) else text)
+    if seconds is None:
+        raise ValueError(f"{text!r} is not a duration; write 30, 30s, 15m or 2h")
     return seconds
 
 

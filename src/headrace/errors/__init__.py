@@ -10,6 +10,7 @@ from headrace.errors.groups import *
 from headrace.errors.log import *
 from headrace.errors.reader_groups import *
 from headrace.errors.readers import *
+from headrace.errors.regions import *
 from headrace.errors.spark import *
 
 # Programs know them by this name, wherever they stand: in a traceback, or pickled.

@@ -117,7 +117,8 @@ class EpochStreamError(InvalidInputError):
     def __init__(self, stream: str) -> None:
         super().__init__(
             f"stream {stream!r} is published by epochs, and plain events belong to none; open "
-            f"hr.epoch_publisher({stream!r}, NAME), or use headrace epoch publish"
+            f"hr.epoch_publisher({stream!r}, NAME), or use headrace epoch publish; in Spark, give "
+            "epochColumn or epoch"
         )
         self.stream = stream
 

@@ -87,7 +87,7 @@ class StreamInUseError(HeadraceError):
         self.groups = tuple(groups)
 
 
-class InternalStreamError(HeadraceError):
+class InternalStreamError(InvalidInputError):
     """The stream belongs to a group and only changes with it."""
 
 
@@ -200,6 +200,18 @@ class CatalogTooNewError(CatalogError):
 
 class CatalogUnavailableError(CatalogError):
     """The catalog cannot be reached or did not answer."""
+
+
+class CatalogForbiddenError(CatalogError):
+    """The role that the catalog was opened with lacks a right."""
+
+
+class CatalogReadOnlyError(CatalogError):
+    """The catalog can be read and not written: a standby, or a transaction set to read-only."""
+
+
+class UnsafeServerError(CatalogError):
+    """The database server, or what stands before it, would break a promise of Headrace."""
 
 
 class CatalogClosedError(CatalogError):

@@ -108,3 +108,26 @@ class CheckpointPutBackError(HeadraceError):
             "was put back to an earlier time. Start the query with a new checkpoint; it goes on "
             "with what the group has still to read"
         )
+
+
+class SinkPublisherError(HeadraceError):
+    """The publisher that a Spark write was to use belongs to another query or program."""
+
+
+class EpochTimeMovedError(HeadraceError):
+    """The publisher of a Spark write moved between stage and commit; nothing was written."""
+
+
+class QueryReplacedError(HeadraceError):
+    """Another run of a query has taken the name of its reader over; this one has to end."""
+
+    def __init__(self, group: str, reader: str, owner: str) -> None:
+        super().__init__(
+            f"reader {reader!r} of group {group!r} was taken over by another run of this query "
+            f"({owner}); only one run of a checkpoint can be at work, so this one ends"
+        )
+        self.owner = owner
+
+
+class UnknownTaskError(SparkSetupError):
+    """Spark does not tell a task which query, run and batch it works for."""

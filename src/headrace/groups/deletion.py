@@ -2,13 +2,13 @@
 
 A stream is not taken away from under its groups: that is refused, with their names.  By force the
 static and elastic groups of the stream are deleted first, each whole with its work queue, since
-they are nothing without it; shared groups go on with the other streams that they match, and
-reader groups drop it.
+they are nothing without it; shared groups go on with the other streams that they match,
+reader groups drop it, and named subscriptions to its epochs are forgotten with it.
 """
 
 from __future__ import annotations
 
-from headrace.catalog import Tx
+from headrace.catalog import Tx, epoch_subscriptions
 from headrace.catalog.streams import Stream
 from headrace.errors import StreamInUseError
 from headrace.groups.partitioned import admin
@@ -36,7 +36,16 @@ def consumers(tx: Tx, stream: Stream, *, shared: bool = True) -> list[str]:
             for group in properties.all_groups(tx)
             if any(overlaps(group.filter, subject) for subject in stream.config.subjects)
         ]
+        found += [
+            f"epoch subscription {each!r}" for each in epoch_subscriptions.of_stream(tx, stream.id)
+        ]
     return found
+
+
+def _partitioned(tx: Tx, stream: str) -> list[str]:
+    """The static and elastic groups of a stream."""
+    names = (name for kind in GroupKind for name in admin.names(tx, kind))
+    return [name.group for name in names if name.stream == stream]
 
 
 def delete_stream(log: Log, name: str, *, force: bool = False) -> None:
@@ -48,8 +57,8 @@ def delete_stream(log: Log, name: str, *, force: bool = False) -> None:
 
     for left in range(ATTEMPTS_MAX, 0, -1):
         if force:
-            for group in admin.list_groups(log, name):
-                admin.delete(log, name, group.name.group)
+            for group in log.catalog.read(lambda tx: _partitioned(tx, name), snapshot=True):
+                admin.delete(log, name, group)
             readers.drop_stream(log, name)
         try:
             log.delete_stream(name, check=check)

@@ -9,7 +9,7 @@ with a fixed number of statements.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import ClassVar, cast
 
@@ -67,6 +67,7 @@ def kind(family: str) -> KindOfGroups | None:
     return None if home is None else cast(KindOfGroups, import_module(home).KIND)
 
 
-def kinds() -> Iterable[KindOfGroups]:
-    """Every kind that can be looked at."""
-    return [found for family in _homes if (found := kind(family)) is not None]
+def kinds(families: Collection[str]) -> Iterable[KindOfGroups]:
+    """The kinds of these families that can be looked at, and those that are always there."""
+    wanted = [family for family in _homes if family in families or family in (PARTITIONED, SHARED)]
+    return [found for family in wanted if (found := kind(family)) is not None]

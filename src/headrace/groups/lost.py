@@ -11,16 +11,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from headrace.catalog import Catalog, Tx, leases
+from headrace.catalog import Catalog, Tx, claims, leases, reader_groups
 from headrace.catalog.leases import Ended
 from headrace.errors import HeadraceError
 from headrace.groups import decisions
-from headrace.groups.decisions import Decision, What
+from headrace.groups.decisions import Decision, What, ranges
 from headrace.groups.decisions.core.record import moment
 from headrace.groups.decisions.keys import record_key
 from headrace.groups.decisions.recorder import record_linked
 from headrace.groups.partitioned import deciding as partitioned
 from headrace.groups.partitioned.names import GroupName
+from headrace.groups.readers.names import FAMILY, ReaderGroupName
 from headrace.groups.shared import deciding as shared
 from headrace.groups.shared import sessions
 from headrace.groups.shared.runtime.state import lease_name
@@ -32,6 +33,9 @@ EVERY_S = 0.8
 AT_ONCE = 200
 
 _log = logging.getLogger(__name__)
+
+READERS = f"{FAMILY}/"
+READER = "/reader/"
 
 Losses = list[tuple[str, Decision]]
 """Groups, by their names in the record, and what is to be recorded about each."""
@@ -140,6 +144,31 @@ def _of_session(tx: Tx, lease: Ended) -> Losses:
     return found
 
 
+def _of_reader(tx: Tx, lease: Ended) -> Losses:
+    """A reader of a group; others that are alive put it offline, and tell of it then."""
+    group, _, reader = lease.name.removeprefix(READERS).partition(READER)
+    name = ReaderGroupName(group)
+    row = reader_groups.get(tx, group)
+    if row is None or row.config is None:
+        return []
+    now_us = tx.now_us()
+    if any(each.expires_us > now_us for each in leases.beginning_with(tx, name.leases)):
+        return []
+    units = [claim.unit for claim in claims.owned_by(tx, name.key, reader)]
+    lost = Decision(
+        what=What.LOST,
+        reason=f"{lease.owner}, which ran {reader}, was last heard {moment(lease.heard_us)}; no "
+        "other reader is online",
+        units=ranges(units),
+        source=reader,
+        instance=lease.owner,
+        token=lease.token,
+        at_us=lease.expires_us,
+    )
+    return [(str(name), lost)]
+
+
+register(READERS, _of_reader)
 register("pin.", _of_pin)
 register("leader ", _of_leader)
 register("session ", _of_session)

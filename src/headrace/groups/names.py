@@ -32,7 +32,7 @@ from headrace.errors import (
     UnknownGroupNameError,
 )
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
-from headrace.groups.shared.core.handler import group_key
+from headrace.groups.shared.core.naming import group_key
 from headrace.subjects import check_filter, check_name, parse_share
 
 PARTITIONED = "partitioned"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from headrace.catalog import Tx, markers, overview, streams
-from headrace.catalog.leases import Lease
+from headrace.catalog.leases import Ended
 from headrace.catalog.overview import Reached
 from headrace.catalog.streams import Segment, Stream
 from headrace.groups.lag import OffsetRanges, missed
@@ -44,7 +44,7 @@ class Picture(msgspec.Struct, kw_only=True):
     streams: Mapping[str, Stream]
     progress: Mapping[str, Mapping[int, Reached]]
     claims: Mapping[str, Mapping[str, tuple[str | None, int]]]
-    leases: Mapping[str, Lease]
+    leases: Mapping[str, Ended]
     own: dict[str, object]
     """What kinds have read from tables of their own, by family."""
     firsts: dict[int, Reached] = {}
@@ -72,7 +72,7 @@ class Picture(msgspec.Struct, kw_only=True):
             return kept - markers.events_in(self.tx, segment, ranges)
         return _between(self.marked.get(segment.id, []), ranges)
 
-    def held(self, lease: str) -> Lease | None:
+    def held(self, lease: str) -> Ended | None:
         """A lease that somebody holds now."""
         found = self.leases.get(lease)
         return found if found is not None and found.expires_us > self.now_us else None

@@ -77,13 +77,16 @@ class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
 
     member: str
     state: str
-    """``active``, ``stands by`` (owns nothing and is well), ``missing`` or ``lost``."""
+    """``active``, ``stands by`` (owns nothing and is well), ``silent`` (not heard for most of its
+    lease, which has not ended yet), ``missing`` or ``lost``."""
     instance: str | None = None
     """The process that is active as this member; null if none is."""
     units: int = 0
     """How many units it owns."""
     share: int = 0
     """How many it should own."""
+    heard_at: datetime | None = None
+    """When the process was last heard; null if none runs or it is not known."""
     lost_at: datetime | None = None
     """Of a lost one: when its lease ran out."""
     why: str = ""
@@ -126,6 +129,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     """How many of the members have something to do."""
     leader: str | None = None
     """Of a kind that is led: the process that leads it; null if none does."""
+    leader_heard_at: datetime | None = None
     lag: GroupLag
     """Its units stand in ``units``."""
     units: tuple[UnitView, ...] = ()

@@ -99,20 +99,36 @@ class _Job(msgspec.Struct, frozen=True):
 
 def status(tx: Tx, behind_s: float = BEHIND_S) -> CatalogStatus:
     """Everything that a person wants to see first."""
-    picture = view.picture_of_all(tx)
-    seen = view.views(picture, names.all_names(tx))
+    wanted = names.all_names(tx)
+    picture = view.picture_of_all(tx, wanted)
+    return status_of(picture, view.views(picture, wanted), behind_s)
+
+
+def status_of(
+    picture: Picture,
+    seen: list[GroupView],
+    behind_s: float = BEHIND_S,
+    *,
+    thorough: bool = True,
+) -> CatalogStatus:
+    """The same of a picture and its groups; less thorough, without streams and damage."""
     groups = [msgspec.structs.replace(each, units=()) for each in seen]
     found = [finding for each in groups for finding in _findings(each, behind_s)]
-    found += _damaged(picture)
+    found += _damaged(picture) if thorough else []
+    if any(stream.config.epochs is not None for stream in picture.public):
+        # Loaded where there are some: a look at groups does without it.
+        from headrace.epochs import findings as of_epochs
+
+        found += of_epochs.of_streams(picture.tx, picture.public, behind_s)
     found.sort(key=lambda each: not each.needs_person)
     return CatalogStatus(
         seen_at=moment(picture.now_us),
         well=not findings.needs_person(found),
-        streams=tuple(_streams(picture, seen)),
+        streams=tuple(_streams(picture, seen)) if thorough else (),
         groups=tuple(groups),
         pipeline=_pipeline(picture, seen),
         sessions=tuple(_sessions(picture)),
-        chores=tuple(_chores(tx)),
+        chores=tuple(_chores(picture.tx)),
         findings=tuple(found),
     )
 

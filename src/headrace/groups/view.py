@@ -22,12 +22,13 @@ _log = logging.getLogger(__name__)
 
 def all_groups(tx: Tx) -> list[GroupView]:
     """Every group, by name."""
-    return list(views(picture_of_all(tx), names.all_names(tx)))
+    wanted = names.all_names(tx)
+    return list(views(picture_of_all(tx, wanted), wanted))
 
 
-def picture_of_all(tx: Tx) -> Picture:
-    """Everything that the catalog knows of groups."""
-    known = list(kinds.kinds())
+def picture_of_all(tx: Tx, wanted: list[FullName]) -> Picture:
+    """Everything that the catalog knows of groups; ``wanted`` are all their names."""
+    known = list(kinds.kinds({name.family for name in wanted}))
     buckets = [bucket for each in known for bucket in (*each.buckets, *each.whole(None))]
     own = {each.family: each.load(tx, None) for each in known}
     return take(tx, overview.entries(tx, list(dict.fromkeys(buckets))), own)

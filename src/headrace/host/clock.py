@@ -23,6 +23,14 @@ def _wall_us() -> int:
     return time.time_ns() // 1000
 
 
+steady_s = time.monotonic
+"""Of threads that no event loop drives: a clock that never goes back, in seconds."""
+calendar_s = time.time
+"""Of threads that no event loop drives: seconds since 1970."""
+rest_s = time.sleep
+"""Of threads that no event loop drives: wait so many seconds."""
+
+
 class Clock:
     """The system's clocks."""
 

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from headrace.catalog import Tx, forks
+from headrace.catalog.calls import Saying
 from headrace.errors import CatalogClosedError, ForkedError, WrongLoopError
 from headrace.host.clock import Clock, clock_of
 from headrace.host.loads import Loads
@@ -213,6 +214,11 @@ class Host:
         return self._log
 
     @property
+    def turns(self) -> int:
+        """How often the catalog's history turned out to be another one."""
+        return 0 if self._log is None else self._log.catalog.turns
+
+    @property
     def loads(self) -> Loads:
         """What the event loop may do by itself."""
         if self._loads is None:
@@ -312,9 +318,10 @@ class Host:
         *,
         sync: bool = True,
         small: bool = False,
+        saying: Saying | None = None,
     ) -> None:
         """Run ``fn`` in a write transaction; calls back later, on the event loop."""
-        self.writes.submit(fn, locks, told, sync=sync, small=small)
+        self.writes.submit(fn, locks, told, sync=sync, small=small, saying=saying)
 
     async def commit(self, write: Write) -> Outcome:
         """Append what a write holds, in line with all other events of this program."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from headrace.catalog import Tx
+from headrace.catalog.calls import AppendCall
 from headrace.errors import CatalogUnavailableError, HeadraceError
 from headrace.log import limits
 from headrace.log.append import Outcome, Write
@@ -17,6 +18,20 @@ from headrace.log.placing import Stale
 
 Told = Callable[[Any, BaseException | None], None]
 """Called with a result, or with an error."""
+
+
+def teller(answer: asyncio.Future[Any]) -> Told:
+    """Tells whoever waits for a future, if anybody still does."""
+
+    def tell(result: Any, error: BaseException | None) -> None:
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(result)
+        else:
+            answer.set_exception(error)
+
+    return tell
 
 
 class Lane(Protocol):
@@ -36,6 +51,7 @@ class Waiting:
         "size_bytes",
         "source",
         "stream",
+        "times",
         "told",
         "write",
     )
@@ -61,10 +77,13 @@ class Waiting:
             assert event is not None
             self.joins = True
             self.source: object = None
+            self.times = 0
             self.size_bytes = len(event.value)
         else:
             self.joins = write.is_plain
             self.source = write.source
+            self.times = write.times
+            """Of how many different epochs its rows are, where they are of epochs."""
             self.size_bytes = write.size_bytes
 
     @property
@@ -138,6 +157,14 @@ class Package:
             self.failed(error)
             raise
 
+    def saying(self) -> AppendCall | None:
+        """What the transaction does, if that can be said; and nothing hinders it."""
+        given_up = any(item.given_up for item in self.items)
+        stale = self._stale and not self._stale.isdisjoint(self.write.stream_names)
+        if given_up or stale or any(lane.failure is not None for lane in self._lanes):
+            return None  # the transaction says why
+        return self.write.saying()
+
     def failed(self, error: BaseException) -> None:
         """Note that nothing of it was written; on any thread, before the next package runs."""
         if isinstance(error, Stale | GivenUp):
@@ -166,17 +193,19 @@ def packages(log: Log, items: list[Waiting]) -> list[Package]:
         return [Package(log, items, stale)]
     found: list[Package] = []
     run: list[Waiting] = []
-    size = 0
+    size = times = 0
     for item in items:
         size += item.size_bytes
+        times += item.times
         if run and not (
             item.joins
             and run[0].joins
             and item.source is run[0].source
             and size <= limits.INLINE_BYTES
+            and times <= limits.EPOCHS_JOINED
         ):
             found.append(Package(log, run, stale))
-            run, size = [], item.size_bytes
+            run, size, times = [], item.size_bytes, item.times
         run.append(item)
     return [*found, Package(log, run, stale)]
 

@@ -28,11 +28,12 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from headrace.catalog import Tx
+from headrace.catalog.calls import Saying
 from headrace.catalog.committer import Operation, nobody
 from headrace.catalog.producers import Placed
 from headrace.errors import HeadraceError
 from headrace.host.loads import GROUP_BYTES, LOOP_BYTES, SMALL_BYTES, Loads, Stopwatch
-from headrace.host.packages import GivenUp, Package, Told, Waiting, apart, packages
+from headrace.host.packages import GivenUp, Package, Told, Waiting, apart, packages, teller
 from headrace.log.append import Outcome, Write
 from headrace.log.events import Event, Events
 from headrace.log.log import Log, discard, to_batch
@@ -56,6 +57,7 @@ class _Job(NamedTuple):
     told: Told
     failed: Callable[[BaseException], None] | None = None
     """Called with an error on the committing thread, before the next job begins."""
+    saying: Saying | None = None
 
 
 class Writes:
@@ -85,7 +87,7 @@ class Writes:
         """Append a checked event to the stream that captures its subject."""
         stream = self._log.routes.find(event.subject)
         answer = self._future()
-        self._line.append(Waiting(_teller(answer), answer=answer, event=event, stream=stream))
+        self._line.append(Waiting(teller(answer), answer=answer, event=event, stream=stream))
         outcome = await self._answered_in_turn(answer)
         return outcome.placed[0]
 
@@ -93,7 +95,7 @@ class Writes:
         """Append what a write holds, all of it or nothing."""
         await self.prepare(write)
         answer = self._future()
-        self._line.append(Waiting(_teller(answer), answer=answer, write=write))
+        self._line.append(Waiting(teller(answer), answer=answer, write=write))
         outcome = await self._answered_in_turn(answer)
         if outcome.repeat and write.has_files:
             await self._in_thread(write.discard)
@@ -132,7 +134,7 @@ class Writes:
     ) -> asyncio.Future[T]:
         """Run ``fn`` in a write transaction; it holds no events."""
         answer: asyncio.Future[T] = self._future()
-        self.submit(fn, locks, _teller(answer), sync=sync, small=small)
+        self.submit(fn, locks, teller(answer), sync=sync, small=small)
         return answer
 
     def submit(
@@ -143,10 +145,11 @@ class Writes:
         *,
         sync: bool,
         small: bool,
+        saying: Saying | None = None,
     ) -> None:
         """Run ``fn`` in a write transaction; ``told`` is called later, on the event loop."""
         size_bytes = 0 if small else math.inf
-        self._jobs.append(_Job(fn, tuple(locks), sync, size_bytes, told))
+        self._jobs.append(_Job(fn, tuple(locks), sync, size_bytes, told, None, saying))
         self._soon()
 
     @property
@@ -224,7 +227,7 @@ class Writes:
                 loop.call_soon_threadsafe(job.told, result, error)
 
         try:
-            self._log.catalog.submit(run, tell, locks=job.locks, sync=job.sync)
+            self._log.catalog.submit(run, tell, locks=job.locks, sync=job.sync, saying=job.saying)
         except HeadraceError as error:
             loop.call_soon(job.told, None, error)
 
@@ -282,7 +285,8 @@ class Writes:
             self._answered(package, outcome, error)
 
         size_bytes = math.inf if package.write.stage else package.size_bytes
-        return _Job(package.run, tuple(package.locks), True, size_bytes, told, package.failed)
+        own = package.failed, package.saying
+        return _Job(package.run, tuple(package.locks), True, size_bytes, told, *own)
 
     def _answered(self, package: Package, outcome: Outcome, error: BaseException | None) -> None:
         self._under_way -= 1
@@ -386,15 +390,3 @@ def _is_small(data: Events) -> bool:
         return False
     # The buffers of a slice are those of the whole, so then ``nbytes`` decides.
     return bool(data.get_total_buffer_size() < SMALL_BYTES or data.nbytes < SMALL_BYTES)
-
-
-def _teller(answer: asyncio.Future[Any]) -> Told:
-    def tell(result: Any, error: BaseException | None) -> None:
-        if answer.done():
-            return
-        if error is None:
-            answer.set_result(result)
-        else:
-            answer.set_exception(error)
-
-    return tell

@@ -23,6 +23,8 @@ from zlib_ng.zlib_ng import crc32
 from headrace import compiled
 from headrace.catalog import Tx, producers, streams
 from headrace.catalog.batches import NewBatch
+from headrace.catalog.calls import AppendCall
+from headrace.catalog.lanes import LaneStep
 from headrace.catalog.producers import Placed
 from headrace.errors import (
     EpochStreamError,
@@ -30,13 +32,13 @@ from headrace.errors import (
     StoreError,
     UnknownSegmentError,
 )
-from headrace.log import events, files, limits
+from headrace.log import events, files, limits, placing
 from headrace.log.events import Event
 from headrace.log.message import form_of, single, with_epochs
 from headrace.log.pending import EpochProgress, Pending
 from headrace.log.placing import Stale, place
 from headrace.log.routing import Route, Routes
-from headrace.log.shares import Rows, Share, inline, share_of_blob
+from headrace.log.shares import Rows, Share, in_lane, inline, share_of_blob
 from headrace.store import Store
 from headrace.subjects import check_name
 from headrace.subjects.arguments import check_value
@@ -64,6 +66,7 @@ class Committable(Protocol[R]):
     def locks(self) -> Iterable[str]: ...
     def prepare(self) -> None: ...
     def run(self, tx: Tx) -> R: ...
+    def saying(self) -> AppendCall | None: ...
     def again(self, stale: Stale) -> None: ...
     def discard(self) -> None: ...
 
@@ -87,6 +90,7 @@ class Write:
         self._files: list[str] = []
         self._files_since = 0.0
         self._producer, self._sequence = _check_producer(producer, sequence)
+        self._turns = routes.turns
         self.transaction = False
         self.stage: Callable[[Tx], None] | None = None
         """Runs first in the same transaction; what it raises undoes both."""
@@ -101,16 +105,18 @@ class Write:
         segment: int | None = None,
         captured: bool = False,
         progress: EpochProgress | None = None,
+        step: LaneStep | None = None,
     ) -> None:
         """Append a checked batch; ``segment`` pins it (for markers), else its keys decide.
 
         ``captured`` says that the stream was found by the events' subjects, and ``progress`` is
-        what an append to an epoch stream does to its epochs.
+        what an append to an epoch stream does to its epochs.  ``step`` names the regions that the
+        events go to, if not to all.
         """
         if type(stream) is not str or expected is not None:
             check_value("stream", stream, str)
             check_value("expected_heads", expected, Mapping[int, int] | None)
-        self._pending.append(Pending(stream, batch, expected, segment, captured, progress))
+        self._pending.append(Pending(stream, batch, expected, segment, captured, progress, step))
 
     def add_events(self, stream: str, found: Sequence[Event], now: int) -> None:
         """Append checked events to the stream that was found by their subjects."""
@@ -153,6 +159,12 @@ class Write:
         return None if progress is None else progress.publisher
 
     @property
+    def times(self) -> int:
+        """Of how many different epochs the rows of a plain write to an epoch stream are."""
+        progress = self._pending[0].progress if self._pending else None
+        return 0 if progress is None else progress.different_times
+
+    @property
     def stream_names(self) -> set[str]:
         """To which streams it appends."""
         return {pending.stream for pending in self._pending}
@@ -170,10 +182,13 @@ class Write:
     def prepare(self) -> None:
         """Route and encode what is not prepared yet; writes files, touches no catalog rows."""
         try:
+            self._turns = self._routes.turns
             for pending in self._pending:
                 if pending.route is None:
                     route = self._routes.get(pending.stream)
                     pending.shares = tuple(self._checked_shares(route, pending))
+                    if pending.step is not None:
+                        pending.shares = in_lane(pending.shares, pending.step)
                     if pending.progress is not None:
                         pending.progress.prepare(pending.shares)
                     pending.route = route
@@ -316,7 +331,7 @@ class Write:
 
     def run(self, tx: Tx) -> Outcome:
         """Take offsets and record the batches; runs in the catalog's write transaction."""
-        if self._files and time.monotonic() - self._files_since > limits.APPEND_DEADLINE_S:
+        if self._expired or self._turns != self._routes.turns:
             raise Stale(self._pending[0].stream)
         if self.stage is not None:
             self.stage(tx)
@@ -329,6 +344,25 @@ class Write:
         placed = self._place_all(tx)
         producers.record(*known, placed, self._checksum)
         return Outcome(placed, repeat=False)
+
+    def saying(self) -> AppendCall | None:
+        """What :meth:`run` does, if it is one append and nothing that only a transaction can do."""
+        if len(self._pending) != 1 or self.stage is not None or self.transaction:
+            return None
+        (pending,) = self._pending
+        if self._expired or self._turns != self._routes.turns:
+            return None
+        if self._producer is None or self._sequence is None:
+            return placing.saying(pending, None, lambda found: Outcome(found, repeat=False))
+        known = self._scope, self._producer, self._sequence, self._checksum
+        return placing.saying(pending, known, lambda found: Outcome(found, repeat=False))
+
+    @property
+    def _expired(self) -> bool:
+        """Whether its files are so old that a sweep may have taken them for orphans."""
+        if not self._files:
+            return False
+        return time.monotonic() - self._files_since > limits.APPEND_DEADLINE_S
 
     def _place_all(self, tx: Tx) -> tuple[Placed, ...]:
         placed: list[Placed] = []
@@ -364,9 +398,7 @@ class Write:
 
     def again(self, stale: Stale) -> None:
         """After ``Stale``: drop what was prepared for those streams, and read their routes."""
-        expired = bool(self._files) and (
-            time.monotonic() - self._files_since > limits.APPEND_DEADLINE_S
-        )
+        expired = self._expired or self._turns != self._routes.turns
         self._routes.refresh(stale.stream)
         for pending in self._pending:
             if pending.stream == stale.stream or expired:

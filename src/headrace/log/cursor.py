@@ -18,6 +18,7 @@ from headrace.catalog.batches import Batch
 from headrace.catalog.streams import Segment
 from headrace.errors import DamagedBatchError, StoreError, TrimmedError, UnknownStreamError
 from headrace.log import events, files, limits
+from headrace.log.origins import Origins
 from headrace.log.shelf import UNDECODABLE, Shelf, flaw
 from headrace.store import Store
 
@@ -46,7 +47,10 @@ class Cursor:
         segment: Segment,
         position: int,
         on_damaged: OnDamaged | None = None,
+        *,
+        origins: bool = False,
     ) -> None:
+        """``origins``: show where the events of a linked segment come from."""
         self._catalog = catalog
         self._store = store
         self._stream = stream
@@ -54,6 +58,7 @@ class Cursor:
         self.number = segment.number
         self.position = position
         self._on_damaged = on_damaged
+        self._origins = Origins(catalog, segment.id) if origins else None
         self._batches_wanted = 8
         self._file: Iterator[pa.RecordBatch] | None = None
         self._file_end = 0
@@ -70,6 +75,10 @@ class Cursor:
         None when damaged events were skipped; ``position`` moves on either way.  With ``brief`` it
         raises :class:`FileAhead` instead of opening a file.
         """
+        found = self._next(end, brief=brief)
+        return found if found is None or self._origins is None else self._origins.fill(found)
+
+    def _next(self, end: int, *, brief: bool) -> pa.RecordBatch | None:
         if self._file is not None:
             if brief:
                 raise FileAhead

@@ -60,8 +60,10 @@ def delete(tx: Tx, name: str) -> bool:
 
     The caller holds ``streams.LOCK_ALL`` and the stream's own lock.
     """
-    stream = streams.get(tx, name)
-    if stream is None or not stream.config.internal:
+    if streams.id_of(tx, name) is None:
+        return False
+    stream = streams.removable(tx, name)
+    if not stream.config.internal:
         return False
     streams.delete(tx, stream)
     return True

@@ -16,6 +16,9 @@ APPEND_ROWS_MAX = 4_000_000
 APPEND_BYTES_MAX = 1024 * 1024 * 1024
 """One append is one transaction; larger ones are refused and have to be cut."""
 
+EPOCHS_JOINED = 8192
+"""Appends to an epoch stream are joined up to so many times of their rows in all."""
+
 INLINE_BYTES = 1024 * 1024
 """A segment's share of an append up to this size lives inside the catalog."""
 

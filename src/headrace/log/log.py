@@ -46,6 +46,7 @@ from headrace.log.config import check_config, differences, initial_segments
 from headrace.log.cursor import OnDamaged
 from headrace.log.events import Event, Events
 from headrace.log.message import single
+from headrace.log.origins import refuse_linked
 from headrace.log.placing import Stale
 from headrace.log.read import Query, Reader
 from headrace.log.routing import Routes
@@ -155,23 +156,25 @@ class Log:
 
         ``check`` runs in the same transaction; if it raises, nothing is deleted.
         """
-        stream = self.stream(name)
+        stream = self.catalog.read(lambda tx: streams.removable(tx, name), snapshot=True)
         internal.refuse(stream, "deleted")
 
         def delete(tx: Tx) -> None:
-            found = streams.require(tx, name)
+            found = streams.removable(tx, name)
+            refuse_linked(found, "deleted")
             if check is not None:
                 check(tx, found)
+            if found.config.epochs is not None:
+                epochs.delete(tx, found.id, name)
             streams.delete(tx, found)
             entries.delete(tx, compact_policy.BUCKET, name)
             if found.config.epochs is not None:
-                epochs.delete(tx, found.id)
                 internal.delete(tx, progress)
 
         progress = internal.progress_log(name)
         locks = [streams.LOCK_ALL, streams.lock(stream.id), entries.lock(compact_policy.BUCKET)]
         if stream.config.epochs is not None:
-            locks.append(epochs.lock(stream.id))
+            locks += epochs.locks(stream.id, name)
         self.catalog.write(delete, locks=locks)
         self.routes.drop(name)
         self.routes.drop(progress)
@@ -222,7 +225,7 @@ class Log:
                 if stale is not None:
                     write.again(stale)
                 write.prepare()
-                outcome = self.catalog.write(write.run, locks=write.locks)
+                outcome = self.catalog.write(write.run, locks=write.locks, saying=write.saying)
             except Stale as found:
                 stale = found
             except HeadraceError as error:
@@ -469,6 +472,7 @@ def _too_large() -> AppendTooLargeError:
 
 def _refuse_scaling(stream: Stream) -> None:
     internal.refuse(stream, "scaled")
+    refuse_linked(stream, "split or merged")
     if stream.config.partitions:
         raise TilingError(
             f"stream {stream.name!r} has {stream.config.partitions} partitions, one segment each; "

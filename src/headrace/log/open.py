@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from headrace.catalog import Catalog, Tx, open_catalog, private, schema
 from headrace.catalog.sqlite import SqliteCatalog
-from headrace.errors import CatalogError, StoreError
+from headrace.errors import CatalogError, NotACatalogError, StoreError
 from headrace.log import reserve
 from headrace.log.log import Log
 from headrace.store import Store, check_store_url, open_store
@@ -43,6 +43,24 @@ def open_log(
         log = Log(catalog, _open_store(catalog, store, store_options))
         reserve.fill(catalog)
         return log
+    except BaseException:
+        catalog.close()
+        raise
+
+
+def look_log(url: str | Path, store: str | Path | None = None) -> Log:
+    """Open another region's catalog and store to read them; nothing there is changed."""
+    catalog = open_catalog(url, create=False, look=True)
+    try:
+        if catalog.read(lambda tx: schema.get_setting(tx, "catalog_id")) is None:
+            raise NotACatalogError(f"{catalog.where} was never used")
+        folder = catalog.folder / "store" if isinstance(catalog, SqliteCatalog) else None
+        recorded = catalog.read(lambda tx: schema.get_setting(tx, SETTING))
+        if store is not None:
+            return Log(catalog, open_store(store))
+        if recorded == BESIDE and folder is not None:
+            return Log(catalog, open_store(folder) if folder.is_dir() else None)
+        return Log(catalog, None if recorded in (None, BESIDE) else open_store(recorded))
     except BaseException:
         catalog.close()
         raise

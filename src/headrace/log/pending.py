@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.catalog import Tx
+from headrace.catalog.lanes import LaneStep
 from headrace.catalog.producers import Placed
 from headrace.log import events, limits
 from headrace.log.message import Single
@@ -30,6 +31,10 @@ class EpochProgress(Protocol):
 
     @property
     def locks(self) -> Iterable[str]: ...
+
+    @property
+    def different_times(self) -> int:
+        """How many different times its rows have."""
 
     def times(self) -> tuple[int, ...] | npt.NDArray[np.int64]:
         """The time of all rows, or the parts of the time of each."""
@@ -55,8 +60,10 @@ class Pending:
         pinned: int | None = None,
         captured: bool = True,
         progress: EpochProgress | None = None,
+        step: LaneStep | None = None,
     ) -> None:
         self.stream = stream
+        self.step = step
         self.captured = captured
         self.expected = expected
         self.pinned = pinned
@@ -79,5 +86,7 @@ class Pending:
     def joins(self) -> bool:
         """Whether it may become one batch with others."""
         if self.progress is not None and not self.progress.joins:
+            return False
+        if self.step is not None:
             return False
         return self.is_small and self.expected is None and self.pinned is None

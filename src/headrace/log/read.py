@@ -10,6 +10,7 @@ and ``next`` returns None when there is nothing yet.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -35,6 +36,7 @@ from headrace.subjects import match_array, parse_filter
 Place = str | int | datetime | Mapping[int, int]
 """``"earliest"``, ``"latest"``, a time, an offset (of the only segment), or {segment: offset}."""
 
+_log = logging.getLogger(__name__)
 
 # Not by ``from_pylist``, which imports pandas where it is installed.
 _NOTHING = pa.RecordBatch.from_arrays(
@@ -76,6 +78,7 @@ class Reader:
         self._filter = None if query.subject is None else parse_filter(query.subject)
         _check(query)
         self._left = query.limit
+        self._turns = catalog.turns
         self.stream = catalog.read(lambda tx: streams.require(tx, stream), snapshot=True)
         chosen = _chosen(self.stream, query)
         starts = self._places(query.start, chosen, "start")
@@ -176,7 +179,13 @@ class Reader:
         for segment, offset in segments:
             self._taken.add(segment.number)
             self._cursors[segment.number] = Cursor(
-                self._catalog, self._store, self.stream.name, segment, offset, self._on_damaged
+                self._catalog,
+                self._store,
+                self.stream.name,
+                segment,
+                offset,
+                self._on_damaged,
+                origins=segment.lane is not None,
             )
         ready = self._order.join({segment.number: segment.predecessors for segment, _ in segments})
         self._ready.extend(self._cursors[number] for number in ready)
@@ -198,6 +207,9 @@ class Reader:
                 )
             found = [(s.number, s.tail, s.head, s.sealed) for s in stream.segments]
             fresh = [s for s in stream.segments if s.number not in self._heads]
+        if self._turns != self._catalog.turns:
+            self._turns = self._catalog.turns
+            self._go_back({number: head for number, _, head, _ in found})
         for number, _, head, sealed in found:
             self._heads[number] = head
             self._sealed[number] = sealed
@@ -205,6 +217,23 @@ class Reader:
         if self._query.segments is None:
             followers = order.following(self._taken, {s.number: s.predecessors for s in fresh})
         self._join([(segment, 0) for segment in fresh if segment.number in followers])
+
+    def _go_back(self, heads: dict[int, int]) -> None:
+        """The catalog's history is another one: what follows the old place may lie before it."""
+        for number, cursor in list(self._cursors.items()):
+            head = heads.get(number)
+            if head is None:
+                raise UnknownStreamError(
+                    f"stream {self.stream.name!r} is not what it was, since the catalog went back; "
+                    "read it from a place that you choose"
+                )
+            if cursor.position > head:
+                _log.warning(
+                    "stream %r, segment %d: the catalog went back, so this read does, too, from "
+                    "offset %d to %d",
+                    *(self.stream.name, number, cursor.position, head),
+                )
+                cursor.position = head
 
     # -- what is shown ------------------------------------------------------------------
 

@@ -129,6 +129,7 @@ class Routes:
         """Id and filters of the streams that are in the trie."""
         self._last_id = -1
         """The greatest id of a stream that was read; -1 before all were."""
+        self._turns = catalog.turns
         forks.watch(self)
 
     def forked(self) -> None:
@@ -136,12 +137,29 @@ class Routes:
         self._lock = threading.Lock()
 
     def get(self, name: str) -> Route:
+        if self._turns != self._catalog.turns:
+            self._forget_all()
         route = self._routes.get(name)
         return route if route is not None else self.refresh(name)
 
     def is_known(self, name: str) -> bool:
         """Whether ``get`` answers without asking the catalog."""
-        return name in self._routes
+        return name in self._routes and self._turns == self._catalog.turns
+
+    @property
+    def turns(self) -> int:
+        """How often the catalog's history turned out to be another one."""
+        return self._catalog.turns
+
+    def _forget_all(self) -> None:
+        """The catalog's history is another one: ids may stand for something else now."""
+        with self._lock:
+            self._turns = self._catalog.turns
+            self._routes.clear()
+            self._names.clear()
+            self._filters = FilterTrie()
+            self._known.clear()
+            self._last_id = -1
 
     def refresh(self, name: str) -> Route:
         """Read the route again; raises UnknownStreamError when the stream is gone."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.catalog.batches import NewBatch
+from headrace.catalog.lanes import LaneStep
 from headrace.catalog.streams import Segment
 from headrace.log import checksums, events
 from headrace.subjects.columns import largest
@@ -70,6 +73,15 @@ def share_of_blob(
         data=blob,
     )
     return Share(segment.number, segment.id, rows, order, (new,))
+
+
+def in_lane(shares: Sequence[Share], step: LaneStep) -> tuple[Share, ...]:
+    """Shares whose events belong to another lane than that of their segment."""
+    replace = msgspec.structs.replace
+    return tuple(
+        replace(share, batches=tuple(replace(batch, step=step) for batch in share.batches))
+        for share in shares
+    )
 
 
 def inline(segment_id: int, part: Rows) -> NewBatch:

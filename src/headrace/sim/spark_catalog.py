@@ -117,6 +117,12 @@ class SparkCatalog:
         self.holder = None
         self.put(RemoveReader(SPARK))
 
+    def leave(self, line: str, instance: str, life: int) -> None:
+        """A driver ends in order: it gives its segments and its name back."""
+        if self.holder == (line, instance):
+            self.holder = None
+        self.put(RemoveReader(SPARK, token=life))
+
     def reset(self, kept: dict[SegmentId, int]) -> None:
         """Go back to floors; the output of what is to be read again is taken away."""
         self.version += 1
@@ -125,6 +131,18 @@ class SparkCatalog:
         self.put(Reset(positions(kept)))
         self.holder = None
         self.lines = {n: spark_batches.forget_opening(each) for n, each in self.lines.items()}
+
+    def rewind(self, reader: str, segment: SegmentId, offset: int) -> None:
+        """Put a reader offline, and take acks of a segment back."""
+        self.version += 1
+        self.put(RemoveReader(reader, positions({segment: offset}), rewind=True))
+        if reader == SPARK:
+            self.holder = None
+        self.acked[segment] = AckedRanges(offset)
+        self.output = [(s, at) for s, at in self.output if s != segment or at < offset]
+        self.lines = {
+            n: spark_batches.forget_opening(each, (segment,)) for n, each in self.lines.items()
+        }
 
     # --- the transactions of the query ---
 
@@ -181,6 +199,15 @@ class SparkCatalog:
         """Whose rows a batch of a run has."""
         return [self.bindings[run]] if run in self.bindings else []
 
+    def bindings_elsewhere(self, run: BatchRun) -> list[SparkBinding]:
+        """Whose rows other runs of a batch have."""
+        query, _, number = run
+        return [
+            binding
+            for (of, by, batch), binding in self.bindings.items()
+            if (of, batch) == (query, number) and by != run[1]
+        ]
+
     def sink(self, run: BatchRun, rows: list[tuple[SegmentId, SpanRanges]]) -> None:
         """T3, or the commit of a foreign sink."""
         if self.foreign:
@@ -189,11 +216,14 @@ class SparkCatalog:
         bound = self.bindings_of(run)
         query, _, number = run
         recorded = self.recorded.get((query, number))
-        counted = spark_batches.count(bound, self.lines, recorded, self.views())
+        elsewhere = self.bindings_elsewhere(run)
+        views = {binding.line: self.views() for binding in bound}
+        counted = spark_batches.count(bound, self.lines, recorded, views, elsewhere)
         if counted.repeated:
             return
         self.write(rows)
-        self.ack(counted.acks)
+        for acks in counted.acks.values():
+            self.ack(acks)
         self.lines |= counted.lines
         if bound or rows:
             self.recorded[query, number] = counted.batches

@@ -13,12 +13,14 @@ from headrace.spark.session import session
 
 if TYPE_CHECKING:
     from headrace.spark.checked import read_stream, write_stream
+    from headrace.spark.epochs.listener import EpochListener
     from headrace.spark.java import find_java
     from headrace.spark.listener import LagListener, QueryLag
     from headrace.spark.native import read
     from headrace.spark.session import check_executors
 
 _HOMES = {
+    "EpochListener": "headrace.spark.epochs.listener",
     "LagListener": "headrace.spark.listener",
     "QueryLag": "headrace.spark.listener",
     "check_executors": "headrace.spark.session",
@@ -29,6 +31,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "EpochListener",
     "LagListener",
     "QueryLag",
     "check_executors",

@@ -13,11 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InvalidSchemaError
-from headrace.spark.session import check_executors_once, master_of, text_of
+from headrace.spark.session import (
+    NOT_FOUND,
+    check_executors_once,
+    master_of,
+    not_found,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.readwriter import DataFrameReader
+    from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
     from pyspark.sql.types import StructType
 
 Value = str | int | float | bool | Path
@@ -27,25 +34,32 @@ def read_stream(
     spark: SparkSession,
     streams: str | None = None,
     *,
+    group: str | None = None,
+    reader: str | None = None,
     catalog: str | Path | None = None,
     schema: StructType | str | None = None,
     **options: Value,
 ) -> DataFrame:
     """A streaming DataFrame; ``options`` are those of ``format("headrace")``, by their names.
 
-    ``streams`` stands for the option ``subscribe``.  What does not fit is an error of this call.
+    ``streams`` stands for the option ``subscribe``.  With ``group`` the query is a reader of that
+    reader group, under the name ``reader``, or one that belongs to its checkpoint.  What does not
+    fit is an error of this call.
+
+    ``headrace.spark.read_stream(spark, group="report", reader="spark-1", catalog="./data")``
     """
     from headrace.spark.source import HeadraceSource
 
-    given = _texts({"catalog": catalog, "subscribe": streams} | options)
+    which = {"subscribe": streams, "group": group, "reader": reader}
+    given = _texts({"catalog": catalog} | which | options)
     source = HeadraceSource(
         {name.lower(): value for name, value in given.items()}, master_of(spark)
     )
     shape = None if schema is None else _parsed(schema)
     source.streamReader(source.schema() if shape is None else shape)
     check_executors_once(spark)
-    reader = spark.readStream.format("headrace").options(**given)
-    return (reader if shape is None else reader.schema(shape)).load()
+    made = spark.readStream.format("headrace").options(**given)
+    return loaded(spark, made if shape is None else made.schema(shape))
 
 
 def write_stream(
@@ -63,6 +77,18 @@ def write_stream(
     stream_writer(given, frame.schema, False, master_of(spark))
     check_executors_once(spark)
     return frame.writeStream.format("headrace").options(**given)
+
+
+def loaded(spark: SparkSession, reader: DataStreamReader | DataFrameReader) -> DataFrame:
+    """``load()``; that Spark does not find the source is explained."""
+    from pyspark.errors import PySparkException
+
+    try:
+        return reader.load()
+    except PySparkException as error:
+        if NOT_FOUND in str(error):
+            raise not_found(spark) from error
+        raise
 
 
 def _parsed(schema: StructType | str) -> StructType:

@@ -44,21 +44,27 @@ TYPES: dict[str, DataType] = {
     "headers": HEADERS,
     "stream": StringType(),
     "origin": ORIGIN,
+    "frontier": StringType(),
 }
-DEFAULT = tuple(name for name in TYPES if name not in ("headers", "stream", "origin"))
+_ASKED = ("headers", "stream", "origin", "frontier")
+DEFAULT = tuple(name for name in TYPES if name not in _ASKED)
 """The columns of a read without a schema; the others have to be asked for."""
 
 STREAM_NAMES = ("topic", "stream")
 SEGMENT_NAMES = ("partition", "segment")
 
 
-def default_schema(*, headers: bool) -> StructType:
-    names = (*DEFAULT, "headers") if headers else DEFAULT
+def default_schema(*, headers: bool, frontier: bool = False) -> StructType:
+    names = (*DEFAULT, *(["headers"] if headers else []), *(["frontier"] if frontier else []))
     return StructType([StructField(name, TYPES[name]) for name in names])
 
 
-def check_schema(schema: StructType) -> None:
+def check_schema(schema: StructType, *, frontier: bool = False) -> None:
     """Refuse a schema with a column that is not there or has another type."""
+    if "frontier" in schema.names and not frontier:
+        raise InvalidSchemaError(
+            "the column 'frontier' is there with epochs=whole and includeFrontier=true"
+        )
     if not schema.fields:
         raise InvalidSchemaError("the schema has no columns")
     for field in schema.fields:
@@ -90,9 +96,16 @@ def _same(expected: DataType, found: DataType) -> bool:
 class Shape:
     """Makes stored batches into batches of a schema; one per task."""
 
-    def __init__(self, schema: StructType) -> None:
+    def __init__(self, schema: StructType, texts: dict[str, str] | None = None) -> None:
+        """``texts`` are columns that have one text for all rows of the task."""
         self._schema = to_arrow_schema(schema, timezone="UTC")
-        self._constants: dict[str, pa.Array] = {}
+        self._texts = texts or {}
+        self._constants: dict[tuple[str, Any], pa.Array] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The columns."""
+        return list(self._schema.names)
 
     def fit(self, batch: pa.RecordBatch, stream: str, segment: int) -> pa.RecordBatch:
         """The schema's columns of stored events, which come with an ``offset`` column."""
@@ -104,6 +117,8 @@ class Shape:
                 arrays.append(self._constant(field, stream, count))
             elif field.name in SEGMENT_NAMES:
                 arrays.append(self._constant(field, np.int32(segment), count))
+            elif field.name in self._texts:
+                arrays.append(self._constant(field, self._texts[field.name], count))
             elif field.name not in names:
                 arrays.append(pa.nulls(count, field.type))
             else:
@@ -113,8 +128,8 @@ class Shape:
 
     def _constant(self, field: pa.Field, value: Any, count: int) -> pa.Array:
         """A column with one value for every row; a slice of a cached array."""
-        made = self._constants.get(field.name)
+        made = self._constants.get((field.name, value))
         if made is None or len(made) < count:
             made = pa.repeat(pa.scalar(value, field.type), count)
-            self._constants[field.name] = made
+            self._constants[field.name, value] = made
         return made.slice(0, count)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 PARTITION: Final = "partition"
 COMPACTION: Final = "compaction"
-Kind = Literal["partition", "compaction"]
+REPLICATION: Final = "replicate"
+Kind = Literal["partition", "compaction", "replicate"]
 
 RATE_WINDOW_S = 60.0
 
@@ -29,7 +30,8 @@ class JobSpec(msgspec.Struct, frozen=True, order=True):
 
     kind: Kind
     target: str
-    """The stream that is compacted, or the key of the group whose stream is partitioned."""
+    """The stream that is compacted, the key of the group whose stream is partitioned, or the region
+    that is copied from."""
     digest: str = ""
 
     @property

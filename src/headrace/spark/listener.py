@@ -11,6 +11,8 @@ import msgspec
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from headrace.errors import ForeignCheckpointError
+from headrace.spark.epochs.offsets import EpochBehind, parse_epochs
+from headrace.spark.group_offsets import group_behind
 from headrace.spark.offsets import lag_events, parse
 
 if TYPE_CHECKING:
@@ -35,6 +37,10 @@ class QueryLag(msgspec.Struct, frozen=True, kw_only=True):
     behind_min: int
     behind_avg: float
     behind_max: int
+    epochs: int | None = None
+    """Of a query of whole epochs: how many are complete and not read."""
+    at_least: bool = False
+    """There are more epochs than were looked at."""
 
 
 class LagListener(StreamingQueryListener):
@@ -86,14 +92,22 @@ def lag_of(
 ) -> QueryLag | None:
     """The lag from the (end, latest) of a query's sources; None when none of them is ours."""
     behind: list[int] = []
+    epochs: list[EpochBehind] = []
     ours = False
     for end, latest in sources:
         try:
-            at, head = parse(json.loads(end)), parse(json.loads(latest))
+            place, newest = json.loads(end), json.loads(latest)
+            if "epochs" in place:
+                found = parse_epochs(newest).behind
+                epochs += [] if found is None else [found]
+                behind += [] if found is None else [found.rows]
+            elif "group" in place:
+                behind += group_behind(newest)
+            else:
+                behind += lag_events(parse(newest), parse(place)).values()
         except (TypeError, ValueError, ForeignCheckpointError):
             continue
         ours = True
-        behind += lag_events(head, at).values()
     if not ours:
         return None
     return QueryLag(
@@ -104,4 +118,6 @@ def lag_of(
         behind_min=min(behind, default=0),
         behind_avg=sum(behind) / max(1, len(behind)),
         behind_max=max(behind, default=0),
+        epochs=sum(one.epochs for one in epochs) if epochs else None,
+        at_least=any(one.at_least for one in epochs),
     )

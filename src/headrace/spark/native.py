@@ -27,6 +27,8 @@ from headrace.catalog.batches import FilePlace
 from headrace.errors import InvalidOptionError
 from headrace.log.events import BITS
 from headrace.log.log import Log
+from headrace.log.origins import is_linked
+from headrace.spark.checked import loaded
 from headrace.spark.columns import SEGMENT_NAMES, STREAM_NAMES, check_schema, default_schema
 from headrace.spark.connection import STORE_OPTION, check_shared
 from headrace.spark.options import SourceOptions, parse_options
@@ -88,7 +90,9 @@ def read(
     log = options.connection.log()
     check_shared(log, spark.sparkContext.master)
     root = _root(spark, log)
-    parts = plan(log, options, stream, native=root is not None)
+    # Where an event comes from is in no file: those of a linked stream are read by the source.
+    with_origins = "origin" in shape.names and is_linked(log, stream)
+    parts = plan(log, options, stream, native=root is not None and not with_origins)
     frames = [
         _scan(spark, root or "", stream, group, shape, options.subject)
         for group in group_files(parts.files)
@@ -229,7 +233,7 @@ def _through_source(
     if options.subject is not None:
         given["subject"] = options.subject
     given["spans"] = json.dumps({stream: listed})
-    return spark.read.format("headrace").schema(schema).options(**given).load()
+    return loaded(spark, spark.read.format("headrace").schema(schema).options(**given))
 
 
 def _root(spark: SparkSession, log: Log) -> str | None:

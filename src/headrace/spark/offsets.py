@@ -71,6 +71,11 @@ msgspec.convert({"catalog": "", "streams": {}}, Offset)
 
 def parse(data: Mapping[str, Any]) -> Offset:
     """The place that Spark kept, or an error when it was not written by this source."""
+    if "epochs" in data:
+        raise ForeignCheckpointError(
+            "the checkpoint is of a query with epochs=whole; set that option, or choose another "
+            "checkpointLocation"
+        )
     try:
         return msgspec.convert(data, Offset, strict=False)
     except msgspec.ValidationError as error:

@@ -15,16 +15,37 @@ from headrace.log.events import to_us
 from headrace.spark.connection import CONNECTION_OPTIONS, Connection, connection_of, lower
 from headrace.subjects import parse_filter
 
-WHICH = ("subscribe", "subscribePattern", "assign")
+WHICH = ("subscribe", "subscribePattern", "assign", "group")
 STREAM_ONLY = (
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "maxBytesPerTrigger",
+    "maxEpochsPerTrigger",
+    "subscriptionName",
 )
+EPOCHS = (
+    "startingFrontier",
+    "endingFrontier",
+    "maxEpochsPerTrigger",
+    "subscriptionName",
+    "includeFrontier",
+)
+"""Options of a read of whole epochs."""
+NOT_FOR_EPOCHS = {
+    "subscribePattern": "name the streams with subscribe",
+    "assign": "an epoch is whole over all segments",
+    "startingOffsets": "use startingFrontier",
+    "startingTimestamp": "use startingFrontier",
+    "endingOffsets": "use endingFrontier",
+    "endingTimestamp": "use endingFrontier",
+    "minOffsetsPerTrigger": "an epoch is given when it is complete",
+    "maxTriggerDelay": "an epoch is given when it is complete",
+}
 OPTIONS = (
     *CONNECTION_OPTIONS,
     *WHICH,
+    "reader",
     "startingOffsets",
     "startingTimestamp",
     "endingOffsets",
@@ -34,10 +55,22 @@ OPTIONS = (
     "failOnDataLoss",
     "includeHeaders",
     "subject",
+    "epochs",
+    *EPOCHS,
 )
 INTERNAL = ("spans",)
 """Options that a native read gives to its source."""
-BATCH_ONLY = ("endingOffsets", "endingTimestamp", *INTERNAL)
+NOT_OF_GROUP = (
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingTimestamp",
+    "subject",
+    "epochs",
+    *INTERNAL,
+)
+"""What a reader group has decided for all its readers."""
+BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingFrontier", *INTERNAL)
 Spans = dict[str, dict[int, tuple[tuple[int, int], ...]]]
 KAFKA_LATEST, KAFKA_EARLIEST = -1, -2
 TRIGGER_DELAY_MAX_S = 15 * 60.0
@@ -65,6 +98,14 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_headers: bool = False
     subject: str | None = None
     spans: Spans | None = None
+    group: str | None = None
+    reader: str | None = None
+    epochs: bool = False
+    frontier_start: str | None = None
+    frontier_end: str | None = None
+    epochs_max: int | None = None
+    subscription: str | None = None
+    include_frontier: bool = False
     given: frozenset[str] = frozenset()
 
     def refuse(self, names: tuple[str, ...], why: str) -> None:
@@ -88,8 +129,10 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
             f"give one of the options {', '.join(map(repr, WHICH))}"
             + (f", not {' and '.join(map(repr, which))}" if which else "")
         )
+    _check_group(given)
     _one_of(given, "startingOffsets", "startingTimestamp")
     _one_of(given, "endingOffsets", "endingTimestamp")
+    epochs = _whole_epochs(given)
     subject, spans = given.get("subject"), given.get("spans")
     return SourceOptions(
         connection=connection_of(given),
@@ -107,8 +150,47 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         include_headers=_flag(given, "includeHeaders", False),
         subject=None if subject is None else parse_filter(subject),
         spans=None if spans is None else _json(spans, Spans, "spans is for native reads"),
+        group=given.get("group"),
+        reader=given.get("reader"),
+        epochs=epochs,
+        frontier_start=given.get("startingfrontier"),
+        frontier_end=given.get("endingfrontier"),
+        epochs_max=_count(given, "maxEpochsPerTrigger"),
+        subscription=given.get("subscriptionname"),
+        include_frontier=_flag(given, "includeFrontier", False),
         given=frozenset(given),
     )
+
+
+def _check_group(given: Mapping[str, str]) -> None:
+    if "group" not in given:
+        if "reader" in given:
+            raise InvalidOptionError("option 'reader' is the name of a reader in a 'group'")
+        return
+    for name in NOT_OF_GROUP:
+        if name.lower() in given:
+            raise InvalidOptionError(
+                f"option {name!r} cannot be given with 'group': where a reader group begins and "
+                "what it reads was said when it was made, and holds for all its readers"
+            )
+
+
+def _whole_epochs(given: Mapping[str, str]) -> bool:
+    """Whether whole epochs are wanted; an error names an option of the other way of reading."""
+    text = given.get("epochs")
+    if text is None:
+        for name in EPOCHS:
+            if name.lower() in given:
+                raise InvalidOptionError(f"option {name!r} is for reads with epochs=whole")
+        return False
+    if text.lower() != "whole":
+        raise InvalidOptionError(
+            f"epochs={text!r}: give 'whole', or leave it out to read rows as they come"
+        )
+    for name, instead in NOT_FOR_EPOCHS.items():
+        if name.lower() in given:
+            raise InvalidOptionError(f"option {name!r} is not for epochs=whole: {instead}")
+    return True
 
 
 def _one_of(given: Mapping[str, str], first: str, second: str) -> None:

@@ -21,6 +21,10 @@ from headrace.log import order
 SPLIT_BYTES = 64 * 1024 * 1024
 """A batch read is cut into parts of about this size."""
 PARTS_MAX = 10_000
+TASK_EVENTS = 16_384
+"""Spans of fewer events share a task."""
+CORES_MAX = 8
+"""So many tasks are made for the cores of a machine, at most."""
 
 K = TypeVar("K")
 
@@ -135,3 +139,31 @@ def cut(runs: Sequence[Span], least: int) -> list[Span]:
         for run in runs
         for start in range(run.start, run.end, each)
     ]
+
+
+def pack(runs: Sequence[Span], least: int, cores: int) -> list[tuple[Span, ...]]:
+    """Spans in their order as tasks: small ones share a task, and a large one has its own.
+
+    A task costs Spark as much as some ten thousand events.  There is one for every core all the
+    same, as far as there are spans, and never fewer than ``least``.
+
+    >>> many = [Span("s", n, 0, 10) for n in range(100)]
+    >>> len(pack(many, 1, 4)), len(pack(many, 5, 4)), len(pack(many[:2], 1, 4))
+    (4, 5, 2)
+    """
+    total = sum(run.events for run in runs)
+    wanted = max(least, min(len(runs), cores), -(-total // TASK_EVENTS))
+    if wanted >= len(runs):
+        return [(run,) for run in runs]
+    each = total / wanted
+    tasks: list[list[Span]] = []
+    held = 0
+    for run in runs:
+        if not tasks or (held and held + run.events > each):
+            tasks.append([])
+            held = 0
+        tasks[-1].append(run)
+        held += run.events
+    if len(tasks) < least:
+        return [(run,) for run in runs]
+    return [tuple(task) for task in tasks]

@@ -6,6 +6,8 @@ no decision depends on them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from headrace.catalog import Catalog, Tx, entries, leases
@@ -76,14 +78,19 @@ PipelineRecordError = UnreadableRecordError
 def read_status(catalog: Catalog) -> PipelineStatus:
     """The status in the bucket; without a leader, no job is shown as running."""
     led = catalog.leases.get(LEASE) is not None
+    found = catalog.entries.list(BUCKET)
+    return status_of({each.key: each.value for each in found if each.value is not None}, led=led)
+
+
+def status_of(stored: Mapping[str, bytes], *, led: bool) -> PipelineStatus:
+    """The same from the entries of the bucket."""
     supervisor: SupervisorRecord | None = None
     jobs = []
-    for entry in catalog.entries.list(BUCKET):
-        assert entry.value is not None
-        if entry.key == SUPERVISOR:
-            supervisor = _supervisors.decode(entry.key, entry.value)
-        elif entry.key.startswith(JOB):
-            job = _jobs.decode(entry.key, entry.value)
+    for key, value in stored.items():
+        if key == SUPERVISOR:
+            supervisor = _supervisors.decode(key, value)
+        elif key.startswith(JOB):
+            job = _jobs.decode(key, value)
             jobs.append(job if led else msgspec.structs.replace(job, state="stopped", due_us=None))
     return PipelineStatus(led=led, supervisor=supervisor, jobs=tuple(jobs))
 

@@ -87,8 +87,7 @@ def session(app_name: str = "headrace", master: str = "local[*]", **settings: An
     if is_local(master):
         cores = os.cpu_count() or 1
         given |= LOCAL_SETTINGS | {"spark.sql.shuffle.partitions": str(max(2, cores))}
-        # Workers run this Python, which has the packages, and not whichever is on the path.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    _choose_python(settings.get("spark.pyspark.python"), master, running)
     given |= {name: text_of(value) for name, value in settings.items()}
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in given.items():
@@ -101,6 +100,59 @@ def session(app_name: str = "headrace", master: str = "local[*]", **settings: An
             spark.stop()
         raise
     return spark
+
+
+def _choose_python(wanted: object, master: str, running: SparkSession | None) -> None:
+    """Have Spark use the Python that a setting names: PySpark looks at a variable only."""
+    if wanted is None:
+        if is_local(master):
+            # Workers run this Python, which has the packages, and not whichever is on the path.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        return
+    python = str(wanted)
+    if running is not None:
+        if running.sparkContext.pythonExec != python:
+            raise SparkSetupError(
+                f"this process has a Spark session whose workers run "
+                f"{running.sparkContext.pythonExec}; stop it first, or leave spark.pyspark.python "
+                "out"
+            )
+        return
+    if shutil.which(python) is None:
+        raise SparkSetupError(
+            f"spark.pyspark.python={python} does not run on this machine, and Spark's driver plans "
+            "reads and writes in Python too, by that name. For a package shipped with "
+            "spark.archives, unpack it beside the program under the same name (mkdir env && tar "
+            "-xzf PACK -C env for ./env/bin/python); else name a Python that is here and there"
+        )
+    os.environ["PYSPARK_PYTHON"] = python
+
+
+NOT_FOUND = "DATA_SOURCE_NOT_FOUND"
+
+
+def check_format(spark: SparkSession) -> None:
+    """Refuse a session whose driver does not find ``format("headrace")``, and say why."""
+    from pyspark.errors import PySparkException
+
+    try:
+        # Without options the source refuses it in its own words, if it is found at all.
+        spark.read.format("headrace").load()
+    except PySparkException as error:
+        if NOT_FOUND in str(error):
+            raise not_found(spark) from error
+
+
+def not_found(spark: SparkSession) -> SparkSetupError:
+    """What is behind Spark's DATA_SOURCE_NOT_FOUND for our format."""
+    context = getattr(spark, "sparkContext", None)
+    python = "its Python" if context is None else repr(context.pythonExec)
+    return SparkSetupError(
+        f'Spark\'s driver does not find format("headrace"): it looks for it with {python}, which '
+        "has no headrace or is not there. Install headrace[spark] in that Python, name another "
+        "with spark.pyspark.python or $PYSPARK_PYTHON, and read and write from the thread that "
+        "made the session"
+    )
 
 
 def workers_are_ours(spark: SparkSession) -> bool:
@@ -138,6 +190,7 @@ def check_executors(spark: SparkSession) -> None:
             f"({told}): install 'headrace[spark]' there, ship it with spark.archives, or name a "
             "Python that has it with spark.pyspark.python"
         )
+    check_format(spark)
     _checked.add((context.applicationId, context.pythonExec))
 
 

@@ -29,6 +29,9 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from headrace.epochs.core.times import Time, TimeShape
+from headrace.epochs.runtime.opening import find
+from headrace.epochs.runtime.progress_log import epochs_of
 from headrace.errors import (
     BadRowError,
     EpochStreamError,
@@ -42,86 +45,21 @@ from headrace.log.log import Log
 from headrace.log.routing import Route
 from headrace.spark import sink_rows
 from headrace.spark.connection import (
-    CONNECTION_OPTIONS,
-    Connection,
     check_shared,
-    connection_of,
     driver_master,
-    lower,
 )
+from headrace.spark.epochs.publishing import EpochCommitPart
+from headrace.spark.epochs.sink_options import EpochWrite, check_epoch_write
+from headrace.spark.epochs.sink_rows import TaskEpochs, look
+from headrace.spark.group_sink import BatchCount
+from headrace.spark.sink_options import SinkOptions, parse_options
 from headrace.spark.sink_rows import Columns
 from headrace.spark.staged_write import StagedWrite
 from headrace.spark.staging import Part, Stager, remove_unnamed
-from headrace.subjects import check_name
+from headrace.spark.task import BATCH_ID, QUERY_ID, RUN_ID
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-OPTIONS = (
-    *CONNECTION_OPTIONS,
-    "stream",
-    "subject",
-    "subjectColumn",
-    "subjectPrefix",
-    "key",
-    "keyColumn",
-    "deadLetterStream",
-    "replay",
-    "producer",
-    "sequence",
-)
-SPARKS_OWN = ("checkpointlocation", "queryname", "path")
-"""Options that Spark hands on to every sink."""
-REPLAYS = ("check", "skip")
-
-
-class SinkOptions(msgspec.Struct, frozen=True):
-    """The options of a write, checked."""
-
-    connection: Connection
-    stream: str
-    subject: str | None = None
-    subject_column: str | None = None
-    subject_prefix: str = ""
-    key: str | None = None
-    key_column: str | None = None
-    dead_letter_stream: str | None = None
-    skip_replays: bool = False
-    producer: str | None = None
-    sequence: int | None = None
-
-
-def parse_options(options: Mapping[str, str]) -> SinkOptions:
-    """Spark's options, whose names come in lower case; an error names what is wrong."""
-    rest = lower(options, OPTIONS, hidden=SPARKS_OWN)
-    stream = rest.get("stream")
-    if not stream:
-        raise InvalidOptionError("the option stream is missing: which stream to append to")
-    for constant, column in (("subject", "subjectColumn"), ("key", "keyColumn")):
-        if constant in rest and column.lower() in rest:
-            raise InvalidOptionError(f"give {constant} or {column}, not both")
-    replay = rest.get("replay", "check")
-    if replay not in REPLAYS:
-        raise InvalidOptionError(f"replay={replay!r}: use {' or '.join(REPLAYS)}")
-    producer, sequence = rest.get("producer"), rest.get("sequence")
-    if (producer is None) != (sequence is None):
-        raise InvalidOptionError("an idempotent write needs both producer and sequence")
-    if sequence is not None and not (sequence.isascii() and sequence.isdigit()):
-        raise InvalidOptionError(f"sequence={sequence!r} is not a number from 0 on")
-    return SinkOptions(
-        connection=connection_of(rest),
-        stream=check_name(stream, "stream"),
-        subject=rest.get("subject"),
-        subject_column=rest.get("subjectcolumn"),
-        subject_prefix=rest.get("subjectprefix", ""),
-        key=rest.get("key"),
-        key_column=rest.get("keycolumn"),
-        dead_letter_stream=rest.get("deadletterstream"),
-        skip_replays=replay == "skip",
-        producer=None if producer is None else check_name(producer, "producer"),
-        sequence=None if sequence is None else int(sequence),
-    )
-
 
 # --- what batch and stream writes share --------------------------------------------------------
 
@@ -132,6 +70,12 @@ class Staged(WriterCommitMessage):
 
     query: str | None
     parts: tuple[Part, ...]
+    run: str | None = None
+    """The run of the query that staged it."""
+    epoch: Time | None = None
+    """The epoch that all rows were put into (``epoch=batch``)."""
+    frontier: str | None = None
+    """What the rows say is still to come (``frontier=column:NAME``)."""
 
 
 class Sink(msgspec.Struct, frozen=True):
@@ -152,19 +96,22 @@ class Sink(msgspec.Struct, frozen=True):
             raise
 
     def _stage(self, log: Log, iterator: Iterator[pa.RecordBatch], stagers: list[Stager]) -> Staged:
-        partition, query = _task()
+        partition, query, run, number = _task()
         # Workers live long, so a cached route may be stale.
         route = log.routes.refresh(self.options.stream)
         stagers.append(Stager(log, route))
         dead = self.options.dead_letter_stream
         if dead is not None:
             stagers.append(Stager(log, log.routes.refresh(dead)))
+        epochs = self._epochs(log, route, query, number)
         first = 0
         for batch in iterator:
             if not batch.num_rows:
                 continue
             rows = sink_rows.convert(batch, self.columns, events.now_us())
-            bad = sink_rows.judge(rows, route)
+            if epochs is not None:
+                rows = epochs.rows(batch, rows)
+            bad = sink_rows.judge(rows, route, None if epochs is None else epochs.check)
             worst = next(bad, None)
             if worst is not None:
                 if dead is None:
@@ -172,9 +119,32 @@ class Sink(msgspec.Struct, frozen=True):
                 found = [worst, *bad]
                 stagers[1].add(self._dead_letters(rows, found, log, partition, first))
                 rows = sink_rows.without(rows, found)
+            if epochs is not None:
+                timely = epochs.without_late(rows, route, first)
+                if timely.late and dead is not None and epochs.wanted.late == "deadLetter":
+                    found = [sink_rows.Bad(row, why) for row, why in timely.late]
+                    stagers[1].add(self._dead_letters(rows, found, log, partition, first))
+                rows = timely.rows
             stagers[0].add(rows)
             first += batch.num_rows
-        return Staged(query, tuple(stager.finish() for stager in stagers))
+        parts = tuple(stager.finish() for stager in stagers)
+        if epochs is None:
+            return Staged(query, parts, run)
+        by_batch = epochs.time if epochs.wanted.by_batch and parts[0].count else None
+        return Staged(query, parts, run, by_batch, epochs.told)
+
+    def _epochs(
+        self, log: Log, route: Route, query: str | None, number: int | None
+    ) -> TaskEpochs | None:
+        wanted, options = self.options.epochs, self.options
+        if wanted is None:
+            return None
+        batch: tuple[str, int] | None = None
+        if query is not None and number is not None:
+            batch = (f"spark-{query}", number)
+        elif options.producer is not None and options.sequence is not None:
+            batch = (options.producer, options.sequence)
+        return look(log, route, wanted, batch)
 
     def _dead_letters(
         self, rows: pa.RecordBatch, bad: list[sink_rows.Bad], log: Log, partition: int, first: int
@@ -191,16 +161,58 @@ class Sink(msgspec.Struct, frozen=True):
         )
 
     def commit(
-        self, messages: Sequence[WriterCommitMessage | None], producer: str, sequence: int
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        producer: str,
+        sequence: int,
+        count: BatchCount | None = None,
+        *,
+        by_query: bool = True,
     ) -> None:
-        """On the driver: append what all tasks staged, once."""
-        parts = _parts(messages)
-        if not any(part.count for part in parts):
+        """On the driver: append what all tasks staged, once; ``count`` is a query's batch."""
+        parts, log = _parts(messages), self.options.connection.log()
+        if count is not None and not count.is_of_group(log):
+            count = None
+        wanted = self.options.epochs
+        advances = wanted is not None and wanted.advance_to is not None
+        writes = advances or any(part.count for part in parts)
+        if count is None and not writes:
             return
-        write = StagedWrite(self.options.connection.log(), parts, producer, sequence)
+        if count is not None and self.options.skip_replays:
+            raise InvalidOptionError(
+                "replay=skip passes over rows that a reader group would count as read; take it "
+                "away from a query that reads for a group"
+            )
+        epochs = None
+        if wanted is not None and writes:
+            stream = self.options.stream
+            parts = parts or [Part(stream, log.routes.refresh(stream).stream.id, 0, 0)]
+            epochs = self._epoch_commit(log, wanted, messages, producer, by_query)
+        write = StagedWrite(log, parts, producer, sequence, count, epochs)
         done = write.commit()
-        if done.repeat and done.digest != write.digest and not self.options.skip_replays:
+        # Late rows of a batch that is repeated were put aside the first time.
+        checked = not self.options.skip_replays and (wanted is None or wanted.late == "fail")
+        if done.repeat and done.digest != write.digest and checked:
             raise ReplayMismatchError(producer, sequence, done.count, write.count)
+
+    def _epoch_commit(
+        self,
+        log: Log,
+        wanted: EpochWrite,
+        messages: Sequence[WriterCommitMessage | None],
+        producer: str,
+        by_query: bool,
+    ) -> EpochCommitPart:
+        staged = [message for message in messages if isinstance(message, Staged)]
+        return EpochCommitPart(
+            log,
+            self.options.stream,
+            wanted,
+            producer,
+            keeps=by_query,
+            told=[one.frontier for one in staged if one.frontier is not None],
+            times=[one.epoch for one in staged if one.epoch is not None],
+        )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver: remove staged files, but none that a commit may have named."""
@@ -221,15 +233,14 @@ def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
     return [message.parts[at] for at in range(longest) for message in staged]
 
 
-QUERY_ID = "sql.streaming.queryId"
-"""A property internal to Spark; nothing else tells a task which query it works for."""
-
-
-def _task() -> tuple[int, str | None]:
+def _task() -> tuple[int, str | None, str | None, int | None]:
+    """The partition of this task; of a streaming write, its query, run and number of its batch."""
     context = TaskContext.get()
     if context is None:
-        return 0, None
-    return context.partitionId(), context.getLocalProperty(QUERY_ID)
+        return 0, None, None, None
+    query, run = context.getLocalProperty(QUERY_ID), context.getLocalProperty(RUN_ID)
+    number = context.getLocalProperty(BATCH_ID)
+    return context.partitionId(), query, run, None if number is None else int(number)
 
 
 def make_sink(
@@ -241,6 +252,15 @@ def make_sink(
         raise InvalidSinkError(
             "a stream is appended to, never overwritten: use mode('append') or outputMode('append')"
         )
+    wanted = parsed.epochs
+    log = parsed.connection.log()
+    check_shared(log, master or driver_master())
+    route = _writable(log, parsed.stream, "stream", epochs=wanted is not None)
+    if wanted is not None:
+        given = {name.lower(): value for name, value in options.items()}
+        shape = TimeShape(epochs_of(route.stream).length)
+        check_epoch_write(wanted, given, shape, schema)
+    beside = () if wanted is None else (wanted.column, wanted.frontier.column or None)
     columns = sink_rows.plan_columns(
         schema,
         subject=parsed.subject,
@@ -248,10 +268,9 @@ def make_sink(
         subject_prefix=parsed.subject_prefix,
         key=parsed.key,
         key_column=parsed.key_column,
+        beside=frozenset(name for name in beside if name is not None),
+        by_epochs=wanted is not None,
     )
-    log = parsed.connection.log()
-    check_shared(log, master or driver_master())
-    route = _writable(log, parsed.stream, "stream")
     if columns.subject_text is not None:
         # A subject that is the same for all rows is judged once, and early.
         subject = columns.subject_prefix + columns.subject_text
@@ -263,13 +282,19 @@ def make_sink(
     return Sink(parsed, columns)
 
 
-def _writable(log: Log, name: str, option: str) -> Route:
+def _writable(log: Log, name: str, option: str, *, epochs: bool = False) -> Route:
     route = log.routes.refresh(name)
     if route.stream.config.internal:
         raise InvalidOptionError(f"{option}={name}: the stream belongs to a group")
-    if route.stream.config.epochs is not None:
+    if epochs:
+        find(log, name)
+    elif route.stream.config.epochs is not None:
         raise EpochStreamError(name)
     return route
+
+
+def _names(options: Mapping[str, str]) -> set[str]:
+    return {name.lower() for name in options}
 
 
 # --- what Spark calls --------------------------------------------------------------------------
@@ -287,7 +312,7 @@ class BatchWriter(DataSourceArrowWriter):
         return self._sink.stage(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self._sink.commit(messages, self._producer, self._sequence)
+        self._sink.commit(messages, self._producer, self._sequence, by_query=False)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         self._sink.abort(messages)
@@ -303,7 +328,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return self._sink.stage(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
-        query = next((m.query for m in messages if isinstance(m, Staged) and m.query), None)
+        task = next((m for m in messages if isinstance(m, Staged) and m.query), None)
+        query = None if task is None else task.query
         if query is None:
             if any(isinstance(message, Staged) for message in messages):
                 raise InvalidSinkError(
@@ -311,7 +337,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
                     "written exactly once; use a Spark release that Headrace supports"
                 )
             return
-        self._sink.commit(messages, f"spark-{query}", batch_id)
+        count = BatchCount(query, (task and task.run) or "", batch_id)
+        self._sink.commit(messages, f"spark-{query}", batch_id, count)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         del batch_id
@@ -320,7 +347,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
     """The writer of ``df.write``; what does not fit is refused here, before any task runs."""
-    return BatchWriter(make_sink(options, schema, overwrite))
+    sink = make_sink(options, schema, overwrite)
+    if sink.options.epochs is not None and sink.options.epochs.by_batch:
+        raise InvalidOptionError("epoch=batch is for streaming writes; name the epoch: epoch=17")
+    return BatchWriter(sink)
 
 
 def stream_writer(
@@ -330,4 +360,15 @@ def stream_writer(
     sink = make_sink(options, schema, overwrite, master)
     if sink.options.producer is not None:
         raise InvalidOptionError("producer and sequence are for batch writes; a query has its own")
+    wanted = sink.options.epochs
+    if wanted is not None and (wanted.time is not None or wanted.advance_to is not None):
+        raise InvalidOptionError(
+            "epoch=TIME and advanceTo are for batch writes; a query has epochColumn and frontier, "
+            "or epoch=batch"
+        )
+    if wanted is not None and wanted.column is not None and "frontier" not in _names(options):
+        raise InvalidOptionError(
+            "option frontier is missing: say what is complete after a batch, with batch, delay:N, "
+            "column:NAME, or none (an EpochListener or a program advances the publisher)"
+        )
     return StreamWriter(sink)

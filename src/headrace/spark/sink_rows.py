@@ -7,7 +7,7 @@ bad rows stand alone, so that each gets its own reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,7 +23,7 @@ from headrace.subjects import check_subject
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-PLACES = frozenset({"topic", "stream", "partition", "segment", "offset", "origin"})
+PLACES = frozenset({"topic", "stream", "partition", "segment", "offset", "origin", "frontier"})
 """Columns of the source that say where an event was; they are passed over, but a row that has an
 origin is refused."""
 TAKEN = ("value", "subject", "key", "headers", "timestamp", "epoch")
@@ -58,8 +58,10 @@ def plan_columns(
     subject_prefix: str = "",
     key: str | None = None,
     key_column: str | None = None,
+    beside: frozenset[str] = frozenset(),
+    by_epochs: bool = False,
 ) -> Columns:
-    """The columns of a data frame as parts of events; an error says what does not fit."""
+    """The columns of a data frame as parts of events; ``beside`` are some with another use."""
     types = {field.name: field.dataType for field in schema.fields}
     if len(types) != len(schema.fields):
         raise InvalidSinkError("a column appears twice; rename one of them")
@@ -68,7 +70,7 @@ def plan_columns(
             raise InvalidSinkError(
                 f"{option}={named}: there is no such column; there are {', '.join(types)}"
             )
-    extra = set(types) - set(TAKEN) - PLACES - {subject_column, key_column}
+    extra = set(types) - set(TAKEN) - PLACES - {subject_column, key_column} - beside
     if extra:
         raise InvalidSinkError(
             f"unknown column{'s' if len(extra) > 1 else ''} {', '.join(sorted(extra))}: select "
@@ -88,7 +90,7 @@ def plan_columns(
         key=None if key is not None else key_column or ("key" if "key" in types else None),
         headers="headers" if "headers" in types else None,
         timestamp="timestamp" if "timestamp" in types else None,
-        epoch="epoch" if "epoch" in types else None,
+        epoch="epoch" if "epoch" in types and not by_epochs else None,
         origin="origin" if "origin" in set(types) - {subject_column, key_column} else None,
         subject_text=subject,
         subject_prefix=subject_prefix,
@@ -190,22 +192,27 @@ class Bad(msgspec.Struct, frozen=True):
     reason: str
 
 
-def judge(batch: pa.RecordBatch, route: Route) -> Iterator[Bad]:
+RowCheck = Callable[[pa.RecordBatch], None]
+
+
+def judge(batch: pa.RecordBatch, route: Route, check: RowCheck | None = None) -> Iterator[Bad]:
     """The bad rows, in their order; each is found when it is asked for."""
-    yield from _judge(batch, route, 0)
+    yield from _judge(batch, route, 0, check)
 
 
-def _judge(batch: pa.RecordBatch, route: Route, base: int) -> Iterator[Bad]:
+def _judge(batch: pa.RecordBatch, route: Route, base: int, check: RowCheck | None) -> Iterator[Bad]:
     try:
         check_batch(batch)
         route.check_subjects(batch)
+        if check is not None:
+            check(batch)
     except InvalidEventError as error:
         if batch.num_rows == 1:
             yield Bad(base, str(error).removeprefix("row 0: "))
             return
         half = batch.num_rows // 2
-        yield from _judge(batch.slice(0, half), route, base)
-        yield from _judge(batch.slice(half), route, base + half)
+        yield from _judge(batch.slice(0, half), route, base, check)
+        yield from _judge(batch.slice(half), route, base + half, check)
 
 
 def without(batch: pa.RecordBatch, bad: list[Bad]) -> pa.RecordBatch:

@@ -8,10 +8,12 @@ options and schema, and whatever is opened is opened where it is used and kept b
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
@@ -28,9 +30,11 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from headrace.catalog import lanes
 from headrace.catalog.streams import Segment
 from headrace.errors import InvalidOptionError, TrimmedError
 from headrace.log.cursor import Cursor
+from headrace.log.log import Log
 from headrace.spark import offsets, planning
 from headrace.spark.columns import Shape, check_schema, default_schema
 from headrace.spark.connection import check_shared, driver_master
@@ -49,6 +53,8 @@ from headrace.spark.pushdown import Narrowing
 from headrace.subjects import match_array
 
 if TYPE_CHECKING:
+    from headrace.spark.epochs.reader import EpochBatchReader, EpochStreamReader
+    from headrace.spark.group_source import GroupStreamReader
     from headrace.spark.sink import BatchWriter, StreamWriter
 
 NO_LIMIT = 1 << 62
@@ -68,6 +74,14 @@ class HeadraceSource(DataSource):
             self._read = parse_options(options)
             log = self._read.connection.log()
             check_shared(log, master or driver_master())
+            if self._read.group is not None:
+                from headrace.spark.group_source import check_group
+
+                check_group(log, self._read)
+                return
+            if self._read.epochs:
+                check_epochs(log, self._read)
+                return
             planner = Planner(log, self._read)
             planner.start("earliest")
             planner.end()
@@ -77,11 +91,17 @@ class HeadraceSource(DataSource):
         return "headrace"
 
     def schema(self) -> StructType:
-        return default_schema(headers=self._options().include_headers)
-
-    def reader(self, schema: StructType) -> BatchReader:
         options = self._options()
-        options.refuse(STREAM_ONLY, "is for streaming reads")
+        return default_schema(headers=options.include_headers, frontier=options.include_frontier)
+
+    def reader(self, schema: StructType) -> BatchReader | EpochBatchReader:
+        options = self._options()
+        options.refuse((*STREAM_ONLY, "group"), "is for streaming reads")
+        if options.epochs:
+            from headrace.spark.epochs.reader import EpochBatchReader
+
+            check_schema(schema, frontier=options.include_frontier)
+            return EpochBatchReader(options, schema)
         if options.start == "latest":
             raise InvalidOptionError("startingOffsets='latest' leaves nothing for a batch to read")
         if options.end == "earliest":
@@ -91,10 +111,20 @@ class HeadraceSource(DataSource):
             return FilteringReader(options, schema)
         return BatchReader(options, schema)
 
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+    def streamReader(  # noqa: N802
+        self, schema: StructType
+    ) -> StreamReader | EpochStreamReader | GroupStreamReader:
         options = self._options()
         options.refuse(BATCH_ONLY, "is for batch reads")
-        check_schema(schema)
+        check_schema(schema, frontier=options.include_frontier)
+        if options.group is not None:
+            from headrace.spark.group_source import GroupStreamReader
+
+            return GroupStreamReader(options, schema)
+        if options.epochs:
+            from headrace.spark.epochs.reader import EpochStreamReader
+
+            return EpochStreamReader(options, schema)
         return StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
@@ -115,23 +145,37 @@ class HeadraceSource(DataSource):
         return self._read
 
 
+def check_epochs(log: Log, options: SourceOptions) -> None:
+    """Refuse a read of whole epochs that cannot be; nothing of it is recorded here."""
+    from headrace.spark.epochs.planner import EpochPlanner
+
+    unnamed = msgspec.structs.replace(options, subscription=None)
+    planner = EpochPlanner(log, unnamed)
+    planner.start("earliest")
+    planner.end()
+
+
 def _is_main(module: str) -> bool:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name == module
 
 
 class OffsetRun(InputPartition):
-    """What one task reads."""
+    """What one task reads: spans, one after another, each with its segment's id."""
 
-    def __init__(self, span: Span, segment_id: int) -> None:
+    def __init__(self, spans: Sequence[tuple[Span, int]]) -> None:
         super().__init__(None)
-        self.span = span
-        self.segment_id = segment_id
+        self.spans = tuple(spans)
 
 
-def runs_of(planner: Planner, spans: Sequence[Span]) -> list[InputPartition]:
+def runs_of(planner: Planner, spans: Sequence[Span], least: int = 1) -> list[InputPartition]:
+    """Tasks for spans; small ones share a task."""
     ids = planner.segment_ids(span.stream for span in spans)
-    return [OffsetRun(span, ids[span.stream, span.segment]) for span in spans]
+    cores = min(planning.CORES_MAX, os.cpu_count() or 1)
+    return [
+        OffsetRun([(span, ids[span.stream, span.segment]) for span in task])
+        for task in planning.pack(spans, least, cores)
+    ]
 
 
 def read_run(
@@ -141,12 +185,22 @@ def read_run(
     if not isinstance(partition, OffsetRun):
         return
     options.connection.check_reachable()
-    log = options.connection.log()
-    span = partition.span
-    segment = Segment(partition.segment_id, span.segment, 0, 0, 0, 0, 0, 0, 0, 0, None)
+    log, shape = options.connection.log(), Shape(schema)
+    for span, segment_id in partition.spans:
+        yield from _read_span(options, log, shape, span, segment_id)
+
+
+def _read_span(
+    options: SourceOptions, log: Log, shape: Shape, span: Span, segment_id: int
+) -> Iterator[pa.RecordBatch]:
+    segment = Segment(segment_id, span.segment, 0, 0, 0, 0, 0, 0, 0, 0, None)
     on_damaged = None if options.fail_on_data_loss else lambda _: None
-    cursor = Cursor(log.catalog, log.store, span.stream, segment, span.start, on_damaged)
-    shape = Shape(schema)
+    linked = "origin" in shape.names and log.catalog.read(
+        lambda tx: lanes.is_linked(tx, segment_id)
+    )
+    cursor = Cursor(
+        log.catalog, log.store, span.stream, segment, span.start, on_damaged, origins=linked
+    )
     while cursor.position < span.end:
         try:
             batch = cursor.next(span.end)
@@ -178,7 +232,8 @@ class BatchReader(DataSourceReader):
     def _partitions(self, narrowing: Narrowing) -> list[InputPartition]:
         planner = Planner(self._options.connection.log(), self._options)
         spans = narrowing.apply(self._spans(planner))
-        return runs_of(planner, planning.cut(spans, self._options.partitions_min))
+        least = self._options.partitions_min
+        return runs_of(planner, planning.cut(spans, least), least)
 
     def _spans(self, planner: Planner) -> list[Span]:
         if self._options.spans is not None:
@@ -268,7 +323,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planner = self._plan()
         begin, until = offsets.parse(start), offsets.parse(end)
         planner.check_owner(until)
-        return runs_of(planner, planner.spans(begin, until))
+        return runs_of(planner, planner.spans(begin, until), self._options.partitions_min)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_run(self._options, self._schema, partition)

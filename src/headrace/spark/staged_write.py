@@ -30,6 +30,8 @@ from headrace.log.append import Write
 from headrace.log.log import Log
 from headrace.log.placing import TOGETHER_MAX, Stale
 from headrace.log.routing import Route
+from headrace.spark.epochs.publishing import EpochCommitPart
+from headrace.spark.group_sink import BatchCount
 from headrace.spark.staging import (
     DIGESTS,
     Part,
@@ -62,8 +64,18 @@ class Committed(msgspec.Struct, frozen=True):
 class StagedWrite:
     """What all tasks staged, committed once under (producer, sequence)."""
 
-    def __init__(self, log: Log, parts: Sequence[Part], producer: str, sequence: int) -> None:
+    def __init__(
+        self,
+        log: Log,
+        parts: Sequence[Part],
+        producer: str,
+        sequence: int,
+        count: BatchCount | None = None,
+        epochs: EpochCommitPart | None = None,
+    ) -> None:
         self._log = log
+        self._batch = count
+        self._epochs = epochs
         self._producer = producer
         self._sequence = sequence
         self.count = sum(part.count for part in parts)
@@ -93,7 +105,10 @@ class StagedWrite:
                     f"{limits.APPEND_BYTES_MAX} that one commit takes; coalesce the data frame "
                     "into fewer tasks"
                 )
-            self._write.add(name, rows, captured=True)
+            own = epochs if epochs is not None and self._ids[name] == epochs.stream_id else None
+            if own is not None:
+                own.take_rows(rows)
+            self._write.add(name, rows, captured=True, progress=own)
 
     def commit(self) -> Committed:
         """Append everything, or find that it was appended before; durable when it returns."""
@@ -103,6 +118,9 @@ class StagedWrite:
         if outcome.repeat:
             self._remove_staged()
         return outcome
+
+    def saying(self) -> None:
+        """It checks more than segments, so the transaction has to run."""
 
     def again(self, stale: Stale) -> None:
         """Forget what was prepared for a stream that was scaled."""
@@ -136,6 +154,9 @@ class StagedWrite:
                     else self._stage_again(route, file)
                 )
             ]
+            if self._epochs is not None and self._ids[name] == self._epochs.stream_id:
+                counted = [(file.segment, file.counts) for file in self._files[name]]
+                self._epochs.take_files(counted)
         self._write.prepare()
 
     def _stage_again(self, route: Route, file: StagedFile) -> list[StagedFile]:
@@ -169,6 +190,8 @@ class StagedWrite:
         found = {streams.lock(stream_id) for stream_id in self._ids.values()}
         found.update(self._write.locks)
         found.add(producers.lock(self._scope, self._producer))
+        if self._epochs is not None:
+            found.update(self._epochs.locks)
         return sorted(found)
 
     @property
@@ -178,6 +201,11 @@ class StagedWrite:
     def run(self, tx: Tx) -> Committed:
         """The transaction."""
         original = producers.seen(tx, self._scope, self._producer, self._sequence)
+        if self._batch is not None:
+            counted = self._batch.run_in(tx, written=original is not None)
+            if counted is False:
+                # A replay may be smaller than the original: the batch decides, not the rows.
+                return Committed((), self.digest, repeat=True)
         if original is not None:
             *spots, last = original
             return Committed(tuple(spots), last.start, repeat=True)
@@ -192,6 +220,12 @@ class StagedWrite:
                 tx.notify(streams.channel(self._ids[name]))
         placed += self._write.run(tx).placed
         merged = _merged(placed)
+        if self._epochs is not None:
+            stream = next(n for n, i in self._ids.items() if i == self._epochs.stream_id)
+            its = [spot for spot in merged if spot.stream == stream]
+            self._epochs.commit(tx, its, self._producer)
+        if not self.count:
+            return Committed(merged, self.digest, repeat=False)
         # The digest goes where the positions go, as one more of them that holds no events.
         record = (*merged, Placed(_DIGEST, 0, self.digest, 0))
         producers.record(tx, self._scope, self._producer, self._sequence, record)

@@ -24,10 +24,12 @@ import pyarrow.compute as pc
 
 from headrace.catalog import Tx, batches, streams
 from headrace.catalog.batches import NewBatch
+from headrace.epochs.core.times import TimeShape
 from headrace.errors import InvalidSinkError, StoreError
 from headrace.log import events, files
 from headrace.log.log import Log
 from headrace.log.routing import Route
+from headrace.spark.epochs.sink_rows import Counts, counts_of
 from headrace.subjects import route_hash_array
 
 ROUTE_BYTES = 8 * 1024 * 1024
@@ -49,6 +51,8 @@ class StagedFile(msgspec.Struct, frozen=True):
     segment: int
     batch: NewBatch
     staged_s: float
+    counts: Counts = ()
+    """Of an epoch stream: how many rows of which epochs."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -138,7 +142,9 @@ class Stager:
         batch = join(self._held.pop(index))
         del self._held_bytes[index]
         made = write_file(self._log, self._route.stream.id, segment.number, segment.id, batch)
-        self._files.append(StagedFile(segment.number, made, time.time()))
+        config = self._route.stream.config.epochs
+        counts = () if config is None else counts_of(TimeShape(config.length), batch)
+        self._files.append(StagedFile(segment.number, made, time.time(), counts))
 
 
 def digest(batch: pa.RecordBatch) -> int:

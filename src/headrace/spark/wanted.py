@@ -1,6 +1,7 @@
 """Which jobs a catalog asks for, and how each is made.
 
-Elastic groups need their stream partitioned; streams with a compaction policy need compaction.
+Elastic groups need their stream partitioned, streams with a compaction policy need compaction, and
+the other regions of linked streams are copied from.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from headrace.errors import InvalidNameError
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
 from headrace.log import compact_policy
 from headrace.log.log import Log
+from headrace.regions.records import LINKS_BUCKET, links
 from headrace.spark.connection import Connection
-from headrace.spark.jobs import COMPACTION, PARTITION, Job, JobSpec
+from headrace.spark.jobs import COMPACTION, PARTITION, REPLICATION, Job, JobSpec
 
-BUCKETS = (ELASTIC_BUCKET, compact_policy.BUCKET)
+BUCKETS = (ELASTIC_BUCKET, compact_policy.BUCKET, LINKS_BUCKET)
 """The buckets whose entries ask for jobs."""
 
 
@@ -27,6 +29,10 @@ def wanted_jobs(log: Log) -> list[JobSpec]:
         # The job looks at its group's configuration itself, with every round.
         if _stream_of(entry.key) in names:
             found.append(JobSpec(PARTITION, entry.key))
+    linked = log.catalog.read(links).values()
+    sources = {member.region for link in linked for member in link.members}
+    # The job looks at its links itself, with every round.
+    found += [JobSpec(REPLICATION, source) for source in sources]
     return sorted(found)
 
 
@@ -43,6 +49,10 @@ def make_job(connection: Connection, spec: JobSpec) -> Job:
         from headrace.spark.compact import CompactionJob
 
         return CompactionJob(connection, spec.target)
+    if spec.kind == REPLICATION:
+        from headrace.spark.replicate import ReplicateJob
+
+        return ReplicateJob(connection, spec.target)
     from headrace.spark.partition import PartitionJob
 
     return PartitionJob(

@@ -61,6 +61,21 @@ def text_array(column: StringColumn, what: str) -> pa.Array:
     return _whole(column, what, "strings", _TEXT)
 
 
+def text_scalar(text: str, kind: pa.DataType) -> pa.Scalar:
+    """A text to compare a column with; ``pa.scalar`` loads pandas where that is installed."""
+    if kind.id not in NARROW:
+        return pa.scalar(text, kind)
+    data = text.encode()
+    ends = pa.py_buffer(np.array([0, len(data)], np.int32))
+    return pa.Array.from_buffers(kind, 1, [None, ends, pa.py_buffer(data)])[0]
+
+
+def mask_array(mask: Mask) -> pa.BooleanArray:
+    """Booleans of numpy as those of Arrow; ``pa.array`` loads pandas where that is installed."""
+    bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits])
+
+
 def byte_array(column: StringColumn, what: str) -> pa.Array:
     """A column of strings or bytes in one piece; dictionaries and views are decoded."""
     return _whole(column, what, "strings or bytes", _TEXT | _BINARY)

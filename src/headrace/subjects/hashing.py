@@ -46,11 +46,9 @@ from headrace.subjects.columns import (
     largest,
     text_array,
 )
-from headrace.subjects.filters import match_array, match_block, matches
-from headrace.subjects.rules import shown
-
-KEY_HASH_BITS = 32
-PARTITIONS_MAX = 2**31 - 1
+from headrace.subjects.filters import matches
+from headrace.subjects.matching import match_array, match_block
+from headrace.subjects.rules import PARTITIONS_MAX, shown
 
 Hashes: TypeAlias = npt.NDArray[np.uint32]
 

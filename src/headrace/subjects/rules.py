@@ -1,4 +1,4 @@
-"""What a well-formed name, subject or filter is, one at a time and for a whole column.
+"""What a well-formed name, subject or filter is.
 
 Theory of operation.  A subject is one or more tokens joined by dots.  A token is one or more
 characters that are neither whitespace nor control characters, and is not exactly ``*`` or ``>``
@@ -6,30 +6,25 @@ characters that are neither whitespace nor control characters, and is not exactl
 may be exactly ``*`` (one token) or, as the last one, ``>`` (one or more tokens).  Length is
 bounded in bytes of UTF-8, because that is what is stored and hashed.
 
-A column is judged in two steps.  A compiled pass over its bytes accepts ASCII subjects without any
-``*`` or ``>``, which is nearly every column there is.  All others are matched by one regular
-expression, and a row that fails is explained by the same function that explains a single subject:
-the two never disagree.
+Columns are judged in ``judging``, which loads Arrow.
 """
 
 from __future__ import annotations
 
 import re
 
-import pyarrow as pa
-
-from headrace import compiled
 from headrace.errors import (
     InvalidFilterError,
     InvalidNameError,
     InvalidSubjectError,
 )
-from headrace.subjects.columns import NARROW, Block, blocks, text_array
 
 SUBJECT_BYTES_MAX = 512
 SUBJECT_TOKENS_MAX = 64
 SUBJECT_PLAIN_BYTES = 2 * SUBJECT_TOKENS_MAX
 """A subject up to this length cannot have too many tokens, as long as none of them is empty."""
+KEY_HASH_BITS = 32
+PARTITIONS_MAX = 2**31 - 1
 NAME_PATTERN = r"[A-Za-z0-9_-]{1,64}"
 
 _SHOWN_CHARS_MAX = 60
@@ -53,7 +48,7 @@ _forbidden_char = re.compile(f"[{_FORBIDDEN}]")
 # RE2 (Arrow) and Python agree on this one, but spell code points differently.
 _SUBJECT = r"(?:[^.*>{0}][^.{0}]*|[*>][^.{0}]+)(?:\.(?:[^.*>{0}][^.{0}]*|[*>][^.{0}]+))*"
 _subject = re.compile(_SUBJECT.format(_FORBIDDEN))
-_SUBJECT_RE2 = r"\A" + _SUBJECT.format(_FORBIDDEN_RE2 + r"\x{d800}-\x{dfff}") + r"\z"
+SUBJECT_RE2 = r"\A" + _SUBJECT.format(_FORBIDDEN_RE2 + r"\x{d800}-\x{dfff}") + r"\z"
 
 
 def shown(value: object) -> str:
@@ -76,7 +71,7 @@ def check_name(name: str, what: str = "name") -> str:
 
 def check_subject(subject: str) -> str:
     """Return the subject, or raise InvalidSubjectError saying what is wrong with it."""
-    fault = _subject_fault(subject)
+    fault = subject_fault(subject)
     if fault is None:
         return subject
     raise InvalidSubjectError(f"invalid subject {shown(subject)}: {fault}")
@@ -94,7 +89,7 @@ def check_filter(filter: str) -> str:
     raise InvalidFilterError(f"invalid filter {shown(filter)}: {fault}")
 
 
-def _subject_fault(subject: str) -> str | None:
+def subject_fault(subject: str) -> str | None:
     if (
         isinstance(subject, str)
         and len(subject) <= SUBJECT_PLAIN_BYTES
@@ -135,44 +130,3 @@ def _text_fault(text: str) -> str | None:
     if "" in tokens:
         return f"token {tokens.index('') + 1} is empty"
     return None
-
-
-def first_invalid_subject(subjects: pa.Array | pa.ChunkedArray) -> tuple[int, str] | None:
-    """Row and fault of the first subject of a column that is not well-formed, or None."""
-    array = text_array(subjects, "subjects")
-    if array.null_count:
-        row = array.is_null().index(True).as_py()
-        return first_invalid_subject(array.slice(0, row)) or (row, "it is null")
-    kernels = compiled.kernels
-    if (
-        kernels is not None
-        and array.type.id in NARROW
-        and kernels.plain_subjects(array, SUBJECT_PLAIN_BYTES)
-    ):
-        return None
-    for low, block in blocks(array):
-        row = _first_fault_row(array.slice(low, len(block.starts)), block)
-        if row is not None:
-            fault = _scalar_fault(array[low + row])
-            assert fault is not None, "a column and a single subject were judged differently"
-            return low + row, fault
-    return None
-
-
-def _scalar_fault(scalar: pa.Scalar) -> str | None:
-    try:
-        return _subject_fault(scalar.as_py())
-    except UnicodeDecodeError:
-        return "it is not valid UTF-8"
-
-
-def _first_fault_row(rows: pa.Array, block: Block) -> int | None:
-    import pyarrow.compute as pc  # slow to load, and nothing for whoever only looks
-
-    well_formed = pc.match_substring_regex(rows, _SUBJECT_RE2).to_numpy(zero_copy_only=False)
-    lengths = block.lengths
-    faulty = ~well_formed | (lengths > SUBJECT_BYTES_MAX)
-    if lengths.max() > SUBJECT_PLAIN_BYTES:
-        dots = pc.count_substring(rows, ".").to_numpy(zero_copy_only=False)
-        faulty |= dots >= SUBJECT_TOKENS_MAX
-    return int(faulty.argmax()) if faulty.any() else None

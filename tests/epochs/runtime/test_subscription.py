@@ -72,6 +72,43 @@ async def test_rows_that_were_taken_back_are_in_no_epoch(tmp_path: Path) -> None
             assert times == [time for time in (1, 2) if time >= start]
 
 
+@pytest.mark.parametrize("length", [0, 2])
+async def test_a_commit_with_kept_and_taken_back_rows_is_read_in_one_pass(
+    tmp_path: Path, length: int
+) -> None:
+    """Both epochs are wanted, and of that commit only one of them."""
+
+    def at(time: int) -> Any:
+        return (time, 0) if length else time
+
+    async with headrace.open(tmp_path) as hr:
+        await hr.create_stream("orders", subjects=["orders.>"], epochs=Epochs(length=length))
+        writer = Writer(hr.log, "orders")
+        for first in (1, 3):
+            mixed = [(at(first + n % 2), b"%d" % n) for n in range(6)]
+            writer.publish("eu", mixed, advance_to=at(first + 1))
+            writer.publish("eu", [(at(first + 1), b"again")], take_back=True)
+            writer.publish("eu", [], advance_to=at(first + 2))
+        async with hr.epochs("orders", start="earliest", until=at(5)) as epochs:
+            found = [(step.times, await step.table()) async for step in epochs.steps()]
+        ((times, table),) = found
+        assert times == (at(1), at(2), at(3), at(4))
+        assert table["value"].to_pylist() == [b"0", b"2", b"4", b"again"] * 2
+
+
+async def test_a_token_of_the_last_epoch_before_until_skips_nothing(tmp_path: Path) -> None:
+    async with headrace.open(tmp_path) as hr:
+        writer = await stream(hr)
+        writer.publish("eu", [(time, b"%d" % time) for time in (3, 4, 6)], advance_to=9)
+        async with hr.epochs("orders", start="earliest", until=5) as epochs:
+            tokens = [(epoch.time, epoch.token) async for epoch in epochs]
+            assert epochs.frontier == (5,)
+            assert epochs.end == "reached"
+        assert [time for time, _ in tokens] == [3, 4]
+        for token in (tokens[-1][1], epochs.token):
+            assert await given(hr, "orders", start=token, until=9) == [(6, [b"6"])]
+
+
 async def test_a_token_goes_on_between_any_two_epochs(tmp_path: Path) -> None:
     async with headrace.open(tmp_path) as hr:
         writer = await stream(hr, length=2)

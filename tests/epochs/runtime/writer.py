@@ -35,6 +35,10 @@ class RowsAlone:
     def __init__(self, stamps: npt.NDArray[np.int64]) -> None:
         self._stamps = stamps
 
+    @property
+    def different_times(self) -> int:
+        return 1
+
     def times(self) -> npt.NDArray[np.int64]:
         return self._stamps
 

@@ -18,6 +18,7 @@ class Unit:
     """As much of a run as commits look at; its progress is a number."""
 
     gone = None
+    turns = 0
     storing = dirty = refused = False
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from headrace.catalog import Catalog
 from headrace.catalog import decisions as stored
 from headrace.errors import InvalidInputError
 from headrace.groups import decisions
-from headrace.groups.decisions import Decision, UnitRange, What, ranges, units_text
+from headrace.groups.decisions import Decision, UnitRange, What, following, ranges, units_text
 from headrace.groups.decisions.core.record import REASON_CHARS_MAX
 
 GROUP = "$share/audit/orders.>"
@@ -118,7 +118,7 @@ def test_a_thread_that_watches_is_woken(catalog: Catalog) -> None:
     looking = threading.Event()
 
     def look() -> None:
-        for each in decisions.watch(catalog, GROUP, after_number=0, timeout_s=30):
+        for each in following.watch(catalog, GROUP, after_number=0, timeout_s=30):
             seen.append(each)
             looking.set()
             if each.what is What.LOST:
@@ -130,7 +130,7 @@ def test_a_thread_that_watches_is_woken(catalog: Catalog) -> None:
     record(catalog, Decision(what=What.LOST, reason="after"))
     thread.join(30)
     assert [d.reason for d in seen] == ["before", "after"]
-    assert list(decisions.watch(catalog, GROUP, timeout_s=0.01)) == []
+    assert list(following.watch(catalog, GROUP, timeout_s=0.01)) == []
 
 
 def test_a_follower_is_woken_and_misses_nothing_of_a_group_that_is_made_anew(
@@ -140,7 +140,7 @@ def test_a_follower_is_woken_and_misses_nothing_of_a_group_that_is_made_anew(
         async with headrace.open(tmp_path, housekeeping=False) as hr:
             catalog = hr.host.log.catalog
             record(catalog, Decision(what=What.LEFT, reason="before"))
-            found = decisions.follow(hr.host, GROUP, after_number=0)
+            found = following.follow(hr.host, GROUP, after_number=0)
             seen = [(await anext(found)).number]
             waiting = asyncio.ensure_future(anext(found))
             await asyncio.sleep(0)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from headrace.errors import InvalidRangeError, ProgressDecodeError
 from headrace.groups.progress import ranges as ranges_module
-from headrace.groups.progress.ranges import OFFSET_MAX, AckedRanges
+from headrace.groups.progress.bounds import OFFSET_MAX
+from headrace.groups.progress.ranges import AckedRanges
 
 offsets = st.integers(0, 60)
 spans = st.tuples(offsets, offsets).map(lambda pair: (min(pair), max(pair)))

@@ -236,3 +236,16 @@ def test_every_phase_but_the_first_is_reached_and_endings_end() -> None:
     assert targets == set(SnapshotPhase) - {SnapshotPhase.IDLE}
     sources = {phase for phase, _ in TRANSITIONS}
     assert sources.isdisjoint({SnapshotPhase.COMPLETE, SnapshotPhase.ABORTED})
+
+
+def test_region_that_joins_an_idle_stream_is_served_by_a_snapshot() -> None:
+    controller = SnapshotController("a", ["b"], SnapshotSettings(interval_ms=1))
+    assert skipped(controller.tick("s1", 1_000, ["b"])) is SkipReason.NO_TRAFFIC
+    controller.members_changed(["b", "c"])
+    (effect,) = controller.tick("s2", 2_000, ["b", "c"])
+    assert isinstance(effect, Append)
+
+
+def skipped(effects: list[RegionEffect]) -> SkipReason | None:
+    (effect,) = effects
+    return effect.reason if isinstance(effect, SnapshotSkipped) else None

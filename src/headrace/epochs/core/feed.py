@@ -37,6 +37,9 @@ class Reference(msgspec.Struct, frozen=True, gc=False):
     start: int
     end: int
     rows: int
+    time: Time
+    epochs: int
+    """How many times the commit's rows in this segment have: others may be there, or taken back."""
 
 
 class LineFeed:
@@ -72,7 +75,16 @@ class LineFeed:
         references: dict[Time, list[Reference]] = {}
         for time, span, rows in line.spans_at(_every):
             if rows and (self._segments is None or span.segment in self._segments):
-                one = Reference(self.stream, number, span.segment, span.start, span.end, rows)
+                one = Reference(
+                    self.stream,
+                    number,
+                    span.segment,
+                    span.start,
+                    span.end,
+                    rows,
+                    time,
+                    len(span.counts) or 1,
+                )
                 references.setdefault(time, []).append(one)
         return [
             Data(time, tuple(found), sum(one.rows for one in found), line.publisher)

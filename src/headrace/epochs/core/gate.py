@@ -26,9 +26,16 @@ class Gate:
     """What passes, by time alone."""
 
     def __init__(
-        self, shape: TimeShape, *, start: Frontier | None, until: Frontier, filtered: bool
+        self,
+        shape: TimeShape,
+        *,
+        start: Frontier | None,
+        until: Frontier,
+        filtered: bool,
+        stored: bool = False,
     ) -> None:
         self.shape = shape
+        self.stored = stored
         self.filtered = filtered
         self.start = None if start is None else Antichain.minimal(shape, start)
         self.until = Antichain.minimal(shape, until)
@@ -37,6 +44,15 @@ class Gate:
         """Per partition that was added: where it began, and what had begun there when it spoke."""
         self.unheard = Antichain.minimal(shape)
         self._given_up: ActiveEpochs[None] = ActiveEpochs(shape)
+
+    def bounded(self, frontier: Frontier) -> Frontier:
+        """No farther than `until`: what comes after was not given, and whoever resumes wants it.
+
+        Where nothing is stored, nobody resumes.
+        """
+        if not self.stored or not len(self.until):
+            return frontier
+        return Antichain.minimal(self.shape, (*frontier, *self.until)).frontier
 
     def verdict(self, time: Time) -> Drop | None:
         """Why data at `time` is not delivered, or None."""

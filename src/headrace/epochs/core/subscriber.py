@@ -127,13 +127,13 @@ class Subscriber:
             start=self._start if self.resumed else None,
             until=check_frontier(shape, until or ()),
             filtered=mode is not Mode.UNFILTERED,
+            stored=stored,
         )
         self._when_full = when_full
         self._links = {name: self._link(name, bottom) for name in partitions}
         if not self._links:
             raise InvalidConfigError("a subscription needs at least one partition")
-        self._lower = counted(shape)
-        self._pending = Pending(shape, batches_max)
+        self._lower, self._pending = counted(shape), Pending(shape, batches_max)
         # Streaming: epochs of which something was given, until the merged frontier has passed.
         self._given: ActiveEpochs[None] = ActiveEpochs(shape)
         self._ready = False
@@ -368,12 +368,13 @@ class Subscriber:
     def _begin(self, effects: list[Effect]) -> None:
         for snapshot in self._snapshots.values():
             self._gate.begun(snapshot.upper)
-            lower = Antichain.minimal(self.shape, snapshot.lower)
-            self._lower.update([(time, 1) for time in lower])
+            least = Antichain.minimal(self.shape, snapshot.lower)
+            self._lower.update([(time, 1) for time in least])
         self._snapshots.clear()
         self._ready = True
         self._move(Cause.SNAPSHOTS)
-        effects.append(Ready(self._lower.frontier, self._gate.filter.frontier))
+        told = self._gate.bounded(self._lower.frontier)
+        effects.append(Ready(told, self._gate.filter.frontier))
         self._settle(effects)
         self._release(effects)
 
@@ -462,7 +463,7 @@ class Subscriber:
         """After the merged frontier has moved: prune, release, tell."""
         self._gate.settle(self._lower)
         lower = self._lower.frontier
-        frontier = join(self.shape, self._start, lower) if self.resumed else lower
+        frontier = self._gate.bounded(join(self.shape, self._start, lower))
         self._given.take_completed(lower)
         complete = self._pending.take_completed(lower)
         if complete:

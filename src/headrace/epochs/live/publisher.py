@@ -51,6 +51,8 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
         self._server: LiveServer | None = None
         self._life = ""
         self._room = asyncio.Event()
+        self._heard = asyncio.Event()
+        self.leaving: object = None
         self._replaced = False
         self._looking = False
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -145,6 +147,13 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
     def subscribers(self) -> int:
         """How many subscriptions are connected now."""
         return len(self.links)
+
+    async def wait_for_subscribers(self, least: int) -> None:
+        """Wait until so many subscriptions are connected: what is sent before is not for them."""
+        while self.subscribers < least:
+            self._check()
+            self._heard.clear()
+            await self._heard.wait()
 
     async def append(
         self, time: Time, data: Events, *, advance_to: FrontierLike | None = None
@@ -246,6 +255,11 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
     def drained(self) -> None:
         """A subscriber has room again."""
         self._room.set()
+
+    def came(self, name: str, link: ServedLink) -> None:
+        """A subscriber is connected."""
+        self.links[name] = link
+        self._heard.set()
 
     def gone(self, link: ServedLink) -> None:
         """A subscriber has left."""

@@ -138,7 +138,7 @@ class LiveServer:
         publisher.core.connect(name, hello.settings)
         link = ServedLink(self, publisher, name, hello, outbox)
         links[hello.link] = self._by_name[name] = link
-        publisher.links[name] = link
+        publisher.came(name, link)
         self._quiet.heard(name, self.host.now_ms())
 
     def spoke(self, link: ServedLink) -> None:

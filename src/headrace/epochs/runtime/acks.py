@@ -12,12 +12,18 @@ from collections.abc import Iterable, Sequence
 from typing import Self
 from uuid import uuid4
 
-import msgspec
-
 from headrace.catalog import Tx, epoch_subscriptions, leases
 from headrace.catalog import streams as stored_streams
 from headrace.epochs.core.antichains import Frontier, not_before
+from headrace.epochs.core.form import (
+    SubscriptionForm,
+    decode_form,
+    decode_frontier,
+    encode_form,
+    encode_frontier,
+)
 from headrace.epochs.core.times import TimeShape
+from headrace.epochs.runtime import recorded
 from headrace.epochs.runtime.starting import EpochBegin, EpochStart
 from headrace.errors import (
     EpochAckError,
@@ -27,36 +33,32 @@ from headrace.errors import (
     HeadraceError,
     LeaseLost,
 )
+from headrace.groups.decisions import What
 from headrace.host.host import Host
 from headrace.log.output import Output
-
-
-class SubscriptionForm(msgspec.Struct, frozen=True, array_like=True):
-    """What a subscription was made for; it is opened in this way only."""
-
-    streams: tuple[tuple[str, int], ...]
-    length: int
-    mode: str
-    start: str
-    segments: tuple[int, ...] | None = None
-
-
-encode_form = msgspec.msgpack.Encoder().encode
-decode_form = msgspec.msgpack.Decoder(SubscriptionForm).decode
-encode_frontier = msgspec.msgpack.Encoder().encode
-decode_frontier = msgspec.msgpack.Decoder(Frontier).decode
 
 
 class NamedHold:
     """This program's hold of one named subscription."""
 
-    def __init__(self, host: Host, name: str, *, standby: bool, lease_ms: int) -> None:
+    def __init__(
+        self,
+        host: Host,
+        name: str,
+        *,
+        standby: bool,
+        lease_ms: int,
+        expiry_ms: int | None = None,
+    ) -> None:
         self._host = host
         self.name = name
         self._lease_name = epoch_subscriptions.lease_name(name)
         self._locks = (leases.lock(self._lease_name),)
         self._standby = standby
         self._lease_ms = lease_ms
+        self._expiry_us = None if expiry_ms is None else expiry_ms * 1000
+        self._streams: tuple[str, ...] = ()
+        self._predecessor: str | None = None
         self._owner = f"{name}-{uuid4().hex[:12]}"
         self._watch = leases.Watch()
         self._token = 0
@@ -78,19 +80,25 @@ class NamedHold:
         """Hold it, wait for that if need be; where to start: its frontier, if it has one."""
         form = await self._host.in_thread(self._form, streams, mode, start, segments)
         self._shape = TimeShape(form.length)
+        self._streams = tuple(name for name, _ in form.streams)
         await self._acquire()
         self._renewing = self._host.spawn(self._renew())
 
         def look(tx: Tx) -> bytes | None:
+            self._check_token(tx)
             found = epoch_subscriptions.get(tx, self.name)
             if found is None:
-                epoch_subscriptions.create(tx, self.name, encode_form(form), ids)
+                epoch_subscriptions.create(tx, self.name, encode_form(form), ids, self._expiry_us)
+                self._note(tx, What.JOINED, "is made, and its start is being chosen")
                 return None
             self._check_form(decode_form(found.form), form, given=start is not None)
+            if self._expiry_us is not None and self._expiry_us != found.expiry_us:
+                epoch_subscriptions.put_expiry(tx, self.name, self._expiry_us)
+            self._taken_over(tx, found.frontier)
             return found.frontier
 
         ids = [stream_id for _, stream_id in form.streams]
-        locks = [*self._locks, *map(stored_streams.lock, ids)]
+        locks = [*self._record_locks, *map(stored_streams.lock, ids)]
         self._chosen = False
         stored = await self._host.in_transaction(look, locks)
         if stored is None:
@@ -152,7 +160,37 @@ class NamedHold:
         finally:
             leave()
 
+    @property
+    def _record_locks(self) -> list[str]:
+        return [*self._locks, *recorded.locks(self._streams)]
+
+    def _note(self, tx: Tx, what: What, how: str) -> None:
+        for stream in self._streams:
+            recorded.note(
+                tx,
+                stream,
+                what,
+                f"subscription {self.name} {how}",
+                target=self.name,
+                instance=self._owner,
+                token=self._token,
+            )
+
+    def _taken_over(self, tx: Tx, frontier: bytes | None) -> None:
+        at = "its start" if frontier is None else f"{list(decode_frontier(frontier))}"
+        for stream in self._streams:
+            recorded.taken_over(
+                tx,
+                stream,
+                self.name,
+                before=self._predecessor,
+                now=self._owner,
+                token=self._token,
+                goes_on=f"a program goes on with subscription {self.name} at {at}",
+            )
+
     def _try(self, tx: Tx) -> leases.Lease | None:
+        self._predecessor, *_ = leases.last(tx, self._lease_name)
         held = leases.get(tx, self._lease_name)
         over = None
         if held is not None:
@@ -198,13 +236,17 @@ class NamedHold:
 
             def release(tx: Tx) -> None:
                 ours = leases.release(tx, self._lease_name, token)
-                if ours and not self._chosen:
+                if not ours:
+                    return
+                epoch_subscriptions.let_go(tx, self.name)
+                self._note(tx, What.LEFT, "is held by nobody now")
+                if not self._chosen:
                     # Without a start it would hold everything back, for nobody.
                     found = epoch_subscriptions.get(tx, self.name)
                     if found is not None and found.frontier is None:
                         epoch_subscriptions.remove(tx, self.name)
 
-            await self._host.in_transaction(release, self._locks)
+            await self._host.in_transaction(release, self._record_locks)
 
     # -- acks ---------------------------------------------------------------------------
 
@@ -216,6 +258,11 @@ class NamedHold:
     async def _put(self, frontier: Frontier) -> None:
         await self._host.in_transaction(lambda tx: self.stage(tx, frontier), self.locks, small=True)
         self._acked = frontier
+
+    @property
+    def token(self) -> int:
+        """The fencing token; 0 while it is not held."""
+        return self._token
 
     @property
     def locks(self) -> tuple[str, ...]:
@@ -235,12 +282,15 @@ class NamedHold:
 
     def stage(self, tx: Tx, frontier: Frontier) -> None:
         """In a transaction: check the token, and move the frontier."""
+        self._check_token(tx)
+        epoch_subscriptions.put_frontier(tx, self.name, encode_frontier(frontier))
+
+    def _check_token(self, tx: Tx) -> None:
         try:
             leases.check(tx, self._lease_name, self._token)
         except LeaseLost as error:
             _, current, _ = leases.last(tx, self._lease_name)
             raise Fenced(f"epochs/{self.name}", "frontier", self._token, current) from error
-        epoch_subscriptions.put_frontier(tx, self.name, encode_frontier(frontier))
 
     def acked(self, frontier: Frontier) -> None:
         """A transaction has stored it."""

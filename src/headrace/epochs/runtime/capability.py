@@ -28,14 +28,14 @@ class Capability:
 
     async def downgrade(self, time: Time) -> None:
         """Hold a later time instead."""
-        self._publisher._check()
+        self._publisher.check_open()
         checked = self._publisher.shape.check(time)
         await self._publisher._commit(Step(capabilities=((self._number, checked),)))
         self.time = checked
 
     async def drop(self) -> None:
         """Hold it no more."""
-        self._publisher._check()
+        self._publisher.check_open()
         await self._publisher._commit(Step(capabilities=((self._number, None),)))
 
 
@@ -49,7 +49,7 @@ class EpochOutput:
     def append(self, time: Time | None, data: Events, *, advance_to: object = None) -> None:
         """Add rows of an epoch."""
         publisher = self._publisher
-        publisher._check()
+        publisher.check_open()
         batch, times = timed(publisher.shape, to_batch(data), time)
         part = publisher.part(self._transaction._write, batch, times, advance_to)
         self._transaction.after_commit(lambda: publisher.told(part))
@@ -71,6 +71,6 @@ class EpochOutput:
     def advance_to(self, frontier: object) -> None:
         """Move the frontier when the transaction commits."""
         publisher = self._publisher
-        publisher._check()
+        publisher.check_open()
         part = publisher.part(self._transaction._write, EMPTY, None, frontier)
         self._transaction.after_commit(lambda: publisher.told(part))

@@ -132,7 +132,7 @@ class LedgerPart:
     ) -> None:
         self._where = where
         self._held = held
-        self._steps = tuple(steps)
+        self.steps = tuple(steps)
         self._times = times
         self._rows = rows
         self.joins = joins
@@ -146,6 +146,11 @@ class LedgerPart:
     @property
     def locks(self) -> Iterable[str]:
         return self._where.locks
+
+    @property
+    def different_times(self) -> int:
+        """How many different times its rows have."""
+        return sum(len(step.times) for step in self.steps)
 
     def times(self) -> RowTimes:
         """The time of all rows, or the parts of the time of each."""
@@ -161,7 +166,7 @@ class LedgerPart:
         whole = LedgerPart(
             self._where,
             self._held,
-            [step for part in parts for step in part._steps],
+            [step for part in parts for step in part.steps],
             together(timed) if timed else None,
             sum(part._rows for part in parts),
             joins=True,
@@ -196,7 +201,7 @@ class LedgerPart:
         change = Publish(
             self._held.name,
             self._held.token,
-            self._steps,
+            self.steps,
             self._known if spans else (),
             spans,
             take_back=self._take_back,

@@ -1,14 +1,16 @@
 """The rows of epochs, read by reference: in few passes, and counted against what lines tell.
 
 References in one segment become *runs* that one cursor walks through, over small gaps.  A row
-counts if it lies within a reference and is at a wanted time: what lies in a gap may be at that very
-time and taken back.  The rows found in every reference must be as many as its line tells, so
+counts if it lies within a reference and is at its time: what lies in a gap may be at that very
+time and taken back, and so may rows beside it, of another epoch that is read in the same pass.  The
+rows found in every reference must be as many as its line tells, so
 damage, or rows that retention took meanwhile, are an error that names the place and never a short
 epoch.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -20,13 +22,17 @@ from headrace.catalog.streams import Segment
 from headrace.epochs.core.arrays import Mask, Times
 from headrace.epochs.core.feed import Reference
 from headrace.epochs.core.times import Time, TimeShape
-from headrace.errors import EpochRowsError, EpochTrimmedError, TrimmedError
+from headrace.errors import EpochRowsError, EpochTrimmedError, HeadraceError, TrimmedError
 from headrace.log import events
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
 
 GAP_ROWS = 4096
 """Reading over so many rows of others is quicker than another query."""
+
+
+class TooLarge(HeadraceError):
+    """Internal: rows that were to be read at once are too large for that."""
 
 
 class RowRun(msgspec.Struct):
@@ -38,12 +44,20 @@ class RowRun(msgspec.Struct):
     ends: list[int]
     rows: list[int]
     lines: list[int]
+    times: list[list[Time]]
+    epochs: list[int]
+    """How many times the rows there have, those that are not wanted included."""
 
     @property
-    def pure(self) -> bool:
-        """Whether every row from its first to its last is wanted."""
-        whole = self.ends[-1] - self.starts[0]
-        return sum(self.rows) == whole and self.starts[1:] == self.ends[:-1]
+    def mixed(self) -> list[int]:
+        """The places of references that do not name all times of their commit."""
+        return [at for at, found in enumerate(self.times) if len(found) < self.epochs[at]]
+
+    @property
+    def whole(self) -> Mask:
+        """Which references name every row from their start to their end."""
+        found: Mask = np.array(self.rows) == np.array(self.ends) - np.array(self.starts)
+        return found
 
 
 def runs_of(references: Iterable[Reference]) -> list[RowRun]:
@@ -55,15 +69,27 @@ def runs_of(references: Iterable[Reference]) -> list[RowRun]:
             pass
         elif last.starts[-1] == one.start:
             last.rows[-1] += one.rows  # another time of the same commit
+            last.times[-1].append(one.time)
             continue
         elif one.start - last.ends[-1] <= GAP_ROWS:
             last.starts.append(one.start)
             last.ends.append(one.end)
             last.rows.append(one.rows)
             last.lines.append(one.line)
+            last.times.append([one.time])
+            last.epochs.append(one.epochs)
             continue
         found.append(
-            RowRun(one.stream, one.segment, [one.start], [one.end], [one.rows], [one.line])
+            RowRun(
+                one.stream,
+                one.segment,
+                [one.start],
+                [one.end],
+                [one.rows],
+                [one.line],
+                [[one.time]],
+                [one.epochs],
+            )
         )
     return found
 
@@ -87,11 +113,20 @@ class EpochRows:
             yield from self._read(run, wanted, brief=brief)
 
     def by_time(
-        self, references: Iterable[Reference], times: Sequence[Time], *, brief: bool = False
+        self,
+        references: Iterable[Reference],
+        times: Sequence[Time],
+        *,
+        brief: bool = False,
+        bytes_max: int,
     ) -> dict[Time, list[pa.RecordBatch]]:
-        """All rows at `times`, apart by time."""
+        """All rows at `times`, apart by time; raises :class:`TooLarge` if that is too much."""
         found: dict[Time, list[pa.RecordBatch]] = {time: [] for time in times}
+        size = 0
         for batch, stamps in self.batches(references, times, brief=brief):
+            size += batch.nbytes
+            if size > bytes_max:
+                raise TooLarge
             for time, part in split(self._shape, batch, stamps):
                 found[time].append(part)
         return found
@@ -103,7 +138,8 @@ class EpochRows:
         cursor = Cursor(self._log.catalog, self._log.store, run.stream, segment, run.starts[0])
         starts, ends = np.array(run.starts), np.array(run.ends)
         got = np.zeros(len(starts), dtype=np.int64)
-        pure, end = run.pure, run.ends[-1]
+        whole, end = run.whole, run.ends[-1]
+        mixed = run.mixed if wanted.several else []
         while cursor.position < end:
             at = cursor.position
             try:
@@ -115,25 +151,27 @@ class EpochRows:
             stamps = self._stamps(run, batch)
             match = wanted.match(stamps)
             first, last = (
-                np.searchsorted(ends, at, "right"),
-                np.searchsorted(starts, at + len(stamps), "left"),
+                int(np.searchsorted(ends, at, "right")),
+                int(np.searchsorted(starts, at + len(stamps), "left")),
             )
-            if pure and match.all():
-                lows = np.maximum(starts[first:last], at)
-                got[first:last] += np.minimum(ends[first:last], at + len(stamps)) - lows
-                yield events.public(batch, run.segment, batch.column(0)), stamps
-                continue
             lows = np.maximum(starts[first:last], at) - at
             highs = np.minimum(ends[first:last], at + len(stamps)) - at
+            if whole[first:last].all() and (highs - lows).sum() == len(stamps) and match.all():
+                got[first:last] += highs - lows
+                yield events.public(batch, run.segment, batch.column(0)), stamps
+                continue
             edges = np.zeros(len(stamps) + 1, dtype=np.int64)
             np.add.at(edges, lows, 1)
             np.add.at(edges, highs, -1)
             match &= np.cumsum(edges[:-1]) > 0
+            for place in mixed[bisect_left(mixed, first) : bisect_left(mixed, last)]:
+                low, high = lows[place - first], highs[place - first]
+                match[low:high] &= _Wanted(self._shape, run.times[place]).match(stamps[low:high])
             sums = np.concatenate(([0], np.cumsum(match)))
             got[first:last] += sums[highs] - sums[lows]
-            if match.any():
-                kept = batch.filter(pa.array(match))
-                yield events.public(kept, run.segment, kept.column(0)), stamps[match]
+            if sums[-1]:
+                kept, its = _kept(batch, stamps, match, int(sums[-1]))
+                yield events.public(kept, run.segment, kept.column(0)), its
         self._check(run, got)
 
     def _check(self, run: RowRun, got: np.ndarray) -> None:
@@ -155,7 +193,12 @@ class EpochRows:
             stamps = np.full(batch.num_rows * parts, -1, dtype=np.int64)
         else:
             column = batch.column("epoch")
-            stamps = column.flatten().to_numpy()
+            if column.null_count:
+                stamps = column.flatten().to_numpy(zero_copy_only=False)
+            else:
+                # As flatten() does, without going through a compute function.
+                bounds = column.offsets
+                stamps = column.values.to_numpy()[bounds[0].as_py() : bounds[-1].as_py()]
             if len(stamps) != batch.num_rows * parts:
                 raise EpochRowsError(
                     run.stream, run.lines[0], f"segment {run.segment}", batch.num_rows, 0
@@ -173,6 +216,16 @@ class EpochRows:
         return found
 
 
+def _kept(
+    batch: pa.RecordBatch, stamps: Times, match: Mask, count: int
+) -> tuple[pa.RecordBatch, Times]:
+    """The rows that match; where they stand side by side, nothing is copied."""
+    first = int(match.argmax())
+    if match[first : first + count].all():
+        return batch.slice(first, count), stamps[first : first + count]
+    return batch.filter(pa.array(match)), stamps[match]
+
+
 class _Wanted:
     """Some times, to be found among many."""
 
@@ -180,6 +233,10 @@ class _Wanted:
         self._shape = shape
         self._times = set(times)
         self._array = np.array(sorted(self._times), dtype=np.int64)
+
+    @property
+    def several(self) -> bool:
+        return len(self._times) > 1
 
     @property
     def shown(self) -> str:

@@ -14,8 +14,8 @@ from headrace.catalog.epoch_subscriptions import SubscriptionRow, reader_name
 from headrace.catalog.progress import Progress
 from headrace.catalog.streams import Limits, Stream
 from headrace.epochs.core.antichains import Frontier
+from headrace.epochs.core.form import decode_form, decode_frontier
 from headrace.epochs.runtime import kept
-from headrace.epochs.runtime.acks import decode_form, decode_frontier
 from headrace.epochs.runtime.progress_log import ProgressLog
 from headrace.errors import UnknownStreamError
 from headrace.groups.progress.record import Progress as Record

@@ -18,9 +18,11 @@ from headrace.epochs.core.antichains import Frontier
 from headrace.epochs.core.commits import JoinStream, Publish
 from headrace.epochs.core.ledger import PublisherState
 from headrace.epochs.core.times import Time
+from headrace.epochs.runtime import recorded
 from headrace.epochs.runtime.commit import Ledgered, Tenure, commit
 from headrace.epochs.runtime.progress_log import ProgressLog, begin, epochs_of
 from headrace.errors import FrontierError, NotStoredError
+from headrace.groups.decisions import What
 from headrace.log import internal
 from headrace.log.log import Log
 
@@ -92,9 +94,7 @@ def try_open(
     known = _known(tx, where, name)
     unclean = last_owner is not None and known is not None
     if known is None:
-        decided, _ = commit(tx, where, JoinStream(name, lease.token, start), held)
-        assert decided.publisher is not None
-        return Begun(lease, decided.publisher, decided.state.lower, None, unclean=False)
+        return _joined(tx, where, lease, held, start)
     if start is not None and ledger.minimal(where.shape, known.held) != start and known.line >= 0:
         raise FrontierError(
             "it is a publisher already and goes on where it was; leave start out",
@@ -108,8 +108,35 @@ def try_open(
     change = Publish(name, lease.token, (), take_back=takes_back, resumes=True)
     decided, before = commit(tx, where, change, held)
     assert decided.publisher is not None
+    held_from = ledger.shown(ledger.minimal(where.shape, decided.publisher.held))
+    its_rows = "takes back its rows there" if takes_back else "its rows there stay"
+    recorded.taken_over(
+        tx,
+        where.stream.name,
+        name,
+        before=last_owner if unclean else None,
+        now=owner,
+        token=lease.token,
+        goes_on=f"a program goes on as publisher {name} at {held_from}, {its_rows}",
+    )
     lines = (before.first_open, before.line) if takes_back else None
     return Begun(lease, decided.publisher, decided.state.lower, lines, unclean)
+
+
+def _joined(tx: Tx, where: Ledgered, lease: Lease, held: Tenure, start: Frontier | None) -> Begun:
+    name = held.name
+    decided, _ = commit(tx, where, JoinStream(name, lease.token, start), held)
+    assert decided.publisher is not None
+    recorded.note(
+        tx,
+        where.stream.name,
+        What.JOINED,
+        f"publisher {name} holds {ledger.shown(decided.publisher.held)} from now on",
+        target=name,
+        instance=lease.owner,
+        token=lease.token,
+    )
+    return Begun(lease, decided.publisher, decided.state.lower, None, unclean=False)
 
 
 def standing_of(

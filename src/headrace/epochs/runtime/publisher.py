@@ -19,6 +19,8 @@ from headrace.epochs.core.antichains import Frontier
 from headrace.epochs.core.commits import AbortStream, EpochCommit, GiveUp, Step
 from headrace.epochs.core.ledger import PublisherState
 from headrace.epochs.core.times import Time, TimeShape
+from headrace.epochs.runtime import recorded
+from headrace.epochs.runtime.appender import EpochAppender
 from headrace.epochs.runtime.capability import Capability, EpochOutput
 from headrace.epochs.runtime.commit import LedgerPart, Tenure, commit
 from headrace.epochs.runtime.opening import (
@@ -29,19 +31,20 @@ from headrace.epochs.runtime.opening import (
     taken_back,
 )
 from headrace.epochs.runtime.renewals import Renewed, renewals_of
-from headrace.epochs.runtime.rows import EMPTY, RowTimes, distinct, frontier_of, timed
+from headrace.epochs.runtime.rows import EMPTY, RowTimes, distinct, frontier_of, refuse_late, timed
 from headrace.epochs.runtime.standby import wait_for_lease
 from headrace.errors import (
     Fenced,
     HeadraceError,
     InvalidInputError,
-    LateEventError,
     PublisherClosedError,
 )
-from headrace.host import Host
+from headrace.groups.decisions import What
+from headrace.host import Host, Stage
 from headrace.log.append import Outcome, Write
 from headrace.log.events import Event, Events, Headers
 from headrace.log.output import Output
+from headrace.log.pending import EpochProgress
 from headrace.log.position import Position
 from headrace.subjects import check_name
 
@@ -110,7 +113,7 @@ class EpochPublisher:
         self._held = Tenure(self.name, opened.lease.token, self._ttl_ms)
         self._state, self._lower = opened.state, opened.lower
         self._how = ""
-        lease = Renewed(opened.lease.name, opened.lease.token, self._ttl_ms, self._lost)
+        lease = Renewed(opened.lease.name, opened.lease.token, self._ttl_ms, self.fenced)
         renewals_of(self._host).keep(lease)
         self.recovered = await self._host.in_thread(taken_back, self._host.log, self.where, opened)
         return self
@@ -132,9 +135,16 @@ class EpochPublisher:
             return
         self._end("has left")
         name, token = epochs.lease_name(self.where.stream.id, self.name), self._held.token
-        await self._host.in_transaction(
-            lambda tx: leases.release(tx, name, token), self._lease_locks
-        )
+
+        def release(tx: Tx) -> None:
+            if leases.release(tx, name, token):
+                self._note(tx, What.LEFT, "has left; its times stay held")
+
+        await self._host.in_transaction(release, self._lease_locks)
+
+    def _note(self, tx: Tx, what: What, how: str) -> None:
+        reason = f"publisher {self.name} {how}"
+        recorded.note(tx, self.stream, what, reason, source=self.name, token=self._held.token)
 
     async def close(self) -> None:
         """Give up the times: nothing more comes from this publisher.
@@ -151,7 +161,7 @@ class EpochPublisher:
 
     async def rollback(self) -> Recovered:
         """Take back all rows in epochs that it still holds; the times stay held."""
-        self._check()
+        self.check_open()
         part = await self._commit(Step(), take_back=True)
         assert part.decided is not None
         line = part.decided.line
@@ -188,6 +198,20 @@ class EpochPublisher:
         return self._state.held
 
     @property
+    def host(self) -> Host:
+        return self._host
+
+    @property
+    def state(self) -> PublisherState:
+        """What it holds, as far as that is stored."""
+        return self._state
+
+    @property
+    def lower(self) -> Frontier:
+        """The stream's frontier after its last commit."""
+        return self._lower
+
+    @property
     def token(self) -> int:
         """The fencing token under which it commits."""
         return self._token()
@@ -207,10 +231,10 @@ class EpochPublisher:
 
         With ``advance_to`` the frontier moves in the same commit.
         """
-        self._check()
+        self.check_open()
         batch, times = timed(self.shape, await self._host.writes.checked(data), time)
         if producer is None:
-            self._check_late(batch, times)
+            refuse_late(self.stream, self.shape, self._state, self._lower, batch, times)
         write = self._host.log.write_of(producer=producer, sequence=sequence)
         part = self.part(write, batch, times, advance_to)
         return (await self._committed(write, part)).placed
@@ -237,20 +261,35 @@ class EpochPublisher:
 
     async def advance_to(self, frontier: Wanted) -> None:
         """What lies before ``frontier`` is complete, as far as this publisher is concerned."""
-        self._check()
+        self.check_open()
         await self._commit(Step(advance_to=frontier_of(self.shape, frontier)))
 
     async def hold(self, time: Time) -> Capability:
         """Hold a time apart from the frontier, to publish at or after it later."""
-        self._check()
+        self.check_open()
         checked = self.shape.check(time)
         number = self._state.next_capability
         await self._commit(Step(capabilities=((number, checked),)))
         return Capability(self, number, checked)
 
+    def appender(self) -> EpochAppender:
+        """Publish in a plain loop at full speed::
+
+            async with pub.appender() as rows:
+                for day, table in source:
+                    await rows.append(day, table, advance_to=day + 1)
+
+        Calls return before what they gave is stored, share commits and keep their order; the end
+        of the block waits for all of it.  If one cannot be stored, none behind it is.
+        """
+        self.check_open()
+        appender = EpochAppender(self)
+        self._host.serve(Stage.APPENDERS, appender)
+        return appender
+
     def within(self, transaction: Output) -> EpochOutput:
         """Publish as part of ``hr.transaction()`` or ``delivery.transaction()``."""
-        self._check()
+        self.check_open()
         return EpochOutput(self, transaction)
 
     # -- parts ---------------------------------------------------------------------------
@@ -295,15 +334,15 @@ class EpochPublisher:
         try:
             outcome = await self._host.commit(write)
         except Fenced:
-            self._lost()
+            self.fenced()
             raise
         if not outcome.repeat:
             self.told(part)
         return outcome
 
-    def told(self, part: LedgerPart) -> None:
+    def told(self, part: EpochProgress | None) -> None:
         """A commit of it is stored; those of one turn may be told in any order."""
-        decided = part.decided
+        decided = part.decided if isinstance(part, LedgerPart) else None
         if decided is None or decided.publisher is None:
             return
         if decided.publisher.line >= self._state.line:
@@ -311,63 +350,45 @@ class EpochPublisher:
             self._lower = decided.state.lower
 
     async def _give_up(self, change: EpochCommit, how: str) -> None:
-        self._check()
+        self.check_open()
         where, held = self.where, self._held
         lease = epochs.lease_name(where.stream.id, self.name)
 
         def run(tx: Tx) -> None:
             commit(tx, where, change, held)
             leases.release(tx, lease, held.token)
+            self._note(tx, What.FINISHED, how)
 
         try:
             await self._host.in_transaction(run, self._lease_locks)
         except Fenced:
-            self._lost()
+            self.fenced()
             raise
         self._end(how)
 
     @property
     def _lease_locks(self) -> list[str]:
         name = epochs.lease_name(self.where.stream.id, self.name)
-        return [*self.where.locks, leases.lock(name)]
+        return [*self.where.locks, leases.lock(name), *recorded.locks([self.stream])]
 
-    def _check_late(self, batch: pa.RecordBatch, times: RowTimes) -> None:
-        """Refuse rows that are late for sure, before anything is encoded."""
-        if not batch.num_rows:
-            return
-        known, places = distinct(self.shape, times)
-        state = ledger.begin(self.stream, self.shape)[0]
-        try:
-            ledger.check_steps(state, self._state, [Step(times=known)])
-        except LateEventError as error:
-            late = [known.index(time) for time in error.times if time in known]
-            rows = batch.num_rows
-            row = 0
-            if len(known) > 1:
-                mask = [place in late for place in places.tolist()]
-                rows, row = sum(mask), mask.index(True)
-            raise LateEventError(
-                stream=self.stream,
-                publisher=self.name,
-                times=error.times,
-                held=error.held,
-                frontier=self._lower,
-                rows=rows,
-                row=row,
-            ) from None
-
-    def _check(self) -> None:
+    def check_open(self) -> None:
+        """Raise if it is not the active one, as far as it knows."""
         self._host.check()
+        self.check_active()
+
+    def check_active(self) -> None:
+        """The same, on any thread."""
         if self._how == "lost":
             raise Fenced(f"epochs/{self.stream}", self.name, self._held.token)
         if self._how:
             raise PublisherClosedError(self.stream, self.name, self._how)
 
     def _token(self) -> int:
-        self._check()
+        self.check_open()
         return self._held.token
 
-    def _lost(self) -> None:
+    def fenced(self) -> None:
+        """Another program has taken its place."""
         if not self._how:
             self._end("lost")
 

@@ -8,16 +8,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.epochs.core import ledger
 from headrace.epochs.core.antichains import Frontier, check_frontier
+from headrace.epochs.core.commits import Step
+from headrace.epochs.core.ledger import PublisherState
 from headrace.epochs.core.times import TIME_MAX, Time, TimeShape
-from headrace.errors import InvalidEventError, TimeShapeError
+from headrace.errors import InvalidEventError, LateEventError, TimeShapeError
 from headrace.log import events
 
 RowTimes = tuple[int, ...] | npt.NDArray[np.int64]
 """The parts of the time of all rows, or an array with a row for each."""
 
 
-EMPTY = pa.RecordBatch.from_pylist([], schema=events.schema_of(events.PLAIN))
+_PLAIN = events.schema_of(events.PLAIN)
+# Not by ``from_pylist``, which imports pandas where it is installed.
+EMPTY = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in _PLAIN], schema=_PLAIN)
 """No rows: what an advance appends."""
 
 
@@ -107,6 +112,37 @@ def distinct(shape: TimeShape, times: RowTimes) -> tuple[tuple[Time, ...], npt.N
         return tuple(shape.from_row([value]) for value in found.tolist()), places
     found, places = np.unique(times, axis=0, return_inverse=True)
     return tuple(shape.from_row(row) for row in found.tolist()), places.reshape(-1)
+
+
+def refuse_late(
+    stream: str,
+    shape: TimeShape,
+    held: PublisherState,
+    lower: Frontier,
+    batch: pa.RecordBatch,
+    times: RowTimes,
+) -> None:
+    """Refuse rows that are late for sure, before anything is encoded."""
+    if not batch.num_rows:
+        return
+    known, places = distinct(shape, times)
+    try:
+        ledger.check_steps(ledger.begin(stream, shape)[0], held, [Step(times=known)])
+    except LateEventError as error:
+        late = [known.index(time) for time in error.times if time in known]
+        rows, row = batch.num_rows, 0
+        if len(known) > 1:
+            mask = np.isin(places, late)
+            rows, row = int(mask.sum()), int(mask.argmax())
+        raise LateEventError(
+            stream=stream,
+            publisher=held.name,
+            times=error.times,
+            held=error.held,
+            frontier=lower,
+            rows=rows,
+            row=row,
+        ) from None
 
 
 def together(parts: Sequence[tuple[RowTimes, int]]) -> RowTimes:

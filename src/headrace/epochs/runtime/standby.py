@@ -8,6 +8,7 @@ from collections.abc import Callable
 from headrace.catalog import Tx, epochs, leases
 from headrace.catalog.leases import Lease
 from headrace.epochs.core.antichains import Frontier
+from headrace.epochs.runtime import recorded
 from headrace.epochs.runtime.commit import Ledgered
 from headrace.epochs.runtime.opening import Begun, Busy, Recover, try_open
 from headrace.errors import PublisherInUseError
@@ -36,7 +37,7 @@ async def wait_for_lease(
     news = asyncio.Event()
     over: Lease | None = None
     seen, until_ms = over, 0
-    locks = [*where.locks, leases.lock(lease_name)]
+    locks = [*where.locks, leases.lock(lease_name), *recorded.locks([where.stream.name])]
     unsubscribe: Callable[[], None] | None = None
 
     def attempt(tx: Tx, over: Lease | None) -> Begun | Busy:

@@ -28,6 +28,9 @@ LINES_MAX = 20_000
 EPOCHS_SHOWN = 100
 
 ACTIVE, LOST, LEFT, AWAITED = "active", "lost", "left", "awaited"
+QUERY = "query"
+"""Spark's: it belongs to a query whether that runs or not, and only its commits tell."""
+QUERY_OWNER = "spark-"
 
 
 class PublisherStatus(msgspec.Struct, frozen=True):
@@ -37,7 +40,8 @@ class PublisherStatus(msgspec.Struct, frozen=True):
     held: Frontier
     state: str
     """``active``; ``lost``: its lease ran out and it did not leave; ``left``: it gave the lease
-    back and holds its times; ``awaited``: it was declared and never came."""
+    back and holds its times; ``awaited``: it was declared and never came; ``query``: it belongs to
+    a Spark query, which may run or not."""
     owner: str | None
     last_commit_us: int | None
     lost_us: int | None
@@ -190,7 +194,7 @@ def _rows(
 def _publisher(found: _Found, row: PublisherRow) -> PublisherStatus:
     known = ledger.decode_publisher(row.state)
     if row.owner is not None and row.expires_us > found.now_us:
-        state = ACTIVE
+        state = QUERY if row.owner.startswith(QUERY_OWNER) else ACTIVE
     elif row.owner is not None:
         state = LOST
     else:
@@ -212,6 +216,11 @@ def _advice(stream: str, name: str, state: str) -> str:
     match state:
         case "active":
             return "it runs; wait for it to advance, or look at what it waits for"
+        case "query":
+            return (
+                f"start that query if it does not run; if it will not come back: headrace epoch "
+                f"rollback {stream} {name}"
+            )
         case "lost":
             return f"start it again, or: headrace epoch rollback {stream} {name}"
         case "left":
@@ -305,6 +314,9 @@ def _heard(found: EpochStatus, one: PublisherStatus) -> str:
     match one.state:
         case "active":
             return "which is active"
+        case "query":
+            ago = span_text(found.now_us - (one.last_commit_us or found.now_us))
+            return f"which belongs to the Spark query {one.owner}, whose last commit was {ago} ago"
         case "lost":
             gone = found.now_us - (one.lost_us or found.now_us)
             return f"whose lease ran out {span_text(gone)} ago, and which did not leave"

@@ -8,8 +8,7 @@ items in a queue.  More lines are read only when the queue is empty and somebody
 consumer costs nothing; and an item holds references, so an epoch of any size costs a few numbers
 per commit.
 
-Rows are read when the consumer asks for them.  Many small epochs that are in the queue together are
-read in one go, up to ``AHEAD_ROWS`` rows; each is dropped when it was given.
+Rows are read when the consumer asks for them (:mod:`headrace.epochs.runtime.read_ahead`).
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import suppress
 from typing import Any, Self
 
 import pyarrow as pa
@@ -50,6 +48,7 @@ from headrace.epochs.runtime.given import (
     WholeEpoch,
 )
 from headrace.epochs.runtime.line_tail import LineTail
+from headrace.epochs.runtime.read_ahead import ReadAhead
 from headrace.epochs.runtime.starting import EpochBegin, EpochStart, FrontierLike
 from headrace.errors import (
     EpochAckError,
@@ -58,12 +57,9 @@ from headrace.errors import (
     InvalidPositionError,
 )
 from headrace.host.host import Host
-from headrace.log import limits
-from headrace.log.cursor import FileAhead
 from headrace.subjects.arguments import check_value
 
-AHEAD_ROWS = 16_384
-"""So many rows of small epochs are read in one go."""
+EXPIRY_MS_MAX = 10 * 366 * 86_400_000
 STEP_EPOCHS = 1000
 STEP_BYTES = 64 * 1024 * 1024
 ROW_BYTES = 256
@@ -86,12 +82,19 @@ class EpochSubscription:
         at_least: bool = False,
         standby: bool = True,
         lease_ms: int = 10_000,
+        expiry_ms: int | None = None,
     ) -> None:
         check_value("streams", streams, str | Sequence[str])
         check_value("name", name, str | None)
         check_value("at_least", at_least, bool)
         check_value("standby", standby, bool)
         check_value("lease_ms", lease_ms, int)
+        check_value("expiry_ms", expiry_ms, int | None)
+        if expiry_ms is not None and (name is None or not 1 <= expiry_ms <= EXPIRY_MS_MAX):
+            raise InvalidConfigError(
+                f"expiry_ms={expiry_ms}: a subscription with a name is forgotten after 1 to "
+                f"{EXPIRY_MS_MAX} ms without a holder"
+            )
         if mode not in list(Mode):
             raise InvalidConfigError(f"mode={mode!r}: choose {', '.join(Mode)}")
         self._host = host
@@ -101,7 +104,9 @@ class EpochSubscription:
         self._segments = None if segments is None else frozenset(segments)
         self._named: NamedHold | None = None
         if name is not None:
-            self._named = NamedHold(host, name, standby=standby, lease_ms=lease_ms)
+            self._named = NamedHold(
+                host, name, standby=standby, lease_ms=lease_ms, expiry_ms=expiry_ms
+            )
         self._begun: EpochBegin | None = None
         self._subscriber: Subscriber | None = None
         self._feeds: dict[str, tuple[LineTail, LineFeed]] = {}
@@ -109,8 +114,7 @@ class EpochSubscription:
         self._ended: Ended | None = None
         self._closed = False
         self._pumping = asyncio.Lock()
-        self._ahead: dict[Time, list[pa.RecordBatch]] = {}
-        self._rows: EpochRows | None = None
+        self._rows: ReadAhead | None = None
 
     def __repr__(self) -> str:
         return f"<EpochSubscription to {', '.join(self.streams)}: {self._subscriber!r}>"
@@ -164,7 +168,8 @@ class EpochSubscription:
             counts=False,
         )
         ids = {name: int(number) for name, number in begun.ids}
-        self._rows = EpochRows(log, begun.shape, ids)
+        rows = EpochRows(log, begun.shape, ids)
+        self._rows = ReadAhead(self._host, rows, self._items, whole=self.mode is Mode.WHOLE)
         self._begun = begun
         if self._named is not None:
             await self._named.hold(begun)
@@ -189,6 +194,11 @@ class EpochSubscription:
     def token(self) -> str:
         """What to keep in order to go on from the frontier."""
         return self.token_at(self.frontier)
+
+    @property
+    def lease_token(self) -> int:
+        """The fencing token under which a named subscription acks; 0 for one without a name."""
+        return 0 if self._named is None else self._named.token
 
     @property
     def end(self) -> str | None:
@@ -316,49 +326,11 @@ class EpochSubscription:
     async def read_rows(
         self, times: Sequence[Time], references: Sequence[Reference]
     ) -> AsyncIterator[pa.RecordBatch]:
-        """The rows of epochs; see :class:`EpochRows`."""
+        """The rows of epochs; see :mod:`headrace.epochs.runtime.read_ahead`."""
         rows = self._rows
         assert rows is not None
-        if len(times) == 1 and self.mode is Mode.WHOLE:
-            found = self._ahead.pop(times[0], None)
-            if found is None and sum(one.rows for one in references) <= AHEAD_ROWS:
-                found = await self._read_ahead(rows, times[0], references)
-            if found is not None:
-                for batch in found:
-                    yield batch
-                return
-        # Read on a thread, a load ahead of whoever looks at them.
-        batches = rows.batches(references, times)
-        while True:
-            load = await self._host.in_thread(next, batches, None)
-            if load is None:
-                return
-            yield load[0]
-
-    async def _read_ahead(
-        self, rows: EpochRows, time: Time, references: Sequence[Reference]
-    ) -> list[pa.RecordBatch]:
-        """The rows of a small epoch, and with them those of the next ones in the queue."""
-        wanted, times = list(references), [time]
-        count = sum(one.rows for one in references)
-        for item in self._items:
-            assert isinstance(item, WholeEpoch)
-            count += item.rows
-            if count > AHEAD_ROWS:
-                break
-            times.append(item.time)
-            wanted += item.references
-        self._ahead = await self._by_time(rows, wanted, times)
-        return self._ahead.pop(time)
-
-    async def _by_time(
-        self, rows: EpochRows, references: list[Reference], times: list[Time]
-    ) -> dict[Time, list[pa.RecordBatch]]:
-        loads = self._host.loads
-        if loads.may_read:
-            with suppress(FileAhead):
-                return loads.read(lambda: rows.by_time(references, times, brief=True))
-        return await self._host.in_thread(rows.by_time, references, times)
+        async for batch in rows.read(times, references):
+            yield batch
 
     # -- answers ------------------------------------------------------------------------
 
@@ -377,6 +349,3 @@ class EpochSubscription:
     def transaction(self, step: EpochStep) -> EpochTransaction:
         """See :meth:`EpochStep.transaction`."""
         return EpochTransaction(self._host, self._hold, step.resume)
-
-
-assert limits.READ_ROWS >= AHEAD_ROWS

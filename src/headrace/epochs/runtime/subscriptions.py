@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from headrace.catalog import Catalog, Tx, epoch_subscriptions
+from headrace.catalog.epoch_subscriptions import SubscriptionRow
 from headrace.epochs.core.antichains import Frontier
-from headrace.epochs.runtime.acks import decode_form, decode_frontier
+from headrace.epochs.core.form import decode_form, decode_frontier
+from headrace.epochs.runtime import recorded
 from headrace.errors import UnknownEpochSubscriptionError
+from headrace.groups.decisions import What
+
+UNCHOSEN_US = 600_000_000
+"""A subscription whose start was never chosen goes after so long without a holder."""
 
 
 class EpochSubscriptionInfo(msgspec.Struct, frozen=True):
@@ -24,6 +32,8 @@ class EpochSubscriptionInfo(msgspec.Struct, frozen=True):
     """Whether a program holds it now."""
     created_us: int
     moved_us: int
+    expiry_ms: int | None = None
+    """After how long without a holder it is forgotten; None: never."""
 
 
 def listed(catalog: Catalog) -> tuple[EpochSubscriptionInfo, ...]:
@@ -48,14 +58,61 @@ def info_of(row: epoch_subscriptions.SubscriptionRow, now_us: int) -> EpochSubsc
         held=row.owner is not None and row.expires_us > now_us,
         created_us=row.created_us,
         moved_us=row.moved_us,
+        expiry_ms=None if row.expiry_us is None else row.expiry_us // 1000,
     )
 
 
 def forget(catalog: Catalog, name: str) -> None:
     """Forget one; a program that holds it is fenced."""
-    if not catalog.write(
-        lambda tx: epoch_subscriptions.remove(tx, name), locks=(epoch_subscriptions.lock(name),)
-    ):
+    found = catalog.read(lambda tx: epoch_subscriptions.get(tx, name))
+    if found is None or not _remove(catalog, found, "is forgotten by an operator", _always):
         raise UnknownEpochSubscriptionError(
             f"there is no subscription {name!r}; headrace epoch subscriptions lists them"
         )
+
+
+def expire(catalog: Catalog) -> int:
+    """Forget those that nobody has held for too long; returns how many.
+
+    One whose start was never chosen tells of a program that ended in its first moments: it holds
+    back everything, for nobody.
+    """
+
+    def due(row: SubscriptionRow, now_us: int) -> bool:
+        if row.owner is not None and row.expires_us > now_us:
+            return False
+        after_us = UNCHOSEN_US if row.frontier is None else row.expiry_us
+        return after_us is not None and now_us - max(row.moved_us, row.expires_us) > after_us
+
+    def look(tx: Tx) -> list[SubscriptionRow]:
+        now_us = tx.now_us()
+        return [row for row in epoch_subscriptions.every(tx) if due(row, now_us)]
+
+    why = "was held by nobody for too long, and is forgotten"
+    return sum(_remove(catalog, row, why, due) for row in catalog.read(look, snapshot=True))
+
+
+def _remove(
+    catalog: Catalog,
+    row: SubscriptionRow,
+    why: str,
+    due: Callable[[SubscriptionRow, int], bool],
+) -> bool:
+    """Remove one that is still the same, and due."""
+    streams = [name for name, _ in decode_form(row.form).streams]
+
+    def remove(tx: Tx) -> bool:
+        found = epoch_subscriptions.get(tx, row.name)
+        if found is None or found.created_us != row.created_us or not due(found, tx.now_us()):
+            return False
+        for stream in streams:
+            reason = f"subscription {row.name} {why}"
+            recorded.note(tx, stream, What.EVICTED, reason, source=row.name)
+        return epoch_subscriptions.remove(tx, row.name)
+
+    locks = [epoch_subscriptions.lock(row.name), *recorded.locks(streams)]
+    return catalog.write(remove, locks=locks)
+
+
+def _always(row: SubscriptionRow, now_us: int) -> bool:  # noqa: ARG001
+    return True

@@ -12,6 +12,7 @@ from headrace.groups.consumer.types import (
     OwnedUnit,
     UnitAck,
     UnitEvents,
+    UnitStanding,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "OwnedUnit",
     "UnitAck",
     "UnitEvents",
+    "UnitStanding",
 ]

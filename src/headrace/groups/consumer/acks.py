@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from headrace.catalog import Tx, claims
+from headrace.catalog.calls import AckCall
 from headrace.errors import Fenced
 from headrace.groups.consumer.types import Done, OwnedUnit, UnitAck
 from headrace.groups.progress.store import Joining, Write, ack_once, write_of
@@ -44,8 +45,16 @@ class CatalogAcks:
                 self._joining.forget(writes)
             done(results, error)
 
+        def saying() -> AckCall | None:
+            return self._saying(writes, units)
+
         locks = sorted({lock for ack in acks for lock in self.locks(ack.unit)})
-        self._host.submit(run, locks, tell, sync=sync, small=len(acks) <= FEW)
+        small = len(acks) <= FEW
+        self._host.submit(run, locks, tell, sync=sync, small=small, saying=saying)
+
+    def _saying(self, writes: Sequence[Write], units: Sequence[str]) -> AckCall | None:
+        """What :meth:`_put` does, if it can be said."""
+        return self._joining.saying(writes, units, lambda: [None] * len(writes))
 
     def _put(self, tx: Tx, writes: Sequence[Write], units: Sequence[str]) -> list[Fenced | None]:
         return self._joining.put_if_mine(tx, writes, units)

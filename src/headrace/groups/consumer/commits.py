@@ -44,6 +44,7 @@ class Commits:
         self._stored = stored
         self._failed = failed
         self._loop = host.loop
+        self._host = host
         self._now_s = host.now_s
         self._due: Waiters = {}
         self._urgent = False
@@ -106,6 +107,10 @@ class Commits:
         due, self._due = self._due, {}
         self._urgent = False
         runs = [run for run in due if run.gone is None]
+        turns = self._host.turns
+        if any(run.turns != turns for run in runs):
+            self._forget_turned(due, [run for run in runs if run.turns != turns])
+            runs = [run for run in runs if run.turns == turns]
         if not runs:
             return
         acks = []
@@ -115,6 +120,14 @@ class Commits:
             run.refused = False
         self._under_way = self._loop.create_future()
         self._begin(acks, partial(self._done, due, runs))
+
+    def _forget_turned(self, due: Waiters, runs: list[Run]) -> None:
+        """The catalog went back: what these know of it may never have been, so it is not stored."""
+        for run in runs:
+            fenced = Fenced(run.owned.group, run.owned.unit, run.owned.token, 0)
+            for waiter in due[run]:
+                _raise_in(waiter, fenced)
+            self._stored(run, fenced)
 
     def _begin(self, acks: Sequence[UnitAck], done: Done) -> None:
         try:

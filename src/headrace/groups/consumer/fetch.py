@@ -55,7 +55,14 @@ class UnitReader:
         *,
         with_keys: bool,
     ) -> None:
-        self._cursor = Cursor(log.catalog, log.store, unit.stream, segment, start)
+        self._cursor = Cursor(
+            log.catalog,
+            log.store,
+            unit.stream,
+            segment,
+            start,
+            origins=segment.lane is not None,
+        )
         self._filter = None if unit.filter is None else UnitFilter(unit.filter)
         self._order_by = unit.order_by
         self._key_tokens = key_tokens

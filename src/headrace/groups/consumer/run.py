@@ -61,6 +61,8 @@ class Run(ABC):
         self.now_ms = runtime.host.now_ms
         self.owned = owned
         self.owner = owner
+        self.turns = runtime.host.turns
+        """The history of the catalog that it began in."""
         self.gone: HeadraceError | None = None
         """Why answers no longer count."""
         self.reader: UnitReader | None = None

@@ -11,6 +11,7 @@ from headrace.catalog import Tx
 from headrace.errors import Fenced, HeadraceError, InvalidDeliveryConfigError
 from headrace.groups.delivery import DeliveryConfig, Stalled
 from headrace.groups.progress import Progress
+from headrace.host.outage import OUTAGE_MS
 from headrace.subjects.arguments import check_fields
 
 MiB = 1024 * 1024
@@ -71,6 +72,8 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How long ``ack_soon`` may gather before it is committed."""
     batch_events_max: int = 65_536
     """Events in one Arrow batch."""
+    outage_ms: int = OUTAGE_MS
+    """How long a catalog or store that is away is waited for, until the loop over events raises."""
     dead_letters: str | None = None
     """The dead-letter stream; by default ``<group>.dead``."""
     member: str = ""
@@ -78,7 +81,12 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name, low in (("prefetch_bytes", 1), ("ack_delay_ms", 0), ("batch_events_max", 1)):
+        for name, low in (
+            ("prefetch_bytes", 1),
+            ("ack_delay_ms", 0),
+            ("batch_events_max", 1),
+            ("outage_ms", 0),
+        ):
             if getattr(self, name) < low:
                 raise InvalidDeliveryConfigError(
                     f"{name} is {getattr(self, name)}; it must be at least {low}"

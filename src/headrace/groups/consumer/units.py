@@ -48,6 +48,7 @@ from headrace.groups.consumer.types import (
     UnitStanding,
 )
 from headrace.host.host import Host
+from headrace.host.outage import Outage
 
 RETRY_S = 0.5
 LOOK_MS = 1000
@@ -86,11 +87,12 @@ class Units:
         self.commits = Commits(
             host,
             acks,
-            sync=options.durable_acks,
+            sync=options.durable_acks or host.log.catalog.acks_need_sync,
             settle=self._settle,
             stored=self._stored,
-            failed=self._surface,
+            failed=self._unstored,
         )
+        self._outage = Outage(host.now_ms, options.outage_ms)
         self._make: type[EventRun] | type[BatchRun] | None = None
         self._waiting: dict[str, _Waiting] = {}
         self._runs: dict[str, Run] = {}
@@ -260,7 +262,12 @@ class Units:
         """A unit cannot be read: for its owner if the stream is gone, else for the application."""
         if isinstance(error, UnknownStreamError | UnknownSegmentError):
             run.owner.stream_gone(run.owned, error)
-        else:
+        elif not self._outage.rides_out(error):
+            self._surface(error)
+
+    def _unstored(self, error: Exception) -> None:
+        """Acks that nobody waits for could not be stored; they are tried again."""
+        if not self._outage.rides_out(error):
             self._surface(error)
 
     def _halt(self, units: Mapping[str, int], *, for_good: bool) -> None:
@@ -367,6 +374,7 @@ class Units:
             self._wake.set()
 
     def _fetched(self, run: Run) -> None:
+        self._outage.over()
         if run.may_take():
             self.offer(run)
         self.check_end(run)
@@ -389,6 +397,7 @@ class Units:
         if fenced is not None:
             self.lost(run, fenced)
             return
+        self._outage.over()
         if not run.dirty:
             run.soon_unstored = False
         self.check_end(run)

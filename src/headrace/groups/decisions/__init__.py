@@ -7,13 +7,13 @@ from headrace.groups.decisions.store import (
     after,
     channel,
     check_limit,
-    follow,
+    counts,
     forget,
     latest,
     locks,
+    newest,
     read,
     record,
-    watch,
 )
 
 __all__ = [
@@ -25,13 +25,13 @@ __all__ = [
     "after",
     "channel",
     "check_limit",
-    "follow",
+    "counts",
     "forget",
     "latest",
     "locks",
+    "newest",
     "ranges",
     "read",
     "record",
     "units_text",
-    "watch",
 ]

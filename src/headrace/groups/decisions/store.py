@@ -13,21 +13,15 @@ On PostgreSQL a transaction that records needs :func:`locks`, like everything el
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from headrace.catalog import Catalog, Tx
+from headrace.catalog import Tx
 from headrace.catalog import decisions as stored
 from headrace.catalog.records import Records
 from headrace.errors import InvalidInputError
 from headrace.groups.decisions.core.record import RANGES_MAX, REASON_CHARS_MAX, Decision, What
-
-if TYPE_CHECKING:
-    from headrace.host import Host  # whoever only looks does without it
 
 LIMIT = 100
 LIMIT_MAX = 10_000
@@ -88,6 +82,18 @@ def after(tx: Tx, group: str, number: int, limit: int = LIMIT_MAX) -> list[Decis
     return _decoded(group, stored.after(tx, group, number, limit))
 
 
+def counts(tx: Tx) -> dict[str, int]:
+    """{group: the number of its last decision}: what moved since somebody looked."""
+    return stored.counts(tx)
+
+
+def newest(tx: Tx, limit: int = LIMIT) -> list[Decision]:
+    """The latest decisions about all groups, oldest first; looks at every one there is."""
+    check_limit(limit)
+    found = stored.newest(tx, limit)
+    return [one for group, *row in found for one in _decoded(group, [tuple(row)])]  # type: ignore[list-item]
+
+
 def latest(
     tx: Tx, group: str, whats: Iterable[What], *, that: Callable[[Decision], bool] | None = None
 ) -> Decision | None:
@@ -118,50 +124,3 @@ def _decoded(group: str, found: Iterable[stored.Stored]) -> list[Decision]:
         if one is not None:
             decoded.append(msgspec.structs.replace(one, number=number, at_us=at_us, group=group))
     return decoded
-
-
-# --- following -------------------------------------------------------------------------------
-
-
-async def follow(
-    host: Host, group: str, after_number: int | None = None
-) -> AsyncGenerator[Decision, None]:
-    """Yield decisions as they come: those after a number, or from now on."""
-    news = asyncio.Event()
-    stop = await host.in_thread(host.on_news, channel(group), news.set)
-    catalog = host.log.catalog
-    try:
-        number = after_number
-        if number is None:
-            number = await host.in_thread(catalog.read, lambda tx: stored.count(tx, group))
-        while True:
-            news.clear()
-            found = await host.in_thread(catalog.read, partial(_next, group, number))
-            for each in found:
-                number = each.number
-                yield each
-            if not found:
-                await news.wait()
-    finally:
-        stop()
-
-
-def _next(group: str, number: int, tx: Tx) -> list[Decision]:
-    return after(tx, group, number, LIMIT)
-
-
-def watch(
-    catalog: Catalog, group: str, after_number: int | None = None, timeout_s: float | None = None
-) -> Iterator[Decision]:
-    """:func:`follow` for threads; ends when nothing came for ``timeout_s``."""
-    with catalog.waiting(channel(group)) as wait:
-        number = after_number
-        if number is None:
-            number = catalog.read(lambda tx: stored.count(tx, group))
-        while True:
-            found = catalog.read(partial(_next, group, number))
-            for each in found:
-                number = each.number
-                yield each
-            if not found and not wait(timeout_s):
-                return

@@ -20,6 +20,7 @@ from headrace.log import limits
 from headrace.log.log import Log
 from headrace.log.read import Query
 from headrace.subjects import key_hash, route_partition
+from headrace.subjects.columns import text_scalar
 
 SCAN_EVENTS = 20_000
 EVENTS_SHOWN = 10
@@ -137,19 +138,25 @@ def _scan(log: Log, stream: Stream, segment: Segment, key: str, most: int) -> li
         segments=[segment.number],
     )  # fmt: skip
     for batch in log.read(stream.name, query):
-        own = pc.fill_null(pc.equal(batch.column("key"), key), False)
-        bare = pc.and_(pc.is_null(batch.column("key")), pc.equal(batch.column("subject"), key))
-        chosen = batch.filter(pc.or_(own, bare))
-        stamps = chosen.column("timestamp").cast("int64").to_pylist()
-        for row, stamp in zip(chosen.to_pylist(), stamps, strict=True):
+        keys, subjects = batch.column("key"), batch.column("subject")
+        own = pc.and_(keys.is_valid(), pc.equal(keys, text_scalar(key, keys.type)))
+        bare = pc.and_(keys.is_null(), pc.equal(subjects, text_scalar(key, subjects.type)))
+        chosen = batch.filter(pc.or_kleene(own, bare))
+        columns = (
+            chosen.column("offset"),
+            chosen.column("timestamp").cast("int64"),
+            chosen.column("subject"),
+            pc.binary_length(chosen.column("value")),
+        )
+        for offset, stamp, subject, size in zip(*(c.to_pylist() for c in columns), strict=True):
             found.append(
                 KeyEvent(
                     stream=stream.name,
                     segment=segment.number,
-                    offset=row["offset"],
+                    offset=offset,
                     timestamp_us=stamp,
-                    subject=row["subject"],
-                    size_bytes=len(row["value"]),
+                    subject=subject,
+                    size_bytes=size,
                 )
             )
     return found

@@ -17,6 +17,7 @@ from headrace.groups import decisions
 from headrace.groups.decisions import Decision, What, ranges
 from headrace.groups.operations.targets import Target, all_targets, spots
 from headrace.groups.progress.ranges import AckedRanges
+from headrace.log import internal
 from headrace.log.log import Log
 
 
@@ -54,6 +55,9 @@ class TrimPlan(msgspec.Struct, frozen=True):
 
 def plan(log: Log, stream: str, before: Mapping[int, int] | datetime | None = None) -> TrimPlan:
     """What ``log.trim`` would remove now, and what groups would lose; changes nothing."""
+    found = log.stream(stream)
+    if before is not None or found.name.endswith(internal.progress_log("")):
+        internal.refuse(found, "trimmed")  # else its own policy is applied
     cuts = log.cuts(stream, before)
     return log.catalog.read(lambda tx: _planned(tx, stream, cuts), snapshot=True)
 

@@ -37,6 +37,18 @@ def configured(tx: Tx, name: GroupName, told: list[Decision]) -> None:
     decisions.record(tx, key_of(name), told[1:], cause=first.number)
 
 
+def joined(tx: Tx, name: GroupName, member: str, instance: str) -> None:
+    """An instance has come, and asks for the pin of its member."""
+    if is_there(tx, name):
+        record_linked(tx, key_of(name), [came(member, instance)])
+
+
+def came(member: str, instance: str) -> Decision:
+    """An instance has joined."""
+    reason = f"an instance of {member} was started"
+    return Decision(what=What.JOINED, reason=reason, target=member, instance=instance)
+
+
 def pinned(
     tx: Tx, name: GroupName, member: str, instance: str, token: int, before: leases.Ended | None
 ) -> None:

@@ -21,7 +21,7 @@ from headrace.errors import (
     InvalidPositionError,
     MaxMembersError,
 )
-from headrace.groups import decisions
+from headrace.groups import decisions, homes
 from headrace.groups.partitioned import deciding
 from headrace.groups.partitioned.core import changes, telling
 from headrace.groups.partitioned.core.config import (
@@ -146,6 +146,17 @@ def create_elastic(
     return _create(log, name, config, source, begin)
 
 
+def create_with(log: Log, name: GroupName, config: StaticGroupConfig) -> GroupInfo:
+    """Make a static group of another region here, with nothing acked yet."""
+    source = log.stream(name.stream)
+
+    def begin(tx: Tx, found: Stream) -> None:
+        for reader in progress_names(name, config, layout_of(config, found.config)):
+            _start(tx, found, reader, {})
+
+    return _create(log, name, config, source, begin)
+
+
 def _create(
     log: Log,
     name: GroupName,
@@ -216,19 +227,20 @@ def delete(log: Log, stream: str, group: str, kind: GroupKind | None = None) -> 
     """Delete a group with all that is its own; its members wait until it is made again."""
     name = GroupName(stream, group)
     info = log.catalog.read(lambda tx: removable(tx, name, kind), snapshot=True)
-    found = {s.name: s for s in _own_streams(log, name)}
+    found = log.catalog.read(lambda tx: _own_streams(tx, name), snapshot=True)
 
     def run(tx: Tx) -> GroupInfo:
         current = removable(tx, name, info.kind)
         entries.delete(tx, BUCKETS[info.kind], name.key)
-        source = streams.get(tx, stream)
+        source = streams.id_of(tx, stream)
         if source is not None:
-            for reader in stored.subscribed(tx, source.id):
+            for reader in stored.subscribed(tx, source):
                 if reader == name.partition_job or _is_reader(name, current.config, reader):
-                    stored.unsubscribe(tx, source.id, reader)
+                    stored.unsubscribe(tx, source, reader)
         for own in (name.work_queue, name.dead_letters):
             internal.delete(tx, own)
         _forget_owners(tx, name, current.config)
+        homes.deleted_here(tx, name.key)
         decisions.forget(tx, deciding.key_of(name))
         return current
 
@@ -236,7 +248,8 @@ def delete(log: Log, stream: str, group: str, kind: GroupKind | None = None) -> 
         *locks_of(name, info.kind, None),
         streams.LOCK_ALL,
         entries.lock(STEP_DOWN_BUCKET),
-        *(streams.lock(s.id) for s in found.values()),
+        entries.lock(homes.GROUPS_BUCKET),
+        *(streams.lock(stream_id) for stream_id in found.values()),
         *(leases.lock(name.pin(member)) for member in info.config.assignment()),
     ]
     deleted = log.catalog.write(run, locks=locks)
@@ -245,12 +258,9 @@ def delete(log: Log, stream: str, group: str, kind: GroupKind | None = None) -> 
     return deleted
 
 
-def _own_streams(log: Log, name: GroupName) -> list[Stream]:
-    def look(tx: Tx) -> list[Stream]:
-        wanted = (name.stream, name.work_queue, name.dead_letters)
-        return [found for own in wanted if (found := streams.get(tx, own)) is not None]
-
-    return log.catalog.read(look, snapshot=True)
+def _own_streams(tx: Tx, name: GroupName) -> dict[str, int]:
+    wanted = (name.stream, name.work_queue, name.dead_letters)
+    return {own: found for own in wanted if (found := streams.id_of(tx, own)) is not None}
 
 
 def _is_reader(name: GroupName, config: GroupConfig, reader: str) -> bool:

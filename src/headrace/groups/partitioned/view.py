@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headrace.catalog.leases import Lease
+from headrace.catalog.leases import Ended
 from headrace.catalog.records import Records
 from headrace.catalog.streams import Stream
-from headrace.groups import findings, lag
+from headrace.groups import findings, hearing, lag
 from headrace.groups.decisions.core.record import ranges, units_text
 from headrace.groups.kinds import KindOfGroups
 from headrace.groups.names import PARTITIONED, FullName
@@ -100,7 +100,7 @@ class _Look:
         read = group.work_queue if self.elastic else group.stream
         self.read = picture.streams.get(read)
         self.claims = picture.claims.get(group.key, {})
-        self.pins: dict[str, Lease | None] = {}
+        self.pins: dict[str, Ended | None] = {}
 
     def units(self) -> tuple[list[UnitView], list[UnitView]]:
         """The units, and what counts of them: members that read shares miss the same events."""
@@ -151,7 +151,7 @@ class _Look:
             return None, None, token
         return member, instance, token
 
-    def _pin(self, member: str) -> Lease | None:
+    def _pin(self, member: str) -> Ended | None:
         """The pin of a member, if it is held now."""
         if member not in self.pins:
             self.pins[member] = self.picture.held(f"pin.{self.group.key}.{member}")
@@ -249,9 +249,10 @@ class _Look:
             why = "" if share else f"the group has only {self.config.max_members} partitions"
             if units < share:
                 why = "waits for the members that still finish them, or has not claimed them yet"
-            return GroupMember(
+            seen = GroupMember(
                 member=member, state=state, instance=pin.owner, units=units, share=share, why=why
             )
+            return hearing.heard(seen, pin, self.picture.now_us)
         last = self.picture.leases.get(f"pin.{self.group.key}.{member}")
         if last is None:
             why = f"no instance of {member} runs"
@@ -308,20 +309,25 @@ def _findings(
                 needs_person=lost or waiting,
             )
         )
-    what, next_step = filling.in_words
-    if what:
-        word = "no_pipeline" if not filling.led else "pipeline_fails"
-        word = "pipeline_waits" if filling.led and filling.job is None else word
-        found.append(
-            Finding(
-                finding=word,
-                about=name,
-                sentence=what,
-                next=next_step.removeprefix("; "),
-                needs_person=word != "pipeline_waits",
-            )
-        )
+    found += [*hearing.silent(name, members), *_of_filling(name, filling)]
     return [*found, *findings.of_lag(behind)]
+
+
+def _of_filling(name: str, filling: Filling) -> list[Finding]:
+    what, next_step = filling.in_words
+    if not what:
+        return []
+    word = "no_pipeline" if not filling.led else "pipeline_fails"
+    word = "pipeline_waits" if filling.led and filling.job is None else word
+    return [
+        Finding(
+            finding=word,
+            about=name,
+            sentence=what,
+            next=next_step.removeprefix("; "),
+            needs_person=word != "pipeline_waits",
+        )
+    ]
 
 
 def partition_words(partitions: Sequence[int]) -> str:

@@ -28,9 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import InvalidRangeError, ProgressDecodeError
-
-OFFSET_MAX = 2**63 - 1
-"""One past the largest offset that can be acked; offsets are signed 64-bit on disk."""
+from headrace.groups.progress.bounds import OFFSET_MAX
 
 _BLOCK_BOUNDARIES_MAX = 1024
 _UNION_RANGES_MIN = 64  # fewer than this are added one by one

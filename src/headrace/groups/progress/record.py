@@ -13,7 +13,8 @@ from __future__ import annotations
 import msgspec
 
 from headrace.errors import InvalidRangeError, ProgressDecodeError
-from headrace.groups.progress.ranges import OFFSET_MAX, AckedRanges
+from headrace.groups.progress.bounds import OFFSET_MAX
+from headrace.groups.progress.ranges import AckedRanges
 
 _ENCODING_VERSION = 1
 _ATTEMPTS_MAX = 2**31 - 1

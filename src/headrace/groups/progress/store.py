@@ -28,11 +28,12 @@ Whoever writes tells of it on the group's channel (:func:`headrace.catalog.progr
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from headrace.catalog import Tx, claims
+from headrace.catalog import Tx, claims, replicas
 from headrace.catalog import progress as stored
+from headrace.catalog.calls import AckCall, AckRow
 from headrace.errors import AlreadyAckedError, Fenced
 from headrace.groups.progress.record import Progress
 
@@ -113,6 +114,30 @@ class Joining:
             self.put(tx, mine)
         return results
 
+    def saying(
+        self, writes: Sequence[Write], units: Sequence[str], done: Callable[[], Any]
+    ) -> AckCall:
+        """What :meth:`put_if_mine` does if nothing is amiss."""
+        rows = []
+        for write, unit in zip(writes, units, strict=True):
+            place = write.group, write.segment_id
+            last = self._last.get(place)
+            known = last is not None and last.token == write.token and last.made <= write.made
+            before = last.state if last is not None and known else None
+            self._last[place] = write
+            rows.append(
+                AckRow(
+                    write.group,
+                    unit,
+                    write.token,
+                    write.segment_id,
+                    write.floor,
+                    write.state,
+                    before,
+                )
+            )
+        return AckCall(rows, {stored.channel(write.group) for write in writes}, done)
+
     def _join(self, tx: Tx, writes: list[Write]) -> list[int]:
         by_group: dict[str, list[Write]] = {}
         for write in writes:
@@ -190,6 +215,30 @@ def ack_alone(tx: Tx, group: str, segment_id: int, offsets: Sequence[int]) -> No
     tx.notify(stored.channel(group))
 
 
+def ack_spans(
+    tx: Tx,
+    group: str,
+    before: Mapping[int, Progress],
+    spans: Mapping[int, Sequence[tuple[int, int]]],
+) -> None:
+    """Ack ranges of offsets, by segment; the caller holds the claims, and has read ``before``."""
+    rows = []
+    for segment_id, ranges in spans.items():
+        progress = before[segment_id]
+        if not progress.ranges and not progress.attempts and len(ranges) == 1:
+            (lo, hi) = ranges[0]
+            if lo <= progress.floor:
+                rows.append(_row(group, segment_id, Progress(max(hi, progress.floor))))
+                continue
+        known = progress.acked()
+        for lo, hi in ranges:
+            known.ack_range(lo, hi)
+        rows.append(_row(group, segment_id, Progress.of(known, dict(progress.attempts))))
+    if rows:
+        stored.put(tx, *rows)
+        tx.notify(stored.channel(group))
+
+
 def seek(tx: Tx, group: str, places: Sequence[SeekPlace]) -> None:
     """Put a group where it is told to, back or forward: only here do floors fall.
 
@@ -199,6 +248,7 @@ def seek(tx: Tx, group: str, places: Sequence[SeekPlace]) -> None:
     """
     claims.fence(tx, group, [place.unit for place in places])
     stored.reset(tx, *(_row(group, place.segment_id, place.progress) for place in places))
+    replicas.sought(tx, group, [place.segment_id for place in places])
     tx.notify(stored.seek_channel(group))
     tx.notify(stored.channel(group))
 

@@ -8,33 +8,40 @@
 4
 """
 
-from headrace.groups.readers.core.checkpoints import CheckpointKind
-from headrace.groups.readers.core.rules import Outcome, apply, decide
-from headrace.groups.readers.core.segments import END, Position, SegmentId, Successor
-from headrace.groups.readers.core.settings import GroupConfig, ReaderSettings
-from headrace.groups.readers.core.state import ReaderGroupState
-from headrace.groups.readers.core.updates import (
-    AckCheckpoint,
-    AcquireShare,
-    AddReader,
-    AddStreams,
-    CancelCheckpoints,
-    ClaimFree,
-    ClaimSegment,
-    CompleteSegments,
-    Completion,
-    Configure,
-    CreateCheckpoint,
-    DropStreams,
-    RecordPositions,
-    ReleaseSegments,
-    RemoveReader,
-    ReportLag,
-    Reset,
-    ResetToCheckpoint,
-    ReturnReader,
-    Update,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.loading import later
+
+if TYPE_CHECKING:
+    from headrace.groups.readers.core.checkpoints import CheckpointKind
+    from headrace.groups.readers.core.rules import Outcome, apply, decide
+    from headrace.groups.readers.core.segments import END, Position, SegmentId, Successor
+    from headrace.groups.readers.core.settings import GroupConfig, ReaderSettings
+    from headrace.groups.readers.core.state import ReaderGroupState
+    from headrace.groups.readers.core.updates import (
+        AckCheckpoint,
+        AcquireShare,
+        AddReader,
+        AddStreams,
+        CancelCheckpoints,
+        ClaimFree,
+        ClaimSegment,
+        CompleteSegments,
+        Completion,
+        Configure,
+        CreateCheckpoint,
+        DropStreams,
+        RecordPositions,
+        ReleaseSegments,
+        RemoveReader,
+        ReportLag,
+        Reset,
+        ResetToCheckpoint,
+        ReturnReader,
+        Update,
+    )
 
 __all__ = [
     "END",
@@ -69,3 +76,49 @@ __all__ = [
     "apply",
     "decide",
 ]
+
+# Whoever only names a group needs none of its core.
+__getattr__ = later(
+    __name__,
+    {
+        "headrace.groups.readers.core.checkpoints": ("CheckpointKind",),
+        "headrace.groups.readers.core.rules": (
+            "Outcome",
+            "apply",
+            "decide",
+        ),
+        "headrace.groups.readers.core.segments": (
+            "END",
+            "Position",
+            "SegmentId",
+            "Successor",
+        ),
+        "headrace.groups.readers.core.settings": (
+            "GroupConfig",
+            "ReaderSettings",
+        ),
+        "headrace.groups.readers.core.state": ("ReaderGroupState",),
+        "headrace.groups.readers.core.updates": (
+            "AckCheckpoint",
+            "AcquireShare",
+            "AddReader",
+            "AddStreams",
+            "CancelCheckpoints",
+            "ClaimFree",
+            "ClaimSegment",
+            "CompleteSegments",
+            "Completion",
+            "Configure",
+            "CreateCheckpoint",
+            "DropStreams",
+            "RecordPositions",
+            "ReleaseSegments",
+            "RemoveReader",
+            "ReportLag",
+            "Reset",
+            "ResetToCheckpoint",
+            "ReturnReader",
+            "Update",
+        ),
+    },
+)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from headrace.catalog import Tx, claims, leases, reader_groups, streams
+from headrace.catalog import Tx, claims, leases, reader_groups, spark_readers, streams
 from headrace.catalog import progress as stored
 from headrace.catalog.streams import Stream
 from headrace.errors import (
@@ -218,6 +218,7 @@ def delete(log: Log, group: str, *, force: bool = True) -> ReaderGroupRecord:
         internal.delete(tx, dead)
         decisions.forget(tx, str(name))
         reader_groups.delete(tx, group)
+        spark_readers.forget_group(tx, group)
         return record
 
     locks = [reader_groups.lock(group), streams.LOCK_ALL, *decisions.locks(str(name))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.catalog import Tx, reader_groups
-from headrace.catalog.streams import Stream
+from headrace.catalog.streams import Stream, removable
 from headrace.groups import decisions
 from headrace.groups.readers import names
 from headrace.groups.readers.names import ReaderGroupName
@@ -24,7 +24,7 @@ def reading(tx: Tx, stream: Stream) -> list[str]:
 
 def drop_stream(log: Log, stream: str) -> None:
     """Let every reader group that reads a stream drop it."""
-    found = log.stream(stream)
+    found = log.catalog.read(lambda tx: removable(tx, stream), snapshot=True)
     for group in log.catalog.read(lambda tx: reading(tx, found)):
         _drop(log, ReaderGroupName(group), found)
 

@@ -16,8 +16,7 @@ from typing import TypeVar
 
 from headrace.catalog.streams import LOCK_ALL
 from headrace.errors import InvalidInputError
-from headrace.groups import decisions
-from headrace.groups.decisions import Decision
+from headrace.groups.decisions import Decision, following
 from headrace.groups.readers import admin, operations, waiting
 from headrace.groups.readers import info as info_
 from headrace.groups.readers.core.checkpoints import CheckpointKind
@@ -234,7 +233,7 @@ class ReaderGroup:
 
     async def watch(self) -> AsyncIterator[Decision]:
         """What is decided from now on: who joins and leaves, what moves, checkpoints, resets."""
-        async for decision in decisions.follow(self._host, str(self._full)):
+        async for decision in following.follow(self._host, str(self._full)):
             yield decision
 
     @property

@@ -17,7 +17,7 @@ from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.groups.readers.names import ReaderGroupName
 from headrace.groups.readers.runtime.replicas import StampedReplica
 from headrace.groups.readers.view import within_end
-from headrace.groups.readers.waiting import why_it_waits
+from headrace.groups.readers.waiting import open_batches, why_it_waits
 from headrace.log.log import Log
 
 DECISIONS_SHOWN = 30
@@ -265,13 +265,18 @@ def explain(log: Log, group: str) -> ReaderExplanation:
     def look(tx: Tx) -> ReaderExplanation:
         seen = _Seen(tx, group)
         recorded = decisions.read(tx, str(seen.name), limit=200)
-        lines = _lines(seen, _info(seen), why_it_waits(recorded))
+        lines = _lines(seen, _info(seen), why_it_waits(recorded), open_batches(tx, group))
         return ReaderExplanation(group, tuple(lines), tuple(recorded[-DECISIONS_SHOWN:]))
 
     return log.catalog.read(look, snapshot=True)
 
 
-def _lines(seen: _Seen, info: ReaderGroupInfo, told: Mapping[tuple[str, str], str]) -> list[str]:
+def _lines(
+    seen: _Seen,
+    info: ReaderGroupInfo,
+    told: Mapping[tuple[str, str], str],
+    batches: Mapping[str, str],
+) -> list[str]:
     lines = [
         f"group {info.group} reads {', '.join(info.streams) or 'nothing'} from {info.start}"
         + (f" to {info.end}" if info.end else "")
@@ -288,6 +293,8 @@ def _lines(seen: _Seen, info: ReaderGroupInfo, told: Mapping[tuple[str, str], st
             line += f", {reader.lag_ms / 1000:.1f} s behind"
         if reader.lease_ends_in_ms < 0:
             line += "; it seems dead, and will be put offline by whoever looks next"
+        if reader.reader in batches:
+            line += f"; {batches[reader.reader]}"
         lines.append(line)
     if info.unassigned:
         lines.append(f"nobody reads {_listed(info.unassigned)} yet")
@@ -303,7 +310,8 @@ def _lines(seen: _Seen, info: ReaderGroupInfo, told: Mapping[tuple[str, str], st
         )
     for checkpoint in info.checkpoints:
         for reader_name in checkpoint.blockers:
-            why = told.get((checkpoint.name, reader_name), "it has events in flight")
+            why = batches.get(reader_name, "it has events in flight")
+            why = told.get((checkpoint.name, reader_name), why)
             lines.append(f"checkpoint {checkpoint.name!r} waits for {reader_name}: {why}")
     return lines
 

@@ -190,6 +190,8 @@ def put_offline(
         return False
     wanted = _positions(given or {}, reader, owned)
     moment = commit.moment
+    if rewind:
+        commit.forget_openings(wanted.keys())
     here = moment.held_progress(wanted)
     for segment, offset in wanted.items():
         floor = here[segment].floor if segment in here else 0

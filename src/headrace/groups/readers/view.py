@@ -11,7 +11,7 @@ from headrace.catalog import Tx, reader_groups
 from headrace.catalog.reader_groups import ReaderGroupRow, StoredState
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import UnknownReaderGroupError
-from headrace.groups import findings, lag
+from headrace.groups import findings, hearing, lag
 from headrace.groups.kinds import KindOfGroups
 from headrace.groups.names import FullName
 from headrace.groups.picture import CatalogReach, Picture
@@ -167,16 +167,15 @@ class _Look:
             owned = len(member.owned)
             held = self.picture.held(self.name.lease(member.name))
             if held is not None:
-                found.append(
-                    GroupMember(
-                        member=member.name,
-                        state="active" if owned else "stands by",
-                        instance=held.owner,
-                        units=owned,
-                        share=owned,
-                        why="" if owned else "no segment is free for it",
-                    )
+                seen = GroupMember(
+                    member=member.name,
+                    state="active" if owned else "stands by",
+                    instance=held.owner,
+                    units=owned,
+                    share=owned,
+                    why="" if owned else "no segment is free for it",
                 )
+                found.append(hearing.heard(seen, held, self.picture.now_us))
                 continue
             last = self.picture.leases.get(self.name.lease(member.name))
             found.append(
@@ -207,6 +206,7 @@ class _Look:
         for member in members:
             if member.state == "lost":
                 found.append(self._lost(member, alive))
+        found += hearing.silent(str(self.name), members)
         if not members and not self.state.end_of_data:
             found.append(
                 Finding(

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
+from headrace.catalog import Tx
 from headrace.errors import (
     CheckpointGoneError,
     CheckpointTimeoutError,
@@ -25,6 +26,7 @@ from headrace.groups.readers.core.synchronizer import Followed
 from headrace.groups.readers.core.updates import CreateCheckpoint
 from headrace.groups.readers.names import ReaderGroupName
 from headrace.groups.readers.runtime.hub import Following, ReaderHub, hub_of
+from headrace.groups.readers.runtime.spark_records import unsettled
 from headrace.host import Host
 
 LOOK_MS_MAX = 1000
@@ -128,12 +130,25 @@ async def _blockers(host: Host, following: Following, name: str) -> Mapping[str,
     checkpoint = following.state.checkpoints.get(name)
     if checkpoint is None:
         return {}
-    reasons = await host.in_thread(
-        host.log.catalog.read, lambda tx: why_it_waits(decisions.read(tx, str(following.name)))
-    )
+
+    def look(tx: Tx) -> dict[str, str]:
+        told = why_it_waits(decisions.read(tx, str(following.name)))
+        batches = open_batches(tx, following.name.group)
+        otherwise = "it has not answered: events of it are in flight"
+        return {
+            reader: told.get((name, reader), batches.get(reader, otherwise))
+            for reader in checkpoint.pending
+        }
+
+    return await host.in_thread(host.log.catalog.read, look, snapshot=True)
+
+
+def open_batches(tx: Tx, group: str) -> dict[str, str]:
+    """What holds up readers that are Spark queries: the batches that they have open."""
     return {
-        reader: reasons.get((name, reader), "it has not answered: events of it are in flight")
-        for reader in checkpoint.pending
+        reader: f"a batch of Spark is open, {opening.events} events of "
+        f"{len(opening.spans)} segments"
+        for reader, opening in unsettled(tx, group).items()
     }
 
 

@@ -14,7 +14,7 @@ from headrace.groups.consumer.dead_letters import stream_of
 from headrace.groups.decisions import Decision
 from headrace.groups.decisions.keys import record_key
 from headrace.groups.progress import Progress
-from headrace.groups.shared import properties, sessions, starts
+from headrace.groups.shared import ended_units, properties, sessions, starts
 from headrace.groups.shared.core.settings import (
     Balance,
     InvalidSharedSettingsError,
@@ -89,7 +89,7 @@ def look(tx: Tx, group: GroupProperties, limit: int = decisions.LIMIT) -> GroupI
         state.unit_of_claim(claim.unit): (claim.owner, claim.token)
         for claim in claims.of_group(tx, group.key)
     }
-    over = starts.finished(tx, group.key)
+    over = ended_units.finished(tx, group.key)
     rows = {row.unit: row for row in state.load(tx, group.key, group.filter)}
     present = {member.member for member in status.members}
     units = []

@@ -12,11 +12,13 @@ from headrace.errors import (
     SharedGroupExistsError,
     UnknownSharedGroupError,
 )
+from headrace.groups import homes
 from headrace.groups.names import SHARED_BUCKET
-from headrace.groups.shared import deciding, starts
-from headrace.groups.shared.core.handler import group_key
+from headrace.groups.shared import deciding, ended_units, starts
+from headrace.groups.shared.core.naming import group_key
 from headrace.groups.shared.core.settings import Balance, LeaderSettings, changed_settings
 from headrace.groups.shared.keys import STATUS_BUCKET as STATUS_BUCKET
+from headrace.groups.shared.keys import finished_bucket
 from headrace.groups.shared.runtime.state import lease_name
 
 BUCKET = SHARED_BUCKET
@@ -200,7 +202,7 @@ def _difference(before: GroupProperties, after: GroupProperties) -> str:
 
 def declare_locks(key: str) -> tuple[str, ...]:
     """The locks for :func:`declare`."""
-    buckets = (BUCKET, starts.finished_bucket(key), starts.handed_bucket(key))
+    buckets = (BUCKET, finished_bucket(key), ended_units.handed_bucket(key))
     return (*(entries.lock(bucket) for bucket in buckets), *deciding.locks(key))
 
 
@@ -215,13 +217,15 @@ def delete(tx: Tx, key: str, *, force: bool) -> None:
     leases.fence(tx, lease_name(key))
     entries.delete(tx, BUCKET, key)
     entries.delete(tx, STATUS_BUCKET, key)
-    starts.forget_group(tx, key)
+    ended_units.forget_group(tx, key)
+    homes.deleted_here(tx, key)
 
 
 def delete_locks(key: str) -> tuple[str, ...]:
     """The locks for :func:`delete`."""
     lease = leases.lock(lease_name(key))
-    return (*declare_locks(key), entries.lock(STATUS_BUCKET), lease)
+    groups = entries.lock(homes.GROUPS_BUCKET)
+    return (*declare_locks(key), entries.lock(STATUS_BUCKET), groups, lease)
 
 
 def put_status(tx: Tx, key: str, status: LeaderStatus) -> None:

@@ -23,7 +23,7 @@ from headrace.errors import (
     UnknownSessionError,
     UnreadableRecordError,
 )
-from headrace.groups.shared import starts
+from headrace.groups.shared import ended_units
 from headrace.groups.shared.keys import SESSIONS_BUCKET, session_lease
 
 BUCKET = SESSIONS_BUCKET
@@ -146,7 +146,7 @@ def unsubscribe(tx: Tx, name: str, token: int, text: str) -> None:
     record = owned(tx, name, token)
     for each in record.subscriptions:
         if each.text == text and not each.shared:
-            starts.forget_group(tx, private_group(name, each.filter))
+            ended_units.forget_group(tx, private_group(name, each.filter))
     kept = tuple(each for each in record.subscriptions if each.text != text)
     put(tx, msgspec.structs.replace(record, subscriptions=kept, seen_us=tx.now_us()))
 
@@ -197,7 +197,7 @@ def forget(tx: Tx, record: SessionRecord) -> None:
     for each in record.subscriptions:
         if not each.shared:
             group = private_group(record.name, each.filter)
-            starts.forget_group(tx, group)
+            ended_units.forget_group(tx, group)
             if record.unnamed:
                 claims.forget(tx, group)
     if record.unnamed:

@@ -8,18 +8,16 @@ moment on, with or without members.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
-from headrace.catalog import Tx, claims, entries, progress, streams
+from headrace.catalog import Tx, progress, streams
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import InvalidPositionError, StartBeforeHistoryError
-from headrace.groups import decisions
-from headrace.groups.decisions.keys import record_key
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join
-from headrace.groups.shared.keys import finished_bucket as finished_bucket
+from headrace.groups.shared import ended_units
 from headrace.log import events, order
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
@@ -107,7 +105,7 @@ def begin(tx: Tx, group: str, filter: str, start: Start, places: Places) -> None
         join(tx, group, {ids[number]: Progress(offset) for number, offset in offsets.items()})
         for number in sorted(order.standing_at(stream.segments, offsets).finished):
             if number in offsets:
-                put_finished(tx, group, f"{stream.name}/{number}", ids[number])
+                ended_units.put_finished(tx, group, f"{stream.name}/{number}", ids[number])
 
 
 def _offset(segment: Segment, start: Start, places: Mapping[int, int] | None) -> int | None:
@@ -117,36 +115,3 @@ def _offset(segment: Segment, start: Start, places: Mapping[int, int] | None) ->
         return segment.head
     # A stream or a segment that appeared after the look-up is younger than the group.
     return None if places is None else places.get(segment.number)
-
-
-def put_finished(tx: Tx, group: str, unit: str, segment_id: int) -> None:
-    """A unit is over for the group."""
-    entries.put(tx, finished_bucket(group), unit, str(segment_id).encode())
-
-
-def finished(tx: Tx, group: str) -> dict[str, int]:
-    """The finished units of a group, with the segments they were."""
-    found = entries.changes(tx, finished_bucket(group), 0).entries
-    return {entry.key: int(entry.value) for entry in found if entry.value is not None}
-
-
-def forget(tx: Tx, group: str, units: Iterable[str]) -> None:
-    """Units whose segments are deleted are not finished, they are gone."""
-    for unit in units:
-        entries.delete(tx, finished_bucket(group), unit)
-
-
-def handed_bucket(group: str) -> str:
-    """Where the latest hand-overs of a group are kept."""
-    return f"shared-handed:{group}"
-
-
-def forget_group(tx: Tx, group: str) -> None:
-    """Delete everything about where a group stands; the tokens of its claims stay."""
-    decisions.forget(tx, record_key(group))
-    for entry in entries.changes(tx, handed_bucket(group), 0).entries:
-        if entry.value is not None:
-            entries.delete(tx, handed_bucket(group), entry.key)
-    forget(tx, group, finished(tx, group))
-    progress.forget(tx, group)
-    claims.fence(tx, group)

@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 
 from headrace.catalog.records import Records
-from headrace.groups import findings, lag
+from headrace.groups import findings, hearing, lag
 from headrace.groups.kinds import KindOfGroups
 from headrace.groups.names import SHARED, SHARED_BUCKET, FullName
 from headrace.groups.picture import CatalogReach, Picture
@@ -93,6 +93,7 @@ class Shared(KindOfGroups):
             members_active=sum(member.instance is not None for member in members),
             members_wanted=len(members),
             leader=None if lease is None else lease.owner,
+            leader_heard_at=None if lease is None else hearing.heard_at(lease),
             lag=behind,
             units=tuple(units),
             findings=tuple(_findings(name, picture, members, behind)),
@@ -140,20 +141,29 @@ def _members(name: FullName, picture: Picture, seen: SeenGroup) -> tuple[GroupMe
     for each in seen.members:
         lease = picture.leases.get(session_lease(each.session))
         if lease is None or lease.expires_us > picture.now_us:
-            found.append(
-                GroupMember(
-                    member=each.session,
-                    instance=each.member,
-                    state="active" if each.units else "stands by",
-                    units=each.units,
-                    share=each.share,
-                    why=_why_idle(each),
-                )
+            one = GroupMember(
+                member=each.session,
+                instance=each.member,
+                state="active" if each.units else "stands by",
+                units=each.units,
+                share=each.share,
+                why=_why_idle(each),
             )
+            found.append(one if lease is None else hearing.heard(one, lease, picture.now_us))
     present = {member.member for member in found}
     for session in _subscribers(picture).get((name.group, name.scope), ()):
         lease = picture.leases.get(session_lease(session))
-        if session in present or lease is None or lease.expires_us > picture.now_us:
+        if session in present or lease is None:
+            continue
+        if lease.expires_us > picture.now_us:
+            found.append(
+                GroupMember(
+                    member=session,
+                    state="stands by",
+                    why=f"{lease.owner} runs it; no leader has taken it in",
+                    heard_at=hearing.heard_at(lease),
+                )
+            )
             continue
         found.append(
             GroupMember(
@@ -220,6 +230,8 @@ def _findings(
                 needs_person=behind.events > 0,
             )
         )
+    elif lease is not None and hearing.silence_s(lease, picture.now_us) is not None:
+        found.append(hearing.silent_leader(str(name), lease, picture.now_us))
     elif not any(member.instance for member in members) and not found:
         found.append(
             Finding(
@@ -230,4 +242,4 @@ def _findings(
                 needs_person=behind.events > 0,
             )
         )
-    return [*found, *findings.of_lag(behind)]
+    return [*found, *hearing.silent(str(name), members), *findings.of_lag(behind)]

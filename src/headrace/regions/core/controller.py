@@ -299,6 +299,9 @@ class SnapshotController:
         changed = self._checked(members)
         if changed == self._members:
             return []
+        if set(changed) - set(self._members):
+            # A region that joins gets its groups by a snapshot, also where nothing is published.
+            self._traffic_covered = -1
         self._members = changed
         pending = list(self._pending.values())
         return [self._abort(p, SnapshotEvent.MEMBERS, AbortReason.MEMBERS) for p in pending]

@@ -128,9 +128,8 @@ class OriginCursor:
         if sequence + count <= known.floor:
             self.acked.ack_range(offset, offset + count)
             return
-        for step in range(count):
-            if sequence + step in known:
-                self.acked.ack(offset + step)
+        acked = known.contains_many(np.arange(sequence, sequence + count, dtype=np.int64))
+        self.acked.ack_many(np.flatnonzero(acked) + offset)
 
     def marker_appended(self, offset: int) -> None:
         """The log has a new marker; nobody consumes it."""

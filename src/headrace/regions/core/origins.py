@@ -44,10 +44,19 @@ def lane_of(region: str, audience: Iterable[str] | None = None) -> Lane:
     return "!".join((region, *others)) if others else f"{region}!"
 
 
+def base_region(lane: Lane) -> str:
+    """The region that a lane comes from, whichever incarnation of it.
+
+    >>> base_region("eu"), base_region("eu~2"), base_region("eu~2!us")
+    ('eu', 'eu', 'eu')
+    """
+    return lane.partition("!")[0].partition("~")[0]
+
+
 def lane_reaches(lane: Lane, region: str) -> bool:
     """Whether the events of a lane come to a region."""
     origin, limited, audience = lane.partition("!")
-    return not limited or region == origin or region in audience.split("!")
+    return not limited or region == base_region(origin) or region in audience.split("!")
 
 
 class _Runs:
@@ -84,6 +93,8 @@ class OriginMap:
         self.end = first
         """The offset that the next record of the log will get."""
         self._lanes: dict[Lane, _Runs] = {}
+        self.opened: dict[Lane, int] = {}
+        """The lanes that were met in the middle, and their first sequence here."""
         self._starts = array("q")
         self._names: list[Lane] = []
         self._sequences = array("q")
@@ -192,6 +203,7 @@ class OriginMap:
                 f"opening lane {lane!r} at {first_sequence}", lane, "sequences begin at 0"
             )
         self._lanes[lane] = _Runs(first_sequence)
+        self.opened[lane] = first_sequence
 
     def events(self, offset: int, lane: Lane, sequence: int, count: int = 1) -> None:
         """Events were appended: ``count`` of a lane, from ``sequence`` on, from ``offset`` on."""

@@ -27,7 +27,8 @@ import msgspec
 import numpy as np
 
 from headrace.errors import InvalidCursorDeltaError
-from headrace.groups.progress.ranges import OFFSET_MAX, AckedRanges
+from headrace.groups.progress.bounds import OFFSET_MAX
+from headrace.groups.progress.ranges import AckedRanges
 from headrace.regions.core.origins import Lane
 from headrace.regions.core.stamps import STAMP_COUNTER_MAX, Life, Stamp
 

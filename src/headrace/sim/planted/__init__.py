@@ -57,13 +57,14 @@ def by_seeds(
     scenario: str,
     seeds: int = 200,
     *,
+    first: int = 0,
     steps: int | None = None,
     faults: frozenset[Fault] = ALL_FAULTS,
 ) -> Callable[[], str | None]:
-    """A hunt through the first `seeds` seeds of a scenario."""
+    """A hunt through `seeds` seeds of a scenario, from `first` on."""
 
     def hunt() -> str | None:
-        for seed in range(seeds):
+        for seed in range(first, first + seeds):
             result = run_seed(scenario_named(scenario), seed, steps=steps, faults=faults)
             if not result.ok:
                 return f"{scenario} seed {seed}: {result.invariant}"

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import tempfile
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from headrace.groups.shared.core.records import Commit
+from headrace.catalog import Tx, leases
+from headrace.catalog.streams import StreamConfig
+from headrace.errors import LeaseLost
+from headrace.groups.progress import Progress
+from headrace.groups.progress.store import load
+from headrace.groups.shared.core.records import ClaimRecord, Commit, ProgressRecord
+from headrace.groups.shared.runtime import state
 from headrace.groups.shared.runtime.borrowing import Borrowing
 from headrace.groups.shared.runtime.leading import Leading
+from headrace.groups.shared.runtime.state import SegmentKey
+from headrace.log.open import open_log
 from headrace.sim.faults import Fault
 from headrace.sim.planted import PlantedBug, by_seeds, patched
 
@@ -41,7 +53,60 @@ def _takes_a_failure_for_success(original: Any) -> Any:
     return stored
 
 
+def _lets_former_leaders_write(_: Any) -> Any:
+    return lambda _tx, _name, _token: None
+
+
+def _by_a_frozen_commit() -> str | None:
+    """A leader is frozen within a commit, and thaws when its unit has another owner.
+
+    A script, and no seeds: the simulated store runs a commit at once, so none is ever frozen; and
+    a leader that wakes up steps down by its own clock, before it makes another.
+    """
+    group, unit = "g:orders.>", "orders/0"
+    name, lock = state.lease_name(group), leases.lock(state.lease_name(group))
+    folder = Path(tempfile.mkdtemp())
+    log = open_log(folder / "log")
+    try:
+        log.create_stream("orders", StreamConfig(("orders.>",)), 1)
+        segment = log.stream("orders").segments[0]
+        segments = {unit: SegmentKey(log.stream("orders").id, segment.id)}
+
+        def lead(peer: str) -> int:
+            def take(tx: Tx) -> int:
+                leases.fence(tx, name)
+                lease = leases.acquire(tx, name, peer, 60_000)
+                assert lease is not None
+                return lease.token
+
+            return log.catalog.write(take, locks=(lock,))
+
+        def store(commit: Commit) -> None:
+            log.catalog.write(
+                lambda tx: state.run_commit(tx, group, commit, segments),
+                locks=state.locks(group, commit),
+            )
+
+        former = lead("former")
+        store(Commit(1, former, (), (ClaimRecord(unit, "a:1:1", 1),), ()))
+        frozen = Commit(2, former, (ProgressRecord(unit, Progress(5), False),), (), ())
+        store(Commit(1, lead("next"), (), (ClaimRecord(unit, "b:1:1", 2),), ()))
+        with contextlib.suppress(LeaseLost):
+            store(frozen)
+        here = log.catalog.read(lambda tx: load(tx, group, segment.id)) or Progress()
+        return f"acks of the former owner count after the hand-over: {here}" if here.floor else None
+    finally:
+        log.catalog.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 PLANTED: tuple[PlantedBug, ...] = (
+    PlantedBug(
+        "shared/former-leader-writes",
+        "the store takes the writes of a former leader",
+        partial(patched, leases, "check", _lets_former_leaders_write),
+        _by_a_frozen_commit,
+    ),
     PlantedBug(
         "shared/answered-early",
         "a leader hears that its commit is stored when it was only handed over",

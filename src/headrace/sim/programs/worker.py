@@ -23,7 +23,8 @@ from headrace.groups.consumer import ConsumerOptions, Delivery
 from headrace.groups.delivery import DeliveryConfig
 from headrace.groups.shared.core.leader import Leader
 from headrace.groups.shared.core.settings import LeaderSettings
-from headrace.groups.shared.runtime.peer import LocalPeer, SharedOptions
+from headrace.groups.shared.runtime.options import SharedOptions
+from headrace.groups.shared.runtime.peer import LocalPeer
 from headrace.groups.shared.runtime.session import Session
 from headrace.sim.faults import Fault
 from headrace.sim.oracle import GroupOracle

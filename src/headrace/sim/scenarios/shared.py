@@ -24,13 +24,13 @@ import msgspec
 
 from headrace.catalog import Tx, claims, progress
 from headrace.groups.progress.store import decode
-from headrace.groups.shared import starts
+from headrace.groups.shared import ended_units
 from headrace.groups.shared.admin import Groups
 from headrace.groups.shared.core import pace
 from headrace.groups.shared.core.assignment import AssignmentStatus
-from headrace.groups.shared.core.handler import group_key, parse_subscription
 from headrace.groups.shared.core.leader import Leader
 from headrace.groups.shared.core.messages import unit_of
+from headrace.groups.shared.core.naming import group_key, parse_subscription
 from headrace.groups.shared.core.records import LeaderDecision
 from headrace.groups.shared.core.settings import Balance
 from headrace.groups.shared.runtime import state
@@ -213,7 +213,7 @@ class SharedScenario(Scenario):
         units = [(state.unit_of_claim(c.unit), c.token) for c in claims.of_group(tx, group)]
         tokens = {_number(unit): token for unit, token in units}
         sealed = any(segment.sealed for segment in self.log.segments.values())
-        over = {_number(unit) for unit in starts.finished(tx, group)} if sealed else set()
+        over = {_number(unit) for unit in ended_units.finished(tx, group)} if sealed else set()
         for row in progress.of_group(tx, group):
             number = numbers[row.segment_id]
             found = (tokens.get(number, 0), row.state, number in over)

@@ -1,9 +1,11 @@
 """A Spark query as a reader of a group: drivers die, freeze, wake and replace each other.
 
 Up to three drivers run on one checkpoint directory, a step at a time: plan, log, open, bind, read,
-write, commit.  Between any two steps one may be killed or stand still for long.  Leases run out,
-a Python reader takes segments, works on them and gives them back, the group is reset, and the
-checkpoint directory is put back.  Every fourth seed writes to a foreign sink.
+write, commit.  Between any two steps one may be killed, stopped in order, or stand still for long,
+and the thread beside it gives up and claims segments.  Leases run out, a Python reader takes
+segments, holds events in its hand for a while, and gives segments back, acks are taken back, the
+group is reset, and the checkpoint directory is put back.  Every third seed writes to a foreign
+sink.
 """
 
 from __future__ import annotations
@@ -84,7 +86,34 @@ class Driver(Process):
             self.course = None
             self.after(self.world.rng.randint(50, 3000), "begin")
         else:
-            self.after(self.world.rng.randint(1, 60), "step")
+            slow = self.world.faults.strikes(Fault.PAUSE, 0.12)
+            self.after(self.world.rng.randint(1, 3000 if slow else 60), "step")
+
+    def keep(self) -> None:
+        """The thread beside a driver: gives up and claims what is not in a batch."""
+        catalog, rng = self.catalog, self.world.rng
+        life = catalog.life(SPARK)
+        if not self.at_work or life is None or life != self.life:
+            return
+        line = catalog.lines.get(self.line)
+        busy = self.planned
+        if line is not None and line.opening is not None and not line.opening.settled:
+            busy = busy | {span.segment for span in line.opening.spans}
+        going = [s for s in balance.segments_to_release(catalog.state, SPARK) if s not in busy]
+        if going and rng.random() < 0.5:
+            catalog.put(ReleaseSegments(SPARK, life, tuple(going)))
+        else:
+            catalog.put(AcquireShare(SPARK, life))
+
+    def leave(self) -> None:
+        """It is stopped in order: it leaves the group, and somebody starts it again later."""
+        if not self.at_work:
+            return
+        if self.life is not None:
+            self.catalog.leave(self.line, self.instance, self.life)
+        self.course = None
+        self.world.reach("driver.left")
+        self.after(self.world.rng.randint(50, 3000), "begin")
 
     # --- one run, step by step ---
 
@@ -96,6 +125,7 @@ class Driver(Process):
         self.life: int | None = None
         self.took = False
         self.opened: dict[str, SparkOpening] = {}
+        self.planned: frozenset[SegmentId] = frozenset()
         logged = list(directory.offsets)
         self.line = logged[-1].line if logged else catalog.new_id("line")
         number = len(logged)
@@ -141,6 +171,7 @@ class Driver(Process):
             limit = rng.randint(1, 4)
             spans = spark_batches.plan_spans(catalog.views(), life, catalog.heads, paused, limit)
             if spans:
+                self.planned = frozenset(span.segment for span in spans)
                 yield SparkPlan(self.line, catalog.new_id("batch"), spans)
                 return
             yield None
@@ -164,6 +195,7 @@ class Driver(Process):
         if plan.batch not in self.opened:
             self.opened[plan.batch] = catalog.open(plan, self._join(plan, None))
         opening = self.opened[plan.batch]
+        self.planned = frozenset()
         yield
         if opening.spans:
             catalog.bind(plan.line, opening.opening, run)
@@ -188,24 +220,29 @@ class SparkReaderScenario(Scenario):
     def build(self) -> None:
         rng = self.world.rng
         heads = {SegmentId("a", n): rng.randint(2, 8) for n in range(rng.randint(1, 3))}
-        self.foreign = self.world.seed % 4 == 3
+        self.foreign = self.world.seed % 3 == 2
         self.catalog = SparkCatalog(heads, foreign=self.foreign)
         self.directory = CheckpointDirectory()
         self.drivers: list[Driver] = []
-        for number in range(rng.randint(1, DRIVERS)):
+        for number in range(rng.randint(2, DRIVERS)):
             driver = Driver(self.world, f"driver-{number}")
             driver.catalog, driver.directory = self.catalog, self.directory
             self.drivers.append(driver)
             self.world.spawn(driver)
         self._healing = False
         self._checked = -1
+        self._hand: dict[SegmentId, tuple[int, int]] = {}
+        """What the Python reader works on: (token, offset)."""
 
     def actions(self) -> list[Action]:
         return [
             Action("append", 6, self._append),
             Action("reader", 12, self._other_reader),
-            Action("expire", 2, self._expire, Fault.PAUSE),
+            Action("keeper", 6, lambda: self.world.rng.choice(self.drivers).keep()),
+            Action("expire", 4, self._expire, Fault.PAUSE),
+            Action("leave", 1, self._leave, Fault.CRASH),
             Action("reset", 1, self._reset),
+            Action("rewind", 1, self._rewind),
             Action("put back", 1, self._put_back, Fault.CRASH),
         ]
 
@@ -231,30 +268,51 @@ class SparkReaderScenario(Scenario):
         elif chance < 0.3:
             going = balance.segments_to_release(catalog.state, OTHER)
             if going:
+                for segment in going:
+                    self._hand.pop(segment, None)
                 catalog.put(ReleaseSegments(OTHER, life, tuple(going)))
         elif chance < 0.6:
             catalog.put(AcquireShare(OTHER, life))
+        for segment, (token, low) in list(self._hand.items()):
+            if self._healing or rng.random() < 0.5:
+                del self._hand[segment]
+                life = catalog.life(OTHER)
+                if life is not None and catalog.claims[segment] == (life, token):
+                    catalog.write([(segment, ((low, low + 1),))])
+                    catalog.ack({segment: ((low, low + 1),)})
+                    self.world.reach("python.read")
         for segment in catalog.state.owned(OTHER):
             missing = catalog.acked[segment].missing(catalog.heads[segment])
-            if missing and rng.random() < 0.4:
-                low = missing[0][0]
-                catalog.write([(segment, ((low, low + 1),))])
-                catalog.ack({segment: ((low, low + 1),)})
-                self.world.reach("python.read")
+            if missing and segment not in self._hand and rng.random() < 0.4:
+                self._hand[segment] = (catalog.claims[segment][1], missing[0][0])
+
+    def _leave(self) -> None:
+        rng = self.world.rng
+        if rng.random() < 0.5:
+            rng.choice(self.drivers).leave()
 
     def _reset(self) -> None:
         rng, catalog = self.world.rng, self.catalog
-        if self.foreign or rng.random() < 0.6:
+        if rng.random() < 0.6:
             return
         kept = {s: rng.randint(0, acked.floor) for s, acked in catalog.acked.items()}
         catalog.reset(kept)
         self.world.reach("group.reset")
 
+    def _rewind(self) -> None:
+        rng, catalog = self.world.rng, self.catalog
+        reader = rng.choice((SPARK, OTHER))
+        owned = list(catalog.state.owned(reader)) if reader in catalog.state.members else []
+        if owned and rng.random() < 0.4:
+            segment = rng.choice(owned)
+            catalog.rewind(reader, segment, rng.randint(0, catalog.acked[segment].floor))
+            self.world.reach("group.rewind")
+
     def _put_back(self) -> None:
         """The directory of a query that does not run is restored from an older copy."""
         directory, rng = self.directory, self.world.rng
         busy = any(driver.at_work for driver in self.drivers)
-        if not busy and not self.foreign and len(directory.offsets) > 1 and rng.random() < 0.4:
+        if not busy and len(directory.offsets) > 1 and rng.random() < 0.4:
             directory.put_back(rng.randint(0, len(directory.offsets) - 1))
             self.world.reach("checkpoint.put back")
 

@@ -105,20 +105,20 @@ def test_a_task_of_a_replaced_opening_ends() -> None:
 def test_a_batch_counts_once_with_its_acks() -> None:
     views = {A: view((0, 2))}
     line = opened(views, (2, 5))
-    counted = count([bind(line, "line", "o1")], {"line": line}, None, views)
-    assert counted.acks == {A: ((2, 5),)}
+    counted = count([bind(line, "line", "o1")], {"line": line}, None, {"line": views})
+    assert counted.acks == {"line": {A: ((2, 5),)}}
     assert counted.lines["line"].counted == "b1"
     assert counted.batches == {"b1"}
-    again = count([bind(line, "line", "o1")], {"line": line}, counted.batches, views)
+    again = count([bind(line, "line", "o1")], {"line": line}, counted.batches, {})
     assert (again.repeated, again.acks) == (True, {})
-    assert count([], {}, counted.batches, views).repeated
+    assert count([], {}, counted.batches, {}).repeated
 
 
 def test_a_number_that_was_counted_with_another_batch_is_a_checkpoint_put_back() -> None:
     views = {A: view((0, 2))}
     line = opened(views, (2, 5))
     with pytest.raises(CheckpointPutBackError, match="new checkpoint"):
-        count([bind(line, "line", "o1")], {"line": line}, frozenset({"b0"}), views)
+        count([bind(line, "line", "o1")], {"line": line}, frozenset({"b0"}), {})
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_what_changed_hands_is_fenced_and_nothing_counts(now: SegmentView) -> No
     line = opened({A: view((0, 2))}, (2, 5))
     bound = bind(line, "line", "o1")
     with pytest.raises(Fenced, match="start the query again"):
-        count([bound], {"line": line}, None, {A: now})
+        count([bound], {"line": line}, None, {"line": {A: now}})
 
 
 def test_a_zombie_is_known_by_its_binding_after_its_opening_was_replaced() -> None:
@@ -140,7 +140,24 @@ def test_a_zombie_is_known_by_its_binding_after_its_opening_was_replaced() -> No
     second = open_batch(first, plan((2, 5)), opening="o2", life=LIFE, views=views)
     for line in (second, forget_opening(first)):
         with pytest.raises(BatchFenced):
-            count([bound], {"line": line}, None, views)
+            count([bound], {"line": line}, None, {"line": views})
+
+
+def test_rows_that_were_read_in_another_job_are_refused() -> None:
+    views = {A: view((0, 2))}
+    line = opened(views, (2, 5))
+    bound = bind(line, "line", "o1")
+    with pytest.raises(BatchFenced, match="broadcast"):
+        count([], {"line": line}, None, {}, elsewhere=[bound])
+    replaced = open_batch(line, plan((2, 5)), opening="o2", life=LIFE, views=views)
+    counted = count([], {"line": replaced}, None, {}, elsewhere=[bound])
+    assert (counted.repeated, counted.acks) == (False, {})
+
+
+def test_acks_that_are_taken_back_forget_what_is_open_of_that_segment_alone() -> None:
+    line = opened({A: view((0, 2))}, (2, 5))
+    assert forget_opening(line, (B,)) is line
+    assert forget_opening(line, (A, B)).opening is None
 
 
 @pytest.mark.parametrize("owner", [LIFE, None, 12])

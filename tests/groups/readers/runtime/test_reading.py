@@ -115,3 +115,55 @@ def test_a_name_that_is_alive_elsewhere_is_refused_with_who_holds_it(catalog_url
             assert refused.value.holder == r1.instance
 
     run(catalog_url, work)
+
+
+def test_a_reader_with_a_short_lease_does_not_take_the_name_of_one_with_a_long_lease(
+    catalog_url: str,
+) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        await hr.create_stream("orders", ["orders.>"], segments=2)
+        group = await hr.reader_groups.create("report", streams=["orders"])
+        async with (
+            group.reader("r1", lease_ttl_ms=30_000) as first,
+            headrace.open(catalog_url, housekeeping=False) as other,
+        ):
+            await until(lambda: len(first.status.segments) == 2)
+            again = await other.reader_groups.get("report")
+            with pytest.raises(ReaderBusyError, match="r1"):
+                async with again.reader("r1", lease_ttl_ms=500):
+                    pass
+            assert len(first.status.segments) == 2
+
+    run(catalog_url, work)
+
+
+def test_what_a_reader_rejects_is_kept_as_a_dead_letter_and_is_not_read_again(
+    catalog_url: str,
+) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        await hr.create_stream("orders", ["orders.>"], segments=2)
+        group = await hr.reader_groups.create("report", streams=["orders"])
+        await send(hr, *range(10))
+        got: list[int] = []
+        async with group.reader("r1") as reader:
+            while len(got) < 9:
+                delivery = await reader.next()
+                assert delivery is not None
+                if int(delivery.value) == 4:
+                    await delivery.reject("it has no price")
+                else:
+                    await delivery.ack()
+                    got.append(int(delivery.value))
+            await reader.flush()
+        assert sorted(got) == [n for n in range(10) if n != 4]
+        assert (await group.lag()).events == 0
+        letters = [
+            value
+            async for batch in hr.read("reader/report.dead")
+            for value in batch.column("value").to_pylist()
+        ]
+        assert letters == [b"4"]
+        async with group.reader("r2") as other:
+            assert await other.next(timeout_s=1) is None
+
+    run(catalog_url, work)

@@ -131,8 +131,8 @@ def _later(tx: Tx, lease: leases.Lease | None, now_us: int) -> GroupView:
     name = names.resolve(tx, "report")
     kind = kinds.kind("reader")
     assert kind is not None
-    picture = view.picture_of_all(tx)
-    old = leases.Lease(lease.name, lease.owner, lease.token, now_us - 60_000_000)
+    picture = view.picture_of_all(tx, names.all_names(tx))
+    old = leases.Ended(lease.name, lease.owner, lease.token, now_us - 60_000_000, 0, told=False)
     picture.leases = {**picture.leases, lease.name: old}
     found = kind.view(name, picture)
     assert [member.state for member in found.members] == ["lost", "active"]

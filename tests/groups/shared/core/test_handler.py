@@ -13,7 +13,7 @@ from headrace.errors import (
 from headrace.groups.progress import Progress
 from headrace.groups.shared.core.agent import Agent
 from headrace.groups.shared.core.effects import ToRegistry
-from headrace.groups.shared.core.handler import Handler, Installed, group_key
+from headrace.groups.shared.core.handler import Handler, Installed
 from headrace.groups.shared.core.messages import (
     Grant,
     Invalidate,
@@ -22,6 +22,7 @@ from headrace.groups.shared.core.messages import (
     Revoke,
     Revoked,
 )
+from headrace.groups.shared.core.naming import group_key
 from headrace.groups.shared.core.settings import BorrowerSettings
 
 TEXT = "$share/audit/orders.>"

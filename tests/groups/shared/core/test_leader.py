@@ -49,6 +49,54 @@ def led(*borrowers: str, segments: int = 2, **options: object) -> Led:
     return made
 
 
+# --- rest ---
+
+
+def idle(settings: LeaderSettings | None = None) -> Led:
+    """A leader whose only member has acked everything."""
+    made = led(A, segments=1, settings=settings)
+    made.report(A, "orders/0", (0, 10))
+    made.leader.tick(made.now_ms)
+    return made
+
+
+def test_an_idle_leader_rests_until_its_lease_or_a_silent_member_is_due() -> None:
+    made = idle()
+    settings = made.leader.settings
+    assert made.leader.rest_ms(made.now_ms) > made.now_ms + settings.tick_ms
+    assert made.leader.rest_ms(made.now_ms) <= made.now_ms + settings.heartbeat_ms
+    silent_ms = made.now_ms + settings.borrower_timeout_ms
+    made.leader._heartbeat_due_ms = made.leader._lease_ok_ms = 2 * silent_ms
+    assert made.leader.rest_ms(made.now_ms) == silent_ms
+
+
+def test_a_leader_with_something_to_watch_does_not_rest() -> None:
+    lagging = idle()
+    lagging.segments(open_segment(0, head=50))
+    moving = idle()
+    moving.segments(open_segment(0), open_segment(1, head=0))
+    assert moving.take(Grant)
+    by_lag = idle(LeaderSettings(balance=Balance.LAG))
+    for made in (lagging, moving, by_lag):
+        assert made.leader.rest_ms(made.now_ms) == made.now_ms
+
+
+def test_a_ping_of_a_known_member_is_answered_without_more_and_puts_its_silence_off() -> None:
+    made = led(A)
+    later_ms = made.now_ms + 1000
+    answer = made.leader.answer(Ping(GROUP, A, 5, 7), later_ms)
+    assert answer == PingResponse(GROUP, A, 5, 7)
+    assert made.leader._holdings.members[A].seen_ms == later_ms
+
+
+def test_a_ping_that_may_change_something_is_not_answered_at_once() -> None:
+    made = led(A)
+    assert made.leader.answer(Ping(GROUP, A, 4, 1), made.now_ms) is None  # an older leader's
+    assert made.leader.answer(Ping(GROUP, B, 5, 1), made.now_ms) is None  # nobody known
+    made.say(LeaderWanted(GROUP, B, 0, "b"))
+    assert made.leader.answer(Ping(GROUP, B, 5, 1), made.now_ms) is None  # its first one
+
+
 # --- joining and sharing ---
 
 

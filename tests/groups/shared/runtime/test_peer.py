@@ -13,7 +13,8 @@ from headrace.groups.progress import Progress
 from headrace.groups.shared.core.registry import StartLeader
 from headrace.groups.shared.properties import GroupProperties
 from headrace.groups.shared.runtime.borrowing import Borrowing
-from headrace.groups.shared.runtime.peer import LocalPeer, SharedOptions
+from headrace.groups.shared.runtime.options import SharedOptions
+from headrace.groups.shared.runtime.peer import LocalPeer
 from tests.groups.shared.runtime.support import open_log, run, until
 
 

@@ -25,7 +25,7 @@ _CAUSES: dict[What, frozenset[What]] = {
     What.WAITS: frozenset({What.MOVES, What.CONFIGURED}),
     What.ASSIGNED: frozenset({What.PINNED, What.JOINED, What.ELECTED}),
     What.MOVES: frozenset({What.JOINED, What.LOST, What.LEFT, What.EVICTED, What.CONFIGURED}),
-    What.PINNED: frozenset({What.LOST, What.LEFT, What.UNPINNED, What.CONFIGURED}),
+    What.PINNED: frozenset({What.LOST, What.LEFT, What.UNPINNED, What.CONFIGURED, What.JOINED}),
     What.ELECTED: frozenset({What.LOST, What.DEPOSED}),
 }
 """What a decision may follow from, if it names no cause; the newest one counts."""

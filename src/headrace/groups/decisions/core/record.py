@@ -95,6 +95,14 @@ class Decision(
     def unit_count(self) -> int:
         return sum(each.last - each.first + 1 for each in self.units)
 
+    def units_listed(self) -> list[str]:
+        """Its units, one by one: ``3``, or ``orders/3``."""
+        return [
+            f"{each.stream}/{number}" if each.stream else str(number)
+            for each in self.units
+            for number in range(each.first, each.last + 1)
+        ]
+
     def concerns(self, unit: int, stream: str = "") -> bool:
         """Whether a unit is among its units."""
         return any(each.first <= unit <= each.last and each.stream == stream for each in self.units)

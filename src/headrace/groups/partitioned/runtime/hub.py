@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from headrace.catalog import Tx, claims, entries, leases, progress
 from headrace.errors import CatalogClosedError, HeadraceError, InvalidGroupConfigError
+from headrace.groups.homes import GROUPS_BUCKET
 from headrace.groups.partitioned.core.config import ElasticGroupConfig
 from headrace.groups.partitioned.core.messages import (
     AcquirePin,
@@ -41,6 +42,7 @@ from headrace.groups.partitioned.core.messages import (
     ConfigSeen,
     Phase,
     PinFreed,
+    PinGranted,
     PinHeld,
     PinLost,
     PinRenewed,
@@ -67,7 +69,7 @@ from headrace.host import Host, Timer
 if TYPE_CHECKING:
     from headrace.groups.partitioned.runtime.member import Member
 
-BUCKETS = (STATIC_BUCKET, ELASTIC_BUCKET, STEP_DOWN_BUCKET)
+BUCKETS = (STATIC_BUCKET, ELASTIC_BUCKET, STEP_DOWN_BUCKET, GROUPS_BUCKET)
 NEWS_EVERY_S = 0.005
 """The least time between two looks at the catalog, however much news there is."""
 RENEWALS_APART = 3
@@ -378,6 +380,7 @@ class Hub:
         for joined, event, taken in await self._host.in_transaction(run, locks, sync=synced):
             if taken is not None:
                 joined.took(taken)
+            joined.announced = joined.announced or isinstance(event, PinGranted | PinHeld)
             joined.feed(event)
 
     async def _without_held_pins(
@@ -404,6 +407,7 @@ class Hub:
                 over[joined.pin] = pin
                 left.append(asked)
             else:
+                self.record.joined(joined)
                 joined.feed(PinHeld(pin.owner, ownership.expires_in_ms(pin.expires_us, now_us)))
         return left, over
 

@@ -160,6 +160,8 @@ class Member:
         self._changed = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
         self._rechecking = False
+        self.announced = False
+        """Whether it is recorded that it joined."""
         self.client: object = None
         """The open log that it was made by."""
 

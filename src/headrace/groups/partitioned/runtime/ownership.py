@@ -13,6 +13,7 @@ import msgspec
 from headrace.catalog import Tx, claims, entries, leases, streams
 from headrace.errors import Fenced, InvalidNameError, UnknownGroupError
 from headrace.groups.consumer.types import OwnedUnit
+from headrace.groups.homes import waits_here
 from headrace.groups.partitioned.core.config import GroupConfig, decode_elastic, decode_static
 from headrace.groups.partitioned.core.pins import (
     ClaimOwner,
@@ -63,7 +64,7 @@ def read_view(tx: Tx, name: GroupName, number: int) -> View:
     """A group and how its partitions lie, if it and its stream are there."""
     config = read_config(tx, name)
     source = streams.get(tx, name.stream)
-    if config is None or source is None:
+    if config is None or source is None or waits_here(tx, name.key):
         return View(number, None)
     layout = layout_of(config, source.config)
     return View(number, claimed_config(config, layout), config, layout)
@@ -189,7 +190,7 @@ class Moment:
     def _look(self, name: GroupName) -> Group | None:
         config = read_config(self.tx, name)
         source = streams.get(self.tx, name.stream)
-        if config is None or source is None:
+        if config is None or source is None or waits_here(self.tx, name.key):
             return None
         read = read_stream(name, config)
         stream = source if read == name.stream else streams.get(self.tx, read)

@@ -6,13 +6,13 @@ that a step is one record; what an instance takes over is recorded when it has a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headrace.catalog import Tx
 from headrace.groups.decisions import Decision, What, ranges
 from headrace.groups.decisions.recorder import Recorder
 from headrace.groups.partitioned.core.messages import InstanceDecision
-from headrace.groups.partitioned.deciding import is_there, key_of
+from headrace.groups.partitioned.deciding import came, is_there, key_of
 from headrace.host import Host
 
 if TYPE_CHECKING:
@@ -44,13 +44,21 @@ class Record:
             instance=told.instance,
             token=joined.core.pin_token or 0,
         )
-        name = joined.name
         held = joined.core.taking_over if told.what in _TAKES and decision.units else None
 
-        def exists(tx: Tx) -> bool:
-            return is_there(tx, name)
+        self._keep(joined, decision, held)
 
-        self._recorder.add(key_of(name), decision, exists, held)
+    def joined(self, joined: Member) -> None:
+        """Tell once that an instance has come; one that gets the pin at once is told of with it."""
+        if not joined.announced:
+            joined.announced = True
+            self._keep(joined, came(joined.core.member, joined.core.instance))
+
+    def _keep(
+        self, joined: Member, decision: Decision, held: Callable[[], bool] | None = None
+    ) -> None:
+        name = joined.name
+        self._recorder.add(key_of(name), decision, lambda tx: is_there(tx, name), held)
 
 
 def _partitions(joined: Member, told: InstanceDecision) -> tuple[int, ...]:

@@ -122,6 +122,8 @@ def carry_out(
         joined, name, core = asked.joined, asked.joined.name, asked.joined.core
         match asked.request:
             case AcquirePin(asked_ms):
+                if not joined.announced:
+                    deciding.joined(tx, name, core.member, core.instance)
                 before = leases.last_owner(tx, joined.pin)
                 answer = ownership.acquire_pin(
                     tx,

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from headrace.errors import InvalidReaderUpdateError
-from headrace.groups.progress.ranges import OFFSET_MAX
+from headrace.groups.progress.bounds import OFFSET_MAX
 
 END: Final = -1
 """The offset of a segment that is sealed (or has an end cut) and was read to its end."""

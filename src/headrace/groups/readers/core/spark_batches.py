@@ -29,7 +29,7 @@ Everything here is asked within a transaction, with what that has read, and chan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 
 import msgspec
@@ -76,6 +76,11 @@ class SparkOpening(msgspec.Struct, frozen=True):
     """The token under which the reader that opened it had joined."""
     spans: tuple[OpenSpan, ...]
     settled: bool = False
+
+    @property
+    def events(self) -> int:
+        """How many offsets it reads."""
+        return sum(_size(span.ranges) for span in self.spans)
 
 
 class SparkLine(msgspec.Struct, frozen=True):
@@ -147,7 +152,7 @@ def settle(
     acks = {
         span.segment: span.ranges
         for span in found.spans
-        if _is_current(span, views) and views[span.segment].owner in (None, life, found.life)
+        if _holds(span, views, (None, life, found.life))
     }
     return SparkLine(msgspec.structs.replace(found, settled=True), line.counted), acks
 
@@ -193,7 +198,8 @@ class Counted(msgspec.Struct, frozen=True):
     repeated: bool
     """The batch was counted before: nothing is written."""
     lines: dict[str, SparkLine]
-    acks: Acks
+    acks: dict[str, Acks]
+    """By line."""
     batches: frozenset[str]
     """To be recorded with (query, number of the batch)."""
 
@@ -202,12 +208,16 @@ def count(
     bindings: Iterable[SparkBinding],
     lines: Mapping[str, SparkLine],
     recorded: frozenset[str] | None,
-    views: Views,
+    views: Mapping[str, Views],
+    elsewhere: Iterable[SparkBinding] = (),
 ) -> Counted:
     """T3: count a batch, in one transaction with its output; or raise, and nothing is written.
 
     `bindings` are those of (query, run of the rows, number of the batch); none: no rows of a
-    group.  `recorded` are the ids that were counted under that number, if it was.
+    group.  `recorded` are the ids that were counted under that number, if it was.  `views` are
+    those of each line, which may be of different groups.  `elsewhere` are bindings of the
+    same query and number by other runs: if one of them is to what is open now, its rows may be
+    among these (Spark runs what is broadcast as a job of its own).
     """
     bound = list(bindings)
     batches = frozenset(binding.batch for binding in bound)
@@ -215,28 +225,47 @@ def count(
         if batches <= recorded:
             return Counted(repeated=True, lines={}, acks={}, batches=recorded)
         raise CheckpointPutBackError
+    for binding in elsewhere:
+        current = lines.get(binding.line, SparkLine()).opening
+        if current is not None and current.opening == binding.opening and not current.settled:
+            raise BatchFenced(
+                "the batch is read by another run of the query, or within a broadcast, where a "
+                "reader of a group cannot tell whose rows it has"
+            )
     changed: dict[str, SparkLine] = {}
-    acks: Acks = {}
+    acks: dict[str, Acks] = {}
     for binding in bound:
         found = lines.get(binding.line, SparkLine()).opening
         if found is None or found.opening != binding.opening:
             raise BatchFenced(
                 "another run of the query has opened this batch, or the group was reset"
             )
-        for span in found.spans:
-            if not _is_current(span, views) or views[span.segment].owner != found.life:
-                raise BatchFenced(f"{span.segment} is no longer this query's")
-            missing = views[span.segment].acked.missing(span.ranges[-1][1])
-            if _size(intersected(span.ranges, missing)) != _size(span.ranges):
-                raise BatchFenced(f"{span.segment} was acked by others meanwhile")
-            acks[span.segment] = span.ranges
+        acks[binding.line] = _countable(found, views[binding.line])
         settled = msgspec.structs.replace(found, settled=True)
         changed[binding.line] = SparkLine(settled, found.batch)
     return Counted(repeated=False, lines=changed, acks=acks, batches=batches)
 
 
-def forget_opening(line: SparkLine) -> SparkLine:
-    """A reset of the group: what was open is to be read again, what was counted stays known."""
+def _countable(opening: SparkOpening, views: Views) -> Acks:
+    """All spans of an opening; raises unless each is still its own, and none of it is acked."""
+    for span in opening.spans:
+        if not _holds(span, views, (opening.life,)):
+            raise BatchFenced(f"{span.segment} is no longer this query's")
+        missing = views[span.segment].acked.missing(span.ranges[-1][1])
+        if _size(intersected(span.ranges, missing)) != _size(span.ranges):
+            raise BatchFenced(f"{span.segment} was acked by others meanwhile")
+    return {span.segment: span.ranges for span in opening.spans}
+
+
+def forget_opening(line: SparkLine, segments: Collection[SegmentId] | None = None) -> SparkLine:
+    """What was open is to be read again; what was counted stays known.
+
+    So after a reset of the group, and after acks in some of its `segments` were taken back.
+    """
+    found = line.opening
+    if found is not None and segments is not None:
+        touched = any(span.segment in segments for span in found.spans)
+        return SparkLine(None, line.counted) if touched else line
     return SparkLine(None, line.counted)
 
 
@@ -291,6 +320,7 @@ def _size(ranges: SpanRanges) -> int:
     return sum(high - low for low, high in ranges)
 
 
-def _is_current(span: OpenSpan, views: Views) -> bool:
+def _holds(span: OpenSpan, views: Views, lives: tuple[int | None, ...]) -> bool:
+    """Whether a segment is still claimed as it was at the opening, or by nobody if that will do."""
     view = views.get(span.segment)
-    return view is not None and view.token == span.token
+    return view is not None and view.token == span.token and view.owner in lives

@@ -36,6 +36,9 @@ class ReaderAcks(CatalogAcks):
             self._joining.put(tx, mine)
         return results
 
+    def _saying(self, writes: Sequence[Write], units: Sequence[str]) -> None:  # noqa: ARG002
+        return None  # rows are held, which a call does not
+
     def stage(self, tx: Tx, ack: UnitAck) -> None:
         claims.hold(tx, ack.unit.group, [ack.unit.unit])
         super().stage(tx, ack)

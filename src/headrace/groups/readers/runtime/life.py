@@ -9,16 +9,16 @@ carried out.  Nothing is done here per event.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import msgspec
 
 from headrace.catalog import Tx, batches
 from headrace.errors import CatalogClosedError, Fenced, HeadraceError
-from headrace.groups.consumer import Consumer, OwnedUnit
+from headrace.groups.consumer import OwnedUnit, UnitStanding
 from headrace.groups.delivery import Stalled
-from headrace.groups.owner import Owner
+from headrace.groups.owner import Owner, UnitSink
 from headrace.groups.progress import Progress
 from headrace.groups.readers.core.reader import (
     Begin,
@@ -47,6 +47,16 @@ LAG_SEGMENTS_MAX = 64
 """So many of the segments that are behind are looked at to learn a reader's lag."""
 
 _log = logging.getLogger(__name__)
+
+
+class LifeUnits(UnitSink, Protocol):
+    """What reads the segments of a life: a consumer, or a Spark query."""
+
+    valid_until_s: float
+
+    def standings(self, units: Iterable[str]) -> Mapping[str, UnitStanding]:
+        """Where those of the units stand that are open."""
+        ...
 
 
 class LifeEvents(Protocol):
@@ -86,7 +96,7 @@ class ReaderLife(Owner):
     def __init__(
         self,
         owner: LifeEvents,
-        consumer: Consumer,
+        consumer: LifeUnits,
         hub: ReaderHub,
         following: Following,
         joined: JoinedAs,

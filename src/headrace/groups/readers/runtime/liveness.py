@@ -25,6 +25,16 @@ class NameHeld(msgspec.Struct, frozen=True):
 
     lease: Lease
     now_us: int
+    ttl_ms: int
+    """How long that lease lasts from one renewal to the next."""
+
+
+def name_held(tx: Tx, lease: Lease) -> NameHeld:
+    """Who has a name; its lease may be longer or shorter than that of whoever wants it."""
+    found = leases.last_owner(tx, lease.name)
+    heard_us = 0 if found is None else found.heard_us
+    ttl_ms = (lease.expires_us - heard_us) // 1000 if heard_us else 0
+    return NameHeld(lease, tx.now_us(), ttl_ms)
 
 
 class JoinedAs(msgspec.Struct, frozen=True):
@@ -51,7 +61,7 @@ def join(
     if lease is None:
         held = leases.get(tx, name)
         if held is not None:
-            return NameHeld(held, tx.now_us())
+            return name_held(tx, held)
         lease = leases.seize(tx, name, instance, ttl_ms)  # it ran out within this transaction
     committed = commit.put(ReturnReader(reader, lease.token))
     return JoinedAs(committed.outcome.revision, lease.token, committed)

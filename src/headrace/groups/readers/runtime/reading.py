@@ -38,6 +38,7 @@ from headrace.groups.readers.runtime.acks import ReaderAcks
 from headrace.groups.readers.runtime.automatic import AutomaticCheckpoints
 from headrace.groups.readers.runtime.callbacks import Callbacks, OnCheckpoint, OnSegments
 from headrace.groups.readers.runtime.hub import Following, ReaderHub, hub_of
+from headrace.groups.readers.runtime.joining import take_name
 from headrace.groups.readers.runtime.life import ReaderLife
 from headrace.groups.readers.runtime.liveness import JoinedAs, NameHeld
 from headrace.groups.readers.runtime.options import reader_options
@@ -47,9 +48,6 @@ from headrace.host import Host
 from headrace.subjects import check_name
 
 RETRY_S = 0.2
-NAME_LOOK_S = 0.25
-"""How often somebody looks who waits for a name."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -249,23 +247,10 @@ class SegmentReader:
         assert self._following is not None
         settings = self._options.settings
         ttl_ms = settings.lease_ttl_ms
-        watch, over = leases.Watch(), None
-        until_ms = self.host.now_ms() + ttl_ms
         self._why = "the name, which an earlier program may have"
-        while True:
-            asked_ms = self.host.now_ms()
-            answer = await self._ask(over, ttl_ms)
-            if isinstance(answer, JoinedAs):
-                break
-            now_ms = self.host.now_ms()
-            over = answer.lease
-            if not watch.is_over(over, answer.now_us, now_ms, ttl_ms):
-                over = None
-                if now_ms > until_ms:
-                    raise ReaderBusyError(self.name.group, self.reader, answer.lease.owner)
-                left_s = (answer.lease.expires_us - answer.now_us) / 1e6
-                await self.host.sleep(min(NAME_LOOK_S, max(0.001, left_s)))
-        self.consumer.valid_until_s = (asked_ms + ttl_ms) / 1000
+        answer, self.consumer.valid_until_s = await take_name(
+            self.host, self.name, self.reader, ttl_ms, lambda over: self._ask(over, ttl_ms)
+        )
         self._evicted = False
         self._life = ReaderLife(self, self.consumer, self._hub, self._following, answer, settings)
         self._life.soon()

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from headrace.groups import decisions
 from headrace.groups.decisions import Decision, What, ranges
+from headrace.groups.decisions.core import lineage
 from headrace.groups.readers.core.changes import (
     CheckpointAcked,
     CheckpointCreated,
@@ -17,6 +20,7 @@ from headrace.groups.readers.core.changes import (
     Completed,
     Configured,
     Freed,
+    Opened,
     ReaderAdded,
     ReaderRemoved,
     SegmentClaimed,
@@ -28,6 +32,7 @@ from headrace.groups.readers.core.checkpoints import CheckpointKind
 from headrace.groups.readers.core.rules import Outcome
 from headrace.groups.readers.core.updates import (
     CancelCheckpoints,
+    CompleteSegments,
     ReleaseSegments,
     RemoveReader,
     ResetToCheckpoint,
@@ -44,7 +49,23 @@ EVICTED = "evicted: "
 def put(commit: GroupCommit, made: Sequence[Committed]) -> None:
     """Record what these outcomes decided, in their own transaction."""
     found = [each for committed in made for each in of_outcome(committed.outcome)]
+    found = [_known_as_lost(commit, each) if each.what is What.LOST else each for each in found]
     decisions.record(commit.tx, str(commit.name), found)
+
+
+def _known_as_lost(commit: GroupCommit, lost: Decision) -> Decision:
+    """That a reader was lost is told once; if somebody else has, what follows from it is left."""
+    before = decisions.latest(
+        commit.tx,
+        str(commit.name),
+        (What.LOST, What.JOINED),
+        that=lambda one: lost.source in (one.source, one.target),
+    )
+    if before is None or before.what is What.JOINED:
+        return lost
+    return msgspec.structs.replace(
+        lost, what=What.MOVES, reason="it was lost: what it had is free", cause=before.number
+    )
 
 
 def of_outcome(outcome: Outcome) -> list[Decision]:
@@ -76,6 +97,8 @@ def of_outcome(outcome: Outcome) -> list[Decision]:
     for reader, units in finished.items():
         why = "read to the end; what follows can be claimed once all its predecessors are read"
         found.append(Decision(what=What.FINISHED, reason=why, units=ranges(units), source=reader))
+    if isinstance(outcome.update, CompleteSegments):
+        found += _followed(outcome, outcome.update)
     for reader, units in claimed.items():
         again = isinstance(outcome.update, ReturnReader)
         why = "it came back, and has what it had" if again else "nobody owned these: its share"
@@ -85,6 +108,18 @@ def of_outcome(outcome: Outcome) -> list[Decision]:
             )
         )
     return found
+
+
+def _followed(outcome: Outcome, update: CompleteSegments) -> list[Decision]:
+    """The splits and merges that readers are through with."""
+    opened = {change.segment for change in outcome.changes if isinstance(change, Opened)}
+    follows = {
+        str(successor.segment): [str(segment) for segment in successor.predecessors]
+        for completion in update.completions
+        for successor in completion.successors
+        if successor.segment in opened
+    }
+    return lineage.told(follows, open=True)
 
 
 def _joined(outcome: Outcome, reader: str) -> Decision:

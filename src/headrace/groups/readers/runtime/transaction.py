@@ -20,7 +20,7 @@ puts exactly that back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -62,7 +62,7 @@ from headrace.groups.readers.core.updates import (
     Update,
 )
 from headrace.groups.readers.names import ReaderGroupName, ReaderGroupRecord, unit_of
-from headrace.groups.readers.runtime import retention
+from headrace.groups.readers.runtime import retention, spark_records
 from headrace.groups.readers.runtime.moment import GroupMoment, end_of
 from headrace.groups.readers.runtime.replicas import StampedReplica
 from headrace.groups.readers.runtime.resets import Exact, carry_out_reset
@@ -204,6 +204,7 @@ class GroupCommit:
                 case WasReset():
                     for reader in state.members:
                         leases.fence(self.tx, self.name.lease(reader))
+                    self.forget_openings()
                     carry_out_reset(self.moment, state, outcome, exact)
                 case _:
                     pass
@@ -223,6 +224,10 @@ class GroupCommit:
                 and (each := state.checkpoints.get(change.name)) is not None
             ]
             reader_groups.forget_but(self.tx, self.name.group, [*left, *done, outcome.revision])
+
+    def forget_openings(self, segments: Collection[SegmentId] | None = None) -> None:
+        """What Spark has open is to be read again; before claims are held."""
+        spark_records.forget(self.tx, self.name.group, segments)
 
     def _keep(self, created: int, segments: Iterable[SegmentId]) -> None:
         """Copy what the floor of a segment does not tell."""

@@ -20,6 +20,7 @@ from headrace.groups.shared.core.messages import (
     Grant,
     LeaderConnectResponse,
     Message,
+    PingResponse,
     Ranges,
     Revoke,
     Revoked,
@@ -40,6 +41,8 @@ class Agent:
         self._current: dict[str, str] = {}
         """The borrower that serves each subscription."""
         self._made = 0
+        self._due_ms: int | None = None
+        """When a borrower has something to do, or earlier; None if that is to be found out."""
 
     @property
     def borrowers(self) -> dict[str, Borrower]:
@@ -48,8 +51,10 @@ class Agent:
 
     @property
     def due_ms(self) -> int:
-        """When ``tick`` has something to do."""
-        return min((b.due_ms for b in self._borrowers.values()), default=2**63 - 1)
+        """When ``tick`` may have something to do."""
+        if self._due_ms is None:
+            self._due_ms = min((b.due_ms for b in self._borrowers.values()), default=2**63 - 1)
+        return self._due_ms
 
     @property
     def subscriptions(self) -> tuple[str, ...]:
@@ -71,6 +76,7 @@ class Agent:
     def subscribe(self, subscription: str, group: str, now_ms: int) -> list[Effect]:
         """Begin to borrow for a subscription."""
         self._made += 1
+        self._due_ms = None
         name = f"{self.session}:{self.incarnation}:{self._made}"
         borrower = Borrower(
             name, group=group, session=self.session, settings=self.settings, now_ms=now_ms
@@ -82,11 +88,13 @@ class Agent:
 
     def unsubscribe(self, subscription: str, now_ms: int) -> list[Effect]:
         """Stop borrowing for a subscription; its borrower finishes by itself."""
+        self._due_ms = None
         borrower = self._borrowers[self._current.pop(subscription)]
         return self._handle(borrower.on_unsubscribe(now_ms), now_ms)
 
     def disconnect(self, now_ms: int) -> list[Effect]:
         """The session closes: everyone says good-bye."""
+        self._due_ms = None
         effects: list[Effect] = []
         for borrower in list(self._borrowers.values()):
             effects += self._handle(borrower.on_disconnect(), now_ms)
@@ -98,6 +106,8 @@ class Agent:
         borrower = self._borrowers.get(message.borrower)
         if borrower is None:
             return self._answer_for_nobody(message)
+        if not isinstance(message, PingResponse):  # that only puts off when the leader is lost
+            self._due_ms = None
         try:
             effects = borrower.receive(message, now_ms)
         except StaleTokenError:
@@ -126,6 +136,7 @@ class Agent:
                 f"session {self.session} is gone",
                 state="gone",
             )
+        self._due_ms = None
         effects = found.on_progress(
             unit, unit_token, acked=acked, attempts=attempts, answered=answered, final=final
         )
@@ -133,12 +144,14 @@ class Agent:
 
     def on_cut(self, leader: str, now_ms: int) -> None:
         """The connection to a leader broke; its borrowers send again what may be lost."""
+        self._due_ms = None
         for borrower in self._borrowers.values():
             if borrower.leader == leader:
                 borrower.on_cut(now_ms)
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what is due."""
+        self._due_ms = None
         effects: list[Effect] = []
         for borrower in list(self._borrowers.values()):
             if now_ms >= borrower.due_ms:
@@ -147,6 +160,7 @@ class Agent:
 
     def lose_leader(self, borrower: str, now_ms: int) -> list[Effect]:
         """A borrower's leader is known to be gone: act as on its ping timeout."""
+        self._due_ms = None
         return self._handle(self._borrowers[borrower].lose_leader(), now_ms)
 
     def _handle(self, effects: list[Effect], now_ms: int) -> list[Effect]:

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 import msgspec
 
 from headrace.errors import (
-    InvalidFilterError,
     StaleTokenError,
     SubscriptionExistsError,
     UnknownSubscriptionError,
@@ -21,7 +20,7 @@ from headrace.errors import (
 from headrace.groups.shared.core.agent import Agent
 from headrace.groups.shared.core.effects import Effect, Install, Release, Remove
 from headrace.groups.shared.core.messages import Message, Ranges, Unit
-from headrace.subjects import parse_share
+from headrace.groups.shared.core.naming import group_key, parse_subscription
 
 
 class Installed(msgspec.Struct, frozen=True):
@@ -30,21 +29,6 @@ class Installed(msgspec.Struct, frozen=True):
     subscription: str
     unit_token: int
     releasing: bool = False
-
-
-def group_key(group: str, filter: str) -> str:
-    """What a leader leads: the subscribers of one group with one filter."""
-    return f"{group}:{filter}"
-
-
-def parse_subscription(text: str) -> tuple[str, str]:
-    """Group and filter of a shared subscription, or an error that says how to write one."""
-    parsed = parse_share(text)
-    if parsed is None:
-        raise InvalidFilterError(
-            f"{text!r} is not a shared subscription; write $share/GROUP/FILTER or $queue/FILTER"
-        )
-    return parsed
 
 
 class Handler:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from headrace.groups.decisions.core import lineage
 from headrace.groups.decisions.core.record import What
 from headrace.groups.progress import Progress
 from headrace.groups.progress.ranges import AckedRanges
@@ -157,15 +158,20 @@ class Holdings:
     def learn(self, found: Sequence[SegmentInfo], now_ms: int) -> None:
         """Hear of segments; one that is new to the group is stored before it is granted."""
         waiting = {}
+        follows = {}
         for info in found:
             state = self.units.get(info.unit)
             if state is None:
                 state = self.units[info.unit] = UnitState(info.unit, AckedRanges(info.start))
                 self._ledger.save(state)
+                follows[info.unit] = info.predecessors
             state.head = max(state.head, info.head, info.end or 0)
             state.end = info.end if state.end is None else state.end
             if not (state.ready or state.finished):
                 waiting[info.unit] = info.predecessors
+        for step in lineage.told(follows):
+            for unit in step.units_listed():
+                self.decide(now_ms, step.what, unit, None, step.reason)
         self._activate(self._order.join(waiting))
         for info in found:
             state = self.units[info.unit]
@@ -285,6 +291,13 @@ class Holdings:
             if now_ms - since_ms >= self._settings.stall_timeout_ms:
                 found[member.borrower] = f"acks nothing of {unit}"
         return found
+
+    @property
+    def restless(self) -> bool:
+        """Whether the passing of time alone may call for something, other than a silent member."""
+        if self.unbalanced or self.in_transition or self._benched:
+            return True
+        return any(member.waiting for member in self.members.values())
 
     # --- fair shares ---
 

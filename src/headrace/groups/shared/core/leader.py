@@ -242,6 +242,22 @@ class Leader(Reception):
             self._holdings.unbalanced = True
         return effects + self.balance(now_ms)
 
+    def rest_ms(self, now_ms: int) -> int:
+        """Until when ``tick`` finds nothing to do but listing, unless a message comes before.
+
+        A ping only makes it later.  Not after `now_ms` while there is anything to watch.
+        """
+        holdings = self._holdings
+        by_lag = self.settings.balance is Balance.LAG
+        if by_lag or self.unstored or self._ledger.busy or holdings.restless:
+            return now_ms
+        seen_ms = min((member.seen_ms for member in holdings.members.values()), default=now_ms)
+        return min(
+            self._heartbeat_due_ms,
+            self._lease_ok_ms + self._lease_ttl_ms,
+            seen_ms + self.settings.borrower_timeout_ms,
+        )
+
     def _retry_commit(self, now_ms: int) -> list[LeaderEffect]:
         late = self._ledger.retry(now_ms, self.settings.commit_timeout_ms)
         return [] if late is None else [late]

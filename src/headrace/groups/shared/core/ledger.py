@@ -56,6 +56,11 @@ class Ledger:
         """Whether there is something to store."""
         return bool(self._progress or self._claims or self._forget)
 
+    @property
+    def busy(self) -> bool:
+        """Whether a commit is under way, or a report waits to be confirmed."""
+        return self._under_way is not None or bool(self._confirmations)
+
     # --- noting ---
 
     def save(self, state: UnitState) -> None:

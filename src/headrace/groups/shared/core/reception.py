@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from headrace.errors import StaleTokenError, UnexpectedMessageError
 from headrace.groups.decisions.core.record import What
-from headrace.groups.progress.ranges import OFFSET_MAX
+from headrace.groups.progress.bounds import OFFSET_MAX
 from headrace.groups.shared.core.assignment import FREE, GRANTING, AssignmentStatus, UnitState
 from headrace.groups.shared.core.holdings import LOADED, Holdings, Member
 from headrace.groups.shared.core.leader_view import LeaderView
@@ -90,6 +90,17 @@ class Reception(LeaderView):
     def _pinged(self, member: Member, message: Ping, now_ms: int) -> list[LeaderEffect]:
         self._holdings.proven(member, now_ms)
         return [ToBorrower(PingResponse(self.group, member.borrower, self.token, message.number))]
+
+    def answer(self, ping: Ping, now_ms: int) -> PingResponse | None:
+        """The answer to a ping that changes nothing but when its sender was last heard.
+
+        None: it may change more, or is refused, and has to be received like any message.
+        """
+        member = self._holdings.members.get(ping.borrower)
+        if member is None or not member.proven or ping.token != self.token:
+            return None
+        member.seen_ms = now_ms
+        return PingResponse(self.group, member.borrower, self.token, ping.number)
 
     def _progress(self, member: Member, message: UpdateProgress, now_ms: int) -> None:
         # All are checked before any of them is applied.

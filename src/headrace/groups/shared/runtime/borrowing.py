@@ -33,8 +33,9 @@ from headrace.groups.shared.core.effects import (
     ToLeader,
     ToRegistry,
 )
-from headrace.groups.shared.core.handler import Handler, group_key, parse_subscription
+from headrace.groups.shared.core.handler import Handler
 from headrace.groups.shared.core.messages import FromBorrower, FromLeader, Ranges, Unit
+from headrace.groups.shared.core.naming import group_key, parse_subscription
 from headrace.groups.shared.core.settings import BorrowerSettings
 from headrace.groups.shared.runtime.reports import Report, Waiting
 from headrace.groups.shared.runtime.settling import Doubt, Settler, Verdict, segment_ids

@@ -82,6 +82,7 @@ class Bulletin:
         except HeadraceError:
             self._told = None  # published again, if this one still leads
             self._untold = decided + self._untold
+            self._leading.stir()
 
     def last_words(self, reason: str) -> list[Decision]:
         """What is left to record when the leader steps down."""

@@ -66,6 +66,17 @@ def find(tx: Tx, peer: str) -> Address | None:
     return _addresses.decode_or(peer, entry.value, None) if entry is not None else None
 
 
+def registered(tx: Tx) -> list[Address]:
+    """Where all peers listen, or have listened until they died."""
+    found = []
+    for entry in entries.changes(tx, BUCKET, 0).entries:
+        if entry.value is not None:
+            address = _addresses.decode_or(entry.key, entry.value, None)
+            if address is not None:
+                found.append(address)
+    return found
+
+
 def secret(tx: Tx) -> str | None:
     """The catalog's secret, if any peer has needed one."""
     return schema.get_setting(tx, SETTING)

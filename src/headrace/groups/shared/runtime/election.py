@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog import Tx, leases
 from headrace.errors import HeadraceError, LeaseLost
+from headrace.groups.homes import waits_here
 from headrace.groups.shared import deciding, properties
 from headrace.groups.shared.core.records import StoredUnit
 from headrace.groups.shared.core.registry import StartLeader
@@ -72,7 +73,8 @@ class Election:
         name = state.lease_name(group)
 
         def read(tx: Tx) -> tuple[GroupProperties | None, leases.Lease | None]:
-            return properties.get(tx, group), leases.get(tx, name)
+            found = None if waits_here(tx, group) else properties.get(tx, group)
+            return found, leases.get(tx, name)
 
         def claim(tx: Tx, over: leases.Lease | None) -> tuple[str | None, int]:
             found, held = read(tx)

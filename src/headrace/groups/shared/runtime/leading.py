@@ -27,7 +27,13 @@ from headrace.groups.progress import Progress
 from headrace.groups.progress.store import Joining
 from headrace.groups.shared import deciding
 from headrace.groups.shared.core.leader import Leader
-from headrace.groups.shared.core.messages import LeaderWanted, Message, Unit, UpdateProgress
+from headrace.groups.shared.core.messages import (
+    LeaderWanted,
+    Message,
+    Ping,
+    Unit,
+    UpdateProgress,
+)
 from headrace.groups.shared.core.records import (
     Commit,
     Gather,
@@ -40,7 +46,7 @@ from headrace.groups.shared.core.records import (
 )
 from headrace.groups.shared.properties import GroupProperties
 from headrace.groups.shared.runtime import state
-from headrace.groups.shared.runtime.bulletin import Bulletin
+from headrace.groups.shared.runtime.bulletin import STATUS_MS, Bulletin
 from headrace.groups.shared.runtime.listing import Look
 from headrace.groups.shared.runtime.lookout import Lookout
 from headrace.host.loads import FEW
@@ -51,6 +57,9 @@ if TYPE_CHECKING:
 RETRY_MS = 5
 IDLE_MS = 10_000
 """A leader without borrowers steps down after this."""
+STIRRED_MS = 2 * STATUS_MS
+"""A leader to which nothing happens ticks on for this, and then only when something is due: of
+hundreds of idle groups each tick would cost as much as all their pings."""
 
 _log = logging.getLogger(__name__)
 
@@ -87,6 +96,9 @@ class Leading:
         self.commits = 0
         self.due_ms = home.now_ms
         """When ``tick`` has something to do."""
+        self._resting = False
+        """Whether ``due_ms`` is later than the next tick, since nothing happens."""
+        self._stirred_ms = home.now_ms
         self._retry_ms = RETRY_MS
         self._idle_since_ms: int | None = None
         self._committing: int | None = None
@@ -106,6 +118,13 @@ class Leading:
         """Keep a report for the commit that is being gathered; False if none is."""
         return self.core.keep(report, self.home.now_ms)
 
+    def answer(self, ping: Ping) -> bool:
+        """Answer a ping of a borrower that is known; False if it has to be received."""
+        found = None if self.core.deposed else self.core.answer(ping, self.home.now_ms)
+        if found is not None:
+            self.home.to_borrowers((found,))
+        return found is not None
+
     def receive(self, message: Message) -> None:
         """A message of a borrower."""
         if self.core.deposed:
@@ -120,6 +139,8 @@ class Leading:
                 self.home.to_borrowers(error.replies)  # type: ignore[arg-type]
             return
         self.unplanned = self.unplanned or self.core.unbalanced
+        if self._resting or not isinstance(message, UpdateProgress):
+            self.stir()
         if effects:
             self._do(effects)
 
@@ -135,6 +156,7 @@ class Leading:
         """The queues are empty: make a new plan if one is needed."""
         if self.unplanned and not self.core.deposed:
             self.unplanned = False
+            self.stir()
             self._do(self.core.balance(self.home.now_ms))
             self._bulletin.update()
 
@@ -143,14 +165,31 @@ class Leading:
         now_ms = self.home.now_ms
         if self.core.deposed or now_ms < self.due_ms:
             return
-        tick_ms = self.properties.settings.tick_ms
-        self.due_ms = now_ms - now_ms % tick_ms + tick_ms  # all groups together
         self._do(self.core.tick(now_ms))
         if self.core.deposed:
             return
         self.lookout.tick(now_ms)
-        self._bulletin.update()
+        if not self._resting:
+            self._bulletin.update()
         self._step_down_if_idle(now_ms)
+        self.due_ms = self._next_tick(now_ms)
+        if self._idle_since_ms is None and now_ms - self._stirred_ms >= STIRRED_MS:
+            rest_ms = min(self.core.rest_ms(now_ms), self.lookout.rest_ms(now_ms))
+            self._resting = rest_ms > now_ms
+            self.due_ms = max(self.due_ms, self._next_tick(rest_ms - 1))
+
+    def _next_tick(self, after_ms: int) -> int:
+        """The first time after ``after_ms`` at which leaders tick, all of a process together."""
+        tick_ms = self.properties.settings.tick_ms
+        return after_ms - after_ms % tick_ms + tick_ms
+
+    def stir(self) -> None:
+        """Something has happened that ``tick`` may have to see to: stop resting."""
+        self._stirred_ms = self.home.now_ms
+        if self._resting:
+            self._resting = False
+            self.due_ms = min(self.due_ms, self._next_tick(self._stirred_ms))
+            self.home.rearm()
 
     def _step_down_if_idle(self, now_ms: int) -> None:
         if self.core.present or not self.idle:
@@ -217,7 +256,7 @@ class Leading:
             return
         host = self.home.host
         run = self._transaction(commit, 0)
-        sync = _needs_sync(commit)
+        sync = _needs_sync(commit) or host.log.catalog.acks_need_sync
         small = len(commit.progress) <= FEW and not commit.claims
         stored = functools.partial(self._stored, commit)
         with suppress(CatalogClosedError):
@@ -231,7 +270,7 @@ class Leading:
                 claimed += await self.home.host.in_transaction(
                     self._transaction(part, number),
                     state.locks(self.group, part),
-                    sync=_needs_sync(part),
+                    sync=_needs_sync(part) or self.home.host.log.catalog.acks_need_sync,
                 )
         except HeadraceError as error:
             self._stored(commit, [], error)
@@ -283,6 +322,7 @@ class Leading:
     def _tell_core(self, fn: Callable[[], list[LeaderEffect]]) -> None:
         effects = fn()
         self.unplanned = self.unplanned or self.core.unbalanced
+        self.stir()
         self._do(effects)
 
     def renewed(self, renewal: RenewLease, lost: LeaseLost | None) -> None:

@@ -26,6 +26,8 @@ QUIET_COST_FACTOR = 200
 """After a look, the pause is its cost times this: the first after news, the second without."""
 SILENT_MS = 10_000
 """The pause while the catalog has heard of no stream at all, not even of a new one."""
+SILENT_GROUPS = 50
+"""It is that much longer for each so many groups that the process leads."""
 SCALE_MS = 1000
 
 _log = logging.getLogger(__name__)
@@ -79,6 +81,12 @@ class Lookout:
         if now_ms >= due_ms:
             self._look()
 
+    def rest_ms(self, now_ms: int) -> int:
+        """Until when the core need not ask, unless there is news of some stream."""
+        if self.looking or self.look_again or self._leading.properties.scale_for_members:
+            return now_ms
+        return self._silent_due_ms if self._heard is not None else self._quiet_due_ms
+
     def stop(self) -> None:
         """Hear of nothing any more."""
         while self._listening:
@@ -112,7 +120,8 @@ class Lookout:
         self.look_due_ms = now_ms + max(LOOK_MS_MIN, int(cost_ms * LOOK_COST_FACTOR))
         regular_ms = self._leading.properties.settings.renew_segments_ms // 2
         self._quiet_due_ms = now_ms + max(regular_ms, int(cost_ms * QUIET_COST_FACTOR))
-        self._silent_due_ms = max(self._quiet_due_ms, now_ms + SILENT_MS)
+        silent_ms = SILENT_MS * (1 + len(self._home.leaders) // SILENT_GROUPS)
+        self._silent_due_ms = max(self._quiet_due_ms, now_ms + silent_ms)
         self._heard = heard
 
     def _listen(self, found: dict[int, str]) -> None:

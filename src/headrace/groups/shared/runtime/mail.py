@@ -117,3 +117,8 @@ class Mail:
             except Exception as error:  # must not reach the caller, who may be any session
                 context = {"message": "shared groups: a message was lost", "exception": error}
                 self._loop.call_exception_handler(context)
+
+
+def session_key(message: FromLeader) -> str:
+    """The part of a borrower's name that says which session it belongs to."""
+    return message.borrower.rpartition(":")[0]

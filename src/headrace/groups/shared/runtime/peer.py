@@ -12,16 +12,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from headrace.catalog import Tx, entries
-from headrace.errors import HeadraceError, InvalidInputError
+from headrace.errors import HeadraceError
 from headrace.groups.shared import properties
 from headrace.groups.shared.core.messages import (
     FromBorrower,
     FromLeader,
     Invalidate,
-    Message,
+    Ping,
     UpdateProgress,
 )
 from headrace.groups.shared.core.records import StoredUnit
@@ -34,19 +32,18 @@ from headrace.groups.shared.core.registry import (
     StartLeader,
     ToLocalLeader,
 )
-from headrace.groups.shared.core.settings import BorrowerSettings, LeaderSettings
 from headrace.groups.shared.properties import GroupProperties
 from headrace.groups.shared.runtime import directory, frames
 from headrace.groups.shared.runtime.directory import Address
 from headrace.groups.shared.runtime.election import Election
 from headrace.groups.shared.runtime.leading import Leading
-from headrace.groups.shared.runtime.mail import Mail
+from headrace.groups.shared.runtime.mail import Mail, session_key
+from headrace.groups.shared.runtime.options import SharedOptions
 from headrace.groups.shared.runtime.sweep import SessionSweep
 from headrace.groups.shared.runtime.upkeep import Upkeep
 from headrace.host import Host
 from headrace.host.timers import NEVER
 from headrace.net import LARGE_FRAME_BYTES_MAX, Links, Listener, Outbox, Secured, Target
-from headrace.subjects.arguments import check_fields
 
 if TYPE_CHECKING:
     from headrace.groups.shared.runtime.borrowing import Borrowing
@@ -59,34 +56,7 @@ DISTRUST_MS = 30_000
 """How long a process does not claim groups after TLS has kept it from speaking to a leader."""
 FAR_MS = 2**62
 REARM_S = 0.01
-_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Wildcard addresses, which nobody can dial, and what is registered in their place."""
-
 _log = logging.getLogger(__name__)
-
-
-class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How this process takes part in shared groups."""
-
-    host: str = "127.0.0.1"
-    """The address to listen on; other machines need one that they can reach."""
-    port: int = 0
-    """0: any that is free."""
-    advertise: str | None = None
-    """What others dial, if it is not `host`."""
-    borrower: BorrowerSettings = BorrowerSettings()
-    leader: LeaderSettings = LeaderSettings()
-    """Of groups that appear with their first subscriber; others keep what they were made with."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if not 0 <= self.port < 65_536:
-            raise InvalidInputError(f"SharedOptions.port is {self.port}; it has to be 0 to 65535")
-
-    @property
-    def dialled(self) -> str:
-        """The address under which others reach this process."""
-        return self.advertise or _ANY.get(self.host, self.host)
 
 
 class LocalPeer:
@@ -138,8 +108,13 @@ class LocalPeer:
 
     async def open(self) -> None:
         """Listen, and register where."""
-        _, port = await self.listener.open(self.options.host, self.options.port)
-        self._address = Address(self.name, self.options.dialled, port, tls=self._tls)
+        catalog = self.host.log.catalog
+        if catalog.shared:
+            where = await self.host.in_thread(self.options.resolved, catalog)
+        else:
+            where = self.options.resolved(catalog)
+        _, port = await self.listener.open(where.listen, self.options.port)
+        self._address = Address(self.name, where.dialled, port, tls=self._tls)
         self.listener.admit(await self._register(self._address))
         self._address_due_ms = self.now_ms + ADDRESS_MS
 
@@ -185,7 +160,7 @@ class LocalPeer:
         """The monotonic clock."""
         return self._now_ms()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, object]) -> None:
         """Run a background task; its failure is logged."""
         if self.closed:
             work.close()
@@ -215,10 +190,14 @@ class LocalPeer:
 
     def tell(self, peer: str, message: FromBorrower) -> None:
         """A borrower here speaks to its leader."""
-        if peer == self.name:
-            self.post(lambda: self._to_leader(message))
-        else:
+        if peer != self.name:
             self.peers.send(peer, message)
+        elif (
+            not isinstance(message, Ping)
+            or self.mail.queue
+            or not ((leading := self.leaders.get(message.group)) and leading.answer(message))
+        ):
+            self.post(lambda: self._to_leader(message))
 
     # --- messages ---
 
@@ -281,7 +260,7 @@ class LocalPeer:
             outbox = routes.get(message.borrower)
             if outbox is not None and not outbox.closed:
                 outbox.put(message)
-            elif _session_key(message) in self._sessions:
+            elif session_key(message) in self._sessions:
                 self.mail.deliver_soon((message,))
             else:
                 self.unroutable += 1
@@ -301,7 +280,7 @@ class LocalPeer:
         self.leads_from_ms = self.now_ms + DISTRUST_MS
 
     def _deliver(self, message: FromLeader) -> None:
-        session = self._sessions.get(_session_key(message))
+        session = self._sessions.get(session_key(message))
         if session is not None:
             if isinstance(message, Invalidate):
                 self.registry.forget(message.group)
@@ -371,6 +350,8 @@ class LocalPeer:
 
     def _rearm(self) -> None:
         due = [each.due_ms for each in self.leaders.values()]
+        if due:
+            due.append(self.upkeep.due_ms)
         due += [each.due_ms for each in self._sessions.values()]
         due_ms = min(due, default=FAR_MS)
         if due_ms < FAR_MS:
@@ -380,19 +361,12 @@ class LocalPeer:
 
     def _tick(self) -> None:
         now_ms = self.now_ms
+        self.upkeep.tick(now_ms)
         for leading in [each for each in self.leaders.values() if each.due_ms <= now_ms]:
             leading.tick()
         for session in list(self._sessions.values()):
             session.tick()
         if self._address is not None and self.now_ms >= self._address_due_ms:
             self._address_due_ms = self.now_ms + ADDRESS_MS
-            self.spawn(self._confirm(self._address))
+            self.spawn(self._register(self._address))
         self._rearm()
-
-    async def _confirm(self, address: Address) -> None:
-        await self._register(address)
-
-
-def _session_key(message: Message) -> str:
-    """The part of a borrower's name that says which session it belongs to."""
-    return message.borrower.rpartition(":")[0]

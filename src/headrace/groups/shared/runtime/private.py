@@ -14,9 +14,10 @@ from headrace.groups.consumer import OwnedUnit
 from headrace.groups.owner import Owner, UnitSink
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import load
-from headrace.groups.shared import sessions, starts
+from headrace.groups.shared import ended_units, sessions
 from headrace.groups.shared.core.messages import Unit
 from headrace.groups.shared.core.private import PrivateSegments
+from headrace.groups.shared.keys import finished_bucket
 from headrace.groups.shared.runtime.listing import Look, Segments
 from headrace.groups.shared.runtime.lookout import LOOK_COST_FACTOR
 from headrace.groups.shared.runtime.state import claim_unit, unit_of_claim
@@ -85,11 +86,11 @@ class Private(Owner):
             for unit in ending:
                 if unit.unit not in gone:
                     place = unit_of_claim(unit.unit)
-                    starts.put_finished(tx, self.group, place, unit.segment_id)
+                    ended_units.put_finished(tx, self.group, place, unit.segment_id)
             return lost
 
         locks = [claims.lock(self.group, unit.unit) for unit in ending]
-        bucket = entries.lock(starts.finished_bucket(self.group))
+        bucket = entries.lock(finished_bucket(self.group))
         lost = await self._host.in_transaction(record, (*locks, bucket))
         for fenced in lost:
             self._lose(fenced)
@@ -102,7 +103,7 @@ class Private(Owner):
 
         def look(tx: Tx) -> tuple[Look, dict[Unit, int], list[Fenced]]:
             found = self._segments.look(tx, everything=True)
-            return found, starts.finished(tx, self.group), claims.lost(tx, held)
+            return found, ended_units.finished(tx, self.group), claims.lost(tx, held)
 
         catalog = self._host.log.catalog
         found, finished, lost = await self._host.in_thread(catalog.read, look, snapshot=True)

@@ -33,7 +33,7 @@ from headrace.groups.consumer import (
     Handler,
 )
 from headrace.groups.owner import Owner
-from headrace.groups.shared import properties, sessions, starts
+from headrace.groups.shared import ended_units, properties, sessions, starts
 from headrace.groups.shared.core.settings import BorrowerSettings
 from headrace.groups.shared.properties import GroupProperties
 from headrace.groups.shared.runtime.borrowing import Borrowing
@@ -313,7 +313,7 @@ class Session:
 
         def begin(tx: Tx) -> None:
             sessions.owned(tx, self.name, self._token)
-            starts.forget_group(tx, group)
+            ended_units.forget_group(tx, group)
             starts.begin(tx, group, filter, start, places)
 
         await self._host.in_transaction(begin, sessions.locks(self.name))

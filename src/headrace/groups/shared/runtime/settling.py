@@ -28,7 +28,7 @@ from headrace.catalog import Tx, claims, entries, leases, streams
 from headrace.errors import CatalogClosedError, HeadraceError
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import load
-from headrace.groups.shared import properties, starts
+from headrace.groups.shared import ended_units, properties
 from headrace.groups.shared.core.messages import Ranges, Unit, unit_of
 from headrace.groups.shared.runtime import state
 from headrace.host import Host
@@ -94,7 +94,7 @@ def _lease_token(tx: Tx, group: str) -> int:
 
 def _handed(tx: Tx, doubt: Doubt) -> Progress | None:
     """The progress with which the next owner began."""
-    for entry in entries.changes(tx, starts.handed_bucket(doubt.group), 0).entries:
+    for entry in entries.changes(tx, ended_units.handed_bucket(doubt.group), 0).entries:
         for handed in state.decode_handed(doubt.group, entry.value):
             if handed.unit == doubt.unit and handed.unit_token == doubt.unit_token + 1:
                 return handed.progress

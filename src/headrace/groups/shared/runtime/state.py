@@ -15,10 +15,10 @@ from headrace.catalog import Tx, claims, entries, leases, progress
 from headrace.catalog.records import Records
 from headrace.groups.progress import Progress, store
 from headrace.groups.progress.store import Joining, SeekPlace, load_all, write_of
-from headrace.groups.shared import starts
+from headrace.groups.shared import ended_units, starts
 from headrace.groups.shared.core.messages import Unit, unit_of
 from headrace.groups.shared.core.records import ClaimRecord, Commit, ProgressRecord, StoredUnit
-from headrace.groups.shared.keys import leader_lease
+from headrace.groups.shared.keys import finished_bucket, leader_lease
 from headrace.groups.shared.keys import unit_of_claim as unit_of_claim
 
 LOCKS_MAX = 500
@@ -60,7 +60,7 @@ def load(tx: Tx, group: str, filter: str) -> list[StoredUnit]:
     """Everything that is stored about the units of a group that exist."""
     tokens = {unit_of_claim(claim.unit): claim.token for claim in claims.of_group(tx, group)}
     rows = load_all(tx, group)
-    over = starts.finished(tx, group)
+    over = ended_units.finished(tx, group)
     stored = []
     for stream in starts.matching(tx, filter):
         for segment in stream.segments:
@@ -101,9 +101,9 @@ def locks(group: str, commit: Commit) -> tuple[str, ...]:
     units = {r.unit for r in commit.progress} | {r.unit for r in commit.claims}
     names = [claims.lock(group, claim_unit(group, unit)) for unit in units]
     if commit.forget or any(record.finished for record in commit.progress):
-        names.append(entries.lock(starts.finished_bucket(group)))
+        names.append(entries.lock(finished_bucket(group)))
     if commit.claims:
-        names.append(entries.lock(starts.handed_bucket(group)))
+        names.append(entries.lock(ended_units.handed_bucket(group)))
     return (leases.lock(lease_name(group)), *names)
 
 
@@ -134,10 +134,10 @@ def run_commit(
         progress.subscribe(tx, stream_id, group)
     for record in known:
         if record.finished:
-            starts.put_finished(tx, group, record.unit, segments[record.unit].segment_id)
+            ended_units.put_finished(tx, group, record.unit, segments[record.unit].segment_id)
     claimed = _claim(tx, group, commit, segments) if commit.claims else []
     _put_handed(tx, group, commit, claimed, part)
-    starts.forget(tx, group, commit.forget)
+    ended_units.forget(tx, group, commit.forget)
     return claimed
 
 
@@ -160,7 +160,7 @@ def seek(tx: Tx, group: str, places: Mapping[Unit, tuple[int, Progress]]) -> Non
     """
     _hand_over_to_nobody(tx, group, places)
     leases.fence(tx, lease_name(group))
-    starts.forget(tx, group, places.keys() & starts.finished(tx, group).keys())
+    ended_units.forget(tx, group, places.keys() & ended_units.finished(tx, group).keys())
     named = [SeekPlace(claim_unit(group, unit), *place) for unit, place in places.items()]
     store.seek(tx, group, named)
 
@@ -168,8 +168,8 @@ def seek(tx: Tx, group: str, places: Mapping[Unit, tuple[int, Progress]]) -> Non
 def seek_locks(group: str, units: Iterable[Unit]) -> tuple[str, ...]:
     """The locks for :func:`seek`."""
     names = store.seek_locks(group, [claim_unit(group, unit) for unit in units])
-    finished = entries.lock(starts.finished_bucket(group))
-    handed = entries.lock(starts.handed_bucket(group))
+    finished = entries.lock(finished_bucket(group))
+    handed = entries.lock(ended_units.handed_bucket(group))
     return (leases.lock(lease_name(group)), finished, handed, *names)
 
 
@@ -197,7 +197,7 @@ def _hand_over_to_nobody(tx: Tx, group: str, places: Mapping[Unit, tuple[int, Pr
     for part, begin in enumerate(range(0, len(handed), LOCKS_MAX)):
         some = handed[begin : begin + LOCKS_MAX]
         key = f"{slot}-{part}"
-        entries.put(tx, starts.handed_bucket(group), key, _handed.encode(group, some))
+        entries.put(tx, ended_units.handed_bucket(group), key, _handed.encode(group, some))
 
 
 def _put_handed(
@@ -211,7 +211,7 @@ def _put_handed(
     ]
     if handed:
         slot = f"{commit.number % SLOTS}-{part}"
-        entries.put(tx, starts.handed_bucket(group), slot, _handed.encode(group, handed))
+        entries.put(tx, ended_units.handed_bucket(group), slot, _handed.encode(group, handed))
 
 
 _handed = Records(list[Handed], "hand-overs of group", json=False)

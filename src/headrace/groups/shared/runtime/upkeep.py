@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+HEARD_MS = 1000
+"""How often it is asked whether there was news of any stream, also of one that is new."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -43,6 +46,21 @@ class Upkeep:
         self._started: set[str] = set()
         """Groups whose leaders may have read older settings."""
         self._renewing = self._checking = self._reading = False
+        self._heard: int | None = None
+        """What the catalog had heard of streams when leaders were last told."""
+        self.due_ms = 0
+        """When ``tick`` has something to do."""
+
+    def tick(self, now_ms: int) -> None:
+        """Leaders that rest look at the log again, if there was news of any stream."""
+        if now_ms < self.due_ms:
+            return
+        self.due_ms = now_ms + HEARD_MS
+        heard = self._peer.host.log.catalog.heard
+        if heard != self._heard:
+            self._heard = heard
+            for leading in self._peer.leaders.values():
+                leading.stir()
 
     # --- leases ---
 

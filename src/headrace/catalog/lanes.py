@@ -1,0 +1,248 @@
+"""Lanes: where the events of a linked segment come from.
+
+Theory of operation
+-------------------
+What one region published to a segment for one audience is a *lane*, and an event has a dense
+*sequence* in its lane.  Both are taken in the transaction that takes the offsets.  They are kept as
+**runs** beside the batches: neighbours in the log mostly are neighbours in their lane, so a busy
+region extends one row.  Offsets never change, so compaction and files have nothing to do with it,
+and a file is copied to another region as it stands.
+
+A stream that is in no other region has no lane (``segments.lane`` is null) and pays nothing: the
+statement that takes offsets returns the lane along with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from headrace.catalog.transaction import Tx
+from headrace.errors import LaneOrderError, NotLinkedError, NotWrittenHereError
+
+NOT_WRITTEN = ""
+"""The lane of a linked segment in a region that does not write it."""
+
+
+class Run(msgspec.Struct, frozen=True):
+    """The events of a lane from ``sequence`` on, at the offsets ``start`` to ``end`` - 1."""
+
+    start: int
+    end: int
+    lane: str
+    sequence: int
+
+    @property
+    def next_sequence(self) -> int:
+        return self.sequence + self.end - self.start
+
+
+class LaneStep(msgspec.Struct, frozen=True):
+    """Which lane a batch belongs to, where that is not simply the one of its segment.
+
+    A batch that was published here names its ``audience``, the end of the lane's name.  One that
+    comes from another region names its ``lane`` and the ``sequence`` of its first event.
+    """
+
+    audience: str = ""
+    lane: str | None = None
+    sequence: int = 0
+
+
+def record(
+    tx: Tx,
+    segment_id: int,
+    own: str | None,
+    step: LaneStep | None,
+    start: int,
+    rows: int,
+    markers: Sequence[int],
+) -> None:
+    """Events and markers were placed at ``start``; ``own`` is the lane of the segment here."""
+    pieces = list(_between(start, rows, markers))
+    if own is None:
+        if step is not None:
+            raise NotLinkedError(_stream_of(tx, segment_id))
+        return
+    if step is not None and step.lane is not None:
+        expected = next_sequence(tx, segment_id, step.lane)
+        if step.sequence != expected:
+            raise LaneOrderError(step.lane, step.sequence, expected)
+        lane = step.lane
+    elif own == NOT_WRITTEN:
+        if not pieces:
+            return  # a marker
+        raise NotWrittenHereError(_stream_of(tx, segment_id))
+    else:
+        lane = own + (step.audience if step is not None else "")
+    for lo, hi in pieces:
+        _extend(tx, segment_id, lane, lo, hi)
+
+
+def _stream_of(tx: Tx, segment_id: int) -> str:
+    row = tx.row(
+        "SELECT name FROM streams WHERE id = (SELECT stream_id FROM segments WHERE id = ?)",
+        (segment_id,),
+    )
+    return "" if row is None else str(row[0])
+
+
+def _between(start: int, rows: int, markers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The ranges of offsets of a batch that hold events."""
+    at = start
+    for row in markers:
+        if at < start + row:
+            yield at, start + row
+        at = start + row + 1
+    if at < start + rows:
+        yield at, start + rows
+
+
+def _extend(tx: Tx, segment_id: int, lane: str, lo: int, hi: int) -> None:
+    extended = tx.execute(
+        "UPDATE lane_runs SET end_offset = ? WHERE segment_id = ? AND end_offset = ? AND lane = ? "
+        "AND start_offset = (SELECT MAX(start_offset) FROM lane_runs WHERE segment_id = ?) "
+        "AND NOT EXISTS (SELECT 1 FROM lane_starts AS begun WHERE begun.segment_id = ? "
+        "AND begun.lane = ? AND begun.sequence > "
+        "lane_runs.sequence + lane_runs.end_offset - lane_runs.start_offset)",
+        (hi, segment_id, lo, lane, segment_id, segment_id, lane),
+    )
+    if not extended:
+        add(tx, segment_id, [Run(lo, hi, lane, next_sequence(tx, segment_id, lane))])
+
+
+def add(tx: Tx, segment_id: int, runs: Iterable[Run]) -> None:
+    """Record runs as they are given."""
+    tx.executemany(
+        "INSERT INTO lane_runs (segment_id, start_offset, end_offset, lane, sequence) "
+        "VALUES (?, ?, ?, ?, ?)",
+        [(segment_id, run.start, run.end, run.lane, run.sequence) for run in runs],
+    )
+
+
+def next_sequence(tx: Tx, segment_id: int, lane: str) -> int:
+    """The sequence that the next event of a lane has."""
+    row = tx.row(
+        "SELECT sequence + end_offset - start_offset FROM lane_runs WHERE segment_id = ? "
+        "AND lane = ? ORDER BY sequence DESC LIMIT 1",
+        (segment_id, lane),
+    )
+    begun = tx.row(
+        "SELECT sequence FROM lane_starts WHERE segment_id = ? AND lane = ?", (segment_id, lane)
+    )
+    return max(int(row[0]) if row else 0, int(begun[0]) if begun else 0)
+
+
+def ends(tx: Tx, segment_id: int) -> dict[str, int]:
+    """The next sequence of every lane of a segment."""
+    rows = tx.rows(
+        "SELECT lane, MAX(sequence + end_offset - start_offset) FROM lane_runs "
+        "WHERE segment_id = ? GROUP BY lane",
+        (segment_id,),
+    )
+    found = {str(lane): int(end) for lane, end in rows}
+    for lane, sequence in starts(tx, segment_id).items():
+        found[lane] = max(found.get(lane, 0), sequence)
+    return found
+
+
+def starts(tx: Tx, segment_id: int) -> dict[str, int]:
+    """The lanes that were met in the middle, or have a gap, and where they go on."""
+    rows = tx.rows("SELECT lane, sequence FROM lane_starts WHERE segment_id = ?", (segment_id,))
+    return {str(lane): int(sequence) for lane, sequence in rows}
+
+
+def skip_to(tx: Tx, segment_id: int, lane: str, sequence: int) -> None:
+    """The events of a lane below ``sequence`` that are not here never come."""
+    tx.execute(
+        "INSERT INTO lane_starts (segment_id, lane, sequence) VALUES (?, ?, ?) "
+        "ON CONFLICT (segment_id, lane) DO UPDATE SET sequence = excluded.sequence",
+        (segment_id, lane, sequence),
+    )
+
+
+def runs(tx: Tx, segment_id: int, start: int, end: int) -> list[Run]:
+    """The runs that cover offsets ``start`` to ``end`` - 1; the first may begin before."""
+    rows = tx.rows(
+        "SELECT start_offset, end_offset, lane, sequence FROM lane_runs WHERE segment_id = ? "
+        "AND start_offset >= COALESCE((SELECT MAX(start_offset) FROM lane_runs "
+        "WHERE segment_id = ? AND start_offset <= ?), 0) AND start_offset < ? AND end_offset > ? "
+        "ORDER BY start_offset",
+        (segment_id, segment_id, start, end, start),
+    )
+    return [Run(*row) for row in rows]
+
+
+def runs_of(tx: Tx, segment_id: int, lane: str, lo: int, hi: int) -> list[Run]:
+    """The runs of one lane that hold sequences ``lo`` to ``hi`` - 1, in order."""
+    rows = tx.rows(
+        "SELECT start_offset, end_offset, lane, sequence FROM lane_runs WHERE segment_id = ? "
+        "AND lane = ? AND sequence >= COALESCE((SELECT MAX(sequence) FROM lane_runs "
+        "WHERE segment_id = ? AND lane = ? AND sequence <= ?), 0) AND sequence < ? "
+        "ORDER BY sequence",
+        (segment_id, lane, segment_id, lane, lo, hi),
+    )
+    return [run for row in rows if (run := Run(*row)).next_sequence > lo]
+
+
+def is_linked(tx: Tx, segment_id: int) -> bool:
+    """Whether a segment's stream is in other regions too."""
+    row = tx.row("SELECT lane FROM segments WHERE id = ?", (segment_id,))
+    return row is not None and row[0] is not None
+
+
+def begin(tx: Tx, segment_id: int, lane: str) -> None:
+    """From now on, what is published to a segment here belongs to a lane."""
+    tx.execute("UPDATE segments SET lane = ? WHERE id = ?", (lane, segment_id))
+
+
+def end(tx: Tx, segment_id: int) -> None:
+    """What is published to a segment belongs to no lane any more."""
+    tx.execute("UPDATE segments SET lane = NULL WHERE id = ?", (segment_id,))
+
+
+def number_history(tx: Tx, segment_id: int, lane: str, tail: int, head: int) -> None:
+    """What stands in a segment that was never linked becomes the first part of a lane."""
+    rows = tx.rows(
+        "SELECT at_offset FROM markers WHERE segment_id = ? ORDER BY at_offset", (segment_id,)
+    )
+    markers = [int(row[0]) - tail for row in rows if tail <= row[0] < head]
+    sequence = tail
+    for lo, hi in _between(tail, head - tail, markers):
+        add(tx, segment_id, [Run(lo, hi, lane, sequence)])
+        sequence += hi - lo
+    if sequence == tail > 0:
+        skip_to(tx, segment_id, lane, tail)
+
+
+def trim(tx: Tx, segment_id: int, before: int) -> None:
+    """A linked segment begins at ``before`` now: remember what readers had acked of the rest.
+
+    Runs are forgotten once that was translated (:func:`forget`).
+    """
+    tx.execute(
+        "INSERT INTO region_trims (segment_id, reader, upto, floor, state) "
+        "SELECT c.segment_id, c.reader, ?, COALESCE(p.floor, 0), COALESCE(p.state, c.local) "
+        "FROM region_cursors AS c LEFT JOIN progress AS p "
+        "ON p.group_name = c.reader AND p.segment_id = c.segment_id "
+        "WHERE c.segment_id = ? AND COALESCE(p.floor, 0) < ? "
+        "ON CONFLICT (segment_id, reader, upto) DO NOTHING",
+        (before, segment_id, before),
+    )
+
+
+def forget(tx: Tx, segment_id: int, before: int) -> int:
+    """Forget runs below an offset but the last of every lane; returns how many."""
+    return tx.execute(
+        "DELETE FROM lane_runs WHERE segment_id = ? AND end_offset <= ? AND sequence < "
+        "(SELECT MAX(later.sequence) FROM lane_runs AS later "
+        "WHERE later.segment_id = lane_runs.segment_id AND later.lane = lane_runs.lane)",
+        (segment_id, before),
+    )
+
+
+def drop(tx: Tx, segment_id: int) -> None:
+    """Forget all that is known of a segment's lanes: its stream is deleted or unlinked."""
+    for table in ("lane_runs", "lane_starts", "replica_places", "region_cursors", "region_trims"):
+        tx.execute(f"DELETE FROM {table} WHERE segment_id = ?", (segment_id,))

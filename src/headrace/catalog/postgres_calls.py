@@ -1,0 +1,232 @@
+"""Calls on PostgreSQL: a group of writes is one function of the server, and one round trip.
+
+The function takes the locks, places the batches, stores the acks, and signs for the writer; its
+statement is a transaction of its own.  Whatever the client does, the locks are held for as long as
+the server works, and not over the network.  Right behind it, in the same packets, goes the NOTIFY,
+as a second transaction that is not synced: a NOTIFY holds a lock of the whole server until its
+transaction is on disk, so none is part of a durable commit.
+
+The function's name holds a hash of its text, so that programs of different versions each call
+their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import select
+import struct
+import time
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib import resources
+
+import psycopg
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus
+
+from headrace.catalog import schema
+from headrace.catalog.calls import AckCall, AppendCall, Call
+from headrace.catalog.postgres_connections import PgConnection, lock_number
+
+SCHEMA_LOCK = lock_number("schema")
+"""Shared by writers; whoever migrates waits for them, and they for him."""
+
+UNSIGNED = "HR001"
+"""SQLSTATE of a call whose writer has no row, or whose number was declared void."""
+
+_INT8, _TEXT, _BYTEA = 20, 25, 17
+_INT8S, _TEXTS, _BYTEAS, _BOOL, _INT4S = 1016, 1009, 1001, 16, 1007
+
+_PARAMETERS = (
+    *(_TEXT, _INT8, _BOOL, _INT8S),
+    *(_INT8S, _INT8S, _INT8S, _INT8S, _INT8S, _INT8S, _TEXTS, _BYTEAS),
+    *(_INT8, _TEXT, _INT8, _INT8, _BYTEA, _INT8S, _INT8),
+    *(_TEXTS, _TEXTS, _INT8S, _INT8S, _INT8S, _BYTEAS, _BYTEAS),
+)
+_BINARY = [1] * len(_PARAMETERS)
+_NOTIFY = b"SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)"
+
+
+@cache
+def function() -> tuple[str, str]:
+    """The name and the text of the function that makes calls."""
+    text = (resources.files("headrace.catalog") / "postgres_calls.sql").read_text()
+    text = text.replace("{version}", str(schema.VERSION)).replace("{lock}", str(SCHEMA_LOCK))
+    name = f"make_calls_{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+    return name, text.replace("{name}", name)
+
+
+# --- parameters ------------------------------------------------------------------------------
+
+_int8 = struct.Struct("!q").pack
+_element = struct.Struct("!iq").pack
+_header = struct.Struct("!iiiii").pack
+_length = struct.Struct("!i").pack
+_NULL = _length(-1)
+
+
+def _int8s(values: Sequence[int]) -> bytes:
+    return _header(1, 0, _INT8, len(values), 1) + b"".join([_element(8, v) for v in values])
+
+
+def _blobs(oid: int, values: Iterable[bytes | memoryview | None]) -> bytes:
+    found = list(values)
+    parts: list[bytes | memoryview] = [_header(1, 1 if None in found else 0, oid, len(found), 1)]
+    for value in found:
+        if value is None:
+            parts.append(_NULL)
+        else:
+            parts += (_length(len(value)), value)
+    return b"".join(parts)
+
+
+def parameters(
+    writer: str, number: int, locks: list[int], sync: bool, calls: Sequence[Call]
+) -> list[bytes | None]:
+    """The arguments of the function; at most one of the calls is an append."""
+    found: list[bytes | None] = [
+        writer.encode(),
+        _int8(number),
+        b"\x01" if sync else b"\x00",
+        _int8s(locks),
+    ]
+    append = next((call for call in calls if isinstance(call, AppendCall)), None)
+    found += [None] * 15 if append is None else _append(append)
+    rows = [row for call in calls if isinstance(call, AckCall) for row in call.rows]
+    if not rows:
+        return found + [None] * 7
+    return [
+        *found,
+        _blobs(_TEXT, (row.group.encode() for row in rows)),
+        _blobs(_TEXT, (row.unit.encode() for row in rows)),
+        _int8s([row.token for row in rows]),
+        _int8s([row.segment_id for row in rows]),
+        _int8s([row.floor for row in rows]),
+        _blobs(_BYTEA, (row.state for row in rows)),
+        _blobs(_BYTEA, (row.before for row in rows)),
+    ]
+
+
+def _append(call: AppendCall) -> list[bytes | None]:
+    new = call.batches
+    found: list[bytes | None] = [
+        _int8s([batch.segment_id for batch in new]),
+        _int8s([batch.rows for batch in new]),
+        _int8s([batch.size_bytes for batch in new]),
+        _int8s([batch.max_ts_us for batch in new]),
+        _int8s([batch.layout for batch in new]),
+        _int8s([batch.checksum for batch in new]),
+        _blobs(_TEXT, (None if b.path is None else b.path.encode() for b in new)),
+        _blobs(_BYTEA, (batch.data for batch in new)),
+    ]
+    producer = call.producer
+    if producer is None:
+        return found + [None] * 7
+    checksum = None if producer.checksum is None else _int8(producer.checksum)
+    return [
+        *found,
+        _int8(producer.scope),
+        producer.producer.encode(),
+        _int8(producer.sequence),
+        checksum,
+        producer.positions,
+        _int8s(producer.gaps),
+        _int8(producer.kept),
+    ]
+
+
+# --- the exchange ----------------------------------------------------------------------------
+
+
+class Exchange:
+    """One call on a connection, and the news that follow it."""
+
+    def __init__(self, connection: PgConnection, limit_s: float) -> None:
+        self._connection = connection
+        self._pg = connection.pgconn
+        self._poller = select.poll()
+        self._poller.register(self._pg.socket, select.POLLIN)
+        self._deadline_s = time.monotonic() + limit_s
+        self._limit_s = limit_s
+        self._syncs = 0
+        self._preparing: list[bytes] = []
+
+    def send(self, arguments: list[bytes | None], notices: Sequence[tuple[str, str]]) -> None:
+        """Send the call and, as transactions of their own, what others are to hear of it."""
+        pg, known = self._pg, self._connection.prepared
+        name = function()[0].encode()
+        pg.enter_pipeline_mode()
+        if name not in known:
+            marks = ", ".join(f"${n}" for n in range(1, len(_PARAMETERS) + 1))
+            pg.send_prepare(name, b"SELECT %s(%s)" % (name, marks.encode()), _PARAMETERS)
+            self._preparing.append(name)
+        pg.send_query_prepared(name, arguments, _BINARY)
+        pg.pipeline_sync()
+        self._syncs = 1
+        if notices:
+            if b"notify" not in known:
+                pg.send_prepare(b"notify", _NOTIFY, [_TEXT, _TEXT])
+                self._preparing.append(b"notify")
+            for where, payload in notices:
+                pg.send_query_prepared(b"notify", [where.encode(), payload.encode()])
+            pg.pipeline_sync()
+            self._syncs += 1
+        self._flush()
+
+    def answer(self) -> list[int]:
+        """What the function returned, once that is durable; raises the driver's errors."""
+        value = self._until_sync()
+        assert value is not None
+        return [int(number) for number in value[1:-1].split(b",")]
+
+    def finish(self) -> None:
+        """Read what is left, so that the connection can be used again; no news is no error."""
+        try:
+            while self._syncs:
+                self._until_sync()
+        except psycopg.OperationalError:
+            if self._connection.closed or self._syncs:
+                self._connection.close()
+                return
+        except psycopg.Error:
+            if self._syncs:
+                self._connection.close()
+                return
+        self._pg.exit_pipeline_mode()
+
+    def _until_sync(self) -> bytes | None:
+        value: bytes | None = None
+        failed: psycopg.Error | None = None
+        while True:
+            while self._pg.is_busy():
+                self._wait(select.POLLIN)
+                self._pg.consume_input()
+            result = self._pg.get_result()
+            if result is None:
+                continue
+            if result.status == ExecStatus.PIPELINE_SYNC:
+                self._syncs -= 1
+                break
+            if result.status == ExecStatus.TUPLES_OK:
+                value = result.get_value(0, 0)
+            elif result.status == ExecStatus.COMMAND_OK and self._preparing:
+                self._connection.prepared.add(self._preparing.pop(0))
+            elif result.status == ExecStatus.FATAL_ERROR and failed is None:
+                failed = error_from_result(result)
+        if failed is not None:
+            raise failed
+        return value
+
+    def _flush(self) -> None:
+        while self._pg.flush():
+            if self._wait(select.POLLIN | select.POLLOUT) & select.POLLIN:
+                self._pg.consume_input()
+
+    def _wait(self, what: int) -> int:
+        left_s = self._deadline_s - time.monotonic()
+        self._poller.modify(self._pg.socket, what)
+        found = self._poller.poll(left_s * 1000) if left_s > 0 else []
+        if not found:
+            self._connection.close()
+            raise psycopg.OperationalError(f"no answer within {self._limit_s:.0f} s")
+        return found[0][1]

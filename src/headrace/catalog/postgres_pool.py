@@ -1,0 +1,136 @@
+"""The connections of one program to PostgreSQL: few, shared by reads and writes, and one history.
+
+A read or a write takes a connection, and gives it back.  There are at most ``connections`` of
+them, with the one that hears news; who finds none waits for one.  A thread that has one already
+(a read within a read) may go beyond that, or it would wait for itself.  Those that nobody has used
+for ``IDLE_S`` are closed, but for one.
+
+Every new connection shows whether the server still has the history that this program knows: see
+:mod:`headrace.catalog.lineage`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from headrace.catalog.lineage import Lineage
+from headrace.catalog.postgres_connections import (
+    PgConnection,
+    connect_patiently,
+    is_broken,
+)
+from headrace.catalog.postgres_options import PostgresOptions, where_of
+from headrace.errors import CatalogClosedError, CatalogUnavailableError, ForkedError
+
+IDLE_S = 30.0
+
+
+class PostgresPool:
+    """Connections, each in one pair of hands at a time."""
+
+    def __init__(self, url: str, options: PostgresOptions, lineage: Lineage) -> None:
+        self._url = url
+        self._options = options
+        self._lineage = lineage
+        self._free = threading.Condition()
+        self._idle: list[tuple[PgConnection, float]] = []
+        self._taken = 0
+        self._closed = self.is_forked = False
+        self._mine = threading.local()
+        self.pids: set[int] = set()
+        """Server processes of this program's connections: their news are its own."""
+        self.opened = 0
+
+    @property
+    def turns(self) -> int:
+        """How often another history was found."""
+        return self._lineage.turns
+
+    def connect(self) -> PgConnection:
+        """A connection outside the count; close it with :meth:`close_one`."""
+        connection = connect_patiently(self._url, self._options)
+        try:
+            self._lineage.check(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self.opened += 1
+        self.pids.add(connection.server.pid)
+        return connection
+
+    def close_one(self, connection: PgConnection) -> None:
+        self.pids.discard(connection.server.pid)
+        connection.close()
+
+    def take(self) -> tuple[PgConnection, bool]:
+        """A connection, and whether it was made just now."""
+        held = getattr(self._mine, "held", 0)
+        with self._free:
+            deadline = time.monotonic() + self._options.lock_timeout_s
+            while True:
+                if self.is_forked:
+                    raise ForkedError
+                if self._closed:
+                    raise CatalogClosedError("the catalog was closed; open it again")
+                if self._idle:
+                    connection, _ = self._idle.pop()
+                    self._taken += 1
+                    self._mine.held = held + 1
+                    return connection, False
+                if self._taken < self._options.connections - 1 or held:
+                    break
+                if not self._free.wait(deadline - time.monotonic()):
+                    raise CatalogUnavailableError(
+                        f"{where_of(self._url)}: all {self._taken} connections of this program "
+                        f"were in use for {self._options.lock_timeout_s:.0f} s; allow more with "
+                        "headrace_connections in the address"
+                    )
+            self._taken += 1
+        try:
+            connection = self.connect()
+        except BaseException:
+            with self._free:
+                self._taken -= 1
+                self._free.notify()
+            raise
+        self._mine.held = held + 1
+        return connection, True
+
+    def give(self, connection: PgConnection) -> None:
+        """Back to the pool; one that is broken, or of another history, is closed."""
+        self._mine.held = max(0, getattr(self._mine, "held", 0) - 1)
+        keep = not is_broken(connection) and self._lineage.is_current(connection)
+        surplus: list[PgConnection] = []
+        now_s = time.monotonic()
+        with self._free:
+            self._taken = max(0, self._taken - 1)
+            if keep and not self._closed:
+                self._idle.append((connection, now_s))
+            else:
+                surplus.append(connection)
+            while len(self._idle) > 1 and now_s - self._idle[0][1] > IDLE_S:
+                surplus.append(self._idle.pop(0)[0])
+            self._free.notify()
+        for each in surplus:
+            self.close_one(each)
+
+    def adopt(self, connection: PgConnection) -> None:
+        """Keep one that was connected outside the count."""
+        with self._free:
+            self._idle.append((connection, time.monotonic()))
+
+    def close(self) -> None:
+        """Close the idle ones now, and those in use when they come back."""
+        with self._free:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            self._free.notify_all()
+        for connection, _ in idle:
+            self.close_one(connection)
+
+    def forked(self) -> None:
+        """In a forked child: hand out none, and forget the parent's."""
+        self._free = threading.Condition()
+        self._closed = self.is_forked = True
+        self._idle.clear()

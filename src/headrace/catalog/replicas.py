@@ -1,0 +1,274 @@
+"""What a region keeps of the others: how far each was copied, and progress by origin.
+
+*Places*: up to which offset of another region's segment everything was copied here.  A round moves
+a place only from exactly where its plan found it.
+
+*Cursors*: the progress of replicated groups by origin, one row for each row of progress that is
+translated (``reader`` is its name).  Revisions count up over all of them, so a neighbour reads what
+changed since it last looked.
+
+*Trims*: what a reader had acked when events it had not consumed were removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from headrace.catalog import schema
+from headrace.catalog.transaction import Tx, in_parts
+
+LOCK = "region-cursors"
+"""Held while cursors change."""
+CHANNEL = "region-cursors"
+"""Told when cursors, groups or places changed that neighbours look at."""
+_REVISION = "region_revision"
+
+
+# --- places ----------------------------------------------------------------------------------
+
+
+class ReplicaPlace(msgspec.Struct, frozen=True):
+    """How far a segment of another region was copied into the one here."""
+
+    segment_id: int
+    source: str
+    source_id: int
+    next_offset: int
+    missed: int = 0
+    moved_us: int = 0
+
+
+_PLACE = "segment_id, source, source_id, next_offset, missed, moved_us"
+
+
+def places(tx: Tx, source: str) -> dict[int, ReplicaPlace]:
+    """The places in one region, by the segment here."""
+    rows = tx.rows(f"SELECT {_PLACE} FROM replica_places WHERE source = ?", (source,))
+    return {int(row[0]): ReplicaPlace(*row) for row in rows}
+
+
+def all_places(tx: Tx) -> list[ReplicaPlace]:
+    """Every place."""
+    rows = tx.rows(f"SELECT {_PLACE} FROM replica_places ORDER BY segment_id, source")
+    return [ReplicaPlace(*row) for row in rows]
+
+
+def streams_of(tx: Tx, source: str) -> list[tuple[str, int]]:
+    """The streams that are copied from a region, and when something last came."""
+    rows = tx.rows(
+        "SELECT t.name, MAX(p.moved_us) FROM replica_places AS p "
+        "JOIN segments AS s ON s.id = p.segment_id JOIN streams AS t ON t.id = s.stream_id "
+        "WHERE p.source = ? GROUP BY t.name ORDER BY t.name",
+        (source,),
+    )
+    return [(str(name), int(moved_us)) for name, moved_us in rows]
+
+
+def begin_place(tx: Tx, place: ReplicaPlace) -> bool:
+    """Record where copying begins; false if it has begun."""
+    done = tx.execute(
+        f"INSERT INTO replica_places ({_PLACE}) VALUES (?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (segment_id, source) DO NOTHING",
+        (
+            place.segment_id,
+            place.source,
+            place.source_id,
+            place.next_offset,
+            place.missed,
+            tx.now_us(),
+        ),
+    )
+    return bool(done)
+
+
+def move_place(tx: Tx, place: ReplicaPlace, next_offset: int, missed: int = 0) -> bool:
+    """Move a place forward, if it is still exactly where it was."""
+    done = tx.execute(
+        "UPDATE replica_places SET next_offset = ?, missed = missed + ?, moved_us = ? "
+        "WHERE segment_id = ? AND source = ? AND source_id = ? AND next_offset = ?",
+        (
+            next_offset,
+            missed,
+            tx.now_us(),
+            place.segment_id,
+            place.source,
+            place.source_id,
+            place.next_offset,
+        ),
+    )
+    return bool(done)
+
+
+def forget_source(tx: Tx, segment_ids: Sequence[int], source: str) -> None:
+    """Nothing more is copied from a region into these segments."""
+    for part, marks in in_parts(segment_ids):
+        tx.execute(
+            f"DELETE FROM replica_places WHERE source = ? AND segment_id IN ({marks})",
+            (source, *part),
+        )
+
+
+# --- cursors ---------------------------------------------------------------------------------
+
+
+class CursorRow(msgspec.Struct, frozen=True):
+    """A reader's progress by origin in a segment, and the local state that it was made of."""
+
+    reader: str
+    segment_id: int
+    revision: int
+    ahead: bool
+    sought: int
+    state: bytes
+    local: bytes
+
+
+_CURSOR = "reader, segment_id, revision, ahead, sought, state, local"
+
+
+def _cursor(row: tuple[object, ...]) -> CursorRow:
+    reader, segment_id, revision, ahead, sought, state, local = row
+    return CursorRow(
+        str(reader),
+        int(segment_id),  # type: ignore[call-overload]
+        int(revision),  # type: ignore[call-overload]
+        bool(ahead),
+        int(sought),  # type: ignore[call-overload]
+        bytes(state),  # type: ignore[call-overload]
+        bytes(local),  # type: ignore[call-overload]
+    )
+
+
+def cursors(tx: Tx, readers: Sequence[str]) -> dict[tuple[str, int], CursorRow]:
+    """The cursors of some readers, by reader and segment."""
+    found = {}
+    for part, marks in in_parts(readers):
+        for row in tx.rows(
+            f"SELECT {_CURSOR} FROM region_cursors WHERE reader IN ({marks})", tuple(part)
+        ):
+            cursor = _cursor(row)
+            found[cursor.reader, cursor.segment_id] = cursor
+    return found
+
+
+def cursor(tx: Tx, reader: str, segment_id: int) -> CursorRow | None:
+    row = tx.row(
+        f"SELECT {_CURSOR} FROM region_cursors WHERE reader = ? AND segment_id = ?",
+        (reader, segment_id),
+    )
+    return None if row is None else _cursor(row)
+
+
+def ahead_in(tx: Tx, segment_id: int) -> list[CursorRow]:
+    """The cursors with acks of events that have not come to a segment yet."""
+    rows = tx.rows(
+        f"SELECT {_CURSOR} FROM region_cursors WHERE segment_id = ? AND ahead = 1", (segment_id,)
+    )
+    return [_cursor(row) for row in rows]
+
+
+def is_untranslated(tx: Tx, reader: str) -> bool:
+    """Whether a reader's progress, in a linked segment, changed since it was translated."""
+    row = tx.row(
+        "SELECT 1 FROM progress AS p JOIN segments AS s ON s.id = p.segment_id "
+        "AND s.lane IS NOT NULL LEFT JOIN region_cursors AS c ON c.reader = p.group_name "
+        "AND c.segment_id = p.segment_id WHERE p.group_name = ? "
+        "AND (c.reader IS NULL OR c.local <> p.state OR c.sought > 0) LIMIT 1",
+        (reader,),
+    )
+    return row is not None
+
+
+def changed_since(tx: Tx, revision: int) -> list[tuple[CursorRow, str, int]]:
+    """The cursors that changed after a revision, each with its stream and segment number."""
+    rows = tx.rows(
+        "SELECT c.reader, c.segment_id, c.revision, c.ahead, c.sought, c.state, c.local, "
+        "t.name, s.number FROM region_cursors AS c JOIN segments AS s ON s.id = c.segment_id "
+        "JOIN streams AS t ON t.id = s.stream_id WHERE c.revision > ? ORDER BY c.revision",
+        (revision,),
+    )
+    return [(_cursor(row[:7]), str(row[7]), int(row[8])) for row in rows]
+
+
+def revision(tx: Tx) -> int:
+    """The latest revision."""
+    return int(schema.get_setting(tx, _REVISION) or 0)
+
+
+def next_revision(tx: Tx) -> int:
+    """A new revision; the caller holds :data:`LOCK`."""
+    found = revision(tx) + 1
+    schema.put_setting(tx, _REVISION, str(found))
+    tx.notify(CHANNEL)
+    return found
+
+
+def put_cursor(tx: Tx, row: CursorRow) -> None:
+    """Store a cursor, and that the seeks it knows of are done."""
+    tx.execute(
+        f"INSERT INTO region_cursors ({_CURSOR}) VALUES (?, ?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (reader, segment_id) DO UPDATE SET revision = excluded.revision, "
+        "ahead = excluded.ahead, sought = excluded.sought, state = excluded.state, "
+        "local = excluded.local",
+        (
+            row.reader,
+            row.segment_id,
+            row.revision,
+            int(row.ahead),
+            row.sought,
+            row.state,
+            row.local,
+        ),
+    )
+
+
+def sought(tx: Tx, reader: str, segment_ids: Iterable[int]) -> None:
+    """A reader was put elsewhere by command: its acks count anew, in every region."""
+    for part, marks in in_parts(list(segment_ids)):
+        tx.execute(
+            "UPDATE region_cursors SET sought = sought + 1 "
+            f"WHERE reader = ? AND segment_id IN ({marks})",
+            (reader, *part),
+        )
+
+
+def forget_reader(tx: Tx, reader: str) -> None:
+    """A group is not replicated any more, or gone."""
+    tx.execute("DELETE FROM region_cursors WHERE reader = ?", (reader,))
+    tx.execute("DELETE FROM region_trims WHERE reader = ?", (reader,))
+
+
+# --- trims -----------------------------------------------------------------------------------
+
+
+class TrimRow(msgspec.Struct, frozen=True):
+    """What a reader had acked when everything below ``upto`` was removed."""
+
+    upto: int
+    floor: int
+    state: bytes
+
+
+def trims(tx: Tx, reader: str, segment_id: int) -> list[TrimRow]:
+    """The trims that a reader's cursor has not taken in yet, oldest first."""
+    rows = tx.rows(
+        "SELECT upto, floor, state FROM region_trims WHERE segment_id = ? AND reader = ? "
+        "ORDER BY upto",
+        (segment_id, reader),
+    )
+    return [TrimRow(int(upto), int(floor), bytes(state)) for upto, floor, state in rows]
+
+
+def forget_trims(tx: Tx, reader: str, segment_id: int, upto: int) -> None:
+    tx.execute(
+        "DELETE FROM region_trims WHERE segment_id = ? AND reader = ? AND upto <= ?",
+        (segment_id, reader, upto),
+    )
+
+
+def has_trims(tx: Tx, segment_id: int) -> bool:
+    """Whether somebody has not taken in a trim of a segment: its old runs are still needed."""
+    row = tx.row("SELECT 1 FROM region_trims WHERE segment_id = ? LIMIT 1", (segment_id,))
+    return row is not None

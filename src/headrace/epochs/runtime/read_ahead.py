@@ -1,0 +1,98 @@
+"""Rows of whole epochs: many small ones in one go, large ones load by load.
+
+Small epochs that wait in the queue together are read in one pass, up to ``AHEAD_ROWS`` rows and
+about ``AHEAD_BYTES``; what was read of each is dropped when it was given.  Lines tell numbers of
+rows and not of bytes, so how many rows that is follows from those that were read last; a pass
+that gets too large all the same is given up, and the epoch is read load by load.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+
+import pyarrow as pa
+
+from headrace.epochs.core.feed import Reference
+from headrace.epochs.core.times import Time
+from headrace.epochs.runtime.epoch_rows import EpochRows, TooLarge
+from headrace.epochs.runtime.given import EpochItem, WholeEpoch
+from headrace.host.host import Host
+from headrace.log.cursor import FileAhead
+
+AHEAD_ROWS = 65_536
+FIRST_ROWS = 4096
+"""Of unknown size."""
+AHEAD_BYTES = 16 * 1024 * 1024
+LOOP_ROWS = 8192
+"""More are not read on the event loop, where others wait for it."""
+
+
+class ReadAhead:
+    """Reads what is asked for, and the small epochs behind it in the queue."""
+
+    def __init__(
+        self, host: Host, rows: EpochRows, queue: deque[EpochItem], *, whole: bool
+    ) -> None:
+        self._host = host
+        self._rows = rows
+        self._queue = queue
+        self._whole = whole
+        self._most = FIRST_ROWS
+        self._ahead: dict[Time, list[pa.RecordBatch]] = {}
+
+    async def read(
+        self, times: Sequence[Time], references: Sequence[Reference]
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """The rows at `times`, of these references."""
+        found: list[pa.RecordBatch] | None = None
+        if len(times) == 1 and self._whole:
+            found = self._ahead.pop(times[0], None)
+            if found is None and sum(one.rows for one in references) <= self._most:
+                with suppress(TooLarge):
+                    found = await self._epoch(times[0], references)
+        if found is not None:
+            for batch in found:
+                yield batch
+            return
+        batches = self._rows.batches(references, times)
+        while True:
+            load = await self._host.in_thread(next, batches, None)
+            if load is None:
+                return
+            yield load[0]
+
+    async def _epoch(self, time: Time, references: Sequence[Reference]) -> list[pa.RecordBatch]:
+        """The rows of a small epoch, and with them those of the next ones in the queue."""
+        wanted, times = list(references), [time]
+        count = sum(one.rows for one in references)
+        for item in self._queue:
+            assert isinstance(item, WholeEpoch)
+            if count + item.rows > self._most:
+                break
+            count += item.rows
+            times.append(item.time)
+            wanted += item.references
+        try:
+            self._ahead = await self._by_time(wanted, times, count)
+        except TooLarge:
+            self._most = max(1, self._most // 8)
+            if len(times) == 1:
+                raise
+            return await self._epoch(time, references)
+        if count:
+            size = sum(batch.nbytes for found in self._ahead.values() for batch in found)
+            self._most = max(1, min(AHEAD_ROWS, AHEAD_BYTES // max(1, size // count)))
+        return self._ahead.pop(time)
+
+    async def _by_time(
+        self, references: list[Reference], times: list[Time], count: int
+    ) -> dict[Time, list[pa.RecordBatch]]:
+        loads, rows, most = self._host.loads, self._rows, 4 * AHEAD_BYTES
+        if loads.may_read and count <= LOOP_ROWS:
+            with suppress(FileAhead):
+                return loads.read(
+                    lambda: rows.by_time(references, times, brief=True, bytes_max=most)
+                )
+        return await self._host.in_thread(rows.by_time, references, times, bytes_max=most)

@@ -1,0 +1,1 @@
+"""Who gets in: tokens with roles and scopes, one-time codes, cookies, and a record of changes."""

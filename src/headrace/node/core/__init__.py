@@ -1,0 +1,1 @@
+"""What of the node decides and computes without I/O."""

@@ -1,0 +1,142 @@
+"""Between the offsets of one region and the origins that mean the same everywhere.
+
+The catalog keeps where events come from as runs (offsets ``start`` to ``end`` - 1 are a lane's
+events from ``sequence`` on).  Everything here goes over ranges and runs, never over single events,
+and costs what lies between the first and the last thing that changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from headrace.groups.progress import AckedRanges, Progress
+from headrace.regions.core.origins import Lane, lane_reaches
+from headrace.regions.core.progress import LaneDelta, OriginProgress
+
+RangeList = list[tuple[int, int]]
+
+
+class OriginRun(Protocol):
+    """The events of a lane from ``sequence`` on, at the offsets ``start`` to ``end`` - 1."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def lane(self) -> str: ...
+    @property
+    def sequence(self) -> int: ...
+
+
+def newly_acked(before: Progress, after: Progress) -> RangeList:
+    """What ``after`` has acked and ``before`` has not.
+
+    >>> newly_acked(Progress(2, ((5, 6),)), Progress(4, ((5, 8),)))
+    [(2, 4), (6, 8)]
+    """
+    end = max([after.floor, *(hi for _, hi in after.ranges)])
+    missing = before.acked().missing(end)
+    return intersection(missing, [(0, after.floor), *after.ranges])
+
+
+def taken_back(before: Progress, after: Progress) -> RangeList:
+    """What ``before`` had acked and ``after`` has not; a command did that."""
+    return newly_acked(after, before)
+
+
+def intersection(one: Iterable[tuple[int, int]], other: Iterable[tuple[int, int]]) -> RangeList:
+    """What two ascending sequences of ranges have in common."""
+    left, right = list(one), list(other)
+    found: RangeList = []
+    i = j = 0
+    while i < len(left) and j < len(right):
+        lo = max(left[i][0], right[j][0])
+        hi = min(left[i][1], right[j][1])
+        if lo < hi:
+            found.append((lo, hi))
+        if left[i][1] <= right[j][1]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+def origins_of(runs: Sequence[OriginRun], ranges: Sequence[tuple[int, int]]) -> list[LaneRange]:
+    """RangeList of offsets as ranges of lanes; what no run covers is a marker and left out."""
+    found: list[LaneRange] = []
+    at = 0
+    for run in runs:
+        while at < len(ranges) and ranges[at][1] <= run.start:
+            at += 1
+        here = at
+        while here < len(ranges) and ranges[here][0] < run.end:
+            lo, hi = max(ranges[here][0], run.start), min(ranges[here][1], run.end)
+            first = run.sequence + lo - run.start
+            found.append((run.lane, first, first + hi - lo))
+            here += 1
+    return found
+
+
+LaneRange = tuple[Lane, int, int]
+
+
+def offsets_of(runs: Iterable[OriginRun], acked: AckedRanges) -> RangeList:
+    """Where the acked events of one lane are; ``runs`` are that lane's."""
+    floor, above = acked.floor, acked.to_tuples()
+    found: RangeList = []
+    for run in runs:
+        first, last = run.sequence, run.sequence + run.end - run.start
+        held = [(0, floor), *above] if above else [(0, floor)]
+        for lo, hi in intersection([(first, last)], held):
+            found.append((run.start + lo - first, run.start + hi - first))
+    return found
+
+
+def is_ahead(progress: OriginProgress, ends: Mapping[Lane, int], region: str) -> bool:
+    """Whether acks are known of events that have not come here yet, and will."""
+    for lane in progress.lanes():
+        acked = progress.acked(lane)
+        if acked is not None and lane_reaches(lane, region) and acked.end > ends.get(lane, 0):
+            return True
+    return False
+
+
+def command_lanes(
+    progress: OriginProgress,
+    region: str,
+    target: Sequence[LaneRange],
+    first_here: Mapping[Lane, int],
+    ends: Mapping[Lane, int],
+    *,
+    at_end: bool,
+) -> tuple[LaneDelta, ...]:
+    """The lanes of a seek: ``target`` is what is acked after it here, by lane.
+
+    What a lane has below its first event here never was in this region, and above its end is not
+    here yet: a seek says nothing about the first, and takes back nothing of the second when it is
+    to the end.  Those parts keep the progress they have.
+    """
+    stamp = progress.next_stamp(region)
+    by_lane: dict[Lane, RangeList] = {}
+    for lane, lo, hi in target:
+        by_lane.setdefault(lane, []).append((lo, hi))
+    found = []
+    for lane in sorted({*ends, *by_lane, *progress.lanes()}):
+        if not lane_reaches(lane, region):
+            continue
+        acked = AckedRanges()
+        known = progress.acked(lane)
+        first, end = first_here.get(lane, 0), ends.get(lane, 0)
+        if known is not None:
+            kept = [(0, first)] if first else []
+            kept += [(end, max(end, known.end))] if at_end else []
+            held = [(0, known.floor), *known.to_tuples()]
+            for lo, hi in intersection(kept, held):
+                acked.ack_range(lo, hi)
+        for lo, hi in sorted(by_lane.get(lane, ())):
+            if lo < hi:
+                acked.ack_range(lo, hi)
+        found.append(LaneDelta(lane, stamp, acked.floor, acked.to_tuples()))
+    return tuple(found)

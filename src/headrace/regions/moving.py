@@ -1,0 +1,306 @@
+"""Replicated groups by command: enable, switch, fail over, rejoin.
+
+A switch is clean: the members at home give up what they have, all that they acked is in the group's
+cursors, the other region has those and all events behind them, and only then may its members begin.
+The moment that counts is when the home says *drained*; until then a switch that takes too long is
+taken back and all stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from headrace.catalog import Tx, entries, replicas
+from headrace.errors import (
+    HeadraceError,
+    LinkError,
+    RegionUnreachableError,
+    SwitchError,
+    SwitchRefusedError,
+)
+from headrace.groups.homes import GROUPS_BUCKET, GroupRecord, Handing, HomeStamp
+from headrace.host.clock import rest_s, steady_s
+from headrace.log.log import Log
+from headrace.regions import kinds
+from headrace.regions.linking import require_link
+from headrace.regions.records import (
+    LinkMember,
+    LinkRecord,
+    get_group,
+    get_link,
+    groups,
+    links,
+    put_group,
+    require_region,
+)
+from headrace.regions.runtime import cursors
+from headrace.regions.runtime.agent import LEASE
+from headrace.regions.runtime.joining import decode_cursor, decode_delta
+from headrace.regions.runtime.neighbours import Neighbours
+
+POLL_S = 0.02
+LOCKS = (entries.lock(GROUPS_BUCKET), replicas.LOCK)
+
+
+class SwitchReport(msgspec.Struct, frozen=True):
+    """A switch that was made, or that would be."""
+
+    group: str
+    source: str
+    target: str
+    took_s: float = 0.0
+    dry_run: bool = False
+    findings: tuple[str, ...] = ()
+
+
+def require_group(tx: Tx, key: str) -> GroupRecord:
+    """A replicated group, or an error that lists those there are."""
+    found = get_group(tx, key)
+    if found is None or found.deleted:
+        known = ", ".join(k for k, r in sorted(groups(tx).items()) if not r.deleted) or "none is"
+        raise LinkError(
+            f"group {key!r} is not replicated; enable it with: headrace region group enable; "
+            f"replicated are: {known}"
+        )
+    return found
+
+
+def enable(
+    log: Log,
+    key: str,
+    neighbours: Neighbours,
+    *,
+    home: str | None = None,
+    eager: bool = False,
+    adopt: str | None = None,
+) -> GroupRecord:
+    """Let a group's progress follow its consumers to the other regions of its streams."""
+
+    def look(tx: Tx) -> tuple[GroupRecord, list[LinkMember], GroupRecord | None]:
+        linked = links(tx)
+        record = kinds.describe(tx, key, linked)
+        members = {m.region: m for name in record.streams for m in linked[name].members}
+        return record, list(members.values()), get_group(tx, key)
+
+    me = log.catalog.read(require_region)
+    record, members, known = log.catalog.read(look, snapshot=True)
+    _check_regions({me.name, *(member.region for member in members)}, me.name, home, adopt)
+    if adopt is None and known is None:
+        _refuse_if_elsewhere(record, members, neighbours, me.name)
+
+    def put(tx: Tx) -> GroupRecord:
+        before = get_group(tx, key)
+        if before is not None and not before.deleted:
+            if before.home != home and home is not None:
+                raise LinkError(
+                    f"group {key!r} is replicated already and at home in {before.home}; move it "
+                    "with: headrace region switch"
+                )
+            return before
+        counter = 0 if before is None else before.stamp.counter + 1
+        stamp = HomeStamp(counter, me.name)
+        made = msgspec.structs.replace(
+            kinds.describe(tx, key, links(tx)),
+            home=home,
+            stamp=stamp,
+            life=stamp if before is not None or adopt else HomeStamp(),
+            eager=eager,
+            adopted=adopt is not None,
+        )
+        put_group(tx, made)
+        cursors.begin(tx, me, made, placed=True)
+        tx.notify(replicas.CHANNEL)
+        return made
+
+    return log.catalog.write(put, locks=LOCKS)
+
+
+def _check_regions(known: set[str], here: str, home: str | None, adopt: str | None) -> None:
+    if home is not None and home not in known:
+        raise LinkError(f"home={home!r} is none of the regions {', '.join(sorted(known))}")
+    if adopt is not None and adopt != here:
+        raise LinkError(
+            f"adopt={adopt!r}: run the command in {adopt!r}, whose progress is to count"
+        )
+
+
+def _refuse_if_elsewhere(
+    record: GroupRecord, members: list[LinkMember], neighbours: Neighbours, here: str
+) -> None:
+    """Two groups that were made on their own: a union of their progress would skip events."""
+    for member in members:
+        try:
+            other = neighbours.log(member).catalog
+            there = other.read(
+                lambda tx: kinds.exists(tx, record) and get_group(tx, record.key) is None
+            )
+        except RegionUnreachableError:
+            continue
+        if there:
+            raise LinkError(
+                f"group {record.key!r} exists in {member.region!r} as well, made on its own; say "
+                f"whose progress counts with --adopt {here}, or delete it there"
+            )
+
+
+def disable(log: Log, key: str) -> GroupRecord:
+    """The group's progress is no longer exchanged, on this side."""
+
+    def run(tx: Tx) -> GroupRecord:
+        found = require_group(tx, key)
+        for reader in kinds.readers(tx, found):
+            replicas.forget_reader(tx, reader)
+        entries.delete(tx, GROUPS_BUCKET, key)
+        return found
+
+    return log.catalog.write(run, locks=LOCKS)
+
+
+# --- switch ----------------------------------------------------------------------------------
+
+
+def switch(
+    log: Log,
+    key: str,
+    to: str,
+    neighbours: Neighbours,
+    *,
+    timeout_s: float = 30.0,
+    dry_run: bool = False,
+    clock: Callable[[], float] = steady_s,
+) -> SwitchReport:
+    """Move a group to another region: its members there begin exactly where it was."""
+    began = clock()
+    me = log.catalog.read(require_region).name
+    record = log.catalog.read(lambda tx: require_group(tx, key))
+    member = _target(log, record, me, to)
+    findings = _findings(log, member, neighbours)
+    if findings:
+        raise SwitchRefusedError(f"group {key!r} stays in {me}: {'; '.join(findings)}")
+    if dry_run:
+        return SwitchReport(key, me, to, dry_run=True)
+    stamp = _begin_switch(log, key, me, to)
+    while not _has_begun(neighbours, member, key, stamp):
+        if clock() - began > timeout_s:
+            _take_back(log, key, me, to, stamp, timeout_s)
+        rest_s(POLL_S)
+    return SwitchReport(key, me, to, clock() - began)
+
+
+def _target(log: Log, record: GroupRecord, me: str, to: str) -> LinkMember:
+    if record.home is None:
+        raise SwitchRefusedError(
+            f"group {record.key!r} is consumed in every region and has no home to move; see "
+            "whether it is in step with: headrace region synced"
+        )
+    if record.home == to:
+        raise SwitchRefusedError(f"group {record.key!r} is at home in {to} already")
+    if record.home != me:
+        raise SwitchRefusedError(
+            f"group {record.key!r} is at home in {record.home}; run the switch there, or "
+            f"`headrace region fail-over --lost {record.home}` if that region is gone"
+        )
+    if record.handing is not None and record.handing.source != me:
+        raise SwitchRefusedError(f"group {record.key!r} is still on its way here; try again later")
+    found: LinkRecord | None = log.catalog.read(lambda tx: get_link(tx, record.streams[0]))
+    member = None if found is None else found.member(to)
+    if found is None or member is None:
+        raise LinkError(f"{to!r} is none of the regions of group {record.key!r}")
+    return member
+
+
+def _findings(log: Log, member: LinkMember, neighbours: Neighbours) -> list[str]:
+    """What would keep a switch from ending."""
+    found = []
+    try:
+        other = neighbours.log(member)
+        if other.catalog.leases.get(LEASE) is None:
+            found.append(
+                f"no agent runs in {member.region}; start one there with: headrace region run"
+            )
+    except HeadraceError as error:
+        found.append(str(error))
+    if log.catalog.leases.get(LEASE) is None:
+        found.append("no agent runs here; start one with: headrace region run")
+    if member.state != "active":
+        found.append(f"{member.region} is {member.state}")
+    return found
+
+
+def _begin_switch(log: Log, key: str, me: str, to: str) -> HomeStamp:
+    def run(tx: Tx) -> HomeStamp:
+        found = require_group(tx, key)
+        if found.home != me:
+            raise SwitchRefusedError(f"group {key!r} is on its way to {found.home} already")
+        stamp = HomeStamp(found.stamp.counter + 1, me)
+        put_group(tx, msgspec.structs.replace(found, home=to, stamp=stamp, handing=Handing(me)))
+        kinds.fence_shared(tx, found)
+        tx.notify(replicas.CHANNEL)
+        return stamp
+
+    return log.catalog.write(run, locks=LOCKS)
+
+
+def _has_begun(neighbours: Neighbours, member: LinkMember, key: str, stamp: HomeStamp) -> bool:
+    try:
+        found = neighbours.log(member).catalog.read(lambda tx: get_group(tx, key))
+    except HeadraceError:
+        neighbours.drop(member)
+        return False
+    return found is not None and found.stamp >= stamp and found.handing is None and found.ready
+
+
+def _take_back(log: Log, key: str, me: str, to: str, stamp: HomeStamp, timeout_s: float) -> None:
+    def run(tx: Tx) -> bool:
+        found = require_group(tx, key)
+        if found.stamp != stamp or found.handing is None or found.handing.drained:
+            return False
+        again = HomeStamp(stamp.counter + 1, me)
+        put_group(tx, msgspec.structs.replace(found, home=me, stamp=again, handing=None))
+        tx.notify(replicas.CHANNEL)
+        return True
+
+    if log.catalog.write(run, locks=LOCKS):
+        raise SwitchError(
+            f"group {key!r} stays in {me}: its members did not give it up within {timeout_s:g} s"
+        )
+    raise SwitchError(
+        f"group {key!r} is handed over, and {to} has not taken it up within {timeout_s:g} s; it "
+        "begins there as soon as that region has read it"
+    )
+
+
+# --- synced ----------------------------------------------------------------------------------
+
+
+def unsynced(log: Log, key: str, neighbours: Neighbours) -> dict[str, int]:
+    """How many cursors of a group are not known in each other region; empty if all are."""
+    record = log.catalog.read(lambda tx: require_group(tx, key))
+    link = log.catalog.read(lambda tx: require_link(tx, record.streams[0]))
+    found: dict[str, int] = {}
+
+    def look(tx: Tx) -> dict[tuple[str, str, int], bytes]:
+        wanted = set(kinds.readers(tx, record))
+        return {
+            (row.reader, stream, number): row.state
+            for row, stream, number in replicas.changed_since(tx, -1)
+            if row.reader in wanted
+        }
+
+    mine = log.catalog.read(look, snapshot=True)
+    untranslated = log.catalog.read(
+        lambda tx: sum(replicas.is_untranslated(tx, each) for each in kinds.readers(tx, record))
+    )
+    for member in link.members:
+        if member.state == "lost":
+            continue
+        theirs = neighbours.log(member).catalog.read(look, snapshot=True)
+        missing = untranslated
+        for place, state in mine.items():
+            known = decode_cursor(place[0], theirs.get(place, b""))
+            missing += known.merge(decode_delta(state)).changed
+        if missing:
+            found[member.region] = missing
+    return found

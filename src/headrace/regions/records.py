@@ -1,0 +1,151 @@
+"""What is stored of regions: the name of this one, its links, and its replicated groups.
+
+All of it stands in the region's own catalog.  Links and groups are entries, so that whoever shows
+or needs them hears of changes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from headrace.catalog import Tx, entries, schema
+from headrace.errors import RegionNameError, UnreadableRecordError
+from headrace.groups.homes import GROUPS_BUCKET as GROUPS_BUCKET
+from headrace.groups.homes import GroupRecord as GroupRecord
+from headrace.groups.homes import Handing as Handing
+from headrace.groups.homes import decode_group as decode_group
+from headrace.groups.homes import put_group as put_group
+from headrace.groups.homes import this_region
+from headrace.regions.core.origins import base_region
+from headrace.subjects import check_name
+
+LINKS_BUCKET = "region-links"
+ALL = "all"
+NONE = "none"
+
+MemberState = Literal["active", "paused", "lost"]
+
+
+class Region(msgspec.Struct, frozen=True):
+    """A region's name, and which life of its catalog this is."""
+
+    name: str
+    incarnation: int = 1
+
+    @property
+    def lane(self) -> str:
+        """The lane of what is published here for all.
+
+        >>> Region("eu").lane, Region("eu", 2).lane
+        ('eu', 'eu~2')
+        """
+        return self.name if self.incarnation == 1 else f"{self.name}~{self.incarnation}"
+
+
+class LinkMember(msgspec.Struct, frozen=True, kw_only=True):
+    """Another region of a linked stream, and where it is."""
+
+    region: str
+    catalog: str
+    """Its address, never with a password."""
+    store: str | None = None
+    credentials: str | None = None
+    """Where the password is: ``env:NAME``."""
+    state: MemberState = "active"
+
+
+class LinkRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream that is in other regions as well, as this region has it."""
+
+    stream: str
+    members: tuple[LinkMember, ...] = ()
+    """The other regions."""
+    writers: str = ALL
+    """``all``, or the one region in which events are published."""
+    backfill: str = ALL
+    """``all``, ``none``, or the time (ISO) from which on events are copied."""
+
+    def member(self, region: str) -> LinkMember | None:
+        """A region of the link."""
+        return next((each for each in self.members if each.region == region), None)
+
+    def reads(self, region: str) -> bool:
+        """Whether events are copied from a region now."""
+        found = self.member(region)
+        return found is not None and found.state == "active"
+
+
+def get_region(tx: Tx) -> Region | None:
+    """The region that this catalog is."""
+    name = this_region(tx)
+    if name is None:
+        return None
+    return Region(name, int(schema.get_setting(tx, "region_incarnation") or 1))
+
+
+def require_region(tx: Tx) -> Region:
+    """The region that this catalog is, or what to do about it."""
+    found = get_region(tx)
+    if found is None:
+        raise RegionNameError(
+            "this catalog is no region yet; give it a name with: headrace region name NAME"
+        )
+    return found
+
+
+def check_region_name(name: str) -> str:
+    """A name for a region; what is no name is refused."""
+    return check_name(name, "region")
+
+
+def put_region(tx: Tx, region: Region) -> None:
+    schema.put_setting(tx, "region", region.name)
+    schema.put_setting(tx, "region_incarnation", str(region.incarnation))
+
+
+def links(tx: Tx) -> dict[str, LinkRecord]:
+    """All links, by stream."""
+    found = entries.changes(tx, LINKS_BUCKET, 0).entries
+    return {e.key: decode_link(e.key, e.value) for e in found if e.value is not None}
+
+
+def get_link(tx: Tx, stream: str) -> LinkRecord | None:
+    """The link of a stream."""
+    entry = entries.get(tx, LINKS_BUCKET, stream)
+    return None if entry is None or entry.value is None else decode_link(stream, entry.value)
+
+
+def put_link(tx: Tx, link: LinkRecord) -> None:
+    """Store a link; holds the bucket's lock."""
+    entries.put(tx, LINKS_BUCKET, link.stream, msgspec.json.encode(link))
+
+
+def decode_link(stream: str, data: bytes) -> LinkRecord:
+    """A link as it was stored."""
+    try:
+        return msgspec.json.decode(data, type=LinkRecord)
+    except msgspec.MsgspecError as error:
+        raise UnreadableRecordError(
+            f"the link of stream {stream!r} cannot be read ({error}); restore the catalog from a "
+            "backup",
+            stream,
+        ) from None
+
+
+def groups(tx: Tx) -> dict[str, GroupRecord]:
+    """All replicated groups, by key."""
+    found = entries.changes(tx, GROUPS_BUCKET, 0).entries
+    return {e.key: decode_group(e.key, e.value) for e in found if e.value is not None}
+
+
+def get_group(tx: Tx, key: str) -> GroupRecord | None:
+    """A replicated group."""
+    entry = entries.get(tx, GROUPS_BUCKET, key)
+    return None if entry is None or entry.value is None else decode_group(key, entry.value)
+
+
+def is_from(lane: str, region: str) -> bool:
+    """Whether the events of a lane were published in a region, in any life of it."""
+    return base_region(lane) == region

@@ -1,0 +1,1 @@
+"""What connects the cores of regions to catalogs, stores and clocks."""

@@ -1,0 +1,249 @@
+"""The agent of a region: translates local progress, and takes the neighbours' over.
+
+It needs no Spark and keeps nothing that the catalog does not have: killed anywhere it goes on, and
+two of them only do the same work twice.  One works at a time, by a lease; the others stand by.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+
+import msgspec
+
+from headrace.catalog import Tx, entries, lanes, leases, progress, replicas, streams
+from headrace.errors import (
+    CatalogUnavailableError,
+    HeadraceError,
+    LeaseLost,
+    RegionUnreachableError,
+)
+from headrace.groups.homes import GROUPS_BUCKET, GroupRecord
+from headrace.host.clock import calendar_s, steady_s
+from headrace.log.log import Log
+from headrace.regions import kinds
+from headrace.regions.records import (
+    LINKS_BUCKET,
+    LinkMember,
+    Region,
+    get_region,
+    groups,
+    links,
+    put_group,
+)
+from headrace.regions.runtime import applying, cursors
+from headrace.regions.runtime.applying import Theirs
+from headrace.regions.runtime.neighbours import Neighbours
+
+LEASE = "region-agent"
+LEASE_TTL_MS = 5_000
+TICK_S = 0.5
+"""How often it looks, if nothing is told."""
+PAUSE_S = 0.005
+"""The least time between two looks, however much news there is."""
+FORGET_S = 30.0
+
+_log = logging.getLogger(__name__)
+
+
+class RegionAgent:
+    """One region's agent; ``step`` does everything once, ``run`` until told to stop."""
+
+    def __init__(self, log: Log, neighbours: Neighbours) -> None:
+        self._log = log
+        self._neighbours = neighbours
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._pending: dict[str, Theirs] = {}
+        self.away: dict[str, tuple[float, str]] = {}
+        """Neighbours that cannot be read: since when, and why."""
+        self.synced_s: dict[str, float] = {}
+        """When a neighbour's progress was last known to be here."""
+        self._forget_due_s = 0.0
+
+    # -- once ---------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Translate, and take over; true if something moved."""
+        me = self._log.catalog.read(get_region)
+        if me is None:
+            return False
+        moved = self.translate(me)
+        for member in self.members():
+            try:
+                moved |= self.take_over(me, member)
+                self.away.pop(member.region, None)
+            except (RegionUnreachableError, CatalogUnavailableError) as error:
+                since, _ = self.away.get(member.region, (calendar_s(), ""))
+                self.away[member.region] = since, str(error)
+                self._neighbours.drop(member)
+                self._pending.pop(member.region, None)
+        self._forget()
+        return moved
+
+    def members(self) -> list[LinkMember]:
+        """The other regions, each once."""
+        found: dict[str, LinkMember] = {}
+        for link in self._log.catalog.read(links).values():
+            for member in link.members:
+                if member.state == "active":
+                    found.setdefault(member.region, member)
+        return [found[name] for name in sorted(found)]
+
+    def translate(self, me: Region) -> bool:
+        """Bring this region's cursors up to date, and hand groups over that nobody holds."""
+        known = self._log.catalog.read(groups)
+        if not known:
+            return False
+
+        def look(tx: Tx) -> bool:
+            return any(
+                _is_due(tx, record, reader)
+                for record in known.values()
+                for reader in kinds.readers(tx, record)
+            ) or any(_is_leaving(record, me) for record in known.values())
+
+        if not self._log.catalog.read(look):
+            return False
+
+        def run(tx: Tx) -> bool:
+            records = groups(tx)
+            moved = cursors.translate(tx, me, records) > 0
+            for record in records.values():
+                if _is_leaving(record, me) and kinds.is_drained(tx, record):
+                    assert record.handing is not None
+                    handing = msgspec.structs.replace(record.handing, drained=True)
+                    put_group(tx, msgspec.structs.replace(record, handing=handing))
+                    tx.notify(replicas.CHANNEL)
+                    moved = True
+            return moved
+
+        return self._log.catalog.write(
+            run, locks=(replicas.LOCK, entries.lock(GROUPS_BUCKET)), sync=False
+        )
+
+    def take_over(self, me: Region, member: LinkMember) -> bool:
+        """Read a neighbour and apply what it says, as soon as its events are here."""
+        source = member.region
+        theirs = self._pending.get(source)
+        if theirs is None:
+            theirs = self._look(member)
+            if theirs is None:
+                self.synced_s[source] = calendar_s()
+                return False
+            applying.take_over_groups(self._log, me, theirs)
+            applying.apply(self._log, me, theirs, eager_only=True)
+        if self._log.catalog.read(lambda tx: applying.is_behind(tx, theirs), snapshot=True):
+            self._pending[source] = theirs
+            return False
+        applying.apply(self._log, me, theirs, eager_only=False)
+        self._pending.pop(source, None)
+        self._seen[source] = theirs.revision, theirs.groups_revision
+        self.synced_s[source] = calendar_s()
+        return True
+
+    def _look(self, member: LinkMember) -> Theirs | None:
+        source_log = self._neighbours.log(member)
+        seen = self._seen.get(member.region, (-1, -1))
+        news = source_log.catalog.read(applying.has_news, snapshot=True)
+        if news == seen:
+            return None
+        since = seen[0] if seen[0] <= news[0] else -1
+        names = self._log.catalog.read(lambda tx: sorted(links(tx)))
+        return source_log.catalog.read(
+            lambda tx: applying.look(tx, member.region, since, names), snapshot=True
+        )
+
+    def _forget(self) -> None:
+        """Forget runs of what was trimmed, once nobody needs them to translate acks."""
+        if steady_s() < self._forget_due_s:
+            return
+        self._forget_due_s = steady_s() + FORGET_S
+
+        def run(tx: Tx) -> None:
+            for name in links(tx):
+                stream = streams.get(tx, name)
+                for segment in stream.segments if stream is not None else ():
+                    if segment.tail and not replicas.has_trims(tx, segment.id):
+                        lanes.forget(tx, segment.id, segment.tail)
+
+        self._log.catalog.write(run, locks=(replicas.LOCK,), sync=False)
+
+    def close(self) -> None:
+        """Close what it read of other regions."""
+        self._neighbours.close()
+
+    # -- on and on ----------------------------------------------------------------------
+
+    def run(self, stop: threading.Event) -> None:
+        """Work while it has the lease; failures are logged and tried again."""
+        owner = uuid.uuid4().hex
+        while not stop.is_set():
+            try:
+                lease = self._log.catalog.leases.acquire(LEASE, owner, LEASE_TTL_MS)
+                if lease is not None:
+                    try:
+                        self._work(stop, lease)
+                    finally:
+                        self._log.catalog.leases.release(lease)
+            except LeaseLost:
+                continue
+            except HeadraceError as error:
+                _log.warning("agent of the region: %s", error)
+            except Exception:  # whatever it is, the next attempt may do better
+                _log.exception("agent of the region")
+            stop.wait(1.0)
+
+    def _work(self, stop: threading.Event, lease: leases.Lease) -> None:
+        bell = threading.Event()
+        subscribed: dict[object, object] = {}
+        renew_s = steady_s() + LEASE_TTL_MS / 3000
+        try:
+            while not stop.is_set():
+                if steady_s() >= renew_s:
+                    self._log.catalog.leases.renew(lease, LEASE_TTL_MS)
+                    renew_s = steady_s() + LEASE_TTL_MS / 3000
+                self._listen(bell, subscribed)
+                bell.clear()
+                if self.step():
+                    continue
+                bell.wait(TICK_S)
+                stop.wait(PAUSE_S)
+        finally:
+            for end in subscribed.values():
+                end()  # type: ignore[operator]
+
+    def _listen(self, bell: threading.Event, subscribed: dict[object, object]) -> None:
+        """Hear of progress, groups and links here, and of cursors there."""
+        own = self._log.catalog
+        wanted = {entries.channel(GROUPS_BUCKET), entries.channel(LINKS_BUCKET), replicas.CHANNEL}
+
+        def look(tx: Tx) -> None:
+            for record in groups(tx).values():
+                wanted.update(progress.channel(each) for each in kinds.readers(tx, record))
+
+        own.read(look)
+        for channel in wanted:
+            if (own, channel) not in subscribed:
+                subscribed[own, channel] = own.subscribe(channel, bell.set)
+        for member in self.members():
+            try:
+                other = self._neighbours.log(member).catalog
+            except RegionUnreachableError:
+                continue
+            if (other, replicas.CHANNEL) not in subscribed:
+                subscribed[other, replicas.CHANNEL] = other.subscribe(replicas.CHANNEL, bell.set)
+
+
+def _is_due(tx: Tx, record: GroupRecord, reader: str) -> bool:
+    return not record.deleted and replicas.is_untranslated(tx, reader)
+
+
+def _is_leaving(record: GroupRecord, me: Region) -> bool:
+    handing = record.handing
+    return (
+        handing is not None
+        and handing.source == me.name
+        and not handing.drained
+        and record.home != me.name
+    )

@@ -1,0 +1,298 @@
+"""Another region's progress and groups, taken over here.
+
+*One snapshot.*  What is read of a neighbour (groups, cursors, how far its streams had come) belongs
+together.  *Behind the data*: it is applied when everything that the neighbour had published by then
+is here too.  Otherwise an event could count as processed whose output was lost with its region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import msgspec
+
+from headrace.catalog import Tx, entries, lanes, replicas, streams
+from headrace.catalog.replicas import CursorRow
+from headrace.catalog.streams import Segment
+from headrace.groups.homes import GROUPS_BUCKET, GroupRecord, Handing
+from headrace.groups.progress import AckedRanges, Progress
+from headrace.log.log import Log
+from headrace.regions import kinds
+from headrace.regions.core.progress import Merged, OriginProgress
+from headrace.regions.core.stamps import Life, Stamp
+from headrace.regions.core.translation import is_ahead
+from headrace.regions.records import Region, get_group, groups, links, put_group
+from headrace.regions.runtime import cursors
+from headrace.regions.runtime.joining import (
+    ack_lane,
+    decode_cursor,
+    decode_delta,
+    encode_cursor,
+    join,
+)
+from headrace.regions.runtime.joining import locks as unit_locks
+
+
+class TheirCursor(msgspec.Struct, frozen=True):
+    """A neighbour's progress by origin in a segment."""
+
+    reader: str
+    stream: str
+    number: int
+    state: bytes
+
+
+class Theirs(msgspec.Struct, frozen=True):
+    """What one snapshot of a neighbour says."""
+
+    source: str
+    revision: int
+    groups_revision: int
+    heads: dict[str, dict[int, int]]
+    groups: dict[str, GroupRecord]
+    cursors: tuple[TheirCursor, ...]
+
+
+def look(tx: Tx, source: str, since: int, names: list[str]) -> Theirs:
+    """Read a neighbour: the cursors after a revision, and all else."""
+    heads = {}
+    for name in names:
+        found = streams.get(tx, name)
+        if found is not None:
+            heads[name] = {segment.number: segment.head for segment in found.segments}
+    cursors = tuple(
+        TheirCursor(row.reader, stream, number, row.state)
+        for row, stream, number in replicas.changed_since(tx, since)
+    )
+    return Theirs(
+        source,
+        replicas.revision(tx),
+        entries.latest(tx, GROUPS_BUCKET),
+        heads,
+        groups(tx),
+        cursors,
+    )
+
+
+def has_news(tx: Tx) -> tuple[int, int]:
+    """What changes when :func:`look` has something new to say."""
+    return replicas.revision(tx), entries.latest(tx, GROUPS_BUCKET)
+
+
+# --- groups ----------------------------------------------------------------------------------
+
+
+def take_over_groups(log: Log, me: Region, theirs: Theirs) -> None:
+    """Make groups that are new here, and follow homes and deletions with a later stamp."""
+    for key, record in theirs.groups.items():
+        mine = log.catalog.read(partial(get_group, key=key))
+        if mine is None:
+            if not record.deleted:
+                _begin(log, me, record)
+            continue
+        if record.stamp > mine.stamp:
+            _follow(log, me, record)
+            mine = log.catalog.read(partial(get_group, key=key))
+        if mine is not None and (mine.deleted or not mine.ready):
+            _settle(log, mine)
+
+
+def _begin(log: Log, me: Region, record: GroupRecord) -> None:
+    here = log.catalog.read(lambda tx: sorted(links(tx)))
+    names = tuple(name for name in record.streams if name in here)
+    if not names:
+        return
+
+    def put(tx: Tx) -> None:
+        if get_group(tx, record.key) is not None:
+            return
+        handing = record.handing and Handing(record.handing.source)
+        put_group(tx, msgspec.structs.replace(record, ready=False, streams=names, handing=handing))
+        if record.adopted and kinds.exists(tx, record):
+            kinds.reset(tx, record)
+        cursors.begin(tx, me, msgspec.structs.replace(record, streams=names), placed=False)
+
+    # Members wait from the first moment on, until its progress is here.
+    log.catalog.write(put, locks=(entries.lock(GROUPS_BUCKET), replicas.LOCK))
+    kinds.make(log, record)
+
+
+def _settle(log: Log, record: GroupRecord) -> None:
+    """Finish what was begun: a group that is to be made or deleted here, after a crash too."""
+    there = log.catalog.read(lambda tx: kinds.exists(tx, record))
+    if record.deleted and there:
+        kinds.remove(log, record)
+    elif not record.deleted and not there:
+        kinds.make(log, record)
+
+
+def _follow(log: Log, me: Region, record: GroupRecord) -> None:
+    """A neighbour has a later home, deletion or life of a group than this region knows of."""
+
+    def put(tx: Tx) -> None:
+        mine = get_group(tx, record.key)
+        if mine is None or mine.stamp >= record.stamp:
+            return
+        again = record.life > mine.life
+        if again or record.deleted:
+            for reader in kinds.readers(tx, mine):
+                replicas.forget_reader(tx, reader)
+        if again:
+            cursors.begin(tx, me, msgspec.structs.replace(mine, life=record.life), placed=False)
+        put_group(
+            tx,
+            msgspec.structs.replace(
+                mine,
+                home=record.home,
+                stamp=record.stamp,
+                handing=record.handing and Handing(record.handing.source),
+                deleted=record.deleted,
+                life=record.life,
+                config=record.config,
+                ready=mine.ready and not again,
+            ),
+        )
+        if record.home is not None and record.home != me.name:
+            kinds.fence_shared(tx, mine)
+
+    log.catalog.write(put, locks=[entries.lock(GROUPS_BUCKET), replicas.LOCK])
+
+
+# --- progress --------------------------------------------------------------------------------
+
+
+def is_behind(tx: Tx, theirs: Theirs) -> bool:
+    """Whether something that the neighbour had published is not here yet."""
+    places = replicas.places(tx, theirs.source)
+    for name, link in links(tx).items():
+        if not link.reads(theirs.source) or name not in theirs.heads:
+            continue
+        stream = streams.get(tx, name)
+        for segment in stream.segments if stream is not None else ():
+            head = theirs.heads[name].get(segment.number, 0)
+            place = places.get(segment.id)
+            if head and (place is None or place.next_offset < head):
+                return True
+    return False
+
+
+def apply(log: Log, me: Region, theirs: Theirs, *, eager_only: bool) -> None:
+    """Join a neighbour's progress to what is known here, in one transaction."""
+    mine = log.catalog.read(groups)
+    found = {name: log.stream(name) for name in log.catalog.read(links)}
+    due: list[tuple[TheirCursor, GroupRecord, Segment]] = []
+    owners = log.catalog.read(lambda tx: _owners(tx, mine))
+    for cursor in theirs.cursors:
+        record = owners.get(cursor.reader)
+        stream = found.get(cursor.stream)
+        segment = stream.segment(cursor.number) if stream is not None else None
+        if record is None or segment is None or (eager_only and not record.eager):
+            continue
+        due.append((cursor, record, segment))
+    locks = {replicas.LOCK, entries.lock(GROUPS_BUCKET)}
+    for cursor, record, _ in due:
+        locks |= unit_locks(cursor.reader, cursor.stream, cursor.number)
+        locks |= set(kinds.seek_locks(record, cursor.reader, cursor.stream, cursor.number))
+
+    def run(tx: Tx) -> None:
+        for cursor, record, segment in due:
+            _merge(tx, me, record, cursor, segment)
+        if not eager_only:
+            _arrived(tx, theirs)
+
+    if due or _is_awaited(mine, theirs):
+        log.catalog.write(run, locks=sorted(locks))
+
+
+def _owners(tx: Tx, mine: Mapping[str, GroupRecord]) -> dict[str, GroupRecord]:
+    return {
+        reader: record
+        for record in mine.values()
+        if not record.deleted
+        for reader in kinds.readers(tx, record)
+    }
+
+
+def _merge(tx: Tx, me: Region, record: GroupRecord, cursor: TheirCursor, segment: Segment) -> None:
+    row = replicas.cursor(tx, cursor.reader, segment.id)
+    if row is None:
+        known = OriginProgress(cursor.reader, Life(Stamp(record.life.counter, record.life.region)))
+    else:
+        known = decode_cursor(cursor.reader, row.state)
+    merged = known.merge(decode_delta(cursor.state))
+    if row is not None and not merged.changed:
+        return
+    if merged.rewound and row is not None and record.ready:
+        whole = _whole(tx, known, segment)
+        kinds.seek(tx, record, cursor.reader, cursor.stream, (segment.number, segment.id), whole)
+    else:
+        join(tx, cursor.reader, segment.id, _gained(tx, known, merged, segment, row is None))
+    row = row or CursorRow(cursor.reader, segment.id, 0, False, 0, b"", b"")
+    replicas.put_cursor(
+        tx,
+        msgspec.structs.replace(
+            row,
+            revision=replicas.next_revision(tx),
+            ahead=is_ahead(known, lanes.ends(tx, segment.id), me.name),
+            sought=0,
+            state=encode_cursor(known),
+        ),
+    )
+
+
+def _gained(
+    tx: Tx, known: OriginProgress, merged: Merged, segment: Segment, all_of_it: bool
+) -> AckedRanges:
+    """The offsets here of what is newly acked."""
+    found = AckedRanges()
+    if all_of_it:
+        for lane in known.lanes():
+            acked = known.acked(lane)
+            if acked is not None:
+                ack_lane(tx, segment.id, lane, acked, found)
+        return found
+    for lane, lo, hi in merged.gains:
+        acked = AckedRanges()
+        acked.ack_range(lo, hi)
+        ack_lane(tx, segment.id, lane, acked, found, lo)
+    return found
+
+
+def _whole(tx: Tx, known: OriginProgress, segment: Segment) -> Progress:
+    """All that is acked, by offsets: where a reader stands after a command of another region."""
+    found = AckedRanges(floor=segment.tail)
+    for lane in known.lanes():
+        acked = known.acked(lane)
+        if acked is not None:
+            ack_lane(tx, segment.id, lane, acked, found)
+    return Progress.of(found, {})
+
+
+def _is_awaited(mine: Mapping[str, GroupRecord], theirs: Theirs) -> bool:
+    return any(
+        not record.ready or (record.handing is not None and record.handing.source == theirs.source)
+        for record in mine.values()
+    )
+
+
+def _arrived(tx: Tx, theirs: Theirs) -> None:
+    """All that the neighbour knew is here: groups that waited for it may begin."""
+    for key, record in groups(tx).items():
+        found = theirs.groups.get(key)
+        if found is None or found.stamp != record.stamp:
+            continue
+        changed = record
+        if not record.ready and found.ready:
+            changed = msgspec.structs.replace(changed, ready=True)
+        handing = found.handing
+        if (
+            record.handing is not None
+            and record.handing.source == theirs.source
+            and handing is not None
+            and handing.drained
+        ):
+            changed = msgspec.structs.replace(changed, handing=None)
+        if changed != record:
+            put_group(tx, changed)
+            tx.notify(replicas.CHANNEL)

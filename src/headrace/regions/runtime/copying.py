@@ -1,0 +1,176 @@
+"""Copying what a round of replication takes over; see :mod:`headrace.regions.runtime.rounds`.
+
+Files that lie within one run go as they stand; all else is decoded, which checks it, and joined to
+one batch per segment and lane.  Nothing names what is written here until the round is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+import pyarrow as pa
+
+from headrace.catalog import batches
+from headrace.catalog.batches import NewBatch
+from headrace.catalog.lanes import LaneStep
+from headrace.catalog.streams import Segment
+from headrace.errors import StoreError
+from headrace.log import events, files, limits
+from headrace.log.cursor import Cursor
+from headrace.log.log import Log
+from headrace.log.shares import Rows, inline
+from headrace.regions.runtime.rounds import Copied, LanePiece, SegmentCopy
+
+
+def carry_out(log: Log, source_log: Log, copies: Iterable[SegmentCopy]) -> list[Copied]:
+    """Read, check and encode what a plan copies; files are written and named by nothing."""
+    done: list[Copied] = []
+    try:
+        for copy in copies:
+            done.append(Copied(copy, tuple(_copy_segment(log, source_log, copy))))
+    except BaseException:
+        discard(log, done)
+        raise
+    return done
+
+
+def discard(log: Log, done: Iterable[Copied]) -> None:
+    """Remove files of a round that does not count; the sweep finds what this misses."""
+    for copied in done:
+        for batch in copied.batches:
+            if batch.path is not None and log.store is not None:
+                try:
+                    log.store.delete(batch.path)
+                except StoreError:
+                    continue
+
+
+def _copy_segment(log: Log, source_log: Log, copy: SegmentCopy) -> Iterator[NewBatch]:
+    held: list[pa.RecordBatch] = []
+    lane, sequence, size = "", 0, 0
+    for piece in copy.pieces:
+        if held and (piece.lane != lane or size > limits.FILE_BYTES):
+            yield from _encode(log, copy, held, lane, sequence)
+            held, size = [], 0
+        if not held:
+            lane, sequence = piece.lane, piece.sequence
+        for part in _parts(log, source_log, copy, piece):
+            if isinstance(part, NewBatch):
+                if held:
+                    yield from _encode(log, copy, held, lane, sequence)
+                    sequence += sum(batch.num_rows for batch in held)
+                    held, size = [], 0
+                yield msgspec.structs.replace(part, step=LaneStep(lane=lane, sequence=sequence))
+                sequence += part.rows
+                continue
+            held.append(part)
+            size += part.nbytes
+    if held:
+        yield from _encode(log, copy, held, lane, sequence)
+
+
+def _parts(
+    log: Log, source_log: Log, copy: SegmentCopy, piece: LanePiece
+) -> Iterator[pa.RecordBatch | NewBatch]:
+    """The events of a piece: whole files as they stand, all else decoded."""
+    source_id = copy.place.source_id
+    at = piece.start
+    for file in _whole_files(log, source_log, source_id, piece):
+        yield from _decoded(source_log, copy, at, file.start)
+        yield _copied_file(log, source_log, copy, file)
+        at = file.end
+    yield from _decoded(source_log, copy, at, piece.end)
+
+
+def _whole_files(
+    log: Log, source_log: Log, source_id: int, piece: LanePiece
+) -> list[batches.Piece]:
+    if log.store is None or source_log.store is None:
+        return []
+    found: list[batches.Piece] = []
+    at = piece.start
+    while at < piece.end:
+        some = source_log.catalog.read(lambda tx, at=at: batches.pieces(tx, source_id, at, 500))  # type: ignore[misc]
+        if not some:
+            break
+        found += [
+            each
+            for each in some
+            if each.path is not None
+            and each.end <= piece.end
+            and not each.layout & events.MARKER_BIT
+        ]
+        at = some[-1].end
+    return found
+
+
+def _copied_file(log: Log, source_log: Log, copy: SegmentCopy, file: batches.Piece) -> NewBatch:
+    assert log.store is not None
+    assert source_log.store is not None
+    assert file.path is not None
+    with files.open_file(source_log.store, file.path, file.size_bytes, file.checksum):
+        data = source_log.store.get(file.path)
+    path = files.new_path(log.prefix, copy.stream_id, copy.number)
+    log.store.put(path, data)
+    return NewBatch(
+        segment_id=copy.place.segment_id,
+        rows=file.end - file.start,
+        size_bytes=file.size_bytes,
+        max_ts_us=file.max_ts_us,
+        layout=file.layout,
+        checksum=file.checksum,
+        path=path,
+    )
+
+
+def _decoded(source_log: Log, copy: SegmentCopy, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    if start >= end:
+        return
+    segment = Segment(copy.place.source_id, copy.number, 0, 0, 0, 0, 0, 0, 0, 0, None)
+    cursor = Cursor(source_log.catalog, source_log.store, copy.stream, segment, start)
+    while cursor.position < end:
+        batch = cursor.next(end)
+        if batch is not None and batch.num_rows:
+            yield batch.select([name for name in batch.schema.names if name != "offset"])
+
+
+def _encode(
+    log: Log, copy: SegmentCopy, held: Sequence[pa.RecordBatch], lane: str, sequence: int
+) -> Iterator[NewBatch]:
+    batch = _joined(held)
+    part = Rows(batch, events.layout_of(batch.schema), events.stamps_of(batch))
+    small = log.store is None or batch.nbytes <= limits.INLINE_BYTES
+    for piece in part.cut(limits.INLINE_BYTES if small else limits.FILE_BYTES):
+        if small:
+            made = inline(copy.place.segment_id, piece)
+        else:
+            assert log.store is not None
+            data, checksum = files.encode(piece.batch)
+            path = files.new_path(log.prefix, copy.stream_id, copy.number)
+            log.store.put(path, data)
+            made = NewBatch(
+                segment_id=copy.place.segment_id,
+                rows=piece.rows,
+                size_bytes=len(data),
+                max_ts_us=piece.max_ts_us,
+                layout=piece.layout,
+                checksum=checksum,
+                path=path,
+            )
+        yield msgspec.structs.replace(made, step=LaneStep(lane=lane, sequence=sequence))
+        sequence += piece.rows
+
+
+def _joined(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Batches as one; a column that is all null in one of them is not stored there."""
+    if len(parts) == 1:
+        return parts[0]
+    layout = 0
+    for part in parts:
+        layout |= events.layout_of(part.schema)
+    schema = events.schema_of(layout)
+    tables = [pa.Table.from_batches([part]) for part in parts]
+    whole = pa.concat_tables(tables, promote_options="default").select(schema.names)
+    (batch,) = whole.combine_chunks().to_batches()
+    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)

@@ -1,0 +1,204 @@
+"""Local progress as progress by origin: what other regions read of this one.
+
+Runs in one transaction of the agent.  A row of progress that changed since it was last translated
+is compared with what it was then, and the difference is acked by origin.  A seek, which takes acks
+back, is a command with a stamp (:mod:`headrace.regions.core.progress`).  What was trimmed before
+anybody consumed it is never acked: a trim leaves what had been acked until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from headrace.catalog import Tx, lanes, progress, replicas, streams
+from headrace.catalog.replicas import CursorRow
+from headrace.catalog.streams import Segment
+from headrace.groups.homes import GroupRecord
+from headrace.groups.progress import Progress, store
+from headrace.regions import kinds
+from headrace.regions.core.progress import CursorDelta, OriginProgress
+from headrace.regions.core.stamps import Life, Stamp
+from headrace.regions.core.translation import (
+    LaneRange,
+    command_lanes,
+    intersection,
+    is_ahead,
+    newly_acked,
+    origins_of,
+)
+from headrace.regions.records import Region
+from headrace.regions.runtime.joining import decode_cursor, encode_cursor
+
+
+def begin(tx: Tx, me: Region, record: GroupRecord, *, placed: bool) -> None:
+    """Begin to translate a group; ``placed``: what it begins with counts in every region.
+
+    From here on, whatever is acked is told apart from what is trimmed unconsumed.
+    """
+    for reader in kinds.readers(tx, record):
+        for name in record.streams:
+            stream = streams.get(tx, name)
+            segments = stream.segments if stream is not None else ()
+            rows = {
+                r.segment_id: r for r in progress.of_group(tx, reader, [s.id for s in segments])
+            }
+            for segment in segments:
+                _begin_in(tx, me, record, reader, segment, rows.get(segment.id) if placed else None)
+
+
+def _begin_in(
+    tx: Tx,
+    me: Region,
+    record: GroupRecord,
+    reader: str,
+    segment: Segment,
+    row: progress.Progress | None,
+) -> None:
+    known = OriginProgress(reader, _life(record))
+    if row is not None:
+        for lane, lo, hi in _place(tx, segment, store.decode(row)):
+            known.ack(lane, lo, hi)
+    replicas.put_cursor(
+        tx,
+        CursorRow(
+            reader=reader,
+            segment_id=segment.id,
+            revision=replicas.next_revision(tx) if row is not None else 0,
+            ahead=is_ahead(known, lanes.ends(tx, segment.id), me.name),
+            sought=0,
+            state=encode_cursor(known),
+            local=b"" if row is None else row.state,
+        ),
+    )
+
+
+def translate(tx: Tx, me: Region, records: Mapping[str, GroupRecord]) -> int:
+    """Bring all cursors up to date; returns how many changed.  Holds ``replicas.LOCK``."""
+    changed = 0
+    segments: dict[str, dict[int, Segment]] = {}
+    for record in records.values():
+        if record.deleted:
+            continue
+        for reader in kinds.readers(tx, record):
+            for name in record.streams:
+                if name not in segments:
+                    found = streams.get(tx, name)
+                    here = found.segments if found is not None else ()
+                    segments[name] = {s.id: s for s in here if s.lane is not None}
+                changed += _translate_reader(tx, me, record, reader, segments[name])
+    return changed
+
+
+def _translate_reader(
+    tx: Tx, me: Region, record: GroupRecord, reader: str, segments: Mapping[int, Segment]
+) -> int:
+    changed = 0
+    rows = {row.segment_id: row for row in progress.of_group(tx, reader, list(segments))}
+    known = replicas.cursors(tx, [reader])
+    for segment_id, row in rows.items():
+        cursor = known.get((reader, segment_id))
+        if cursor is not None and cursor.local == row.state and not cursor.sought:
+            continue
+        changed += _translate_row(tx, me, record, segments[segment_id], row, cursor)
+    return changed
+
+
+def _translate_row(
+    tx: Tx,
+    me: Region,
+    record: GroupRecord,
+    segment: Segment,
+    row: progress.Progress,
+    cursor: CursorRow | None,
+) -> bool:
+    after = store.decode(row)
+    if cursor is None:  # a segment that is younger than the group
+        cursor = CursorRow(row.group, segment.id, 0, False, 0, b"", b"")
+        known = OriginProgress(row.group, _life(record))
+    else:
+        known = decode_cursor(row.group, cursor.state)
+    if cursor.sought:
+        changed = _command(tx, me, known, segment, after)
+    else:
+        changed = _ack(tx, known, segment, row, cursor, after)
+    ahead = is_ahead(known, lanes.ends(tx, segment.id), me.name)
+    replicas.put_cursor(
+        tx,
+        msgspec.structs.replace(
+            cursor,
+            revision=replicas.next_revision(tx) if changed else cursor.revision,
+            ahead=ahead,
+            sought=0,
+            state=encode_cursor(known),
+            local=row.state,
+        ),
+    )
+    return changed
+
+
+def _life(record: GroupRecord) -> Life:
+    return Life(Stamp(record.life.counter, record.life.region))
+
+
+def _place(tx: Tx, segment: Segment, at: Progress) -> list[LaneRange]:
+    """All that is acked by a place that was set, not consumed up to: also what is trimmed."""
+    ranges = intersection([(segment.tail, segment.head)], [(0, at.floor), *at.ranges])
+    found = origins_of(lanes.runs(tx, segment.id, segment.tail, segment.head), ranges)
+    if at.floor <= segment.tail:
+        return found
+    # Everything below a place is acked, as far as this region ever had it.
+    starts = lanes.starts(tx, segment.id)
+    firsts: dict[str, int] = dict(lanes.ends(tx, segment.id))
+    for run in reversed(lanes.runs(tx, segment.id, segment.tail, segment.head)):
+        firsts[run.lane] = run.sequence + max(0, segment.tail - run.start)
+    below = [
+        (lane, starts.get(lane, 0), first)
+        for lane, first in firsts.items()
+        if starts.get(lane, 0) < first
+    ]
+    return below + found
+
+
+def _command(tx: Tx, me: Region, known: OriginProgress, segment: Segment, after: Progress) -> bool:
+    """A seek was made here: it counts in every region."""
+    parts = command_lanes(
+        known,
+        me.name,
+        _place(tx, segment, after),
+        lanes.starts(tx, segment.id),
+        lanes.ends(tx, segment.id),
+        at_end=after.floor >= segment.head,
+    )
+    known.merge(CursorDelta(known.group, known.life, parts))
+    return True
+
+
+def _ack(
+    tx: Tx,
+    known: OriginProgress,
+    segment: Segment,
+    row: progress.Progress,
+    cursor: CursorRow,
+    after: Progress,
+) -> bool:
+    before = Progress.decode(cursor.local) if cursor.local else Progress()
+    ranges: list[tuple[int, int]] = []
+    lower = 0
+    for trim in replicas.trims(tx, row.group, segment.id):
+        then = Progress.decode(trim.state) if trim.state else Progress(trim.floor)
+        ranges += intersection([(lower, trim.upto)], newly_acked(before, then))
+        lower = trim.upto
+    if lower:
+        replicas.forget_trims(tx, row.group, segment.id, lower)
+    end = max([after.floor, *(hi for _, hi in after.ranges)])
+    if lower < end:
+        ranges += intersection([(lower, end)], newly_acked(before, after))
+    if not ranges:
+        return False
+    changed = False
+    runs = lanes.runs(tx, segment.id, ranges[0][0], ranges[-1][1])
+    for lane, lo, hi in origins_of(runs, ranges):
+        changed |= known.ack(lane, lo, hi)
+    return changed

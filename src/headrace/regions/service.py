@@ -1,0 +1,186 @@
+"""``hr.regions``: regions for programs.
+
+Start here::
+
+    await hr.regions.name("eu")
+    await hr.regions.link("orders", "us", catalog="postgresql://us/app", store="s3://us")
+    await hr.regions.enable("orders", "billing", home="eu")
+    await hr.regions.switch("orders", "billing", to="us")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from headrace.errors import InvalidInputError
+from headrace.groups import names
+from headrace.groups.homes import GroupRecord
+from headrace.groups.partitioned.names import GroupName
+from headrace.host import Host
+from headrace.log.log import Log
+from headrace.regions import linking, losing, moving
+from headrace.regions import status as looking
+from headrace.regions.linking import Linked
+from headrace.regions.losing import FailOverReport
+from headrace.regions.moving import SwitchReport
+from headrace.regions.records import LinkRecord, Region, links
+from headrace.regions.runtime.neighbours import Neighbours
+from headrace.regions.status import CheckReport, RegionsStatus
+from headrace.subjects.arguments import checked_calls
+
+T = TypeVar("T")
+
+
+def group_key(stream: str, group: str | None = None) -> str:
+    """The key of a group: ``("orders", "billing")``, or one name such as ``orders/billing``."""
+    if group is not None:
+        return GroupName(stream, group).key
+    found = names.parse(stream)
+    if found is None:
+        raise InvalidInputError(
+            f"{stream!r} is not the full name of a group; write STREAM/GROUP or $share/GROUP/FILTER"
+        )
+    return found.key
+
+
+@checked_calls()
+class Regions:
+    """Naming, linking, moving and looking at regions."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    async def _do(self, call: Callable[..., T], *args: object, **options: object) -> T:
+        return await self._host.in_thread(call, self._host.log, *args, **options)
+
+    async def _near(self, call: Callable[[Log, Neighbours], T]) -> T:
+        """Something that looks at other regions as well."""
+
+        def run(log: Log) -> T:
+            neighbours = Neighbours()
+            try:
+                return call(log, neighbours)
+            finally:
+                neighbours.close()
+
+        return await self._host.in_thread(run, self._host.log)
+
+    async def name(self, name: str) -> Region:
+        """Give this catalog a region's name, once and for all."""
+        return await self._do(linking.name_region, name)
+
+    async def renew(self) -> Region:
+        """After a restore from a copy: nothing old passes for new from now on."""
+        return await self._do(linking.renew_region)
+
+    async def link(
+        self,
+        stream: str,
+        region: str,
+        *,
+        catalog: str | Path,
+        store: str | Path | None = None,
+        credentials: str | None = None,
+        writers: str = "all",
+        backfill: str | datetime = "all",
+        one_sided: bool = False,
+        here: str | None = None,
+    ) -> Linked:
+        """Link a stream to another region, on both sides unless ``one_sided``.
+
+        ``credentials`` (``env:NAME``) says where the password is, which is never stored; ``here``
+        is how the others reach this catalog, if not by the address it was opened with.
+        """
+        return await self._do(
+            linking.link,
+            stream,
+            region,
+            here=here or self._host.log.catalog.address,
+            catalog=catalog,
+            store=store,
+            credentials=credentials,
+            writers=writers,
+            backfill=backfill,
+            one_sided=one_sided,
+        )
+
+    async def unlink(self, stream: str) -> LinkRecord:
+        """Take a stream out of the other regions, on this side; its events stay."""
+        return await self._do(linking.unlink, stream)
+
+    async def links(self) -> tuple[LinkRecord, ...]:
+        """The streams that are linked, and to where."""
+        found = await self._host.in_thread(self._host.log.catalog.read, links)
+        return tuple(found.values())
+
+    async def pause(self, region: str) -> list[str]:
+        """Copy nothing from a region until ``resume``."""
+        return await self._do(losing.set_state, region, "paused")
+
+    async def resume(self, region: str) -> list[str]:
+        """Copy from a region again."""
+        return await self._do(losing.set_state, region, "active")
+
+    async def rejoin(self, region: str) -> list[str]:
+        """A region that was lost is back: its tail comes over, and it follows what was decided."""
+        return await self._do(losing.set_state, region, "active")
+
+    async def enable(
+        self,
+        stream: str,
+        group: str | None = None,
+        *,
+        home: str | None = None,
+        eager: bool = False,
+        adopt: str | None = None,
+    ) -> GroupRecord:
+        """Let a group's progress follow its consumers to the other regions."""
+        key = group_key(stream, group)
+        return await self._near(
+            lambda log, near: moving.enable(log, key, near, home=home, eager=eager, adopt=adopt)
+        )
+
+    async def disable(self, stream: str, group: str | None = None) -> GroupRecord:
+        """Exchange a group's progress no longer, on this side."""
+        return await self._do(moving.disable, group_key(stream, group))
+
+    async def switch(
+        self,
+        stream: str,
+        group: str | None = None,
+        *,
+        to: str,
+        timeout_s: float = 30.0,
+        dry_run: bool = False,
+    ) -> SwitchReport:
+        """Move a group to another region, exactly where it was."""
+        key = group_key(stream, group)
+        return await self._near(
+            lambda log, near: moving.switch(
+                log, key, to, near, timeout_s=timeout_s, dry_run=dry_run
+            )
+        )
+
+    async def unsynced(self, stream: str, group: str | None = None) -> dict[str, int]:
+        """How many cursors of a group are not known in each other region; empty if all are."""
+        key = group_key(stream, group)
+        return await self._near(lambda log, near: moving.unsynced(log, key, near))
+
+    async def fail_over(
+        self, lost: str, *, force: bool = False, dry_run: bool = False
+    ) -> FailOverReport:
+        """A region is gone: its groups are at home here, at their last known place."""
+        return await self._near(
+            lambda log, near: losing.fail_over(log, lost, near, force=force, dry_run=dry_run)
+        )
+
+    async def status(self) -> RegionsStatus:
+        """How links and groups are doing."""
+        return await self._near(looking.status)
+
+    async def check(self, stream: str, *, deep: bool = False) -> CheckReport:
+        """Whether the regions of a stream hold the same events, lane by lane."""
+        return await self._near(lambda log, near: looking.check(log, stream, near, deep=deep))

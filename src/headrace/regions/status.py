@@ -1,0 +1,305 @@
+"""How regions are doing: links with their lag, groups with where they are and who waits, checks.
+
+What is looked at is this region's catalog, and of the others what can be read now.  Two clocks are
+never compared: ages are told by the catalog that wrote both times.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+import msgspec
+
+from headrace.catalog import Tx, lanes, leases, replicas, streams
+from headrace.errors import HeadraceError
+from headrace.groups.homes import GroupRecord
+from headrace.log import events
+from headrace.log.log import Log
+from headrace.log.read import Query
+from headrace.regions import kinds
+from headrace.regions.linking import differences, require_link
+from headrace.regions.records import LinkMember, LinkRecord, Region, get_region, groups, links
+from headrace.regions.runtime.agent import LEASE
+from headrace.regions.runtime.neighbours import Neighbours
+
+
+class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What is copied of a stream from another region into this one."""
+
+    stream: str
+    region: str
+    state: str
+    """``active``, ``paused``, ``lost``, ``away`` or ``one-sided``."""
+    writers: str
+    lag_events: int | None = None
+    """Events there that are not here yet; None while that cannot be seen."""
+    moved_s: float | None = None
+    """Seconds since something was last copied."""
+    missed: int = 0
+    """Events that were trimmed there before they came."""
+    error: str = ""
+
+
+class ReplicatedGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A replicated group as it stands in this region."""
+
+    key: str
+    family: str
+    streams: tuple[str, ...]
+    home: str | None
+    waits: str = ""
+    """Why members here wait; empty if they may consume."""
+    behind: dict[str, int | None] = {}
+    """Cursors that other regions do not know yet, by region; None if one cannot be read."""
+    moving_to: str | None = None
+
+
+class SnapshotStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of one segment; only groups in the mode of snapshots have any."""
+
+    stream: str
+    segment: int
+    age_s: float | None = None
+
+
+class RegionsStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it."""
+
+    region: str | None
+    incarnation: int = 1
+    agent: bool = False
+    """Whether an agent runs here."""
+    links: tuple[LinkStatus, ...] = ()
+    groups: tuple[ReplicatedGroup, ...] = ()
+    snapshots: tuple[SnapshotStatus, ...] = ()
+
+
+def status(log: Log, neighbours: Neighbours) -> RegionsStatus:
+    """Look at everything once."""
+
+    def look(tx: Tx) -> tuple[Region | None, dict[str, LinkRecord], dict[str, GroupRecord], bool]:
+        return get_region(tx), links(tx), groups(tx), leases.get(tx, LEASE) is not None
+
+    me, linked, known, agent = log.catalog.read(look, snapshot=True)
+    if me is None:
+        return RegionsStatus(region=None)
+    return RegionsStatus(
+        region=me.name,
+        incarnation=me.incarnation,
+        agent=agent,
+        links=tuple(
+            _link(log, neighbours, me, link, member)
+            for link in linked.values()
+            for member in link.members
+        ),
+        groups=tuple(
+            _group(log, neighbours, me, record, linked)
+            for record in known.values()
+            if not record.deleted
+        ),
+    )
+
+
+def _link(
+    log: Log, neighbours: Neighbours, me: Region, link: LinkRecord, member: LinkMember
+) -> LinkStatus:
+    def look(tx: Tx) -> tuple[dict[int, replicas.ReplicaPlace], dict[int, int], int]:
+        stream = streams.get(tx, link.stream)
+        ids = {s.id: s.number for s in stream.segments} if stream is not None else {}
+        found = replicas.places(tx, member.region)
+        return {ids[at]: place for at, place in found.items() if at in ids}, ids, tx.now_us()
+
+    places, _, now_us = log.catalog.read(look, snapshot=True)
+    moved_us = max((place.moved_us for place in places.values()), default=None)
+    state, error, lag = str(member.state), "", None
+    try:
+        other = neighbours.log(member).catalog
+        lag, known_there = other.read(lambda tx: _lag(tx, me, link, places), snapshot=True)
+        if state == "active" and not known_there:
+            state = "one-sided"
+            error = f"it is not linked from {member.region}; link it there as well"
+    except HeadraceError as failure:
+        neighbours.drop(member)
+        error = str(failure)
+        state = "away" if state == "active" else state
+    return LinkStatus(
+        stream=link.stream,
+        region=member.region,
+        state=state,
+        writers=link.writers,
+        lag_events=lag,
+        moved_s=None if moved_us is None else max(0, now_us - moved_us) / 1e6,
+        missed=sum(place.missed for place in places.values()),
+        error=error,
+    )
+
+
+def _lag(
+    tx: Tx, me: Region, link: LinkRecord, places: dict[int, replicas.ReplicaPlace]
+) -> tuple[int | None, bool]:
+    """Events of a neighbour that wait to be copied, and whether it has the link too."""
+    stream = streams.get(tx, link.stream)
+    theirs = links(tx).get(link.stream)
+    if stream is None or theirs is None or theirs.member(me.name) is None:
+        return None, False
+    region = get_region(tx)
+    count = 0
+    for segment in stream.segments:
+        place = places.get(segment.number)
+        start = segment.tail if place is None else place.next_offset
+        for run in lanes.runs(tx, segment.id, start, segment.head):
+            if region is not None and run.lane == region.lane:
+                count += run.end - max(run.start, start)
+    return count, True
+
+
+def _group(
+    log: Log,
+    neighbours: Neighbours,
+    me: Region,
+    record: GroupRecord,
+    linked: dict[str, LinkRecord],
+) -> ReplicatedGroup:
+    mine = log.catalog.read(lambda tx: _cursors(tx, record), snapshot=True)
+    behind: dict[str, int | None] = {}
+    link = linked.get(record.streams[0]) if record.streams else None
+    for member in link.members if link is not None else ():
+        try:
+            theirs = neighbours.log(member).catalog.read(
+                lambda tx: _cursors(tx, record), snapshot=True
+            )
+            behind[member.region] = sum(theirs.get(at) != state for at, state in mine.items())
+        except HeadraceError:
+            neighbours.drop(member)
+            behind[member.region] = None
+    leaving = record.handing is not None and record.handing.source == me.name
+    return ReplicatedGroup(
+        key=record.key,
+        family=record.family,
+        streams=record.streams,
+        home=record.home,
+        waits=record.waits(me.name),
+        behind=behind,
+        moving_to=record.home
+        if leaving and record.handing is not None and not record.handing.drained
+        else None,
+    )
+
+
+def _cursors(tx: Tx, record: GroupRecord) -> dict[tuple[str, str, int], bytes]:
+    wanted = set(kinds.readers(tx, record))
+    return {
+        (row.reader, stream, number): row.state
+        for row, stream, number in replicas.changed_since(tx, 0)
+        if row.reader in wanted
+    }
+
+
+# --- check -----------------------------------------------------------------------------------
+
+
+class LaneCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """One lane of a segment, in this region and in another."""
+
+    segment: int
+    lane: str
+    region: str
+    here: int
+    """How many events of the lane are known here, trimmed ones included."""
+    there: int
+    same: bool | None = None
+    """Whether the events that both retain are the same; None if they were not read."""
+
+    @property
+    def agrees(self) -> bool:
+        return self.here == self.there and self.same is not False
+
+
+class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether regions hold the same events."""
+
+    stream: str
+    lanes: tuple[LaneCheck, ...]
+    differences: tuple[str, ...] = ()
+    agrees: bool = True
+
+
+def check(log: Log, stream: str, neighbours: Neighbours, *, deep: bool = False) -> CheckReport:
+    """Compare a stream with its other regions, lane by lane; ``deep`` reads all events."""
+    link = log.catalog.read(lambda tx: require_link(tx, stream))
+    mine = log.stream(stream)
+    found: list[LaneCheck] = []
+    differ: list[str] = []
+    for member in link.members:
+        if member.state == "lost":
+            continue
+        other = neighbours.log(member)
+        theirs = other.stream(stream)
+        differ += [f"{member.region}: {what}" for what in differences(mine, theirs)]
+        for segment in mine.segments:
+            there = theirs.segment(segment.number)
+            if there is None:
+                continue
+            ours = log.catalog.read(lambda tx, at=segment.id: lanes.ends(tx, at))  # type: ignore[misc]
+            known = other.catalog.read(lambda tx, at=there.id: lanes.ends(tx, at))  # type: ignore[misc]
+            digests = _digests(log, stream, segment.number) if deep else {}
+            others = _digests(other, stream, segment.number) if deep else {}
+            for lane in sorted({*ours, *known}):
+                if "!" in lane:
+                    continue  # it goes to some regions only
+                found.append(
+                    LaneCheck(
+                        segment=segment.number,
+                        lane=lane,
+                        region=member.region,
+                        here=ours.get(lane, 0),
+                        there=known.get(lane, 0),
+                        same=_same(digests.get(lane), others.get(lane)) if deep else None,
+                    )
+                )
+    agrees = not differ and all(each.agrees for each in found)
+    return CheckReport(stream=stream, lanes=tuple(found), differences=tuple(differ), agrees=agrees)
+
+
+def _same(one: dict[int, int] | None, other: dict[int, int] | None) -> bool:
+    """Whether the blocks that both have in full are the same."""
+    one, other = one or {}, other or {}
+    return all(one[block] == other[block] for block in one.keys() & other.keys())
+
+
+BLOCK = 1024
+
+
+def _digests(log: Log, stream: str, number: int) -> dict[str, dict[int, int]]:
+    """A checksum of every whole block of events, by lane."""
+    found: dict[str, dict[int, int]] = {}
+    counts: dict[tuple[str, int], int] = {}
+    for lane, sequence, row in _rows(log, stream, number):
+        block = sequence // BLOCK
+        blocks = found.setdefault(lane, {})
+        blocks[block] = zlib.crc32(row, blocks.get(block, 0))
+        counts[lane, block] = counts.get((lane, block), 0) + 1
+    return {
+        lane: {
+            block: digest
+            for block, digest in blocks.items()
+            if counts[lane, block] == BLOCK or block == max(blocks)
+        }
+        for lane, blocks in found.items()
+    }
+
+
+def _rows(log: Log, stream: str, number: int) -> Iterator[tuple[str, int, bytes]]:
+    for batch in log.read(stream, Query(segments=[number])):
+        plain = batch.select(["timestamp", "subject", "key", "value"])
+        origins = batch.column("origin")
+        names = origins.field("region").to_pylist()
+        sequences = origins.field("sequence").to_pylist()
+        stamps = events.stamps_of(plain).tolist()
+        columns: list[list[object]] = [
+            plain.column(name).to_pylist() for name in ("subject", "key", "value")
+        ]
+        for at in range(batch.num_rows):
+            row = (stamps[at], *(column[at] for column in columns))
+            yield names[at], sequences[at], repr(row).encode()

@@ -1,0 +1,185 @@
+"""Fail-over: to a standby that has everything, and to one that misses the last commits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace.errors import CatalogUnavailableError, Fenced, HeadraceError
+from tests.postgres_server import PostgresMachine, postgres_machine
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[PostgresMachine, PostgresMachine, str]]:
+    """A primary, its standby, and an address that names both."""
+    with postgres_machine(wal_level="replica") as primary:
+        standby = primary.standby()
+        hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+        settings = "target_session_attrs=read-write&connect_timeout=2"
+        try:
+            yield primary, standby, f"postgresql://postgres@{hosts}/postgres?{settings}"
+        finally:
+            standby.remove()
+
+
+def caught_up(primary: PostgresMachine) -> bool:
+    found = primary.execute(
+        "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_flush_lsn()"
+    )
+    return found == [(1,)]
+
+
+async def until(check: object, what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not check():  # type: ignore[operator]
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited in vain for {what}")
+        await asyncio.sleep(0.05)
+
+
+class Seen:
+    """What a consumer was given, and acked."""
+
+    def __init__(self) -> None:
+        self.acked: list[int] = []
+        self.fenced = 0
+
+    async def take(self, deliveries: AsyncIterator[headrace.Delivery]) -> None:
+        async for delivery in deliveries:
+            try:
+                await delivery.ack()
+            except (Fenced, CatalogUnavailableError):
+                self.fenced += 1
+            else:
+                self.acked.append(int(delivery.value))
+
+
+async def publish(hr: headrace.Headrace, numbers: range) -> None:
+    """Publish; what fails is published again, as it was not stored."""
+    for number in numbers:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                await hr.publish(f"s.{number}", str(number).encode(), key=str(number % 3))
+                break
+            except HeadraceError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.1)
+
+
+def gone_back(primary: PostgresMachine, standby: PostgresMachine) -> None:
+    primary.kill()
+    standby.start()
+    standby.promote()
+
+
+@contextlib.asynccontextmanager
+async def consumers(hr: headrace.Headrace) -> AsyncIterator[dict[str, Seen]]:
+    """One of each kind, all in this program."""
+    await hr.create_stream("s", subjects=["s.>"], partitions=2)
+    await hr.groups.create_static("s", "static", max_members=2, members=["m"])
+    group = await hr.reader_groups.create("readers", streams=["s"])
+    seen = {name: Seen() for name in ("static", "shared", "private", "readers")}
+    async with (
+        hr.join("s", "static", member="m") as member,
+        hr.session("w1") as shared,
+        hr.session("w2") as private,
+        group.reader("r1") as reader,
+    ):
+        await shared.subscribe("$share/audit/s.>", start="earliest")
+        await private.subscribe("s.>", start="earliest")
+        sources: dict[str, Any] = {
+            "static": member,
+            "shared": shared,
+            "private": private,
+            "readers": reader,
+        }
+        tasks = [
+            asyncio.create_task(seen[name].take(aiter(source))) for name, source in sources.items()
+        ]
+        try:
+            yield seen
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_after_a_promotion_that_lost_commits_no_group_skips_what_is_in_the_log(
+    pair: tuple[PostgresMachine, PostgresMachine, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    primary, standby, url = pair
+
+    async def work() -> None:
+        async with headrace.open(url, housekeeping=False) as hr:
+            async with consumers(hr) as seen:
+                await publish(hr, range(10))
+                await until(lambda: all(len(s.acked) >= 10 for s in seen.values()), "the first ten")
+                await until(lambda: caught_up(primary), "the standby")
+                standby.stop()
+                await publish(hr, range(10, 20))  # of these the standby knows nothing
+                await until(lambda: all(len(s.acked) >= 20 for s in seen.values()), "ten more")
+                await asyncio.to_thread(gone_back, primary, standby)
+                await publish(hr, range(20, 32))
+                due = set(range(20, 32))
+                try:
+                    await until(lambda: all(due <= set(s.acked) for s in seen.values()), "all")
+                except AssertionError:
+                    missing = {name: sorted(due - set(s.acked)) for name, s in seen.items()}
+                    raise AssertionError(f"never delivered: {missing}") from None
+            stored = [int(v) async for b in hr.read("s") for v in b.column("value").to_pylist()]
+            assert set(stored) >= due
+            assert not set(stored) & set(range(10, 20))
+
+    asyncio.run(work())
+    assert any("went back" in record.getMessage() for record in caplog.records)
+    (row,) = standby.execute("SELECT value FROM headrace.meta WHERE key = 'lineage_turns'")
+    assert "another server or timeline" in str(row[0])
+
+
+def test_fail_over_to_a_synchronous_standby_loses_nothing_and_repeats_nothing(
+    pair: tuple[PostgresMachine, PostgresMachine, str],
+) -> None:
+    primary, standby, url = pair
+    primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+    primary.execute("SELECT pg_reload_conf()")
+
+    def fail_over() -> None:
+        primary.kill()
+        standby.promote()
+
+    async def work() -> None:
+        async with headrace.open(url, housekeeping=False) as hr:
+            async with consumers(hr) as seen:
+                await publish(hr, range(10))
+                await until(lambda: all(len(s.acked) >= 10 for s in seen.values()), "the first ten")
+                begun_s = time.monotonic()
+                await asyncio.to_thread(fail_over)
+                promoted_s = time.monotonic()
+                await publish(hr, range(10, 20))
+                paused_s = time.monotonic() - promoted_s
+                due = set(range(20))
+                try:
+                    await until(lambda: all(due <= set(s.acked) for s in seen.values()), "all")
+                except AssertionError:
+                    missing = {name: sorted(due - set(s.acked)) for name, s in seen.items()}
+                    raise AssertionError(f"never delivered: {missing}") from None
+                assert paused_s < 10, (paused_s, promoted_s - begun_s)
+            for name, found in seen.items():
+                assert len(found.acked) == len(set(found.acked)), (name, found.acked)
+            stored = [int(v) async for b in hr.read("s") for v in b.column("value").to_pylist()]
+            assert sorted(stored) == list(range(20))
+
+    asyncio.run(work())

@@ -1,0 +1,115 @@
+"""``headrace up`` and ``headrace serve`` as people type them: real processes, real signals."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import headrace.sync
+from tests.support import ROOT, SOURCES, hearing_ctrl_c
+
+
+@contextmanager
+def started(*words: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """A command that serves, and what it said first."""
+    with hearing_ctrl_c():
+        running = subprocess.Popen(
+            [sys.executable, "-m", "headrace", *words, "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": SOURCES},
+        )
+    assert running.stdout is not None
+    try:
+        line = running.stdout.readline()
+        assert line, running.stderr.read() if running.stderr else ""
+        yield running, json.loads(line)
+    finally:
+        running.kill()
+        running.communicate()
+
+
+def asked(address: str, path: str, token: str) -> tuple[int, Any]:
+    made = http.client.HTTPConnection(address.removeprefix("http://"), timeout=20)
+    made.request("GET", path, headers={"authorization": f"Bearer {token}"})
+    answer = made.getresponse()
+    body = answer.read()
+    made.close()
+    return answer.status, json.loads(body) if body[:1] in b"{[" else body
+
+
+def test_up_makes_a_catalog_serves_it_and_fills_work_queues_without_spark(tmp_path: Path) -> None:
+    place = str(tmp_path / "data")
+    words = ("--catalog", place, "up", "--port", "0", "--no-spark")
+    with started(*words) as (running, said):
+        token = (tmp_path / "data" / "node.token").read_text().strip()
+        assert asked(said["address"], "/readyz", token) == (200, b"ready\n")
+        with headrace.sync.open(place) as hr:
+            hr.create_stream("orders", ["orders.>"])
+            hr.groups.create_elastic(
+                "orders", "billing", max_members=2, filter="orders.*", wildcards=[1], members=["m"]
+            )
+            hr.publish("orders.a", b"1")
+            with hr.join("orders", "billing", member="m") as member:
+                first = next(iter(member))
+                assert first.value == b"1"
+                first.ack()
+        second = subprocess.run(
+            [sys.executable, "-m", "headrace", *words],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": SOURCES},
+            timeout=60,
+        )
+        assert second.returncode == 1
+        assert said["address"] in second.stderr
+        running.send_signal(signal.SIGINT)
+        assert running.wait(20) == 130
+
+
+def test_serve_ends_on_a_signal_while_a_console_listens(tmp_path: Path) -> None:
+    place = str(tmp_path / "data")
+    with headrace.sync.open(place):
+        pass
+    with started("--catalog", place, "serve", "--port", "0") as (running, said):
+        token = (tmp_path / "data" / "node.token").read_text().strip()
+        live = http.client.HTTPConnection(said["address"].removeprefix("http://"), timeout=20)
+        live.request("GET", "/api/v1/live", headers={"authorization": f"Bearer {token}"})
+        answer = live.getresponse()
+        assert answer.readline()
+        began_s = time.monotonic()
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(20) == 0
+        assert time.monotonic() - began_s < 10  # two seconds on a quiet machine
+        assert b"event: bye" in answer.read()
+        live.close()
+
+
+def test_a_link_is_printed_by_whoever_may_read_the_catalog(tmp_path: Path) -> None:
+    place = str(tmp_path / "data")
+    with headrace.sync.open(place):
+        pass
+    with started("--catalog", place, "serve", "--port", "0") as (_, said):
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace", "--catalog", place, "token", "link", "--node",
+             said["address"]],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": SOURCES},
+            timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(f"{said['address']}/#code=")

@@ -1,0 +1,96 @@
+"""What is refused with words of its own, and changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import headrace
+from headrace.epochs.core import ledger
+from headrace.epochs.core.commits import JoinStream
+from headrace.epochs.core.times import INTEGERS
+from headrace.errors import (
+    EpochStreamEndedError,
+    FrontierError,
+    InvalidTokenError,
+    NoEpochsError,
+    NotStoredError,
+    PublisherLimitError,
+    TimeShapeError,
+)
+from tests.epochs.runtime.test_publisher import lines, run, table
+
+
+def test_the_publisher_after_the_last_one() -> None:
+    state = ledger.begin("a", INTEGERS)[0]
+    full = msgspec.structs.replace(state, publishers=ledger.PUBLISHERS_MAX)
+    with pytest.raises(PublisherLimitError, match="1024 publishers, which is the most"):
+        ledger.decide(full, None, JoinStream("late", 1))
+
+
+def test_an_advance_that_gives_nothing_up_in_a_partial_order(catalog_url: str) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        async with hr.epoch_publisher("a", "eu") as pub:
+            await pub.advance_to([(3, 0), (0, 4)])
+            before = await lines(hr)
+            for wanted in ((2, 3), [(2, 0)], [(3, 0), (0, 3)]):
+                with pytest.raises(FrontierError, match="forward only"):
+                    await pub.advance_to(wanted)
+            with pytest.raises(TimeShapeError):
+                await pub.advance_to(5)
+            assert (await lines(hr), pub.frontiers) == (before, ((0, 4), (3, 0)))
+
+    run(catalog_url, work, length=2)
+
+
+@pytest.mark.parametrize("how", ["closed", "aborted"])
+def test_whatever_is_published_to_a_stream_that_has_ended(catalog_url: str, how: str) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        async with hr.epoch_publisher("a", "eu") as pub:
+            await pub.append(0, table(1), advance_to=1)
+            await (pub.close() if how == "closed" else pub.abort("broken"))
+        before = await lines(hr)
+        for name in ("eu", "us"):
+            with pytest.raises(EpochStreamEndedError, match=f"it is {how}"):
+                await hr.epoch_publisher("a", name).__aenter__()
+        assert await lines(hr) == before
+
+    run(catalog_url, work)
+
+
+def test_tokens_that_are_cut_mistyped_or_of_another_place(catalog_url: str, tmp_path: Path) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        await hr.create_stream("b", ["b.>"], epochs=headrace.Epochs())
+        async with hr.epoch_publisher("a", "eu") as pub:
+            await pub.append(0, table(1), advance_to=1)
+        async with hr.epochs("a", start="earliest") as epochs:
+            token = (await anext(aiter(epochs))).token
+        changed = ("B" if token[20] != "B" else "C").join((token[:20], token[21:]))
+        for stream, bad in (("a", token[:-6]), ("a", changed), ("b", token)):
+            with pytest.raises(InvalidTokenError):
+                async with hr.epochs(stream, start=bad):
+                    pass
+        async with headrace.open(tmp_path / "other", housekeeping=False) as other:
+            await other.create_stream("a", ["a.>"], segments=4, epochs=headrace.Epochs())
+            with pytest.raises(InvalidTokenError):
+                async with other.epochs("a", start=token):
+                    pass
+
+    run(catalog_url, work)
+
+
+def test_a_stream_that_stores_nothing_is_not_read_or_resumed(catalog_url: str) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        await hr.create_stream("live", ["live.>"], epochs=headrace.Epochs(stored=False))
+        for start in ("open", "earliest", 0):
+            with pytest.raises(NoEpochsError, match="stores nothing"):
+                async with hr.epochs("live", start=start):
+                    pass
+        with pytest.raises(NotStoredError):
+            await hr.epoch_status("live")
+        with pytest.raises(TypeError):
+            hr.live_epochs("live", start=0)
+
+    run(catalog_url, work)

@@ -1,0 +1,120 @@
+"""A real browser on a real node: Debian's chromium, driven by Playwright.
+
+Without a chromium these tests are left out with one line, unless ``HEADRACE_BROWSER=1`` asks for
+them (``make test-browser``, ``.ci/run``).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests.node.browser.coverage import Coverage
+from tests.node.support import RunningNode, running
+from tests.support import wait_until
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = (
+    *("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync"),
+)
+
+
+def chromium() -> str | None:
+    """The machine's browser."""
+    given = os.environ.get("CHROMIUM")
+    return given or next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    path = chromium()
+    if path is None:
+        text = "no chromium on this machine: the console was not tried in a browser"
+        if os.environ.get("HEADRACE_BROWSER"):
+            pytest.fail(text)
+        pytest.skip(text)
+    root = ("--no-sandbox",) if os.geteuid() == 0 else ()
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, args=[*FLAGS, *root])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="session")
+def coverage() -> Coverage:
+    """What of the console's code was run."""
+    return Coverage()
+
+
+async def fill(node: RunningNode) -> None:
+    """Something of everything, and things that look like markup."""
+    import headrace
+
+    hr = node.hr
+    await hr.create_stream("orders", ["orders.>"], segments=2)
+    await hr.create_stream("payments", ["payments.>"], partitions=2)
+    await hr.create_stream("days", ["days.>"], epochs=headrace.Epochs())
+    await hr.groups.create_elastic(
+        "orders", "billing", max_members=4, filter="orders.*.*", wildcards=[2], members=["m1"]
+    )
+    await hr.groups.create_static("payments", "ledger", max_members=2, members=["east", "west"])
+    await hr.shared_groups.declare("audit", "orders.>", start="earliest")
+    for at in range(30):
+        await hr.publish(f"orders.eu.{at}", b'{"total": %d}' % at, key=str(at), headers={"h": b"1"})
+        await hr.publish(f"payments.{at}", b"\x00\x01", key=str(at))
+    await hr.publish("orders.odd.1", b"<img src=x onerror=alert(1)>\xe2\x80\xae", key="<b>odd</b>")
+    await hr.in_thread(hr.log.split, "orders", 0, 2)
+    async with hr.join("payments", "ledger", member="east") as member:
+        async for delivery in member:
+            await delivery.reject()
+            break
+    async with hr.epoch_publisher("days", "eu") as days:
+        await days.append(1, [headrace.Event(subject="days.eu", value=b"x")], advance_to=2)
+        await days.append(3, [headrace.Event(subject="days.eu", value=b"y")])
+    async with hr.session("worker-1") as session:
+        await session.subscribe("$share/audit/orders.>")
+
+
+@pytest.fixture(scope="module")
+def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    """A node with something of everything."""
+    with running(str(tmp_path_factory.mktemp("console") / "catalog")) as node:
+        node.do(fill(node))
+        wait_until(lambda: node.get("/overview")["groups_count"] == 3, "all groups")
+        yield node
+
+
+@pytest.fixture
+def context(browser: Browser, coverage: Coverage) -> Iterator[BrowserContext]:
+    made = browser.new_context(viewport={"width": 1300, "height": 900})
+    made.set_default_timeout(20_000)
+    yield made
+    for page in made.pages:
+        coverage.take(page)
+    made.close()
+
+
+def enter(context: BrowserContext, node: RunningNode, coverage: Coverage, path: str = "") -> Page:
+    """A page that is let in by a one-time link."""
+    page = context.new_page()
+    coverage.begin(page)
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.problems = problems  # type: ignore[attr-defined]
+    code = node.post("/link", {})["path"].partition("#")[2]
+    page.goto(f"http://127.0.0.1:{node.port}{path or '/'}#{code}")
+    return page
+
+
+@pytest.fixture
+def page(context: BrowserContext, console: RunningNode, coverage: Coverage) -> Any:
+    """The overview, let in."""
+    found = enter(context, console, coverage)
+    found.wait_for_selector("hr-overview table")
+    return found

@@ -1,0 +1,331 @@
+"""The console in a real browser."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import BrowserContext, Page, expect
+
+from headrace.node.files import Files
+from tests.node.browser.conftest import enter
+from tests.node.browser.coverage import Coverage
+from tests.node.support import RunningNode, running
+
+SHARED = quote("$share/audit/orders.>", safe="")
+PAGES = {
+    "/": "hr-overview table",
+    "/streams": "hr-streams td",
+    "/streams/orders": "hr-stream .map rect",
+    "/streams/orders/events": "hr-events td",
+    "/groups": "hr-groups td",
+    "/groups/payments%2Fledger": "hr-group .feed li",
+    f"/groups/{SHARED}": "hr-group .chart",
+    "/key?key=3": "hr-key td",
+    "/pipeline": "hr-pipeline .tile",
+    "/sessions": "hr-sessions td",
+    "/epochs": "hr-epochs .tile",
+    "/access": "hr-access table",
+}
+
+
+def test_the_first_page_asks_nobody_but_the_node(
+    context: BrowserContext, console: RunningNode, coverage: Coverage
+) -> None:
+    asked: list[str] = []
+    context.on("request", lambda request: asked.append(request.url))
+    page = enter(context, console, coverage)
+    page.wait_for_selector("hr-overview table")
+    home = f"http://127.0.0.1:{console.port}/"
+    assert asked
+    assert [url for url in asked if not url.startswith(home)] == []
+    assert "code=" not in page.url
+    assert page.problems == []  # type: ignore[attr-defined]
+    expect(page.locator("hr-overview")).to_contain_text("need")
+    expect(page.locator("hr-overview")).to_contain_text("orders/billing")
+
+
+def test_the_console_is_small_and_has_no_inline_code() -> None:
+    files = Files()
+    assert files.size_bytes < 150_000
+    folder = Path(__file__).parents[3] / "src" / "headrace" / "node" / "console"
+    for file in folder.glob("*.js"):
+        text = file.read_text()
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|\beval\(|new Function", text)
+        assert "http://" not in text.replace("http://www.w3.org", "")
+        assert len(text.splitlines()) <= 300
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_is_accessible_in_both_colour_schemes(
+    page: Page, console: RunningNode, path: str
+) -> None:
+    page.goto(f"http://127.0.0.1:{console.port}{path}")
+    page.wait_for_selector(PAGES[path])
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        found = Axe().run(page)
+        faults = [
+            (each["id"], [node["html"][:160] for node in each["nodes"][:2]])
+            for each in found.response["violations"]
+        ]
+        assert faults == [], scheme
+        assert len(found.response["passes"]) > 15
+    assert page.problems == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_no_page_is_wider_than_a_telephone(page: Page, console: RunningNode, path: str) -> None:
+    page.set_viewport_size({"width": 360, "height": 780})
+    page.goto(f"http://127.0.0.1:{console.port}{path}")
+    page.wait_for_selector(PAGES[path])
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_a_change_appears_by_itself(page: Page, console: RunningNode) -> None:
+    console.do(console.hr.create_stream("appears", ["appears.>"]))
+    expect(page.locator("hr-overview")).to_contain_text("appears.>")
+    console.do(console.hr.delete_stream("appears"))
+    expect(page.locator("hr-overview")).not_to_contain_text("appears.>")
+
+
+def test_a_split_is_seen_on_the_map(page: Page, console: RunningNode) -> None:
+    console.do(console.hr.create_stream("map", ["map.>"]))
+    page.goto(f"http://127.0.0.1:{console.port}/streams/map?span=15m")
+    expect(page.locator(".map rect.tile-seg")).to_have_count(1)
+    page.locator(".map [role=button]").first.press("Enter")
+    page.get_by_role("button", name="Split").click()
+    page.get_by_role("button", name="Split it").click()
+    expect(page.locator(".map rect.tile-seg")).to_have_count(3)
+    page.locator(".map [role=button]").last.click()
+    page.get_by_role("button", name="Merge with its neighbour").click()
+    page.get_by_role("button", name="Merge them").click()
+    expect(page.locator(".map rect.tile-seg")).to_have_count(4)
+    assert "segment=" in page.url
+    assert "span=15m" in page.url
+
+
+def test_what_looks_like_markup_is_shown_as_text(page: Page, console: RunningNode) -> None:
+    base = f"http://127.0.0.1:{console.port}"
+    page.on("dialog", lambda dialog: pytest.fail(dialog.message))
+    page.goto(f"{base}/streams/orders/events?start=earliest&key={quote('<b>odd</b>')}")
+    cell = page.locator("hr-events td", has_text="<b>odd</b>")
+    expect(cell).to_have_count(1)
+    page.locator("hr-events summary").first.click()
+    expect(page.locator("hr-events .value")).to_contain_text("onerror=alert(1)>\\u202e")
+    assert page.locator("hr-events img").count() == 0
+
+
+def test_events_are_filtered_followed_and_linked(page: Page, console: RunningNode) -> None:
+    base = f"http://127.0.0.1:{console.port}"
+    page.goto(f"{base}/streams/orders/events?start=earliest&where={quote('total >= 28')}")
+    expect(page.locator("hr-events tbody tr")).to_have_count(2)
+    page.locator("hr-events tbody a").first.click()
+    expect(page.locator("hr-events")).to_contain_text("the event at")
+    page.goto(f"{base}/streams/orders/events")
+    page.get_by_label("Text").fill("total")
+    page.get_by_role("button", name="Look", exact=True).click()
+    expect(page.locator("hr-events [role=status]")).to_contain_text("looked at")
+    page.get_by_role("button", name="Follow").click()
+    expect(page.locator("hr-events [role=status]")).to_contain_text("following")
+    page.wait_for_timeout(300)
+    console.do(console.hr.publish("orders.eu.new", b'{"total": 77}', key="new"))
+    expect(page.locator("hr-events tbody")).to_contain_text('"total": 77')
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("button", name="Follow")).to_be_visible()
+
+
+def test_a_group_tells_its_past(page: Page, console: RunningNode) -> None:
+    page.goto(f"http://127.0.0.1:{console.port}/groups/payments%2Fledger?span=10m")
+    expect(page.locator("hr-group .feed li").first).to_be_visible()
+    page.locator("hr-group .feed summary").first.click()
+    page.get_by_role("button", name="as it was then").first.click()
+    expect(page.locator("hr-group")).to_contain_text("last decision before it")
+    assert "at=" in page.url
+    page.get_by_role("button", name="back to now").click()
+    page.get_by_label("which decisions").select_option("dead letter")
+    expect(page.locator("hr-group .feed li")).to_have_count(1)
+    page.locator("hr-group .chart").hover(position={"x": 300, "y": 60})
+    page.locator("hr-group .chart").click(position={"x": 300, "y": 60})
+    expect(page.locator("hr-group")).to_contain_text("back to now")
+    expect(page.locator("hr-group")).to_contain_text("Dead letters")
+    page.get_by_role("button", name="Put back").click()
+    expect(page.locator("dialog .preview")).to_contain_text("1 letters")
+    page.get_by_role("button", name="Put them back").click()
+    expect(page.locator("dialog")).to_have_count(0)
+    page.locator("hr-group th button").first.click()
+    assert "sort=" in page.url
+
+
+def test_streams_and_groups_are_made_and_removed_with_their_names_typed(
+    page: Page, console: RunningNode
+) -> None:
+    page.get_by_role("button", name="New stream").click()
+    page.get_by_label("Name").fill("made")
+    page.get_by_label("Subjects, with commas").fill("made.>")
+    expect(page.locator("dialog code")).to_contain_text("headrace stream create made")
+    page.get_by_role("button", name="Make it").click()
+    expect(page.locator("hr-stream h1")).to_have_text("made")
+    page.get_by_role("button", name="Publish").click()
+    page.get_by_label("Subject", exact=True).fill("made.one")
+    page.get_by_label("Value").fill("hello")
+    page.locator("dialog button.main").click()
+    expect(page.locator("hr-stream")).to_contain_text("1 since it was made")
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Keep for so many hours").fill("2")
+    page.get_by_role("button", name="Change them").click()
+    expect(page.locator("hr-stream dl")).to_contain_text("2 h")
+    page.get_by_role("button", name="Trim").click()
+    expect(page.locator("dialog .preview")).not_to_have_text("…")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Remove").click()
+    button = page.get_by_role("button", name="Remove it")
+    expect(page.locator("dialog .preview")).to_contain_text("1 events")
+    expect(button).to_be_disabled()
+    page.get_by_label("type made").fill("made")
+    button.click()
+    expect(page.locator("hr-streams h1")).to_be_visible()
+    expect(page.locator("hr-streams")).not_to_contain_text("made.>")
+
+
+def test_a_group_is_made_sought_and_removed(page: Page, console: RunningNode) -> None:
+    page.goto(f"http://127.0.0.1:{console.port}/groups")
+    page.get_by_role("button", name="New group").click()
+    page.get_by_label("Name", exact=True).fill("extra")
+    page.get_by_label("Filter (shared, elastic)").fill("orders.>")
+    page.get_by_role("button", name="Make it").click()
+    page.get_by_role("link", name="$share/extra/orders.>").click()
+    page.get_by_role("button", name="Seek").click()
+    expect(page.locator("dialog .preview")).not_to_have_text("…")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Remove").click()
+    page.get_by_label("type $share/extra/orders.>").fill("$share/extra/orders.>")
+    page.get_by_role("button", name="Remove it").click()
+    expect(page.locator("hr-groups h1")).to_be_visible()
+
+
+def test_elastic_members_change_and_bad_input_is_said(page: Page, console: RunningNode) -> None:
+    page.goto(f"http://127.0.0.1:{console.port}/groups/orders%2Fbilling")
+    page.get_by_role("button", name="Members").click()
+    page.get_by_label("Add, with commas").fill("m2")
+    page.get_by_role("button", name="Change them").click()
+    expect(page.locator("hr-group")).to_contain_text("m2")
+    page.get_by_role("button", name="Members").click()
+    page.get_by_label("Add, with commas").fill("m!")
+    page.get_by_role("button", name="Change them").click()
+    expect(page.locator("dialog .problem")).not_to_be_empty()
+
+
+def test_tokens_are_made_and_removed(page: Page, console: RunningNode) -> None:
+    page.goto(f"http://127.0.0.1:{console.port}/access")
+    page.get_by_role("button", name="New token").click()
+    page.get_by_label("Name").fill("grafana")
+    page.get_by_role("button", name="Make it").click()
+    expect(page.locator("dialog code")).to_contain_text("hr_")
+    page.keyboard.press("Escape")
+    expect(page.locator("hr-access")).to_contain_text("grafana")
+    page.get_by_role("button", name="Remove").first.click()
+    page.get_by_label("type grafana").fill("grafana")
+    page.get_by_role("button", name="Remove it").click()
+    expect(page.locator("hr-access")).to_contain_text("DELETE /api/v1/tokens/grafana")
+
+
+def test_everything_is_reached_by_keys(page: Page) -> None:
+    page.keyboard.press("g")
+    page.keyboard.press("s")
+    page.wait_for_selector("hr-streams td")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("hr-stream h1")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("hr-streams td")
+    page.keyboard.press("/")
+    page.keyboard.type("pay")
+    expect(page.locator("hr-streams tbody tr")).to_have_count(1)
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    expect(page.locator("dialog")).to_contain_text("Keyboard")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("billing")
+    expect(page.locator("dialog li").first).to_contain_text("orders/billing")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("hr-group h1")
+    page.get_by_role("button", name="UTC").click()
+    for wanted in ("light", "dark"):
+        page.get_by_role("button", name="Theme").click()
+        assert page.evaluate("document.documentElement.dataset.theme") == wanted
+
+
+def test_the_ninth_tab_is_live_like_the_first(
+    context: BrowserContext, console: RunningNode, coverage: Coverage
+) -> None:
+    first = enter(context, console, coverage)
+    first.wait_for_selector("hr-overview table")
+    tabs = [first]
+    for _ in range(8):
+        tab = context.new_page()
+        tab.goto(f"http://127.0.0.1:{console.port}/")
+        tab.wait_for_selector("hr-overview table")
+        tabs.append(tab)
+    console.do(console.hr.create_stream("ninth", ["ninth.>"]))
+    for tab in (tabs[-1], tabs[0]):
+        expect(tab.locator("hr-overview")).to_contain_text("ninth.>")
+    console.do(console.hr.delete_stream("ninth"))
+
+
+def test_a_node_that_goes_and_a_cookie_that_ends_are_said(
+    context: BrowserContext, coverage: Coverage, tmp_path: Path
+) -> None:
+    url = str(tmp_path / "catalog")
+    with running(url) as node:
+        page = enter(context, node, coverage)
+        page.wait_for_selector("hr-overview h1")
+        port = node.port
+    expect(page.locator(".banner")).to_contain_text("does not answer")
+    with running(url, port=port) as node:
+        expect(page.locator(".conn")).to_contain_text("live", timeout=30_000)
+        context.clear_cookies()
+        page.goto(f"http://127.0.0.1:{port}/groups")
+        expect(page.locator(".login")).to_contain_text("headrace token link")
+        page.get_by_label("token", exact=True).fill("wrong")
+        page.get_by_role("button", name="Let me in").click()
+        expect(page.locator(".problem")).not_to_be_empty()
+        page.get_by_label("token", exact=True).fill(node.token)
+        page.get_by_role("button", name="Let me in").click()
+        page.wait_for_selector("hr-groups h1")
+
+
+def test_a_node_that_only_reads_offers_nothing_else(
+    context: BrowserContext, coverage: Coverage, tmp_path: Path
+) -> None:
+    with running(str(tmp_path / "catalog"), read_only=True) as node:
+        node.do(node.hr.create_stream("orders", ["orders.>"]))
+        page = enter(context, node, coverage, "/streams/orders")
+        page.wait_for_selector("hr-stream h1")
+        names = {each.inner_text() for each in page.locator("button").all()}
+        assert not names & {"Trim", "Remove", "Settings", "Publish", "Split"}
+
+
+def test_pages_that_are_not_there_are_said(page: Page, console: RunningNode) -> None:
+    base = f"http://127.0.0.1:{console.port}"
+    page.goto(f"{base}/streams/absent")
+    expect(page.locator("hr-stream")).to_contain_text("there is no stream 'absent'")
+    page.goto(f"{base}/streams/a/b/c")
+    expect(page.locator("main")).to_contain_text("There is no such page")
+
+
+def test_most_of_the_console_was_run(coverage: Coverage, request: pytest.FixtureRequest) -> None:
+    """Last in this file: what the tests before it have run."""
+    share, each = coverage.share()
+    told: dict[str, Any] = {name: f"{one:.0%}" for name, one in sorted(each.items())}
+    if len(request.session.items) > 20:
+        assert share >= 0.85, (share, told)

@@ -1,0 +1,191 @@
+"""What a node says of a catalog: overview, streams, groups, events, keys; live."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.node.support import LiveClient, RunningNode
+from tests.support import wait_until
+
+SHARED = "$share/audit/orders.>"
+
+
+@pytest.fixture
+def filled(any_node: RunningNode) -> RunningNode:
+    """A stream with events, a static and a shared group."""
+    node = any_node
+
+    async def fill() -> None:
+        hr = node.hr
+        await hr.create_stream("orders", ["orders.>"], partitions=2)
+        await hr.groups.create_static("orders", "billing", max_members=2, members=["m1"])
+        await hr.shared_groups.declare("audit", "orders.>", start="earliest")
+        for at in range(10):
+            await hr.publish(f"orders.eu.{at}", b'{"total": %d}' % at, key=str(at))
+
+    node.do(fill())
+    wait_until(
+        lambda: (
+            node.get("/overview")["groups_count"] == 2
+            and node.get("/streams/orders")["line"]["retained_events"] == 10
+        ),
+        "the node to see it",
+    )
+    return node
+
+
+def test_the_overview_tells_what_needs_attention(filled: RunningNode) -> None:
+    found = filled.get("/overview")
+    assert [each["stream"] for each in found["streams"]] == ["orders"]
+    assert {each["group"] for each in found["groups"]} == {"orders/billing", SHARED}
+    assert not found["well"]
+    assert any(each["about"] == "orders/billing" for each in found["findings"])
+    assert found["look_age_s"] < 20
+
+
+def test_groups_of_every_kind_have_units_lag_members_and_decisions(filled: RunningNode) -> None:
+    for name in ("orders/billing", SHARED):
+        path = f"/groups/{quote(name, safe='')}"
+        assert filled.get(path)["line"]["lag_events"] == 10
+        assert filled.get(f"{path}/units")["count"] >= 1
+        assert filled.get(f"{path}/lag")["lag_events"] == 10
+        assert isinstance(filled.get(f"{path}/members"), list)
+        assert isinstance(filled.get(f"{path}/decisions"), list)
+        assert filled.get(f"{path}/history")[-1]["figures"][0] == 10
+
+
+def test_lists_are_sorted_filtered_and_paged_by_the_server(filled: RunningNode) -> None:
+    assert [g["group"] for g in filled.get("/groups?sort=-group")["groups"]] == sorted(
+        ["orders/billing", SHARED], reverse=True
+    )
+    assert filled.get("/groups?kind=static")["count"] == 1
+    page = filled.get("/groups?limit=1&offset=1&sort=group")
+    assert (len(page["groups"]), page["count"]) == (1, 2)
+    refused = filled.ask("GET", "/api/v1/groups?sort=nonsense")
+    assert refused.status == 400
+
+
+def scanned(node: RunningNode, query: str) -> list[dict[str, Any]]:
+    """All that a scan finds; it goes on where its budget ended, as on a machine that is busy."""
+    found: list[dict[str, Any]] = []
+    start = "earliest"
+    while start:
+        part = node.get(f"/streams/orders/events?start={quote(start)}{query}")
+        found += part["events"]
+        start = part["next"]
+    return found
+
+
+def test_events_are_found_by_key_text_header_and_json_fields(filled: RunningNode) -> None:
+    every = scanned(filled, "&limit=100")
+    assert len(every) == 10
+    by_key = scanned(filled, "&key=3")
+    assert [(each["value"], each["form"]) for each in by_key] == [('{"total": 3}', "json")]
+    found = scanned(filled, "&where=" + quote("total >= 8"))
+    assert sorted(each["key"] for each in found) == ["8", "9"]
+    assert len(scanned(filled, "&text=total")) == 10
+    assert scanned(filled, "&header=none") == []
+    one = every[0]
+    same = filled.get(f"/streams/orders/event?segment={one['segment']}&offset={one['offset']}")
+    assert same["value"] == one["value"]
+
+
+def test_a_scan_that_is_cut_goes_on_where_it_stopped(filled: RunningNode) -> None:
+    seen: list[str] = []
+    start = "earliest"
+    for _ in range(10):
+        part = filled.get(f"/streams/orders/events?start={quote(start)}&limit=3")
+        seen += [each["key"] for each in part["events"]]
+        start = part["next"]
+        if not start:
+            break
+    assert sorted(seen) == [str(at) for at in range(10)]
+
+
+def test_a_key_is_found_with_its_groups(filled: RunningNode) -> None:
+    found = filled.get("/keys?key=3")
+    assert 0 <= found["at"] < 1
+    assert {each["group"] for each in found["found"]["units"]} >= {SHARED}
+    assert [each["subject"] for each in found["found"]["events"]] == ["orders.eu.3"]
+
+
+def test_a_split_lies_on_the_map(node: RunningNode) -> None:
+    async def split() -> None:
+        await node.hr.create_stream("orders", ["orders.>"])
+        await node.hr.in_thread(node.hr.log.split, "orders", 0, 2)
+
+    node.do(split())
+    found = wait_until(
+        lambda: len((f := node.get("/streams/orders"))["segments"]) == 3 and f, "three tiles"
+    )
+    first, *parts = found["segments"]
+    assert first["sealed_at"] <= parts[0]["opened_at"]
+    assert [each["predecessors"] for each in parts] == [[0], [0]]
+    assert (parts[0]["key_from"], parts[0]["key_to"], parts[1]["key_to"]) == (0, 0.5, 1)
+
+
+def test_a_change_is_told_live_and_a_cut_stream_goes_on(node: RunningNode) -> None:
+    live = LiveClient(node, "/api/v1/live")
+    last, state = live.until("state")
+    assert state["streams"] == []
+    node.do(node.hr.create_stream("orders", ["orders.>"]))
+    last, change = live.until("change")
+    while not change["streams"]:
+        last, change = live.until("change")
+    assert [each["stream"] for each in change["streams"]] == ["orders"]
+    live.close()
+    node.do(node.hr.create_stream("paid", ["paid.>"]))
+    wait_until(lambda: node.get("/overview")["streams_count"] == 2, "the second stream")
+    again = LiveClient(node, "/api/v1/live", {"last-event-id": last})
+    event, _, data = again.next()
+    assert event == "change"
+    assert [each["stream"] for each in data["streams"]] == ["paid"]
+    again.close()
+    other = LiveClient(node, "/api/v1/live", {"last-event-id": "elsewhere-3"})
+    assert other.next()[0] == "state"
+    other.close()
+
+
+def test_decisions_are_told_live_and_the_past_is_rebuilt(node: RunningNode) -> None:
+    async def consume() -> None:
+        hr = node.hr
+        await hr.create_stream("orders", ["orders.>"], partitions=2)
+        await hr.groups.create_static("orders", "billing", max_members=2, members=["m1"])
+        await hr.publish("orders.a", b"1", key="1")
+        async with hr.join("orders", "billing", member="m1") as member:
+            async for delivery in member:
+                await delivery.ack()
+                break
+
+    live = LiveClient(node, "/api/v1/live?watch=overview")
+    live.until("state")
+    node.do(consume())
+    _, decided = live.until("decision")
+    assert decided[0]["group"] == "orders/billing"
+    live.close()
+    path = "/groups/orders%2Fbilling"
+    wait_until(lambda: node.get(f"{path}/decisions"), "decisions")
+    decisions = node.get(f"{path}/decisions")
+    assert all(each["reason"] for each in decisions)
+    at = quote(decisions[-1]["at"])
+    past = node.get(f"{path}/past?at={at}")
+    assert past["last"]["number"] == decisions[-1]["number"]
+
+
+def test_metrics_name_what_the_list_says(filled: RunningNode) -> None:
+    from headrace.node.metrics import METRICS
+
+    text = filled.ask("GET", "/metrics").body.decode()
+    names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    assert names <= {each.name for each in METRICS}
+    of = 'group="orders/billing",kind="static",stream="orders"'
+    assert f"headrace_group_lag_events{{{of}}} 10.0" in text
+
+
+def test_health_needs_no_token_and_says_nothing_else(node: RunningNode) -> None:
+    for path, said in (("/healthz", b"alive\n"), ("/readyz", b"ready\n")):
+        found = node.ask("GET", path, token=None)
+        assert (found.status, found.body) == (200, said)
