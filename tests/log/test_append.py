@@ -789,3 +789,21 @@ def test_a_stream_made_anew_elsewhere_is_found_again(
     log.append("s", event("new"))
     assert values(other) == ["new"]
     assert values(log) == ["new"]
+
+
+def test_what_was_routed_in_another_history_is_routed_again(log: Log) -> None:
+    """A catalog that went back may have given the number of a segment to another stream."""
+    create(log)
+    write = log.write_of()
+    write.add("s", to_batch([event("1")]))
+    write.prepare()
+    log.delete_stream("s")
+    create(log, "other")
+    create(log)
+    log.catalog.turns += 1
+    write.prepare()  # as the queue of writes does, once it is its turn
+    ((share,),) = write.shares
+    assert share.segment_id == log.stream("s").segments[0].id
+    log.commit(write)
+    assert values(log) == ["1"]
+    assert values(log, "other") == []

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 
 from headrace.catalog import Tx, lanes
 from headrace.catalog.lanes import LaneStep
 from headrace.catalog.streams import StreamConfig
-from headrace.errors import LaneOrderError, LinkError, NotLinkedError, NotWrittenHereError
-from headrace.log import events
+from headrace.errors import (
+    CatalogUnavailableError,
+    LaneOrderError,
+    LinkError,
+    NotLinkedError,
+    NotWrittenHereError,
+)
+from headrace.log import events, limits
 from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.events import Event
 from headrace.log.log import Log
+from headrace.log.read import Query
 
 
 def link(log: Log, name: str = "orders", lane: str = "eu") -> None:
@@ -70,6 +78,28 @@ def test_lanes_alternate_and_each_stays_dense(orders: Log) -> None:
         *(("eu", 2), ("eu!", 0)),
         *(("us", 3), ("us", 4)),
     ]
+
+
+@pytest.mark.parametrize("in_a_file", [False, True])
+def test_a_read_that_lost_the_catalog_on_its_way_gives_everything_all_the_same(
+    orders: Log, monkeypatch: pytest.MonkeyPatch, in_a_file: bool
+) -> None:
+    link(orders)
+    if in_a_file:
+        monkeypatch.setattr(limits, "INLINE_BYTES", 10)
+    publish(orders, 5)
+    reader = orders.reader("orders", Query())
+    with monkeypatch.context() as context:
+        context.setattr(lanes, "runs", _away)
+        with pytest.raises(CatalogUnavailableError):
+            reader.next()
+    found = reader.next()
+    assert found is not None
+    assert found.column("offset").to_pylist() == [0, 1, 2, 3, 4]
+
+
+def _away(*_: object) -> NoReturn:
+    raise CatalogUnavailableError("away")
 
 
 def test_a_lane_that_is_not_continued_is_refused_and_nothing_is_written(orders: Log) -> None:

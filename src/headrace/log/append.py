@@ -182,7 +182,10 @@ class Write:
     def prepare(self) -> None:
         """Route and encode what is not prepared yet; writes files, touches no catalog rows."""
         try:
-            self._turns = self._routes.turns
+            turns = self._routes.turns
+            if self._turns != turns:  # in another history, which may have given the ids anew
+                self._turns = turns
+                self._forget_routes()
             for pending in self._pending:
                 if pending.route is None:
                     route = self._routes.get(pending.stream)
@@ -407,10 +410,13 @@ class Write:
 
     def discard(self) -> None:
         """Remove the files of a write that was not committed; the sweep finds what this misses."""
+        self._forget_routes()
+        self._remove(list(self._files))
+
+    def _forget_routes(self) -> None:
         for pending in self._pending:
             self._discard_files(pending)
             pending.route = None
-        self._remove(list(self._files))
 
     def _discard_files(self, pending: Pending) -> None:
         self._remove([b.path for s in pending.shares for b in s.batches if b.path is not None])

@@ -75,8 +75,16 @@ class Cursor:
         None when damaged events were skipped; ``position`` moves on either way.  With ``brief`` it
         raises :class:`FileAhead` instead of opening a file.
         """
+        start = self.position
         found = self._next(end, brief=brief)
-        return found if found is None or self._origins is None else self._origins.fill(found)
+        if found is None or self._origins is None:
+            return found
+        try:
+            return self._origins.fill(found)
+        except BaseException:
+            # They were not given: a retry reads them again.
+            self.position, self._file = start, None
+            raise
 
     def _next(self, end: int, *, brief: bool) -> pa.RecordBatch | None:
         if self._file is not None:
