@@ -12,17 +12,15 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 import msgspec
 
 from headrace.catalog import Tx
-from headrace.errors import Fenced, HeadraceError, InvalidInputError
-from headrace.groups.consumer import Batch, CatalogAcks, Consumer, OwnedUnit
-from headrace.groups.consumer.consume import Handler
+from headrace.errors import Fenced, HeadraceError
+from headrace.groups.consumer import CatalogAcks, Consumer, OwnedUnit
+from headrace.groups.consumer.participant import Participant
 from headrace.groups.decisions import What
 from headrace.groups.delivery import Stalled
 from headrace.groups.owner import Owner
@@ -137,12 +135,14 @@ class _Partition(Owner):
         return []
 
 
-class Member:
+class Member(Participant):
     """A member of a partitioned group in this process; made by ``hr.join``.
 
     Use it with ``async with``, then take its events in one of three ways: ``async for delivery
     in member``, ``async for batch in member.batches()`` or ``await member.consume(handler)``.
     """
+
+    made_by = "hr.join(…)"
 
     def __init__(self, host: Host, stream: str, group: str, member: str, **options: object) -> None:
         self.name = GroupName(stream, group)
@@ -166,18 +166,6 @@ class Member:
         """The open log that it was made by."""
 
     # -- for the application ------------------------------------------------------------
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def open(self) -> None:
         """Join the group; with ``async with`` this is done for you."""
@@ -221,28 +209,6 @@ class Member:
                 _log.warning("%s: the catalog does not answer; the pin will run out", self)
             finally:
                 hub.leave(self)
-
-    @property
-    def consumer(self) -> Consumer:
-        """What hands the events out."""
-        if self._consumer is None:
-            raise InvalidInputError(f"{self} has not joined yet; use `async with hr.join(…)`")
-        return self._consumer
-
-    def __aiter__(self) -> Consumer:
-        return self.consumer
-
-    def batches(self) -> AsyncIterator[Batch]:
-        """Events as Arrow record batches, answered as a whole."""
-        return self.consumer.batches()
-
-    async def consume(self, handler: Handler, *, concurrency: int = 1) -> None:
-        """Call ``handler(delivery)`` for every event; see :meth:`Consumer.consume`."""
-        await self.consumer.consume(handler, concurrency=concurrency)
-
-    async def flush(self) -> None:
-        """Wait until every answer so far is stored; raises what went wrong with one."""
-        await self.consumer.flush()
 
     @property
     def status(self) -> InstanceStatus:

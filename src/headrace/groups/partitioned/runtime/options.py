@@ -5,14 +5,15 @@ from __future__ import annotations
 import msgspec
 import pyarrow as pa
 
-from headrace.errors import HeadraceError, InvalidDeliveryConfigError, InvalidInputError
+from headrace.errors import InvalidInputError
 from headrace.groups.consumer import ConsumerOptions
-from headrace.groups.delivery import DeliveryConfig
+from headrace.groups.consumer.options import consumer_options
 from headrace.groups.partitioned.core.partitions import PinTimings
 from headrace.groups.partitioned.names import GroupName
 from headrace.subjects.arguments import check_value
 
 PIN_TTL_MS = 5_000
+OWN = ("pin_ttl_ms", "drain_limit_ms")
 
 
 class JoinOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,29 +32,13 @@ def join_options(
     **options: object,
 ) -> JoinOptions:
     """Options as an application gives them: those of delivery and of the consumer in one list."""
-    delivery = set(DeliveryConfig.__struct_fields__)
-    consumer = set(ConsumerOptions.__struct_fields__) - {"delivery", "member"}
-    unknown = sorted(options.keys() - delivery - consumer)
-    if unknown:
-        known = ", ".join(sorted({"pin_ttl_ms", "drain_limit_ms", *delivery, *consumer}))
-        raise InvalidInputError(f"unknown option {unknown[0]!r}; options are: {known}")
     for option, value in (("pin_ttl_ms", pin_ttl_ms), ("drain_limit_ms", drain_limit_ms)):
         check_value(option, value, int)
         if value < 10:
             raise InvalidInputError(f"{option} is {value!r}; it must be 10 or more")
-    chosen = {option: value for option, value in options.items() if option in consumer}
-    chosen.setdefault("dead_letters", name.dead_letters)
-    try:
-        made = msgspec.convert(
-            {**chosen, "delivery": {k: v for k, v in options.items() if k in delivery}},
-            type=ConsumerOptions,
-        )
-    except (msgspec.ValidationError, UnicodeError) as error:
-        if isinstance(error.__cause__, HeadraceError):
-            raise error.__cause__ from None
-        raise InvalidDeliveryConfigError(f"an option of the join: {error}") from None
+    given = {"dead_letters": name.dead_letters, **options}
     return JoinOptions(
-        consumer=msgspec.structs.replace(made, member=member),
+        consumer=consumer_options(given, member, "join", OWN),
         timings=PinTimings(
             pin_ttl_ms=pin_ttl_ms,
             renew_every_ms=max(1, pin_ttl_ms * 3 // 10),

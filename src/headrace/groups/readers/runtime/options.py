@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.errors import HeadraceError, InvalidDeliveryConfigError, InvalidInputError
 from headrace.groups.consumer import ConsumerOptions
-from headrace.groups.delivery import DeliveryConfig
+from headrace.groups.consumer.options import consumer_options
 from headrace.groups.readers.core.settings import ReaderSettings
 from headrace.subjects.arguments import check_value
 
@@ -23,28 +22,13 @@ class ReaderOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def reader_options(reader: str, **options: object) -> ReaderOptions:
     """Options as an application gives them: timers, delivery and consumer in one list."""
-    delivery = set(DeliveryConfig.__struct_fields__)
-    consumer = set(ConsumerOptions.__struct_fields__) - {"delivery", "member"}
-    unknown = sorted(options.keys() - delivery - consumer - set(TIMERS))
-    if unknown:
-        known = ", ".join(sorted({*TIMERS, *delivery, *consumer}))
-        raise InvalidInputError(f"unknown option {unknown[0]!r}; options are: {known}")
     timers = {name: options[name] for name in TIMERS if name in options}
     for name, value in timers.items():
         check_value(name, value, int)
     ttl_ms = timers.get("lease_ttl_ms", LEASE_TTL_MS)
     timers.setdefault("heartbeat_ms", max(1, int(ttl_ms) * 3 // 10))  # type: ignore[call-overload]
-    chosen = {name: value for name, value in options.items() if name in consumer}
-    try:
-        made = msgspec.convert(
-            {**chosen, "delivery": {k: v for k, v in options.items() if k in delivery}},
-            type=ConsumerOptions,
-        )
-    except (msgspec.ValidationError, UnicodeError) as error:
-        if isinstance(error.__cause__, HeadraceError):
-            raise error.__cause__ from None
-        raise InvalidDeliveryConfigError(f"an option of the reader: {error}") from None
+    given = {name: value for name, value in options.items() if name not in TIMERS}
     return ReaderOptions(
-        consumer=msgspec.structs.replace(made, member=reader),
+        consumer=consumer_options(given, reader, "reader", TIMERS),
         settings=ReaderSettings(**timers),  # type: ignore[arg-type]
     )

@@ -13,9 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator
-from types import TracebackType
-from typing import Self
 
 import msgspec
 
@@ -27,8 +24,8 @@ from headrace.errors import (
     ReaderBusyError,
     UnknownReaderGroupError,
 )
-from headrace.groups.consumer import Batch, Consumer, Delivery, OwnedUnit
-from headrace.groups.consumer.consume import Handler
+from headrace.groups.consumer import Consumer, Delivery, OwnedUnit
+from headrace.groups.consumer.participant import Participant
 from headrace.groups.delivery import Stalled
 from headrace.groups.readers.core.synchronizer import Followed
 from headrace.groups.readers.core.updates import RemoveReader
@@ -64,13 +61,15 @@ class ReaderStatus(msgspec.Struct, frozen=True):
     """What it waits for; empty if it reads."""
 
 
-class SegmentReader:
+class SegmentReader(Participant):
     """A reader of a reader group in this process; made by ``group.reader(…)``.
 
     Use it with ``async with``, then take its events in one of four ways: ``async for delivery in
     reader``, ``await reader.next(timeout_s=1.0)``, ``async for batch in reader.batches()`` or
     ``await reader.consume(handler)``.
     """
+
+    made_by = "group.reader(…)"
 
     def __init__(
         self,
@@ -106,18 +105,6 @@ class SegmentReader:
         return f"reader {self.reader} of group {self.name.group} ({self.instance})"
 
     # -- for the application --------------------------------------------------------------
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def open(self) -> None:
         """Join the group; with ``async with`` this is done for you."""
@@ -186,16 +173,6 @@ class SegmentReader:
         except UnknownReaderGroupError:
             pass
 
-    @property
-    def consumer(self) -> Consumer:
-        """What hands the events out."""
-        if self._consumer is None:
-            raise InvalidInputError(f"{self} has not joined yet; use `async with group.reader(…)`")
-        return self._consumer
-
-    def __aiter__(self) -> Consumer:
-        return self.consumer
-
     async def next(self, timeout_s: float | None = None) -> Delivery | None:
         """The next event; None if there is none within ``timeout_s``, or at the end of the group.
 
@@ -208,18 +185,6 @@ class SegmentReader:
                 return await anext(self.consumer)
         except (TimeoutError, StopAsyncIteration):
             return None
-
-    def batches(self) -> AsyncIterator[Batch]:
-        """Events as Arrow record batches, answered as a whole."""
-        return self.consumer.batches()
-
-    async def consume(self, handler: Handler, *, concurrency: int = 1) -> None:
-        """Call ``handler(delivery)`` for every event; see :meth:`Consumer.consume`."""
-        await self.consumer.consume(handler, concurrency=concurrency)
-
-    async def flush(self) -> None:
-        """Wait until every answer so far is stored; raises what went wrong with one."""
-        await self.consumer.flush()
 
     @property
     def status(self) -> ReaderStatus:
