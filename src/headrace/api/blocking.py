@@ -19,6 +19,7 @@ from headrace.groups.partitioned.admin import GroupInfo
 from headrace.groups.partitioned.explain import Explanation
 from headrace.groups.partitioned.groups import Groups
 from headrace.groups.partitioned.runtime.member import InstanceStatus, Member
+from headrace.groups.readers.runtime.reading import SegmentReader
 from headrace.groups.shapes import GroupExplanation, GroupView
 from headrace.groups.shared.runtime.session import Session
 from headrace.log.events import Events
@@ -128,11 +129,11 @@ def _blocking(runner: Runner, transaction: AckTransaction) -> Iterator[AckTransa
     runner.run(transaction.__aexit__(None, None, None))
 
 
-C = TypeVar("C", Session, Member)
+C = TypeVar("C", Session, Member, SegmentReader)
 
 
 class BlockingConsumer(Blocking[C]):
-    """What blocking sessions and members have in common: to be entered, and their events."""
+    """What sessions, members and readers have in common: to be entered, and their events."""
 
     def __enter__(self) -> Self:
         self._run(self.real.__aenter__())

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.api.blocking import (
     Blocking,
-    BlockingBatch,
+    BlockingConsumer,
     BlockingDelivery,
     call_on_loop,
     iterate,
@@ -18,7 +18,7 @@ from headrace.groups.readers.group import ReaderGroup, ReaderGroups
 from headrace.groups.readers.runtime.reading import ReaderStatus, SegmentReader
 
 
-class BlockingReader(Blocking[SegmentReader]):
+class BlockingReader(BlockingConsumer[SegmentReader]):
     """A reader without ``await``; made by ``group.reader(…)`` of :mod:`headrace.sync`::
 
     with group.reader("r1") as reader:
@@ -33,26 +33,10 @@ class BlockingReader(Blocking[SegmentReader]):
     flush = mirror(SegmentReader.flush)
     close = mirror(SegmentReader.close)
 
-    def __enter__(self) -> BlockingReader:
-        self._run(self.real.open())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._run(self.real.close())
-
-    def __iter__(self) -> Iterator[BlockingDelivery]:
-        for delivery in iterate(self.runner, lambda: aiter(self.real)):
-            yield BlockingDelivery(self.runner, delivery)
-
     def next(self, timeout_s: float | None = None) -> BlockingDelivery | None:
         """The next event, or None if there is none in time."""
         found = self._run(self.real.next(timeout_s))
         return None if found is None else BlockingDelivery(self.runner, found)
-
-    def batches(self) -> Iterator[BlockingBatch]:
-        """Arrow record batches instead of single events."""
-        for batch in iterate(self.runner, self.real.batches):
-            yield BlockingBatch(self.runner, batch)
 
     @property
     def status(self) -> ReaderStatus:

@@ -52,6 +52,19 @@ def between(tx: Tx, segment_id: int, start: int, end: int) -> int:
     return 0 if first is None or last is None else max(0, int(last) - int(first) + 1)
 
 
+def newest(tx: Tx, stream_id: int, limit: int) -> dict[int, list[int]]:
+    """{segment: offsets} of the last markers of a stream."""
+    found: dict[int, list[int]] = {}
+    for segment_id, offset in tx.rows(
+        "SELECT segment_id, at_offset FROM markers WHERE segment_id IN "
+        "(SELECT id FROM segments WHERE stream_id = ? AND markers > 0) "
+        "ORDER BY at_offset DESC LIMIT ?",
+        (stream_id, limit),
+    ):
+        found.setdefault(int(segment_id), []).append(int(offset))
+    return found
+
+
 def events_in(tx: Tx, segment: Segment, ranges: Iterable[tuple[int, int]]) -> int:
     """How many retained events stand at the offsets of some ranges (each without its end)."""
     count = 0

@@ -242,10 +242,10 @@ def extents(tx: Tx, stream_id: int) -> list[tuple[int, int, int, int, bool]]:
 
 
 def fingerprint(tx: Tx, stream_id: int) -> tuple[int, ...]:
-    """Sums over a stream's segments that change whenever one of them does."""
+    """Sums over a stream's segments that change whenever one of them does; markers come last."""
     row = tx.row(
-        "SELECT COUNT(*), SUM(number), SUM(head), SUM(tail), COUNT(sealed_us) FROM segments "
-        "WHERE stream_id = ?",
+        "SELECT COUNT(*), SUM(number), SUM(head), SUM(tail), COUNT(sealed_us), SUM(markers) "
+        "FROM segments WHERE stream_id = ?",
         (stream_id,),
     )
     return () if row is None else tuple(int(value or 0) for value in row)

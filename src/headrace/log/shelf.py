@@ -8,10 +8,10 @@ and joins in one call.  Large blobs gain nothing from the copy and are decoded i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import ClassVar
 
-import numpy as np
 import pyarrow as pa
 
 from headrace.catalog.batches import Batch
@@ -33,7 +33,6 @@ class Shelf:
     def __init__(self, *, copies: bool = True) -> None:
         self._small_bytes = SMALL_BYTES if copies else 0
         self._parts: list[pa.RecordBatch] = []
-        self._layouts: list[int] = []
         self._memory: _Memory | None = None
         self._end = 0
         self._layout = 0
@@ -58,7 +57,7 @@ class Shelf:
             self._begin(batch)
             return True
         try:
-            self._keep(_open(batch), batch.layout)
+            self._parts.append(_open(batch))
         except UNDECODABLE:
             return False
         return True
@@ -72,11 +71,7 @@ class Shelf:
         if self._memory is not None:
             self._memory.given_back()
             self._memory = None
-        parts, layouts = self._parts, self._layouts
-        if len(parts) <= 1:
-            return parts[0] if parts else None
-        layout = int(np.bitwise_or.reduce(layouts))
-        return pa.concat_batches([widen(part, layout) for part in parts])
+        return join(self._parts) if self._parts else None
 
     def _begin(self, batch: Batch) -> None:
         """Start a stream in the buffer with the first blob of a layout."""
@@ -97,19 +92,15 @@ class Shelf:
             return
         if first.end - first.start == self._rows:
             # A single blob is not copied by the join: it would change when the buffer is reused.
-            self._keep(_open(first), self._layout)
+            self._parts.append(_open(first))
         else:
             assert self._memory is not None
             with pa.ipc.open_stream(self._memory.buffer.slice(0, self._end)) as stream:
                 found = stream.read_all()
             if found.num_rows != self._rows:
                 raise ValueError("there are other events in it than there should be")
-            self._keep(found.combine_chunks().to_batches()[0], self._layout)
+            self._parts.append(found.combine_chunks().to_batches()[0])
         self._layout = 0
-
-    def _keep(self, part: pa.RecordBatch, layout: int) -> None:
-        self._parts.append(part)
-        self._layouts.append(layout)
 
 
 class _Memory:
@@ -151,12 +142,22 @@ def flaw(batch: Batch) -> str:
     return "it is in order"
 
 
+def join(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Batches as one; a column that is all null in one of them is not stored there."""
+    if len(parts) == 1:
+        return parts[0]
+    layout = 0
+    for part in parts:
+        layout |= events.layout_of(part.schema)
+    return pa.concat_batches([widen(part, layout) for part in parts])
+
+
 def widen(batch: pa.RecordBatch, layout: int) -> pa.RecordBatch:
     """The batch with all columns of a layout; those it does not have are null."""
     schema = events.schema_of(layout)
-    names = batch.schema.names
-    if names == schema.names:
+    if batch.schema == schema:
         return batch
+    names = batch.schema.names
     arrays = [
         batch.column(field.name) if field.name in names else pa.nulls(batch.num_rows, field.type)
         for field in schema

@@ -47,6 +47,7 @@ from headrace.log import events, limits
 from headrace.log.log import Log
 from headrace.log.read import Query
 from headrace.log.shares import Rows, inline
+from headrace.log.shelf import join
 from headrace.spark.connection import Connection, check_shared, connection_to
 from headrace.spark.jobs import PARTITION, JobSpec, JobStatus, Meter
 from headrace.spark.staged_write import FRESH_S, place
@@ -285,7 +286,7 @@ def carry_out(work: Work, reads: Iterable[SegmentRead], log: Log) -> list[NewBat
 def _encode_all(
     work: Work, rows: dict[int, list[pa.RecordBatch]], log: Log, made: list[NewBatch]
 ) -> None:
-    joined = {number: _join(parts) for number, parts in sorted(rows.items())}
+    joined = {number: join(parts) for number, parts in sorted(rows.items())}
     large = _too_large_to_return(joined) if log.store is not None else set()
     ids = dict(work.queue_segments)
     for number, batch in joined.items():
@@ -311,22 +312,6 @@ def _events(work: Work, read: SegmentRead, log: Log) -> Iterable[pa.RecordBatch]
         batch = reader.next()
         if batch is not None:
             yield batch
-
-
-def _join(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Join batches whose columns may differ, since a column that is all null is not stored."""
-    if len(parts) == 1:
-        return parts[0]
-    if all(part.schema == parts[0].schema for part in parts):
-        return pa.concat_batches(parts)
-    layout = 0
-    for part in parts:
-        layout |= events.layout_of(part.schema)
-    schema = events.schema_of(layout)
-    tables = [pa.Table.from_batches([part]) for part in parts]
-    whole = pa.concat_tables(tables, promote_options="default").select(schema.names)
-    (batch,) = whole.combine_chunks().to_batches()
-    return batch
 
 
 def _too_large_to_return(shares: dict[int, pa.RecordBatch]) -> set[int]:

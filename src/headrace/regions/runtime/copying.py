@@ -20,6 +20,7 @@ from headrace.log import events, files, limits
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
 from headrace.log.shares import Rows, inline
+from headrace.log.shelf import join
 from headrace.regions.runtime.rounds import Copied, LanePiece, SegmentCopy
 
 
@@ -138,7 +139,7 @@ def _decoded(source_log: Log, copy: SegmentCopy, start: int, end: int) -> Iterat
 def _encode(
     log: Log, copy: SegmentCopy, held: Sequence[pa.RecordBatch], lane: str, sequence: int
 ) -> Iterator[NewBatch]:
-    batch = _joined(held)
+    batch = join(held)
     part = Rows(batch, events.layout_of(batch.schema), events.stamps_of(batch))
     small = log.store is None or batch.nbytes <= limits.INLINE_BYTES
     for piece in part.cut(limits.INLINE_BYTES if small else limits.FILE_BYTES):
@@ -160,17 +161,3 @@ def _encode(
             )
         yield msgspec.structs.replace(made, step=LaneStep(lane=lane, sequence=sequence))
         sequence += piece.rows
-
-
-def _joined(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Batches as one; a column that is all null in one of them is not stored there."""
-    if len(parts) == 1:
-        return parts[0]
-    layout = 0
-    for part in parts:
-        layout |= events.layout_of(part.schema)
-    schema = events.schema_of(layout)
-    tables = [pa.Table.from_batches([part]) for part in parts]
-    whole = pa.concat_tables(tables, promote_options="default").select(schema.names)
-    (batch,) = whole.combine_chunks().to_batches()
-    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)

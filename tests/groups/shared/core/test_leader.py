@@ -205,6 +205,24 @@ def test_balance_by_lag_separates_two_hot_segments() -> None:
     assert made.take(Revoke) == []
 
 
+def test_markers_do_not_weigh() -> None:
+    """A member with a segment full of markers is not spared events."""
+    made = Led(settings=LeaderSettings(balance=Balance.LAG))
+    made.segments(
+        SegmentInfo("orders/0", 1000, markers=tuple(range(1000))),
+        open_segment(1, 1000),
+        open_segment(2, 1000),
+    )
+    made.join(A)
+    made.accept_grants()
+    made.join(B)
+    assert [revoke.unit for revoke in made.take(Revoke)] == ["orders/1"]
+    state = made.leader.units["orders/0"]
+    assert state.lag == 0
+    state.acked.ack_range(0, 990)
+    assert state.lag == 0
+
+
 # --- progress ---
 
 

@@ -54,3 +54,13 @@ def test_a_stream_made_again_is_told_as_gone_first_and_then_as_new(catalog_url: 
         assert segments.changes(look(), {"orders/0"}).gone == ("orders/0",)
         assert segments.changes(look(), {"orders/0"}).segments == ()
         assert [info.unit for info in segments.changes(look(), set()).segments] == ["orders/0"]
+
+
+def test_markers_are_told_apart_from_events(catalog_url: str) -> None:
+    with headrace.sync.open(catalog_url, housekeeping=False) as hr:
+        hr.create_stream("orders", ["orders.>"], segments=1)
+        segments, log = Segments(">"), hr.client.log
+        hr.publish("orders.1", b"x")
+        log.append_marker("orders", 0, b"internal")
+        (info,) = segments.changes(log.catalog.read(segments.look, snapshot=True)).segments
+        assert (info.head, info.markers) == (2, (1,))

@@ -61,6 +61,7 @@ class UnitState:
         "finished",
         "gone",
         "head",
+        "markers",
         "ready",
         "resend_ms",
         "status",
@@ -75,6 +76,7 @@ class UnitState:
         self.token = token
         self.head = 0
         self.end: int | None = None
+        self.markers: tuple[int, ...] = ()
         self.finished = False
         self.gone = False
         """Deleted from the log; forgotten as soon as nobody has it."""
@@ -113,8 +115,9 @@ class UnitState:
 
     @property
     def lag(self) -> int:
-        """How many of its offsets are not acked: what balancing by lag weighs."""
-        return max(0, self.head - self.acked.floor - self.acked.acked_above_floor)
+        """How many of its events are not acked: what balancing by lag weighs."""
+        offsets = self.head - self.acked.floor - self.acked.acked_above_floor
+        return max(0, offsets - sum(offset not in self.acked for offset in self.markers))
 
     def is_claimed_by(self, borrower: str, token: int) -> bool:
         """Whether a claim that has become durable is the one it waits for."""
@@ -142,6 +145,7 @@ class UnitState:
             self.token,
             self.head,
             self.end,
+            self.markers,
             self.finished,
             self.gone,
             self.ready,

@@ -167,6 +167,7 @@ class Holdings:
                 follows[info.unit] = info.predecessors
             state.head = max(state.head, info.head, info.end or 0)
             state.end = info.end if state.end is None else state.end
+            state.markers = info.markers
             if not (state.ready or state.finished):
                 waiting[info.unit] = info.predecessors
         for step in lineage.told(follows):

@@ -36,6 +36,8 @@ class SegmentInfo(msgspec.Struct, frozen=True):
     """Where the group begins in a segment that it meets for the first time.  It must follow from
     what is stored about the group, so that every leader would say the same."""
     predecessors: tuple[Unit, ...] = ()
+    markers: tuple[int, ...] = ()
+    """Offsets that hold no events."""
 
 
 class Listing(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 A look computes a checksum of each matching stream (sums over its segments), reads the segments of
 streams whose sums have changed, and compares them with the last look: a leader hears only of
-changes.  All that is summed only grows, so equal sums mean that nothing has happened.  Edges
+changes.  Heads, tails and numbers only grow, so equal sums mean that nothing has happened.  Edges
 between segments never change, and are read when a segment is new.
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from headrace.catalog import Tx, streams
+from headrace.catalog import Tx, markers, streams
 from headrace.catalog.streams import decode_config
 from headrace.groups.shared.core.messages import Unit, unit_of
 from headrace.groups.shared.core.records import Listing, SegmentInfo
@@ -30,10 +30,13 @@ class Place(NamedTuple):
     head: int
     tail: int
     sealed: bool
+    markers: tuple[int, ...] = ()
 
 
 Sums: TypeAlias = tuple[int, ...]
-"""Sums over a stream's segments: count, numbers, heads, tails, and how many are sealed."""
+"""Sums over a stream's segments: count, numbers, heads, tails, how many are sealed, and markers."""
+MARKERS_MAX = 10_000
+"""So many markers of a stream are told apart from its events; those before them weigh as events."""
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -80,9 +83,11 @@ class Segments:
                 continue
             sums[stream_id] = here
             new = False
+            marked = markers.newest(tx, stream_id, MARKERS_MAX) if here[-1] else {}
             for number, segment_id, head, tail, sealed in streams.extents(tx, stream_id):
                 unit = unit_of(name, number)
-                places[unit] = Place(stream_id, number, segment_id, head, tail, sealed)
+                own = tuple(marked.get(segment_id, ()))
+                places[unit] = Place(stream_id, number, segment_id, head, tail, sealed, own)
                 new = new or unit not in self._predecessors
             if new:
                 predecessors.update(_edges(tx, stream_id, name, places))
@@ -140,7 +145,9 @@ class Segments:
             self._places[unit] = place
             end = place.head if place.sealed else None
             predecessors = self._predecessors.get(unit, ())
-            changed.append(SegmentInfo(unit, place.head, end, place.tail, predecessors))
+            changed.append(
+                SegmentInfo(unit, place.head, end, place.tail, predecessors, place.markers)
+            )
         for unit in gone:
             self._places.pop(unit, None)
         return Listing(self._revision, tuple(changed), tuple(gone))
