@@ -9,7 +9,7 @@ import headrace.testing
 from headrace.catalog import Tx, leases
 from headrace.groups.shapes import GroupView
 from headrace.groups.shared import properties
-from headrace.groups.shared.properties import LeaderStatus, MemberStatus
+from headrace.groups.shared.properties import BorrowerStatus, LeaderStatus
 from headrace.groups.shared.runtime.state import lease_name
 
 TTL_MS = 10_000
@@ -21,7 +21,7 @@ def test_a_leader_and_its_members_that_died_do_not_look_well(catalog_url: str) -
     def lead(tx: Tx) -> None:
         lease = leases.seize(tx, lease_name(key), "p1", TTL_MS)
         leases.seize(tx, "session w1", "p1", TTL_MS)
-        member = MemberStatus(member="w1:1", session="w1", units=1, share=1)
+        member = BorrowerStatus(member="w1:1", session="w1", units=1, share=1)
         status = LeaderStatus(leader="p1", token=lease.token, at_us=0, members=(member,))
         properties.put_status(tx, key, status)
 

@@ -22,7 +22,7 @@ from headrace.epochs.core.effects import (
     TakenBack,
     WhenFull,
 )
-from headrace.epochs.core.history import EpochHistory, Start
+from headrace.epochs.core.history import EpochHistory, HistoryStart
 from headrace.epochs.core.messages import (
     Aborted,
     Data,
@@ -33,7 +33,7 @@ from headrace.epochs.core.messages import (
     Snapshot,
     TakeBack,
 )
-from headrace.epochs.core.publisher import Cut, Published, Publisher
+from headrace.epochs.core.publisher import CutOff, Published, Publisher
 from headrace.epochs.core.queues import QueuePolicy, QueueSettings
 from headrace.epochs.core.subscriber import Subscriber
 from headrace.epochs.core.times import INTEGERS, PAIRS, Time, TimeShape
@@ -46,7 +46,7 @@ __all__ = [
     "Advanced",
     "Antichain",
     "CountedAntichain",
-    "Cut",
+    "CutOff",
     "Data",
     "Deliver",
     "Drop",
@@ -60,6 +60,7 @@ __all__ = [
     "FrontierUpdate",
     "GaveUp",
     "Heartbeat",
+    "HistoryStart",
     "Joined",
     "Message",
     "Mode",
@@ -72,7 +73,6 @@ __all__ = [
     "Skip",
     "Skipped",
     "Snapshot",
-    "Start",
     "Subscriber",
     "TakeBack",
     "TakenBack",

@@ -234,6 +234,14 @@ class Model:
             case ("borrower gives up", name, borrower):
                 self._spend("timeouts")
                 self._agent_does(self.agents[name].lose_leader(borrower, 0))
+            case ("unsubscribe", name):
+                self._spend("unsubscribes")
+                self._agent_does(self.agents[name].unsubscribe("sub", 0))
+            case _:
+                self._happen_to_leader(event)
+
+    def _happen_to_leader(self, event: EventLabel) -> None:
+        match event:
             case ("elect",):
                 self._spend("elections")
                 self._elect()
@@ -250,9 +258,6 @@ class Model:
             case ("configure", name):
                 self._spend("configures")
                 self.leaders[name].configure(OTHER_SETTINGS, 0)
-            case ("unsubscribe", name):
-                self._spend("unsubscribes")
-                self._agent_does(self.agents[name].unsubscribe("sub", 0))
 
     def _spend(self, what: str) -> None:
         left = getattr(self.budget, what) - 1

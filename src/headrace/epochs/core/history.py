@@ -33,7 +33,7 @@ from headrace.epochs.core.times import INTEGERS, Time, TimeShape
 from headrace.errors import EpochMessageError, FrontierError, HistoryGoneError, IllegalTimeError
 
 
-class Start(msgspec.Struct, frozen=True):
+class HistoryStart(msgspec.Struct, frozen=True):
     """Where to begin reading, and the snapshot that stands for what came before."""
 
     offset: int
@@ -132,7 +132,7 @@ class EpochHistory:
             del self._marker_offsets[:passed], self._marker_lowers[:passed]
         return self.since
 
-    def start(self, frontier: Iterable[Time]) -> Start:
+    def start(self, frontier: Iterable[Time]) -> HistoryStart:
         """Where to begin in order to see every epoch at or after `frontier` whole."""
         wanted = check_frontier(self.shape, frontier)
         if not not_before(self.shape, wanted, self.since):
@@ -141,4 +141,4 @@ class EpochHistory:
         offset = next((o for t, o in self._first.items() if covered.covers(t)), self.end)
         passed = bisect_right(self._marker_offsets, offset)
         lower = self._marker_lowers[passed - 1] if passed else self._base
-        return Start(offset, Snapshot(lower, ()))
+        return HistoryStart(offset, Snapshot(lower, ()))

@@ -53,7 +53,7 @@ from headrace.errors import (
 )
 
 
-class Cut(msgspec.Struct, frozen=True):
+class CutOff(msgspec.Struct, frozen=True):
     """A subscriber that was cut off, and why."""
 
     subscriber: str
@@ -64,7 +64,7 @@ class Published(msgspec.Struct, frozen=True):
     """What came of an event: the message that subscribers get (None: nothing to tell)."""
 
     message: Data | FrontierUpdate | TakeBack | Aborted | None
-    cut: tuple[Cut, ...] = ()
+    cut: tuple[CutOff, ...] = ()
 
 
 class Publisher:
@@ -171,7 +171,7 @@ class Publisher:
         for name, queue in list(self._queues.items()):
             if not queue.update(update, self._held.covers, self._snapshot):
                 del self._queues[name]
-                cut.append(Cut(name, f"more than {queue.settings.counts_max} epochs to tell of"))
+                cut.append(CutOff(name, f"more than {queue.settings.counts_max} epochs to tell of"))
         return Published(update, tuple(cut))
 
     def data(self, time: Time, payload: Any, rows: int = 1) -> Published:
@@ -194,7 +194,7 @@ class Publisher:
         for name, queue in list(self._queues.items()):
             if not queue.offer(message, self._snapshot):
                 del self._queues[name]
-                cut.append(Cut(name, f"more than {queue.settings.batches_max} batches waiting"))
+                cut.append(CutOff(name, f"more than {queue.settings.batches_max} batches waiting"))
         return Published(message, tuple(cut))
 
     def take_back(self) -> Published:

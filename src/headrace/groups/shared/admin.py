@@ -21,7 +21,7 @@ from headrace.groups.shared.core.settings import (
     LeaderSettings,
 )
 from headrace.groups.shared.findings import findings
-from headrace.groups.shared.properties import GroupProperties, LeaderStatus, MemberStatus
+from headrace.groups.shared.properties import BorrowerStatus, GroupProperties, LeaderStatus
 from headrace.groups.shared.runtime import state
 from headrace.groups.shared.sessions import SessionInfo
 from headrace.host import Host
@@ -53,7 +53,7 @@ class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
     leader: str | None
     """The peer that leads it; None when nobody does."""
     leader_token: int
-    members: tuple[MemberStatus, ...]
+    members: tuple[BorrowerStatus, ...]
     units: tuple[UnitInfo, ...]
     decisions: tuple[Decision, ...]
     """The last ones, oldest first."""
@@ -66,7 +66,7 @@ class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
         return sum(unit.lag_events for unit in self.units)
 
 
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+class SharedExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """Why members have what they have."""
 
     group: str
@@ -122,9 +122,9 @@ def look(tx: Tx, group: GroupProperties, limit: int = decisions.LIMIT) -> GroupI
     )
 
 
-def explain(info: GroupInfo) -> Explanation:
+def explain(info: GroupInfo) -> SharedExplanation:
     """The reasons, for people who ask."""
-    return Explanation(
+    return SharedExplanation(
         group=info.properties.key,
         leader=info.leader,
         members=tuple((m.member, m.units, m.why_idle) for m in info.members),
@@ -223,7 +223,7 @@ class Groups:
 
     def explain(
         self, group: str, filter: str | None = None, *, limit: int = decisions.LIMIT
-    ) -> Explanation:
+    ) -> SharedExplanation:
         """Why members are idle, and what was decided."""
         return explain(self.get(group, filter, limit=limit))
 

@@ -50,7 +50,7 @@ class GroupProperties(msgspec.Struct, frozen=True, kw_only=True):
 _records = Records(GroupProperties, "shared group", "delete it: headrace group shared rm")
 
 
-class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
+class BorrowerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A member as its leader sees it."""
 
     member: str
@@ -79,7 +79,7 @@ class LeaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     leader: str
     token: int
     at_us: int
-    members: tuple[MemberStatus, ...] = ()
+    members: tuple[BorrowerStatus, ...] = ()
 
 
 _statuses = Records(LeaderStatus, "the status of shared group")

@@ -24,6 +24,9 @@ from headrace.sim.faults import ALL_FAULTS, Fault
 from headrace.sim.runner import run_seed
 from headrace.sim.scenarios import scenario_named
 
+Original = Callable[..., Any]
+"""A function that a bug replaces, and what it is replaced by."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlantedBug:

@@ -11,9 +11,7 @@ import numpy as np
 from headrace.groups.delivery import DeadLetter, Dispatcher, Retry
 from headrace.groups.progress import Progress
 from headrace.groups.progress.ranges import AckedRanges
-from headrace.sim.planted import PlantedBug, by_seeds, patched
-
-Original = Callable[..., Any]
+from headrace.sim.planted import Original, PlantedBug, by_seeds, patched
 
 
 def _next_of_key_first(original: Original) -> Original:

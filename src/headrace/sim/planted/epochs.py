@@ -24,14 +24,12 @@ from headrace.epochs import (
 from headrace.epochs.core.active import ActiveEpochs
 from headrace.epochs.core.antichains import Antichain, CountedAntichain, Frontier, leave_out
 from headrace.epochs.core.gate import Gate
-from headrace.epochs.core.history import Start
+from headrace.epochs.core.history import HistoryStart
 from headrace.epochs.core.lifecycle import Cause, Standing
 from headrace.epochs.core.pending import Pending
 from headrace.epochs.core.queues import SubscriberQueue
 from headrace.errors import FrontierError
-from headrace.sim.planted import PlantedBug, by_seeds, patched
-
-Original = Callable[..., Any]
+from headrace.sim.planted import Original, PlantedBug, by_seeds, patched
 
 
 def _nothing(original: Original) -> Original:  # noqa: ARG001
@@ -160,12 +158,12 @@ def _forgets_the_start(original: Original) -> Original:
 def _starts_at_the_marker(original: Original) -> Original:
     """Reading begins where the frontier was reached, not where its first data is."""
 
-    def start(self: EpochHistory, frontier: Any) -> Start:
-        found: Start = original(self, frontier)
+    def start(self: EpochHistory, frontier: Any) -> HistoryStart:
+        found: HistoryStart = original(self, frontier)
         wanted = Antichain.minimal(self.shape, frontier)
         for offset, lower in zip(self._marker_offsets, self._marker_lowers, strict=True):
             if offset >= found.offset and all(wanted.covers(time) for time in lower):
-                return Start(offset + 1, Snapshot(lower, ()))
+                return HistoryStart(offset + 1, Snapshot(lower, ()))
         return found
 
     return start

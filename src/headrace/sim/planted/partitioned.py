@@ -26,10 +26,8 @@ from headrace.groups.partitioned.core.pins import ClaimGranted
 from headrace.groups.partitioned.names import GroupName
 from headrace.log import order
 from headrace.sim.faults import Fault
-from headrace.sim.planted import PlantedBug, by_seeds, patched
+from headrace.sim.planted import Original, PlantedBug, by_seeds, patched
 from headrace.sim.scenarios import partitioned_member as member_module
-
-Original = Callable[..., Any]
 
 # --- changes -------------------------------------------------------------------------------
 

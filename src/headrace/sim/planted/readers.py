@@ -39,12 +39,9 @@ from headrace.groups.readers.core.updates import (
     AckCheckpoint,
     ReportLag,
 )
-from headrace.sim.planted import PlantedBug, by_seeds, patched
+from headrace.sim.planted import Original, PlantedBug, by_seeds, patched
 from headrace.sim.planted.reader_scripts import lags, moves, releases, shares, silence
 from headrace.sim.reader_process import ReaderProcess
-
-Original = Callable[..., Any]
-
 
 # --- rule changes --------------------------------------------------------------------------
 

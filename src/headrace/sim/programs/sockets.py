@@ -299,52 +299,7 @@ class Internet:
         answer: asyncio.Future[SimTransport],
     ) -> None:
         """Connect; answered later, or never."""
-        world = self.world
-        delay_ms, life = world.rng.randint(1, 8), program.incarnation
-        reset = world.faults.strikes(Fault.DROP, RESET_PROBABILITY)
-
-        def fail(error: Exception) -> None:
-            if not answer.done():
-                answer.set_exception(error)
-
-        def tell(call: Callable[[], None]) -> None:
-            if program.incarnation == life:
-                program.inject(call)
-
-        def arrive() -> None:
-            server = self.servers.get(port)
-            if server is not None and world.network.is_cut(program.name, server.program.name):
-                return  # the dialling side gives up by its timeout
-            if server is None or reset:
-                refused = ConnectionRefusedError if server is None else ConnectionResetError
-                tell(lambda: fail(refused("simulated")))
-                return
-            server.program.inject(lambda: accept(server))
-
-        def accept(server: SimServer) -> None:
-            found = server.admit(request)
-            if not isinstance(found, WSListener):
-                tell(lambda: fail(WSError("refused")))
-                return
-            if program.incarnation != life:
-                return
-            here = SimTransport(self, program, link)
-            there = SimTransport(self, server.program, found)
-            here.other, there.other = there, here
-            self.ends |= {here: None, there: None}
-            found.on_ws_connected(there)  # type: ignore[arg-type]
-            world.call_in(delay_ms, lambda: tell(lambda: connected(here)))
-
-        def connected(here: SimTransport) -> None:
-            if answer.done():
-                here.disconnect()
-            elif here.is_disconnected:
-                answer.set_exception(ConnectionResetError("simulated"))
-            else:
-                link.on_ws_connected(here)
-                answer.set_result(here)
-
-        world.call_in(delay_ms, arrive)
+        _Dialling(self, program, request, link, answer).begin(port)
 
     def died(self, program: Program) -> None:
         """A program is gone, and its system closes what it had open."""
@@ -353,3 +308,68 @@ class Internet:
         for end in [end for end in self.ends if end.program is program]:
             del self.ends[end]
             end.lost()
+
+
+class _Dialling:
+    """One connection on its way."""
+
+    def __init__(
+        self,
+        internet: Internet,
+        program: Program,
+        request: SimRequest,
+        link: Any,
+        answer: asyncio.Future[SimTransport],
+    ) -> None:
+        self._internet, self._world = internet, internet.world
+        self._program, self._life = program, program.incarnation
+        self._request, self._link, self._answer = request, link, answer
+        self._delay_ms = self._world.rng.randint(1, 8)
+        self._reset = self._world.faults.strikes(Fault.DROP, RESET_PROBABILITY)
+
+    def begin(self, port: int) -> None:
+        """Set out."""
+        self._world.call_in(self._delay_ms, lambda: self._arrive(port))
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        if self._program.incarnation == self._life:
+            self._program.inject(call)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._answer.done():
+            self._answer.set_exception(error)
+
+    def _arrive(self, port: int) -> None:
+        server = self._internet.servers.get(port)
+        if server is not None and self._world.network.is_cut(
+            self._program.name, server.program.name
+        ):
+            return  # the dialling side gives up by its timeout
+        if server is None or self._reset:
+            refused = ConnectionRefusedError if server is None else ConnectionResetError
+            self._tell(lambda: self._fail(refused("simulated")))
+            return
+        server.program.inject(lambda: self._accept(server))
+
+    def _accept(self, server: SimServer) -> None:
+        found = server.admit(self._request)
+        if not isinstance(found, WSListener):
+            self._tell(lambda: self._fail(WSError("refused")))
+            return
+        if self._program.incarnation != self._life:
+            return
+        here = SimTransport(self._internet, self._program, self._link)
+        there = SimTransport(self._internet, server.program, found)
+        here.other, there.other = there, here
+        self._internet.ends |= {here: None, there: None}
+        found.on_ws_connected(there)  # type: ignore[arg-type]
+        self._world.call_in(self._delay_ms, lambda: self._tell(lambda: self._connected(here)))
+
+    def _connected(self, here: SimTransport) -> None:
+        if self._answer.done():
+            here.disconnect()
+        elif here.is_disconnected:
+            self._answer.set_exception(ConnectionResetError("simulated"))
+        else:
+            self._link.on_ws_connected(here)
+            self._answer.set_result(here)

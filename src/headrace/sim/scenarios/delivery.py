@@ -34,7 +34,7 @@ def lease_name(number: int) -> str:
     return f"unit {number}"
 
 
-class Worker(ConsumingProcess):
+class DeliveryWorker(ConsumingProcess):
     """Takes any unit that is free."""
 
     scenario: DeliveryScenario
@@ -147,8 +147,8 @@ class DeliveryScenario(Scenario):
         lease = self.world.store.leases.get(lease_name(number))
         return lease.token if lease else 0
 
-    def _spawn(self, name: str) -> Worker:
-        worker = Worker(self.world, name)
+    def _spawn(self, name: str) -> DeliveryWorker:
+        worker = DeliveryWorker(self.world, name)
         worker.scenario, worker.oracle = self, self.oracle
         faults, rng = self.world.faults, self.world.rng
         if faults.strikes(Fault.SLOW, 0.2):

@@ -13,7 +13,7 @@ from headrace.errors import (
 from headrace.groups.progress import Progress
 from headrace.groups.shared.core.agent import Agent
 from headrace.groups.shared.core.effects import ToRegistry
-from headrace.groups.shared.core.handler import Handler, Installed
+from headrace.groups.shared.core.handler import Installed, SubscriptionHandler
 from headrace.groups.shared.core.messages import (
     Grant,
     Invalidate,
@@ -30,11 +30,11 @@ GROUP = group_key("audit", "orders.>")
 ME = "s:1:1"
 
 
-def handler() -> Handler:
-    return Handler(Agent("s", 1, BorrowerSettings()))
+def handler() -> SubscriptionHandler:
+    return SubscriptionHandler(Agent("s", 1, BorrowerSettings()))
 
 
-def with_unit() -> Handler:
+def with_unit() -> SubscriptionHandler:
     made = handler()
     made.on_subscribe(TEXT, 0)
     made.receive(LeaderConnectResponse(GROUP, ME, 5, "n1"), 0)

@@ -31,7 +31,7 @@ class Installed(msgspec.Struct, frozen=True):
     releasing: bool = False
 
 
-class Handler:
+class SubscriptionHandler:
     """Shared subscriptions of one session."""
 
     def __init__(self, agent: Agent) -> None:

@@ -39,7 +39,7 @@ from headrace.log.order import Order
 LOADED = (AssignmentStatus.GRANTING, AssignmentStatus.GRANTED)
 
 
-class Member:
+class LedMember:
     """A borrower as its leader knows it."""
 
     __slots__ = ("borrower", "load", "proven", "seen_ms", "session", "share", "units", "waiting")
@@ -99,7 +99,7 @@ class Holdings:
         self.unrecorded = Unrecorded(settings.decisions_max)
         self.units: dict[Unit, UnitState] = {}
         self._order: Order[Unit] = Order()
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, LedMember] = {}
         self.in_transition: dict[Unit, UnitState] = {}
         self.unbalanced = False
         """Membership or units have changed since the last plan."""
@@ -227,16 +227,16 @@ class Holdings:
     def join(self, borrower: str, session: str, now_ms: int) -> None:
         """Take a borrower in; it gets nothing before it has ``proven`` itself."""
         if borrower not in self.members:
-            self.members[borrower] = Member(borrower, session, now_ms)
+            self.members[borrower] = LedMember(borrower, session, now_ms)
 
-    def proven(self, member: Member, now_ms: int) -> None:
+    def proven(self, member: LedMember, now_ms: int) -> None:
         """A member has answered."""
         if not member.proven:
             member.proven = True
             self.decide(now_ms, What.JOINED, None, member.borrower, "it has subscribed")
             self.unbalanced = True
 
-    def worked(self, member: Member) -> None:
+    def worked(self, member: LedMember) -> None:
         """A member has acked something: whatever it was evicted for is forgotten."""
         self._benched.pop(member.session, None)
 
@@ -258,12 +258,12 @@ class Holdings:
         for session in [s for s, bench in self._benched.items() if bench.until_ms < forget_ms]:
             del self._benched[session]
 
-    def may_own(self, member: Member, now_ms: int) -> bool:
+    def may_own(self, member: LedMember, now_ms: int) -> bool:
         """Whether a member may have units: it has answered, and is not on the bench."""
         bench = self._benched.get(member.session)
         return member.proven and (bench is None or now_ms >= bench.until_ms)
 
-    def drop(self, member: Member, what: What, reason: str, now_ms: int) -> None:
+    def drop(self, member: LedMember, what: What, reason: str, now_ms: int) -> None:
         """A member is gone; its units are free, under tokens that the next grant outdates."""
         for state in list(member.units.values()):
             self.unassign(state, "borrower gone")
@@ -271,7 +271,7 @@ class Holdings:
         self.unbalanced = True
         self.decide(now_ms, what, None, member.borrower, reason)
 
-    def watch(self, member: Member, state: UnitState, now_ms: int) -> None:
+    def watch(self, member: LedMember, state: UnitState, now_ms: int) -> None:
         """Wait for progress of a unit as long as there is something to ack."""
         if state.status is GRANTED and state.lagging:
             member.waiting.setdefault(state.unit, now_ms)
@@ -310,7 +310,7 @@ class Holdings:
             return self._plan_by_count(eligible, now_ms)
         return self._plan_by_lag(eligible, now_ms)
 
-    def _plan_by_count(self, eligible: list[Member], now_ms: int) -> list[LeaderEffect]:
+    def _plan_by_count(self, eligible: list[LedMember], now_ms: int) -> list[LeaderEffect]:
         shares = planning.shares_by_count(self._active, {m.borrower: m.load for m in eligible})
         effects: list[LeaderEffect] = []
         self._short.clear()
@@ -322,7 +322,7 @@ class Holdings:
                 self._short.append(member.borrower)
         return effects
 
-    def _take_from(self, member: Member, count: int, now_ms: int) -> list[LeaderEffect]:
+    def _take_from(self, member: LedMember, count: int, now_ms: int) -> list[LeaderEffect]:
         """Revoke the units that a member has had for the shortest time."""
         effects: list[LeaderEffect] = []
         latest = [s for s in reversed(member.units.values()) if s.status in LOADED and s.active]
@@ -331,7 +331,7 @@ class Holdings:
             effects += self.revoke(state, now_ms)
         return effects
 
-    def _plan_by_lag(self, eligible: list[Member], now_ms: int) -> list[LeaderEffect]:
+    def _plan_by_lag(self, eligible: list[LedMember], now_ms: int) -> list[LeaderEffect]:
         owned = {
             m.borrower: [(u, s.lag) for u, s in m.units.items() if s.status in LOADED]
             for m in eligible
@@ -370,7 +370,7 @@ class Holdings:
 
     # --- assignments ---
 
-    def assign(self, state: UnitState, member: Member, now_ms: int) -> None:
+    def assign(self, state: UnitState, member: LedMember, now_ms: int) -> None:
         """Give a free unit to a member, under a new token; told when the claim is durable."""
         state.move("assign")
         state.borrower = member.borrower

@@ -34,7 +34,7 @@ from headrace.errors import DeposedError, ProtocolError, UnexpectedMessageError
 from headrace.groups.decisions.core.record import What
 from headrace.groups.progress import Progress
 from headrace.groups.shared.core.assignment import AssignmentStatus
-from headrace.groups.shared.core.holdings import Holdings, Member
+from headrace.groups.shared.core.holdings import Holdings, LedMember
 from headrace.groups.shared.core.ledger import Ledger
 from headrace.groups.shared.core.messages import (
     Invalidate,
@@ -359,7 +359,7 @@ class Leader(Reception):
 
     # --- refusing ---
 
-    def _member(self, borrower: str) -> Member:
+    def _member(self, borrower: str) -> LedMember:
         member = self._holdings.members.get(borrower)
         if member is None:
             raise UnexpectedMessageError(

@@ -11,7 +11,7 @@ from headrace.errors import StaleTokenError, UnexpectedMessageError
 from headrace.groups.decisions.core.record import What
 from headrace.groups.progress.bounds import OFFSET_MAX
 from headrace.groups.shared.core.assignment import FREE, GRANTING, AssignmentStatus, UnitState
-from headrace.groups.shared.core.holdings import LOADED, Holdings, Member
+from headrace.groups.shared.core.holdings import LOADED, Holdings, LedMember
 from headrace.groups.shared.core.leader_view import LeaderView
 from headrace.groups.shared.core.ledger import Ledger
 from headrace.groups.shared.core.messages import (
@@ -63,7 +63,7 @@ class Reception(LeaderView):
         member.seen_ms = now_ms
         return effects
 
-    def _sender(self, message: Message) -> Member:
+    def _sender(self, message: Message) -> LedMember:
         member = self._holdings.members.get(message.borrower)
         if member is not None and message.token == self.token:
             return member  # nearly always
@@ -87,7 +87,7 @@ class Reception(LeaderView):
         response = LeaderConnectResponse(self.group, message.borrower, self.token, self.name)
         return [ToBorrower(response)]
 
-    def _pinged(self, member: Member, message: Ping, now_ms: int) -> list[LeaderEffect]:
+    def _pinged(self, member: LedMember, message: Ping, now_ms: int) -> list[LeaderEffect]:
         self._holdings.proven(member, now_ms)
         return [ToBorrower(PingResponse(self.group, member.borrower, self.token, message.number))]
 
@@ -102,7 +102,7 @@ class Reception(LeaderView):
         member.seen_ms = now_ms
         return PingResponse(self.group, member.borrower, self.token, ping.number)
 
-    def _progress(self, member: Member, message: UpdateProgress, now_ms: int) -> None:
+    def _progress(self, member: LedMember, message: UpdateProgress, now_ms: int) -> None:
         # All are checked before any of them is applied.
         found = []
         for report in message.units:
@@ -115,7 +115,7 @@ class Reception(LeaderView):
             # Confirmed when everything known about these units is durable: at once if it is.
             self._ledger.confirm(member.borrower, message.report)
 
-    def _reported(self, member: Member, message: Message, report: UnitReport) -> UnitState:
+    def _reported(self, member: LedMember, message: Message, report: UnitReport) -> UnitState:
         """The unit a report is about, if the report counts; changes nothing."""
         state = self._holdings.units.get(report.unit)
         if state is None:
@@ -143,7 +143,7 @@ class Reception(LeaderView):
                 raise self._unexpected(message, f"counts {count} attempts at {offset}")
         return state
 
-    def _apply(self, member: Member, state: UnitState, report: UnitReport, now_ms: int) -> bool:
+    def _apply(self, member: LedMember, state: UnitState, report: UnitReport, now_ms: int) -> bool:
         """Add a report to what is known; True if that has to be stored."""
         gained = 0
         for low, high in report.acked:
@@ -170,7 +170,7 @@ class Reception(LeaderView):
             return True
         return False
 
-    def _revoke_finished(self, member: Member, message: RevokeFinished) -> None:
+    def _revoke_finished(self, member: LedMember, message: RevokeFinished) -> None:
         state = self._holdings.units.get(message.unit)
         mine = state is not None and state.borrower == member.borrower
         if state is None or not mine or state.token > message.unit_token:
@@ -183,7 +183,7 @@ class Reception(LeaderView):
             )
         self._holdings.unassign(state, "revoke_finished")
 
-    def _disconnect(self, member: Member, message: Disconnect, now_ms: int) -> None:
+    def _disconnect(self, member: LedMember, message: Disconnect, now_ms: int) -> None:
         # Good-bye is taken whatever it says; of its progress only what still counts.
         for report in message.units:
             try:

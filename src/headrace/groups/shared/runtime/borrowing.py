@@ -33,7 +33,7 @@ from headrace.groups.shared.core.effects import (
     ToLeader,
     ToRegistry,
 )
-from headrace.groups.shared.core.handler import Handler
+from headrace.groups.shared.core.handler import SubscriptionHandler
 from headrace.groups.shared.core.messages import FromBorrower, FromLeader, Ranges, Unit
 from headrace.groups.shared.core.naming import group_key, parse_subscription
 from headrace.groups.shared.core.settings import BorrowerSettings
@@ -60,7 +60,7 @@ class Post(Protocol):
     def hand_over(self, work: Callable[[], None]) -> None: ...
 
 
-class Held:
+class Lent:
     """A unit in this session."""
 
     def __init__(self, effect: Install, group: str, filter: str) -> None:
@@ -136,10 +136,10 @@ class Borrowing(Owner):
         self._session = session
         self._agent = Agent(session, incarnation, settings)
         self._grid_ms = max(1, settings.ping_ms // 10)
-        self._handler = Handler(self._agent)
-        self._held: dict[tuple[str, Unit], Held] = {}
-        self._by_name: dict[str, Held] = {}
-        self._opening: list[Held] = []
+        self._handler = SubscriptionHandler(self._agent)
+        self._held: dict[tuple[str, Unit], Lent] = {}
+        self._by_name: dict[str, Lent] = {}
+        self._opening: list[Lent] = []
         self._settler = Settler(post.host, settings.settle_timeout_ms)
         self._doing = False
         self._told: deque[Callable[[], None]] = deque()
@@ -244,7 +244,7 @@ class Borrowing(Owner):
     def _install(self, effect: Install) -> None:
         text = self._handler.subscription_of(effect.borrower, effect.unit)
         group, filter = parse_subscription(text)
-        held = Held(effect, group_key(group, filter), filter)
+        held = Lent(effect, group_key(group, filter), filter)
         before = self._by_name.get(held.name)
         if before is not None:
             # Held by a borrower that is finishing: the leader has granted the unit again already.
@@ -268,14 +268,14 @@ class Borrowing(Owner):
             if held.unit in found and not held.over and not held.releasing
         ]
 
-    def _release(self, held: Held) -> None:
+    def _release(self, held: Lent) -> None:
         held.releasing = True
         if (unit := self._open(held)) is not None:
             self.drain([unit])
         else:
             self._final(held, held.reported)
 
-    def _open(self, held: Held) -> OwnedUnit | None:
+    def _open(self, held: Lent) -> OwnedUnit | None:
         """The unit, if it is open in the consumer."""
         unit = self.units.get(held.name)
         return unit if unit is not None and unit.token == held.token else None
@@ -285,13 +285,13 @@ class Borrowing(Owner):
         if held is not None and held.token == unit.token and held.releasing:
             self._final(held, progress)
 
-    def _final(self, held: Held, progress: Progress) -> None:
+    def _final(self, held: Lent, progress: Progress) -> None:
         """Send the final report of a unit."""
         if self._held.get((held.borrower, held.unit)) is held:
             self._tell(held, progress, final=True)
 
     def _tell(
-        self, held: Held, progress: Progress, *, final: bool = False, answered: bool = False
+        self, held: Lent, progress: Progress, *, final: bool = False, answered: bool = False
     ) -> Verdict | Report:
         """Report what is new; returns the verdict, or the report that will have it."""
         acked, attempts = held.report(progress)
@@ -318,12 +318,12 @@ class Borrowing(Owner):
         self._do(effects)
         return found
 
-    def _remove(self, held: Held) -> None:
+    def _remove(self, held: Lent) -> None:
         del self._held[held.borrower, held.unit]
         self._close(held)
         held.settle(self._settler)
 
-    def _close(self, held: Held) -> None:
+    def _close(self, held: Lent) -> None:
         """Take a unit out of the consumer, if it is still there."""
         if held.over:
             return

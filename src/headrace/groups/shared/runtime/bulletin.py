@@ -12,7 +12,7 @@ from headrace.catalog import Tx
 from headrace.errors import HeadraceError
 from headrace.groups.decisions import Decision, What
 from headrace.groups.shared import deciding, properties
-from headrace.groups.shared.properties import LeaderStatus, MemberStatus
+from headrace.groups.shared.properties import BorrowerStatus, LeaderStatus
 
 if TYPE_CHECKING:
     from headrace.groups.shared.runtime.leading import Leading
@@ -53,7 +53,7 @@ class Bulletin:
             token=self._leading.token,
             at_us=0,
             members=tuple(
-                MemberStatus(
+                BorrowerStatus(
                     member=view.borrower,
                     session=view.session,
                     units=view.units,
