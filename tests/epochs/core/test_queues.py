@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.epochs import (
     PAIRS,
-    Cut,
+    CutOff,
     Data,
     FrontierUpdate,
     Publisher,
@@ -125,7 +125,7 @@ def test_disconnect_cuts_off_the_slow_one_only() -> None:
     publisher.connect("slow", QueueSettings(QueuePolicy.DISCONNECT, batches_max=1))
     publisher.connect("other")
     assert publisher.data(1, "a").cut == ()
-    assert publisher.data(2, "b").cut == (Cut("slow", "more than 1 batches waiting"),)
+    assert publisher.data(2, "b").cut == (CutOff("slow", "more than 1 batches waiting"),)
     assert publisher.subscribers == ("other",)
     assert len(publisher.take("other")) == 3
 
