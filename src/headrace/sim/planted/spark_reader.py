@@ -48,6 +48,16 @@ def _opens_what_was_counted(original: SparkRule) -> SparkRule:
     return open_batch
 
 
+def _repeats_what_is_open(original: SparkRule) -> SparkRule:
+    """The sink knows the number, so there is nothing to write, and nothing to say."""
+
+    def count(bound: Any, lines: dict[str, SparkLine], recorded: Any, *more: Any) -> Any:
+        seen = lines if recorded is None else {}
+        return original(bound, seen, recorded, *more)
+
+    return count
+
+
 def _without_prefix(original: SparkRule) -> SparkRule:  # noqa: ARG001
     def left(plan: Any, life: int, views: Any) -> Iterable[OpenSpan]:
         for span in plan.spans:
@@ -112,6 +122,11 @@ PLANTED = (
         "counted batch opened again",
         "a batch that a sink has counted is opened again after a reset",
         spark_batches, "open_batch", _opens_what_was_counted,
+    ),
+    _bug(
+        "counted batch repeated",
+        "a batch that was counted, reset and opened again passes for a repeat",
+        spark_batches, "count", _repeats_what_is_open,
     ),
     _bug(
         "replay out of order",

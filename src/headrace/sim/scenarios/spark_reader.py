@@ -46,10 +46,11 @@ class CheckpointDirectory:
         self.query += 1
         self.offsets, self.commits = [], set()
 
-    def put_back(self, batches: int) -> None:
-        """Somebody restores an older copy."""
+    def put_back(self, batches: int, *, finished: bool) -> None:
+        """Somebody restores an older copy; its last batch may be logged and not `finished`."""
         del self.offsets[batches:]
-        self.commits = {number for number in self.commits if number < batches}
+        until = batches if finished else batches - 1
+        self.commits = {number for number in self.commits if number < until}
 
 
 class Driver(Process):
@@ -313,7 +314,8 @@ class SparkReaderScenario(Scenario):
         directory, rng = self.directory, self.world.rng
         busy = any(driver.at_work for driver in self.drivers)
         if not busy and len(directory.offsets) > 1 and rng.random() < 0.4:
-            directory.put_back(rng.randint(0, len(directory.offsets) - 1))
+            batches = rng.randint(0, len(directory.offsets) - 1)
+            directory.put_back(batches, finished=rng.random() < 0.5)
             self.world.reach("checkpoint.put back")
 
     # --- invariants ---

@@ -109,7 +109,7 @@ def test_a_batch_counts_once_with_its_acks() -> None:
     assert counted.acks == {"line": {A: ((2, 5),)}}
     assert counted.lines["line"].counted == "b1"
     assert counted.batches == {"b1"}
-    again = count([bind(line, "line", "o1")], {"line": line}, counted.batches, {})
+    again = count([bind(line, "line", "o1")], counted.lines, counted.batches, {})
     assert (again.repeated, again.acks) == (True, {})
     assert count([], {}, counted.batches, {}).repeated
 
@@ -119,6 +119,15 @@ def test_a_number_that_was_counted_with_another_batch_is_a_checkpoint_put_back()
     line = opened(views, (2, 5))
     with pytest.raises(CheckpointPutBackError, match="new checkpoint"):
         count([bind(line, "line", "o1")], {"line": line}, frozenset({"b0"}), {})
+
+
+def test_a_counted_batch_that_is_open_again_is_a_checkpoint_put_back() -> None:
+    """The group was reset to before it, and the checkpoint put back to where it was logged."""
+    views = {A: view((0, 2))}
+    later = forget_opening(SparkLine(None, counted="b2"))
+    line = opened(views, (2, 5), line=later)
+    with pytest.raises(CheckpointPutBackError):
+        count([bind(line, "line", "o1")], {"line": line}, frozenset({"b1"}), {"line": views})
 
 
 @pytest.mark.parametrize(

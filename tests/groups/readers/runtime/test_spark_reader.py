@@ -354,6 +354,35 @@ def test_a_checkpoint_that_was_put_back_is_refused(catalog_url: str) -> None:
     run(catalog_url, work)
 
 
+def test_a_checkpoint_put_back_with_its_group_acks_nothing_that_is_not_written_again(
+    catalog_url: str,
+) -> None:
+    """Both go back to the middle of a batch, which a sink has counted since, and one after it."""
+
+    async def work(hr: headrace.Headrace) -> None:
+        await begin(hr, segments=1, events=10)
+        directory = Directory()
+        first = Query(hr, directory)
+        await next_batch(first)
+        await send(hr, *range(10, 20))
+        await next_batch(first)
+        await first.reader.leave()
+        del directory.offsets[1:]
+        directory.commits.clear()
+        group = await hr.reader_groups.get("report")
+        await group.reset("earliest")
+        second = Query(hr, directory)
+        with pytest.raises(CheckpointPutBackError):
+            await second.batch()
+        await second.reader.leave()
+        assert (await group.lag()).events == 20
+        anew = Query(hr, Directory("another"))
+        assert await next_batch(anew) == everything(hr)
+        await anew.reader.leave()
+
+    run(catalog_url, work)
+
+
 def test_the_same_name_twice_is_refused_with_who_has_it(catalog_url: str) -> None:
     async def work(hr: headrace.Headrace) -> None:
         await begin(hr)

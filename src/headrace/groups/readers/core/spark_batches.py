@@ -222,12 +222,13 @@ def count(
     bound = list(bindings)
     batches = frozenset(binding.batch for binding in bound)
     if recorded is not None:
-        if batches <= recorded:
-            return Counted(repeated=True, lines={}, acks={}, batches=recorded)
-        raise CheckpointPutBackError
+        # What was counted and is open again was reset since, and the checkpoint put back to before
+        # it: taken for a repeat nothing would be written, and it would be acked as finished.
+        if not batches <= recorded or any(_is_open(binding, lines) for binding in bound):
+            raise CheckpointPutBackError
+        return Counted(repeated=True, lines={}, acks={}, batches=recorded)
     for binding in elsewhere:
-        current = lines.get(binding.line, SparkLine()).opening
-        if current is not None and current.opening == binding.opening and not current.settled:
+        if _is_open(binding, lines):
             raise BatchFenced(
                 "the batch is read by another run of the query, or within a broadcast, where a "
                 "reader of a group cannot tell whose rows it has"
@@ -244,6 +245,12 @@ def count(
         settled = msgspec.structs.replace(found, settled=True)
         changed[binding.line] = SparkLine(settled, found.batch)
     return Counted(repeated=False, lines=changed, acks=acks, batches=batches)
+
+
+def _is_open(binding: SparkBinding, lines: Mapping[str, SparkLine]) -> bool:
+    """Whether what a task is bound to is open now, and not settled."""
+    found = lines.get(binding.line, SparkLine()).opening
+    return found is not None and found.opening == binding.opening and not found.settled
 
 
 def _countable(opening: SparkOpening, views: Views) -> Acks:
