@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -25,7 +28,9 @@ from headrace.errors import (
 )
 from headrace.spark import group_offsets
 from headrace.spark.group_offsets import GroupPlace
+from headrace.spark.group_source import GroupRun, GroupStreamReader
 from headrace.spark.listener import lag_of
+from headrace.spark.planning import CORES_MAX
 from headrace.spark.source import HeadraceSource
 from tests.spark.queries import run_through
 from tests.support import wait_until
@@ -137,6 +142,100 @@ def test_a_running_query_leaves_when_it_is_stopped_and_ends_when_its_group_goes(
     finally:
         query.stop()
     wait_until(lambda: not group.info().readers, "the query has left the group", 60)
+
+
+@pytest.fixture
+def planning(
+    hr: headrace.sync.Headrace, catalog: str
+) -> Iterator[Callable[..., GroupStreamReader]]:
+    """What plans a query, without Spark; it has left the group when the test ends."""
+    made: list[GroupStreamReader] = []
+    before = signal.getsignal(signal.SIGTERM)
+
+    def make(clock: Callable[[], float] = time.monotonic, **options: str) -> GroupStreamReader:
+        source = HeadraceSource({"catalog": catalog, "group": "report", **options})
+        made.append(GroupStreamReader(source._options(), source.schema(), clock))
+        return made[-1]
+
+    yield make
+    for reader in made:
+        reader.stop()
+    signal.signal(signal.SIGTERM, before)
+
+
+def planned(reader: GroupStreamReader, start: dict[str, Any]) -> dict[str, Any]:
+    """The next batch, when the reader has its segments and there is something to read."""
+    limit = reader.getDefaultReadLimit()
+    ends = [start]
+
+    def is_planned() -> bool:
+        ends.append(reader.latestOffset(start, limit))
+        return ends[-1] != start
+
+    wait_until(is_planned, "a batch is planned")
+    return ends[-1]
+
+
+def count_of(offset: dict[str, Any]) -> int:
+    streams = offset["batch"]["spans"].values()
+    return sum(
+        high - low
+        for stream in streams
+        for ranges in stream["segments"].values()
+        for low, high in ranges
+    )
+
+
+def test_a_trigger_of_a_group_waits_for_enough_events_and_not_for_ever(
+    hr: headrace.sync.Headrace, planning: Callable[..., GroupStreamReader]
+) -> None:
+    now = [0.0]
+    reader = planning(lambda: now[0], minoffsetspertrigger="100", maxtriggerdelay="1m")
+    send(hr, range(10))
+    start = reader.initialOffset()
+    limit = reader.getDefaultReadLimit()
+    assert reader.latestOffset(start, limit) == start
+    group = hr.reader_groups.get("report")
+    wait_until(lambda: len(group.info().readers[0].segments) == 3, "it has all segments")
+    for now[0] in (20.0, 40.0, 59.0):
+        assert reader.latestOffset(start, limit) == start
+    now[0] = 61.0
+    first = planned(reader, start)
+    assert count_of(first) == 10
+    reader.partitions(start, first)
+    send(hr, range(10, 130))
+    second = planned(reader, first)
+    assert count_of(second) == 120
+
+
+def test_what_ends_by_itself_does_not_wait_for_more_events(
+    hr: headrace.sync.Headrace, planning: Callable[..., GroupStreamReader]
+) -> None:
+    reader = planning(lambda: 0.0, minoffsetspertrigger="100", maxtriggerdelay="1m")
+    send(hr, range(10))
+    reader.prepareForTriggerAvailableNow()
+    assert count_of(planned(reader, reader.initialOffset())) == 10
+
+
+def test_small_parts_of_many_segments_share_tasks(
+    hr: headrace.sync.Headrace, planning: Callable[..., GroupStreamReader]
+) -> None:
+    hr.create_stream("wide", ["wide.>"], segments=40)
+    hr.reader_groups.get("report").add_streams(["wide"], start="earliest")
+    for n in range(400):
+        hr.publish(f"wide.{n}", b"", key=str(n))
+    for least in (1, 7):
+        reader = planning(minpartitions=str(least))
+        reader.prepareForTriggerAvailableNow()
+        start = reader.initialOffset()
+        end = planned(reader, start)
+        segments = end["batch"]["spans"]["wide"]["segments"]
+        assert len(segments) > 20
+        tasks = reader.partitions(start, end)
+        assert least <= len(tasks) <= max(least, CORES_MAX)
+        read = {span.segment for task in tasks for span, _ in cast("GroupRun", task).spans}
+        assert read == set(map(int, segments))
+        reader.stop()
 
 
 @pytest.mark.parametrize(

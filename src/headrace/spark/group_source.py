@@ -16,7 +16,8 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Coroutine, Iterator, Mapping
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -32,7 +33,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.api import sync
-from headrace.catalog import Tx, leases, streams
+from headrace.catalog import Tx, leases, markers, streams
 from headrace.errors import ReaderBusyError, UnknownTaskError
 from headrace.groups.readers import admin
 from headrace.groups.readers.core.segments import SegmentId
@@ -47,8 +48,9 @@ from headrace.spark import group_offsets, planning, weighing
 from headrace.spark.connection import Connection
 from headrace.spark.group_offsets import GroupOffset, GroupPlace
 from headrace.spark.options import SourceOptions
+from headrace.spark.planner import LOOK_S
 from headrace.spark.planning import Span
-from headrace.spark.source import OffsetRun, read_run
+from headrace.spark.source import OffsetRun, read_run, tasks_of
 from headrace.spark.task import QUERY_ID, task_of
 from headrace.subjects import check_name
 
@@ -63,8 +65,8 @@ T = TypeVar("T")
 class GroupRun(OffsetRun):
     """What one task reads, and the opening that it belongs to."""
 
-    def __init__(self, span: Span, segment_id: int, line: str, opening: str) -> None:
-        super().__init__([(span, segment_id)])
+    def __init__(self, spans: Sequence[tuple[Span, int]], line: str, opening: str) -> None:
+        super().__init__(spans)
         self.line = line
         self.opening = opening
 
@@ -85,14 +87,21 @@ def check_group(log: Log, options: SourceOptions) -> GroupPlace:
 class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module's text."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        schema: StructType,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._options = options
         self._schema = schema
+        self._clock = clock
         self._log: Log | None = None
         self._place: GroupPlace | None = None
         self._filter: str | None = None
         self._loop: _ReaderLoop | None = None
         self._asked: dict[str, Any] | None = None
+        self._asked_s = self._triggered_s = clock()
         self._frozen = False
         self._partitions: dict[str, list[InputPartition]] = {}
 
@@ -116,22 +125,39 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         loop = self._reader_loop()
-        if start == self._asked and not loop.reader.dirty:
+        if start == self._asked and not loop.reader.dirty and not self._due_by_time():
             return start
         log, place = self._at()
         begin = group_offsets.parse(start, log.prefix, place)
-        limits = None
-        if not isinstance(limit, ReadAllAvailable):
-            limits = _Limits(self._options, log)
-        choose = None if limits is None else limits.choose
+        choose = None if isinstance(limit, ReadAllAvailable) else self._choose
         self._asked = None
         plan = loop.run(loop.reader.plan(begin.plan, choose))
         if plan is None:
-            self._asked = start
-            # More may be due by time alone.
-            loop.reader.dirty = loop.reader.dirty or self._options.rows_min is not None
+            self._asked, self._asked_s = start, self._clock()
             return start
+        self._triggered_s = self._clock()
         return group_offsets.offset_of(log.prefix, place, loop.reader.record, plan).to_json()
+
+    def _due_by_time(self) -> bool:
+        """Whether what was put off for want of events may be due by now."""
+        return self._options.rows_min is not None and self._clock() >= self._asked_s + LOOK_S
+
+    def _choose(self, tx: Tx, missing: Missing) -> dict[SegmentId, int] | None:
+        """How far the next batch reaches, by the limits of events and bytes."""
+        options = self._options
+        ahead: dict[SegmentId, weighing.Ahead] = {}
+        known = {name: streams.require(tx, name) for name in {s.stream for s in missing}}
+        events = 0
+        for segment, ranges in missing.items():
+            found = known[segment.stream].segment(segment.number)
+            if found is not None:
+                first, end = ranges[0][0], ranges[-1][1]
+                ahead[segment] = weighing.Ahead(found, first, end - first)
+                events += markers.events_in(tx, found, ranges)
+        waited_s = self._clock() - self._triggered_s
+        if not self._frozen and options.wait_for_more(events, waited_s):
+            return None
+        return weighing.ends(tx, ahead, options.rows_max, options.bytes_max)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         if self._loop is None:
@@ -168,9 +194,14 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for span in opening.spans
             for low, high in span.ranges
         ]
+        least = self._options.partitions_min
         return [
-            GroupRun(span, ids[SegmentId(span.stream, span.segment)], line, opening.opening)
-            for span in planning.cut(spans, self._options.partitions_min)
+            GroupRun(
+                [(span, ids[SegmentId(span.stream, span.segment)]) for span in task],
+                line,
+                opening.opening,
+            )
+            for task in tasks_of(planning.cut(spans, least), least)
         ]
 
     def stop(self) -> None:
@@ -216,24 +247,6 @@ def bind(log: Log, line: str, opening: str) -> None:
     known = (task.query, task.batch, task.run, line, opening)
     if not log.catalog.read(lambda tx: spark_lines.is_bound(tx, *known), snapshot=True):
         log.catalog.write(lambda tx: spark_lines.bind(tx, *known))
-
-
-class _Limits:
-    """How far the next batch reaches, by the limits of events and bytes."""
-
-    def __init__(self, options: SourceOptions, log: Log) -> None:
-        self._options = options
-        self._log = log
-
-    def choose(self, tx: Tx, missing: Missing) -> dict[SegmentId, int] | None:
-        ahead: dict[SegmentId, weighing.Ahead] = {}
-        known = {name: streams.require(tx, name) for name in {s.stream for s in missing}}
-        for segment, ranges in missing.items():
-            found = known[segment.stream].segment(segment.number)
-            if found is not None:
-                first, end = ranges[0][0], ranges[-1][1]
-                ahead[segment] = weighing.Ahead(found, first, end - first)
-        return weighing.ends(tx, ahead, self._options.rows_max, self._options.bytes_max)
 
 
 class _ReaderLoop:

@@ -108,6 +108,11 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_frontier: bool = False
     given: frozenset[str] = frozenset()
 
+    def wait_for_more(self, events: int, waited_s: float) -> bool:
+        """Whether a batch of so many events is put off, as ``minOffsetsPerTrigger`` asks."""
+        least = self.rows_min
+        return least is not None and events < least and waited_s < self.trigger_delay_s
+
     def refuse(self, names: tuple[str, ...], why: str) -> None:
         """An error if any of these options was given."""
         found = [name for name in names if name.lower() in self.given]

@@ -294,10 +294,8 @@ class Planner:
 
     def _holds_back(self, total: int) -> bool:
         """Whether to wait for more, as ``minOffsetsPerTrigger`` asks."""
-        least = self._options.rows_min
-        if least is None or total >= least or self._target is not None:
-            return False
-        return self._clock() - self._triggered < self._options.trigger_delay_s
+        waited_s = self._clock() - self._triggered
+        return self._target is None and self._options.wait_for_more(total, waited_s)
 
     def _retained(self, stream: Stream, number: int, position: int) -> Segment:
         """The segment, if it still has what comes after a position."""

@@ -168,13 +168,17 @@ class OffsetRun(InputPartition):
         self.spans = tuple(spans)
 
 
+def tasks_of(spans: Sequence[Span], least: int) -> list[tuple[Span, ...]]:
+    """Spans as tasks for this machine; small ones share a task."""
+    return planning.pack(spans, least, min(planning.CORES_MAX, os.cpu_count() or 1))
+
+
 def runs_of(planner: Planner, spans: Sequence[Span], least: int = 1) -> list[InputPartition]:
     """Tasks for spans; small ones share a task."""
     ids = planner.segment_ids(span.stream for span in spans)
-    cores = min(planning.CORES_MAX, os.cpu_count() or 1)
     return [
         OffsetRun([(span, ids[span.stream, span.segment]) for span in task])
-        for task in planning.pack(spans, least, cores)
+        for task in tasks_of(spans, least)
     ]
 
 

@@ -333,6 +333,24 @@ def test_available_now_reads_what_there_is_through_a_split_and_then_ends(
     run(catalog_url, work)
 
 
+def test_what_reads_what_there_is_waits_for_its_whole_share_first(catalog_url: str) -> None:
+    """Of those who have too much one gives up first, and the others a moment later."""
+
+    async def work(hr: headrace.Headrace) -> None:
+        await begin(hr, segments=6)
+        group = await hr.reader_groups.get("report")
+        async with group.reader("r1"), group.reader("r2"):
+            await owns(hr, "r1", 3)
+            await owns(hr, "r2", 3)
+            query = Query(hr, Directory())
+            query.reader.freeze()
+            plan = await next_plan(query)
+            assert len({span.segment for span in plan.spans}) == 2
+            await query.reader.leave()
+
+    run(catalog_url, work)
+
+
 def test_a_checkpoint_that_was_put_back_is_refused(catalog_url: str) -> None:
     async def work(hr: headrace.Headrace) -> None:
         await begin(hr)

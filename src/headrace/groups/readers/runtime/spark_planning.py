@@ -117,7 +117,7 @@ class SparkPlanning:
         owned = len(state.owned(reader))
         share = state.segment_count // max(1, len(state.members))
         opened = len(self._units.by_segment) == owned
-        return opened and not state.unassigned and owned >= min(share, 1)
+        return opened and not state.unassigned and owned >= share
 
     def _more_may_come(self, state: ReaderGroupState) -> bool:
         """Whether segments of what is to be read are between two owners, or about to follow."""
