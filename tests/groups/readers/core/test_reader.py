@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from headrace.groups.readers import (
     END,
     AckCheckpoint,
@@ -227,6 +229,27 @@ def test_who_has_released_leaves_it_to_the_less_loaded_for_a_while() -> None:
     assert busy.run(221) is None
     assert busy.run(320) is None
     assert isinstance(busy.run(321), AcquireShare)
+
+
+def test_what_nobody_takes_is_taken_back_and_kept_for_longer_each_time() -> None:
+    """The reader that has less is dead, and its lease has still to run out."""
+    group = Group.of(2)
+    busy = Desk(group, "r1", ReaderSettings(lag_unit_ms=10**7, record_ms=10**7))
+    busy.run(100)
+    busy.step(101)
+    group.join("r2")
+    released = []
+    for now_ms in range(200, 10_000, 20):
+        if isinstance(busy.run(now_ms), ReleaseSegments):
+            released.append(now_ms)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(released)]
+    assert 3 <= len(gaps) <= 4
+    assert all(later > 1.5 * earlier for earlier, later in itertools.pairwise(gaps)), gaps
+    # Whoever joins is given its share at once.
+    group.join("r3")
+    assert any(
+        isinstance(busy.run(now_ms), ReleaseSegments) for now_ms in range(10_000, 10_500, 20)
+    )
 
 
 def test_only_one_update_is_under_way_and_it_is_decided_anew_when_no_answer_comes() -> None:

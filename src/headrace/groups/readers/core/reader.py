@@ -18,6 +18,8 @@ Then all segments that are read to their end are completed, in one update, and l
 which waits for no checkpoint.  A reader with too much stops handing out of the segments that go,
 between events; as each comes to rest it is released, together with the offsets of everything else
 (its internal checkpoint).  Whoever sees something on offer claims its share, least loaded first.
+What nobody takes its former owner takes back, and keeps for a while, each time for longer: the
+reader that has less may be dead, and not yet known to be.
 
 A reader that is not in the state under its token was put offline.  It must forget what it holds
 and start again: join, and claim like any other.
@@ -125,6 +127,10 @@ class Reader:
         self._answer_by_ms = 0
         self._acquire_at_ms: int | None = now_ms + settings.join_delay_ms
         self._release_at_ms: int | None = None
+        self._released: frozenset[SegmentId] = frozenset()
+        self._keep_ms = self._keep_until_ms = 0
+        self._kept_with: frozenset[int] = frozenset()
+        """The lives among which nobody took what was released."""
         self._lag_at_ms = now_ms + settings.lag_unit_ms
         self._record_at_ms = now_ms + settings.record_ms
         self._renew_at_ms = now_ms + settings.heartbeat_ms
@@ -185,7 +191,7 @@ class Reader:
         """
         times = (
             *(self._renew_at_ms, self._refresh_at_ms, self._detect_at_ms),
-            *(self._lag_at_ms, self._record_at_ms, self._answer_by_ms),
+            *(self._lag_at_ms, self._record_at_ms, self._answer_by_ms, self._keep_until_ms),
             *(at for at in (self._acquire_at_ms, self._release_at_ms) if at is not None),
         )
         return min((at for at in times if at > now_ms), default=now_ms + self.settings.refresh_ms)
@@ -257,6 +263,8 @@ class Reader:
         self, state: ReaderGroupState, standings: Mapping[SegmentId, SegmentStanding], now_ms: int
     ) -> Update | None:
         overloaded = balance.release_count(state, self.name) > 0
+        if overloaded and now_ms < self._keep_until_ms and self._kept_with == _lives(state):
+            overloaded = False
         if not overloaded:
             self._release_at_ms = None
             self._leaving.clear()
@@ -267,6 +275,7 @@ class Reader:
             self._leaving = dict.fromkeys(balance.segments_to_release(state, self.name))
             at_rest = [s for s in self._leaving if s in standings and standings[s].idle]
             if at_rest and all(s in self.paused for s in at_rest):
+                self._released = frozenset(at_rest)
                 offsets = _offsets(standings)
                 return ReleaseSegments(self.name, self.token, tuple(at_rest), offsets)
         if overloaded or not state.unassigned:
@@ -276,8 +285,21 @@ class Reader:
             delay_ms = balance.acquire_delay_ms(state, self.name, self.settings)
             self._acquire_at_ms = now_ms + delay_ms
         if now_ms >= self._acquire_at_ms:
+            self._take_back(state, now_ms)
             return AcquireShare(self.name, self.token)
         return None
+
+    def _take_back(self, state: ReaderGroupState, now_ms: int) -> None:
+        """What is on offer is claimed: keep for a while what was released in vain."""
+        in_vain = self._released and self._released <= state.unassigned.keys()
+        self._released = frozenset()
+        if not in_vain or self._kept_with != _lives(state):
+            self._keep_ms = 0
+        if in_vain:
+            longer_ms = max(4 * self.settings.balance_ms, 2 * self._keep_ms)
+            self._keep_ms = min(longer_ms, self.settings.lease_ttl_ms)
+            self._keep_until_ms = now_ms + self._keep_ms
+            self._kept_with = _lives(state)
 
     def _tell(
         self,
@@ -312,6 +334,11 @@ class Reader:
         if going_on:
             effects.append(Resume(going_on))
         return effects
+
+
+def _lives(state: ReaderGroupState) -> frozenset[int]:
+    """The tokens of all readers: another one tells that a reader came, went or began anew."""
+    return frozenset(member.token for member in state.members.values())
 
 
 def _offsets(standings: Mapping[SegmentId, SegmentStanding]) -> tuple[Position, ...]:
