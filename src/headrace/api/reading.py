@@ -101,7 +101,7 @@ class Reading:
         self._given = reader.positions
         if self._query.follow:
             host = self._client.host
-            unsubscribe = await host.in_thread(host.on_news, reader.channel, self._news.set)
+            unsubscribe = await host.listen(reader.channel, self._news.set)
             self._dropped = weakref.finalize(self, _left, host.loop, unsubscribe, self._stream)
             self._dropped.atexit = False
         self._reader = reader

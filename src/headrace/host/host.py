@@ -16,7 +16,7 @@ import sys
 import threading
 import weakref
 from asyncio import events
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -277,10 +277,21 @@ class Host:
 
     async def in_thread(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking function on one of this program's threads."""
+        return await self._on_thread(partial(fn, *args, **kwargs))
+
+    def _on_thread(self, fn: Callable[[], T]) -> asyncio.Future[T]:
         self._check_loop()
         if self._pool is None:
             raise self.not_open()
-        return await self.loop.run_in_executor(self._pool, partial(fn, *args, **kwargs))
+        return self.loop.run_in_executor(self._pool, fn)
+
+    async def or_undo(self, work: asyncio.Future[T], undo: Callable[[T], object]) -> T:
+        """Wait for what cancelling does not stop; whoever is cancelled has its result undone."""
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            work.add_done_callback(partial(_undo, undo))
+            raise
 
     # -- news ---------------------------------------------------------------------------
 
@@ -293,6 +304,11 @@ class Host:
         make it on a thread.
         """
         return self._news.subscribe(self.log.catalog, channel, call)
+
+    async def listen(self, channel: str, call: Callable[[], None]) -> Callable[[], None]:
+        """The same on a thread, for whoever is on the event loop; cancelled, it is undone."""
+        subscribing = self._on_thread(partial(self.on_news, channel, call))
+        return await self.or_undo(subscribing, lambda stop: stop())
 
     # -- transactions -------------------------------------------------------------------
 
@@ -310,6 +326,17 @@ class Host:
         """
         return self.writes.transact(fn, locks, sync=sync, small=small)
 
+    async def taking(
+        self, fn: Callable[[Tx], T], locks: Sequence[str], give_back: Callable[[Tx, T], object]
+    ) -> T:
+        """Take something in a write transaction; if that is cancelled, it is given back."""
+
+        def undo(taken: T) -> None:
+            if self._writes is not None:
+                self.submit(lambda tx: give_back(tx, taken), locks, lambda *_: None)
+
+        return await self.or_undo(self.in_transaction(fn, locks), undo)
+
     def submit(
         self,
         fn: Callable[[Tx], object],
@@ -326,6 +353,11 @@ class Host:
     async def commit(self, write: Write) -> Outcome:
         """Append what a write holds, in line with all other events of this program."""
         return await self.writes.commit(write)
+
+
+def _undo(undo: Callable[[T], object], work: asyncio.Future[T]) -> None:
+    if not work.cancelled() and work.exception() is None:
+        undo(work.result())
 
 
 def _close_unwanted(opening: Future[Log]) -> None:

@@ -42,7 +42,7 @@ class Fillers:
         await self._tasks.close()
 
     async def _run(self) -> None:
-        self._stop = await self._host.in_thread(self._host.on_news, ANY, self._news.set)
+        self._stop = await self._host.listen(ANY, self._news.set)
         while True:
             self._news.clear()
             try:

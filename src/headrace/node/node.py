@@ -65,9 +65,7 @@ class Node:
     async def start(self) -> None:
         """Read the tokens, and begin to look."""
         self.host.serve(Stage.READS, self)
-        self._stop = await self.host.in_thread(
-            self.host.on_news, entries.channel(tokens.BUCKET), self._tokens_changed
-        )
+        self._stop = await self.host.listen(entries.channel(tokens.BUCKET), self._tokens_changed)
         await self.load_tokens()
         await self.observer.start()
 

@@ -77,7 +77,7 @@ class Observer:
     async def start(self) -> None:
         """Look once, and go on looking."""
         self._host.serve(Stage.CHORES, self)
-        self._stop = await self._host.in_thread(self._host.on_news, ANY, self._news.set)
+        self._stop = await self._host.listen(ANY, self._news.set)
         try:
             await self._host.in_thread(
                 histories.load, self._host.log, self.history, self._history_s

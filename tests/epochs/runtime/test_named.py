@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
 import headrace
-from headrace.catalog import epoch_subscriptions, leases
+from headrace.catalog import Tx, epoch_subscriptions, leases
+from headrace.epochs.core.antichains import Frontier
+from headrace.epochs.runtime.acks import NamedHold
+from headrace.epochs.runtime.given import EpochStep
 from headrace.errors import (
     EpochAckError,
     EpochSubscriptionError,
@@ -116,3 +120,39 @@ async def test_a_subscription_is_listed_and_forgotten(tmp_path: Path) -> None:
         assert await hr.epoch_subscriptions() == ()
         with pytest.raises(headrace.errors.UnknownEpochSubscriptionError, match="no subscription"):
             await hr.forget_epoch_subscription("report")
+
+
+async def test_a_transaction_that_is_cancelled_while_it_commits_has_its_output_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with headrace.open(tmp_path) as hr:
+        writer = await stream(hr)
+        await hr.create_stream("reports", subjects=["reports.>"])
+        writer.publish("eu", [(1, b"x")], advance_to=2)
+
+        async def commit(epoch: EpochStep, value: bytes) -> None:
+            async with epoch.transaction() as tx:
+                tx.publish("reports.day", value)
+
+        async with hr.epochs("orders", name="report", start="earliest") as epochs:
+            epoch = await anext(aiter(epochs))
+            loop, stage = asyncio.get_running_loop(), NamedHold.stage
+
+            def stage_and_cancel(hold: NamedHold, tx: Tx, frontier: Frontier) -> None:
+                stage(hold, tx, frontier)
+                loop.call_soon_threadsafe(first.cancel)
+                cancelled.wait(10)  # and only then goes on to commit
+
+            monkeypatch.setattr(NamedHold, "stage", stage_and_cancel)
+            cancelled = threading.Event()
+            first = asyncio.ensure_future(commit(epoch, b"first"))
+            first.add_done_callback(lambda _: cancelled.set())
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            monkeypatch.setattr(NamedHold, "stage", stage)
+            with pytest.raises(EpochAckError, match="acked up to"):
+                await commit(epoch, b"again")
+            with pytest.raises(EpochAckError, match="acked up to"):
+                await epoch.ack()
+        values = [v for batch in hr.log.read("reports") for v in batch["value"].to_pylist()]
+        assert values == [b"first"]

@@ -74,12 +74,16 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
             )
         server.publishers[key] = self
         self._server = server
-        await self._host.in_transaction(
-            lambda tx: addresses.put(tx, stream_id, self.name, serving),
-            (entries.lock(addresses.bucket(stream_id)),),
-        )
-        channel = entries.channel(addresses.bucket(stream_id))
-        self._unsubscribe = await self._host.in_thread(self._host.on_news, channel, self._look)
+        try:
+            await self._host.in_transaction(
+                lambda tx: addresses.put(tx, stream_id, self.name, serving),
+                (entries.lock(addresses.bucket(stream_id)),),
+            )
+            channel = entries.channel(addresses.bucket(stream_id))
+            self._unsubscribe = await self._host.listen(channel, self._look)
+        except BaseException:
+            await self.leave()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:

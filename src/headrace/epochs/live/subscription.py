@@ -127,7 +127,11 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
         self._closed = False
         self._begin()
         channel = entries.channel(addresses.bucket(self._stream_id))
-        self._unsubscribe = await self._host.in_thread(self._host.on_news, channel, self._look)
+        try:
+            self._unsubscribe = await self._host.listen(channel, self._look)
+        except BaseException:
+            await self.close()
+            raise
         self._timer = self._host.timer(self._tick)
         self._timer.after(HEARTBEAT_MS / 2000)
         self._look()

@@ -141,11 +141,11 @@ class NamedHold:
     async def _acquire(self) -> None:
         """Take the lease; stand by while another program has it."""
         host, news = self._host, asyncio.Event()
-        leave = await host.in_thread(host.on_news, leases.channel(self._lease_name), news.set)
+        leave = await host.listen(leases.channel(self._lease_name), news.set)
         try:
             while True:
                 news.clear()
-                taken = await host.in_transaction(self._try, self._locks)
+                taken = await host.taking(self._try, self._locks, self._give_back)
                 if taken is not None:
                     self._token = taken.token
                     return
@@ -198,6 +198,10 @@ class NamedHold:
             if self._watch.is_over(held, tx.now_us(), now_ms, self._lease_ms):
                 over = held
         return leases.acquire(tx, self._lease_name, self._owner, self._lease_ms, over)
+
+    def _give_back(self, tx: Tx, taken: leases.Lease | None) -> None:
+        if taken is not None:
+            leases.release(tx, self._lease_name, taken.token)
 
     async def _renew(self) -> None:
         while True:
@@ -271,18 +275,25 @@ class NamedHold:
 
     def check(self, frontier: Frontier) -> None:
         """Raise if this was acked, or what comes after it."""
-        acked = self._acked
-        if acked is not None and (
-            frontier == acked or not not_before(self._shape, frontier, acked)
-        ):
+        if self._acked is not None:
+            self._check_after(self._acked, frontier)
+
+    def _check_after(self, acked: Frontier, frontier: Frontier) -> None:
+        if frontier == acked or not not_before(self._shape, frontier, acked):
             raise EpochAckError(
                 f"subscription {self.name!r}: acked up to {list(acked)} already; epochs are acked "
                 "once, in the order in which they were given"
             )
 
     def stage(self, tx: Tx, frontier: Frontier) -> None:
-        """In a transaction: check the token, and move the frontier."""
+        """In a transaction: check the token, and move the frontier, which only goes forward.
+
+        So an ack counts once, also if its program was cancelled before it heard of it.
+        """
         self._check_token(tx)
+        found = epoch_subscriptions.get(tx, self.name)
+        if found is not None and found.frontier is not None:
+            self._check_after(decode_frontier(found.frontier), frontier)
         epoch_subscriptions.put_frontier(tx, self.name, encode_frontier(frontier))
 
     def _check_token(self, tx: Tx) -> None:

@@ -31,7 +31,7 @@ class LineTail:
     async def open(self) -> None:
         """Subscribe to news first, look second."""
         host = self._host
-        self._leave = await host.in_thread(host.on_news, self._progress.channel, self.news.set)
+        self._leave = await host.listen(self._progress.channel, self.news.set)
         query = Query(start={0: self.next_line}, follow=True)
         self._reader = await host.in_thread(host.log.reader, self._progress.name, query)
 

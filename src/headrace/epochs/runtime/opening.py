@@ -71,6 +71,13 @@ def find(log: Log, name: str) -> Ledgered:
     return log.catalog.read(look, snapshot=True)
 
 
+def leave(tx: Tx, where: Ledgered, name: str, token: int) -> None:
+    """Give the lease back, if it is still this program's; the times stay held."""
+    if leases.release(tx, epochs.lease_name(where.stream.id, name), token):
+        reason = f"publisher {name} has left; its times stay held"
+        recorded.note(tx, where.stream.name, What.LEFT, reason, source=name, token=token)
+
+
 def try_open(
     tx: Tx,
     where: Ledgered,

@@ -27,6 +27,7 @@ from headrace.epochs.runtime.opening import (
     Recover,
     Recovered,
     find,
+    leave,
     rows_taken_back,
     taken_back,
 )
@@ -115,7 +116,12 @@ class EpochPublisher:
         self._how = ""
         lease = Renewed(opened.lease.name, opened.lease.token, self._ttl_ms, self.fenced)
         renewals_of(self._host).keep(lease)
-        self.recovered = await self._host.in_thread(taken_back, self._host.log, self.where, opened)
+        try:
+            log, where = self._host.log, self.where
+            self.recovered = await self._host.in_thread(taken_back, log, where, opened)
+        except BaseException:
+            await self.leave()
+            raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -134,13 +140,10 @@ class EpochPublisher:
         if self._how:
             return
         self._end("has left")
-        name, token = epochs.lease_name(self.where.stream.id, self.name), self._held.token
-
-        def release(tx: Tx) -> None:
-            if leases.release(tx, name, token):
-                self._note(tx, What.LEFT, "has left; its times stay held")
-
-        await self._host.in_transaction(release, self._lease_locks)
+        token = self._held.token
+        await self._host.in_transaction(
+            lambda tx: leave(tx, self.where, self.name, token), self._lease_locks
+        )
 
     def _note(self, tx: Tx, what: What, how: str) -> None:
         reason = f"publisher {self.name} {how}"

@@ -10,7 +10,7 @@ from headrace.catalog.leases import Lease
 from headrace.epochs.core.antichains import Frontier
 from headrace.epochs.runtime import recorded
 from headrace.epochs.runtime.commit import Ledgered
-from headrace.epochs.runtime.opening import Begun, Busy, Recover, try_open
+from headrace.epochs.runtime.opening import Begun, Busy, Recover, leave, try_open
 from headrace.errors import PublisherInUseError
 from headrace.host import Host
 
@@ -43,17 +43,21 @@ async def wait_for_lease(
     def attempt(tx: Tx, over: Lease | None) -> Begun | Busy:
         return try_open(tx, where, name, owner, ttl_ms, start=start, recover=recover, over=over)
 
+    def give_back(tx: Tx, found: Begun | Busy) -> None:
+        if isinstance(found, Begun):
+            leave(tx, where, name, found.lease.token)
+
     try:
         while True:
             expected = over
-            found = await host.in_transaction(lambda tx: attempt(tx, expected), locks)  # noqa: B023
+            found = await host.taking(lambda tx: attempt(tx, expected), locks, give_back)  # noqa: B023
             if isinstance(found, Begun):
                 return found
             if not standby:
                 raise PublisherInUseError(where.stream.name, name, found.lease.owner)
             if unsubscribe is None:
                 channel = leases.channel(lease_name)
-                unsubscribe = await host.in_thread(host.on_news, channel, news.set)
+                unsubscribe = await host.listen(channel, news.set)
                 continue
             if found.lease != seen:
                 seen, until_ms = found.lease, host.now_ms() + found.left_ms

@@ -67,7 +67,7 @@ class StreamNews:
         log = self._host.log
         stream = await self._host.in_thread(log.stream, self._name)
         channel = streams.channel(stream.id)
-        self._unsubscribe = await self._host.in_thread(self._host.on_news, channel, self.look)
+        self._unsubscribe = await self._host.listen(channel, self.look)
         # Subscribe first, then read: no change is missed in between.
         self._stream = await self._host.in_thread(log.stream, self._name)
         self._known = {s.number: Reach(s.head, s.sealed) for s in self._stream.segments}

@@ -18,7 +18,7 @@ async def follow(
 ) -> AsyncGenerator[Decision, None]:
     """Yield decisions as they come: those after a number, or from now on."""
     news = asyncio.Event()
-    stop = await host.in_thread(host.on_news, channel(group), news.set)
+    stop = await host.listen(channel(group), news.set)
     catalog = host.log.catalog
     try:
         number = after_number

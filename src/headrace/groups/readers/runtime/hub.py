@@ -86,7 +86,7 @@ class Following:
         if self._stop is None:
             channel = reader_groups.channel(self.name.group)
             self._stop = lambda: None
-            self._stop = await self._host.in_thread(self._host.on_news, channel, self.look)
+            self._stop = await self._host.listen(channel, self.look)
         if self.record is None:
             await self.refresh()
 

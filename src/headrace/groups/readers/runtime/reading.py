@@ -156,7 +156,7 @@ class SegmentReader(Participant):
                 if self._following is not None and self._hub is not None:
                     self._hub.leave(self._following, self)
 
-    async def _leave(self, life: ReaderLife) -> None:
+    async def _leave(self, life: ReaderLife | JoinedAs) -> None:
         assert self._hub is not None
         ttl_s = self._options.settings.lease_ttl_ms / 1000
         try:
@@ -222,11 +222,17 @@ class SegmentReader(Participant):
 
     async def _ask(self, over: leases.Lease | None, ttl_ms: int) -> JoinedAs | NameHeld:
         assert self._hub is not None
-        return await self._hub.transact(
+        joining = self._hub.transact(
             self.name,
             lambda commit: liveness.join(commit, self.reader, self.instance, ttl_ms, over),
             locks=(leases.lock(self.name.lease(self.reader)),),
         )
+        return await self.host.or_undo(self.host.spawn(joining, awaited=True), self._joined_late)
+
+    def _joined_late(self, answer: JoinedAs | NameHeld) -> None:
+        """Joining was given up, and came about all the same."""
+        if isinstance(answer, JoinedAs):
+            self.host.spawn(self._leave(answer))
 
     def life_over(self, life: ReaderLife) -> None:
         """A life was put offline: begin another one, unless the application has to answer first."""

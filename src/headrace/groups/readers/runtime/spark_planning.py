@@ -178,7 +178,7 @@ class SparkPlanning:
             if stream.id not in self._heard:
                 self._heard.add(stream.id)
                 channel = streams.channel(stream.id)
-                stop = await self._host.in_thread(self._host.on_news, channel, self._news)
+                stop = await self._host.listen(channel, self._news)
                 self._stops.append(stop)
 
     async def read(self, look: Callable[[Tx], T]) -> T:

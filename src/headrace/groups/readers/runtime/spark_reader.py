@@ -265,9 +265,7 @@ class SparkReader:
             )
             self._automatic.follow()
             channel = spark_readers.channel(self.line)
-            self._unlisten = await self.host.in_thread(
-                self.host.on_news, channel, self._counted_news
-            )
+            self._unlisten = await self.host.listen(channel, self._counted_news)
         if self._following.record is None:
             await self._following.refresh()
         self._group_id = self._group_id or self.record.id

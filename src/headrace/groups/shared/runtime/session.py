@@ -115,13 +115,11 @@ class Session:
                 unnamed=self._unnamed,
             )
 
-        locks = sessions.locks(self.name)
-        opening = self._host.in_transaction(open_session, locks)
-        try:
-            record, self._token = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(self._given_up)
-            raise
+        record, self._token = await self._host.taking(
+            open_session,
+            sessions.locks(self.name),
+            lambda tx, opened: sessions.close(tx, self.name, opened[1]),
+        )
         self._peer = peer
         self._key = f"{self.name}:{self._token}"
         self._consumer = Consumer(self._host, self.options, self._acks)
@@ -142,13 +140,6 @@ class Session:
             await self.close()
             raise
         return self
-
-    def _given_up(self, opening: asyncio.Future[tuple[sessions.SessionRecord, int]]) -> None:
-        """Opening was cancelled: if the session was opened all the same, close it."""
-        if not opening.cancelled() and opening.exception() is None:
-            name, token = self.name, opening.result()[1]
-            locks = sessions.locks(name)
-            self._host.submit(lambda tx: sessions.close(tx, name, token), locks, lambda *_: None)
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
