@@ -17,6 +17,7 @@ import pytest
 
 import headrace
 import headrace.sync
+from headrace.catalog import epoch_subscriptions, epochs, leases
 from headrace.errors import CatalogClosedError, InvalidInputError, WrongLoopError
 from tests.api.test_client import run, values_of
 from tests.support import wait_until
@@ -420,3 +421,58 @@ def test_a_blocking_log_that_was_never_entered_leaves_nothing(tmp_path: Path) ->
         del logs, call
         gc.collect()
     assert descriptors() <= before
+
+
+async def left(hr: headrace.Headrace, kind: str) -> str:
+    """Open something and forget it; the name of the lease that it had."""
+    match kind:
+        case "member":
+            member = await hr.join("p", "g", "m").__aenter__()
+            await member.settled()
+            return member.running.pin
+        case "reader":
+            group = await hr.reader_groups.get("r")
+            reader = await group.reader("r1").__aenter__()
+            return reader.name.lease("r1")
+        case "epoch publisher":
+            publisher = await hr.epoch_publisher("e", "eu").__aenter__()
+            return epochs.lease_name(publisher.where.stream.id, "eu")
+        case _:
+            await hr.epochs("e", name="report").__aenter__()
+            return epoch_subscriptions.lease_name("report")
+
+
+@pytest.mark.parametrize("kind", ["member", "reader", "epoch publisher", "epochs"])
+def test_what_was_dropped_warns_and_gives_back_what_it_held(tmp_path: Path, kind: str) -> None:
+    async def work() -> None:
+        hr = await opened(tmp_path / "d")
+        await hr.create_stream("p", ["p.>"], partitions=1)
+        await hr.create_stream("e", ["e.>"], epochs=headrace.Epochs())
+        await hr.groups.create_static("p", "g", max_members=1, members=["m"])
+        await hr.reader_groups.create("r", streams=["s"])
+        with pytest.warns(ResourceWarning, match="never closed"):  # noqa: PT031
+            lease = await left(hr, kind)
+            gc.collect()
+        async with asyncio.timeout(3):  # leases last 5 s and longer
+            while hr.log.catalog.read(lambda tx: leases.get(tx, lease)) is not None:
+                await asyncio.sleep(0.01)
+        await hr.close()
+
+    run(work())
+
+
+def test_who_iterates_keeps_a_member_and_whoever_closed_is_not_warned(tmp_path: Path) -> None:
+    async def work() -> None:
+        hr = await opened(tmp_path / "d")
+        await hr.create_stream("p", ["p.>"], partitions=1)
+        await hr.groups.create_static("p", "g", max_members=1, members=["m"])
+        await hr.publish("p.x", b"1")
+        deliveries = aiter(await hr.join("p", "g", "m").__aenter__())
+        gc.collect()
+        await (await anext(deliveries)).ack()
+        await hr.close()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(work())
+        gc.collect()

@@ -192,7 +192,7 @@ def test_a_program_takes_the_same_course_every_time(tmp_path: Path) -> None:
             for name in ("m1", "m2"):
                 async with hr.join("orders", "g", member=name) as member:
                     await member.settled()
-                    seen.append((name, member.core.instance, clock.now_ms() - start_ms))
+                    seen.append((name, member.running.core.instance, clock.now_ms() - start_ms))
                     for number in range(20):
                         await hr.publish(f"orders.{number}", b"x")
                     for _ in range(5):
@@ -200,7 +200,7 @@ def test_a_program_takes_the_same_course_every_time(tmp_path: Path) -> None:
                         seen.append((delivery.unit, delivery.offset, clock.now_ms() - start_ms))
                         await delivery.ack()
                     await clock.advance(60)
-                    seen.append([str(d) for d in member.core.decisions])
+                    seen.append([str(d) for d in member.running.core.decisions])
         return seen
 
     first = run(main(tmp_path / "a"), seed=1)

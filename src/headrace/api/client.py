@@ -32,7 +32,7 @@ from headrace.groups.deletion import delete_stream
 from headrace.groups.lost import Watchman
 from headrace.groups.operations import trim as trimming
 from headrace.groups.partitioned.groups import Groups
-from headrace.groups.partitioned.runtime.member import Member
+from headrace.groups.partitioned.runtime.member import Member, MemberInstance
 from headrace.groups.readers.group import ReaderGroups
 from headrace.groups.shared.admin import SharedGroups
 from headrace.groups.shared.runtime.options import SharedOptions
@@ -411,10 +411,9 @@ class Headrace(Operations, EpochCalls, LiveCalls):
         ``prefetch_bytes``, ``durable_acks``, ``ack_delay_ms``, ``batch_events_max``,
         ``outage_ms`` (60000; how long a catalog or store that is away is waited for).
         """
-        joined = Member(self.host, stream, group, member, **options)
-        joined.client = self  # is in use as long as the member is
+        joined = MemberInstance(self.host, stream, group, member, **options)
         self.host.serve(Stage.MEMBERS, joined)
-        return joined
+        return Member(joined, self)
 
     # -- scaling and keeping ------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,6 +92,7 @@ class EpochCalls:
         when nobody has held it for so long; ``segments`` takes part of the rows.
         """
         subscription = EpochSubscription(self.host, streams, **options)
+        subscription.client = self  # is in use as long as the subscription is
         self.host.serve(Stage.READS, subscription)
         return subscription
 
@@ -116,7 +118,8 @@ class Leaving:
 
     def __init__(self, publisher: EpochPublisher | LivePublisher) -> None:
         publisher.leaving = self
-        self._publisher = publisher
+        self._publisher = weakref.ref(publisher)
 
     async def close(self) -> None:
-        await self._publisher.leave()
+        if (publisher := self._publisher()) is not None:
+            await publisher.leave()

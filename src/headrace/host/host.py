@@ -14,6 +14,7 @@ import asyncio
 import itertools
 import sys
 import threading
+import warnings
 import weakref
 from asyncio import events
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -157,6 +158,13 @@ class Host:
         closing = self._closing = self.loop.create_task(self._close(self.log))
         if then is not None:
             closing.add_done_callback(lambda _: then())
+
+    def dropped(self, what: object, close: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Something of an application was dropped unclosed, on whatever thread: close it, warn."""
+        if self.is_open and self.loop.is_running():
+            self.loop.call_soon_threadsafe(lambda: self.spawn(close()))
+        text = f"{what} was never closed; use `async with`"
+        warnings.warn(text, ResourceWarning, source=what, stacklevel=3)
 
     def forked(self) -> None:
         """In a forked child: refuse every call; what was open is the parent's to close."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -389,3 +390,13 @@ def test_operators_act_for_a_publisher_that_will_not_come_back(catalog_url: str)
             await hr.abort_epochs("a", "us", "too late")
 
     run(catalog_url, work)
+
+
+async def test_a_publisher_is_shown_with_what_it_holds(tmp_path: Path) -> None:
+    async with headrace.open(tmp_path) as hr:
+        await hr.create_stream("days", ["days.>"], epochs=headrace.Epochs())
+        publisher = hr.epoch_publisher("days", "eu")
+        assert repr(publisher) == "<EpochPublisher 'eu' of 'days', holding nothing>"
+        async with publisher:
+            await publisher.advance_to(17)
+            assert repr(publisher) == "<EpochPublisher 'eu' of 'days', holding 17>"

@@ -7,7 +7,9 @@ What counts is in the catalog; this object remembers only what was committed.
 from __future__ import annotations
 
 import logging
+import weakref
 from datetime import datetime
+from functools import partial
 from typing import Any, Self
 
 import pyarrow as pa
@@ -61,6 +63,9 @@ Wanted = object
 class EpochPublisher:
     """See :meth:`headrace.Headrace.epoch_publisher`."""
 
+    _how = "was not opened yet; use it with async with"
+    """Why it is not the active one; empty while it is."""
+
     def __init__(
         self,
         host: Host,
@@ -85,7 +90,6 @@ class EpochPublisher:
         self._standby = standby
         self._recover: Recover = recover
         self._ttl_ms = lease_ttl_ms
-        self._how = "was not opened yet; use it with async with"
         self._state = PublisherState(name, ())
         self._lower: Frontier = ()
         self.recovered = Recovered()
@@ -94,7 +98,12 @@ class EpochPublisher:
         self.leaving: object = None
 
     def __repr__(self) -> str:
-        return f"<EpochPublisher {self.name!r} of {self.stream!r} at {ledger.shown(self.frontier)}>"
+        held = ledger.shown(self._state.held)
+        return f"<EpochPublisher {self.name!r} of {self.stream!r}, holding {held}>"
+
+    def __del__(self) -> None:
+        if not self._how:
+            self._host.dropped(self, self.leave)
 
     # -- beginning and end ---------------------------------------------------------------
 
@@ -114,7 +123,9 @@ class EpochPublisher:
         self._held = Tenure(self.name, opened.lease.token, self._ttl_ms)
         self._state, self._lower = opened.state, opened.lower
         self._how = ""
-        lease = Renewed(opened.lease.name, opened.lease.token, self._ttl_ms, self.fenced)
+        # Nothing that goes on by itself refers to the publisher, so that it can be dropped.
+        lost = partial(_fenced, weakref.ref(self))
+        lease = Renewed(opened.lease.name, opened.lease.token, self._ttl_ms, lost)
         renewals_of(self._host).keep(lease)
         try:
             log, where = self._host.log, self.where
@@ -398,3 +409,8 @@ class EpochPublisher:
     def _end(self, how: str) -> None:
         self._how = how
         renewals_of(self._host).drop(epochs.lease_name(self.where.stream.id, self.name))
+
+
+def _fenced(publisher: weakref.ref[EpochPublisher]) -> None:
+    if (found := publisher()) is not None:
+        found.fenced()

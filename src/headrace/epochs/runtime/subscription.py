@@ -69,6 +69,9 @@ ROW_BYTES = 256
 class EpochSubscription:
     """Epochs as they come; made by :meth:`headrace.Headrace.epochs`."""
 
+    _begun: EpochBegin | None = None
+    _closed = False
+
     def __init__(
         self,
         host: Host,
@@ -107,14 +110,18 @@ class EpochSubscription:
             self._named = NamedHold(
                 host, name, standby=standby, lease_ms=lease_ms, expiry_ms=expiry_ms
             )
-        self._begun: EpochBegin | None = None
         self._subscriber: Subscriber | None = None
         self._feeds: dict[str, tuple[LineTail, LineFeed]] = {}
         self._items: deque[EpochItem] = deque()
         self._ended: Ended | None = None
-        self._closed = False
         self._pumping = asyncio.Lock()
         self._rows: ReadAhead | None = None
+        self.client: object = None
+        """The open log that it was made by."""
+
+    def __del__(self) -> None:
+        if self._begun is not None and not self._closed:
+            self._host.dropped(self, self.close)
 
     def __repr__(self) -> str:
         return f"<EpochSubscription to {', '.join(self.streams)}: {self._subscriber!r}>"

@@ -1,52 +1,102 @@
-"""What an application does with a member or a reader: open it, take its events, close it."""
+"""What an application holds of a member or a reader that runs by itself.
+
+What keeps those running (hubs, timers, tasks) refers to them, and not to their handles.  So a
+handle that is dropped without being closed is noticed: it warns, and what it stood for is closed.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
-from typing import ClassVar, Self
+from collections.abc import AsyncIterator, Coroutine
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
 
-from headrace.errors import InvalidInputError
 from headrace.groups.consumer.batches import Batch
 from headrace.groups.consumer.consume import Handler
 from headrace.groups.consumer.consumer import Consumer
+from headrace.groups.consumer.delivery import Delivery
+from headrace.host import Host
+
+T_co = TypeVar("T_co", covariant=True)
 
 
-class Participant(ABC):
-    """One who takes part in a group and has a consumer while it does."""
+class Running(Protocol):
+    """A member or a reader of this program."""
 
-    made_by: ClassVar[str]
-    """The call that makes it, for errors."""
-    _consumer: Consumer | None = None
+    host: Host
 
-    @abstractmethod
+    @property
+    def consumer(self) -> Consumer:
+        """What hands the events out; raises before it was opened."""
+        ...
+
+    @property
+    def ends(self) -> bool:
+        """Whether it is closed, or about to be."""
+        ...
+
     async def open(self) -> None:
-        """Join the group; with ``async with`` this is done for you."""
+        """Join."""
+        ...
 
-    @abstractmethod
     async def close(self) -> None:
-        """Store the answers that were given, hand everything over, and leave."""
+        """Leave."""
+        ...
+
+
+R = TypeVar("R", bound=Running)
+
+
+class Participant(Generic[R]):
+    """Use it with ``async with``, and take its events."""
+
+    def __init__(self, running: R, client: object) -> None:
+        self.running = running
+        self._opened = False
+        self._client = client  # the open log is in use as long as this is
+
+    def __str__(self) -> str:
+        return str(self.running)
+
+    def __del__(self) -> None:
+        if self._opened and not self.running.ends:
+            self.running.host.dropped(self, self.running.close)
 
     async def __aenter__(self) -> Self:
         await self.open()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.close()
+
+    async def open(self) -> None:
+        """Join the group; with ``async with`` this is done for you."""
+        await self.running.open()
+        self._opened = True
+
+    async def close(self) -> None:
+        """Store the answers that were given, give back what it owns, and leave the group.
+
+        What is not answered is delivered again, by whoever owns it next.  It is done even if
+        whoever waits for it is cancelled.
+        """
+        await self.running.close()
 
     @property
     def consumer(self) -> Consumer:
         """What hands the events out."""
-        if self._consumer is None:
-            raise InvalidInputError(f"{self} has not joined yet; use `async with {self.made_by}`")
-        return self._consumer
+        return self.running.consumer
 
-    def __aiter__(self) -> Consumer:
-        return self.consumer
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return Kept(self, self.consumer)
 
     def batches(self) -> AsyncIterator[Batch]:
         """Events as Arrow record batches, answered as a whole."""
-        return self.consumer.batches()
+        return Kept(self, self.consumer.batches())
 
     async def consume(self, handler: Handler, *, concurrency: int = 1) -> None:
         """Call ``handler(delivery)`` for every event; see :meth:`Consumer.consume`."""
@@ -55,3 +105,16 @@ class Participant(ABC):
     async def flush(self) -> None:
         """Wait until every answer so far is stored; raises what went wrong with one."""
         await self.consumer.flush()
+
+
+class Kept(AsyncIterator[T_co]):
+    """Iterates over what belongs to somebody, who is not dropped meanwhile."""
+
+    __slots__ = ("_owner", "_source")
+
+    def __init__(self, owner: object, source: AsyncIterator[T_co]) -> None:
+        self._owner = owner
+        self._source = source
+
+    def __anext__(self) -> Coroutine[Any, Any, T_co]:
+        return self._source.__anext__()  # type: ignore[return-value]

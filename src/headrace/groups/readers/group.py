@@ -34,7 +34,7 @@ from headrace.groups.readers.positions import GroupCheckpoint, StreamCut
 from headrace.groups.readers.runtime import streams as of_group
 from headrace.groups.readers.runtime.callbacks import OnCheckpoint, OnSegments
 from headrace.groups.readers.runtime.hub import ReaderHub, hub_of
-from headrace.groups.readers.runtime.reading import SegmentReader
+from headrace.groups.readers.runtime.reading import ReaderInstance, SegmentReader
 from headrace.groups.readers.runtime.transaction import Committed
 from headrace.host import Host, Stage
 from headrace.subjects.arguments import checked_calls
@@ -82,7 +82,7 @@ class ReaderGroup:
         that died), ``heartbeat_ms``, ``balance_ms``, ``join_delay_ms``, and those of delivery as in
         :meth:`headrace.Headrace.join`.
         """
-        made = SegmentReader(
+        made = ReaderInstance(
             self._host,
             self.name,
             name,
@@ -91,9 +91,8 @@ class ReaderGroup:
             on_revoked=on_revoked,
             **options,
         )
-        made.client = self._client  # is in use as long as the reader is
         self._host.serve(Stage.MEMBERS, made)
-        return made
+        return SegmentReader(made, self._client)
 
     # -- checkpoints and cuts -------------------------------------------------------------
 

@@ -120,7 +120,7 @@ def test_a_membership_change_disturbs_only_the_partitions_that_move(catalog_url:
             await member.open()
         for member in members[:3]:
             await member.settled()
-        tokens = {p: m.core.owned[p] for m in members[:3] for p in m.core.owned}
+        tokens = {p: m.running.core.owned[p] for m in members[:3] for p in m.running.core.owned}
         asked = testing.driven_clock().now_s()
         after = (await hr.groups.add_members("orders", "billing", ["m4"])).config.assignment()
         for member in members:
@@ -129,7 +129,7 @@ def test_a_membership_change_disturbs_only_the_partitions_that_move(catalog_url:
         moving = moved(before, after)
         assert len(moving) == 4
         for member in members:
-            for partition, token in member.core.owned.items():
+            for partition, token in member.running.core.owned.items():
                 assert token == tokens[partition] + (partition in moving)
         assert took_ms < 2_000
         explained = await hr.groups.explain("orders", "billing")
@@ -160,9 +160,9 @@ def test_a_partition_moves_only_after_its_owner_has_finished(catalog_url: str) -
             await m1.settled()
             held = await anext(aiter(m1))
             await hr.groups.set_mappings("orders", "billing", {"m2": range(4)})
-            await m2.wait_until(lambda: m2.core.waits_for_claims)
-            (partition,) = m1.core.owned
-            assert partition not in m2.core.owned
+            await m2.wait_until(lambda: m2.running.core.waits_for_claims)
+            (partition,) = m1.running.core.owned
+            assert partition not in m2.running.core.owned
             consumed = Consumed()
             consumed.start(m2)
             acked = testing.driven_clock().now_s()
@@ -171,7 +171,7 @@ def test_a_partition_moves_only_after_its_owner_has_finished(catalog_url: str) -
             assert testing.driven_clock().now_s() - acked < 1.0
             await until(lambda: len(consumed.got) == 3)
             assert consumed.numbers == [1, 2, 3]
-            assert m1.core.phase is Phase.WAITING
+            assert m1.running.core.phase is Phase.WAITING
 
     run(catalog_url, work)
 
@@ -203,12 +203,14 @@ def test_an_instance_stands_by_until_the_active_one_closes(catalog_url: str) -> 
         await first.open()
         await first.settled()
         async with hr.join("orders", "billing", "m1", pin_ttl_ms=60_000) as second:
-            await second.wait_until(lambda: "holds the pin" in second.core.decisions[-1].reason)
+            await second.wait_until(
+                lambda: "holds the pin" in second.running.core.decisions[-1].reason
+            )
             closed = testing.driven_clock().now_s()
             await first.close()
             await second.settled()
             assert testing.driven_clock().now_s() - closed < 1.0
-            assert first.core.phase is Phase.CLOSED
+            assert first.running.core.phase is Phase.CLOSED
             await first.close()  # once more does no harm
 
     run(catalog_url, work)
@@ -224,7 +226,7 @@ def test_a_group_that_is_deleted_and_made_again_is_consumed_from_its_new_start(
             consumed = Consumed()
             consumed.start(member)
             await until(lambda: len(consumed.got) == 3)
-            token = member.core.pin_token
+            token = member.running.core.pin_token
             await hr.groups.delete("orders", "billing")
             await member.wait_for(Phase.WAITING)
             await hr.groups.create_elastic(
@@ -232,9 +234,9 @@ def test_a_group_that_is_deleted_and_made_again_is_consumed_from_its_new_start(
                 members=["m1"],
             )  # fmt: skip
             await member.settled()
-            assert member.core.pin_token is not None
+            assert member.running.core.pin_token is not None
             assert token is not None
-            assert member.core.pin_token > token
+            assert member.running.core.pin_token > token
             await send(hr, 4)
             await until(lambda: len(consumed.got) == 7)
             assert sorted(consumed.numbers) == [1, 1, 2, 2, 3, 3, 4]
@@ -323,9 +325,9 @@ def test_a_static_group_on_subjects_that_carry_the_partition_follows_a_split(
             for key in range(28):
                 own = [n for n in consumed.numbers if n % 28 == key]
                 assert own == sorted(own)
-            token = a.core.pin_token
+            token = a.running.core.pin_token
             await hr.groups.step_down("orders", "audit", "a")
-            await a.wait_until(lambda: a.core.pin_token != token)
+            await a.wait_until(lambda: a.running.core.pin_token != token)
 
     run(catalog_url, work)
 
@@ -431,7 +433,7 @@ def test_a_member_that_closes_while_it_hands_over_does_not_wait_for_answers(
         await hr.groups.set_mappings("orders", "billing", {"m2": range(4)})
         await member.wait_for(Phase.STEPPING_DOWN)
         await member.close()
-        assert member.core.phase is Phase.CLOSED
+        assert member.running.core.phase is Phase.CLOSED
         with pytest.raises(ConsumerClosedError):
             await held.ack()
         async with hr.join("orders", "billing", "m2") as other:
@@ -488,7 +490,7 @@ def test_a_handler_that_raises_gets_the_event_again_and_the_member_lives(catalog
         async with hr.join("orders", "billing", "m1", backoff_min_ms=1) as member:
             consuming = asyncio.create_task(member.consume(handler, concurrency=3))
             await done.wait()
-            assert member.core.phase is Phase.PINNED
+            assert member.running.core.phase is Phase.PINNED
         await consuming
         assert attempts == {n: 2 if n == 3 else 1 for n in range(6)}
 
@@ -509,7 +511,9 @@ def test_a_member_that_holds_events_and_answers_none_loses_its_partitions(
                 await until(lambda: consumed.numbers == [0])
                 with pytest.raises(headrace.Fenced):
                     await held.ack()
-                evicted = [d.reason for d in idle.core.decisions if d.what.value == "evicted"]
+                evicted = [
+                    d.reason for d in idle.running.core.decisions if d.what.value == "evicted"
+                ]
                 assert evicted == [f"its consumer answers nothing on partition {held.segment}"]
 
     run(catalog_url, work)
@@ -545,14 +549,20 @@ def test_many_members_of_one_group_in_one_process(catalog_url: str) -> None:
         await make(hr, *names, partitions=256)
         members = [hr.join("orders", "billing", name) for name in [*names, *names[:20]]]
         await asyncio.gather(*(member.open() for member in members))
-        await until(lambda: sum(bool(m.core.owned) and m.core.settled for m in members) == 100)
+        await until(
+            lambda: (
+                sum(bool(m.running.core.owned) and m.running.core.settled for m in members) == 100
+            )
+        )
         active = await hr.groups.active("orders", "billing")
         assert (len(active.active), active.unconsumed) == (100, ())
         commits = hr.log.catalog.statistics()["operations"]
-        renewed = {m: m.core._pin_until_ms for m in members if m.core.phase is Phase.PINNED}
+        renewed = {
+            m: m.running.core._pin_until_ms for m in members if m.running.core.phase is Phase.PINNED
+        }
         assert len(renewed) == 100
         await asyncio.gather(
-            *(m.wait_until(lambda m=m: m.core._pin_until_ms > renewed[m]) for m in renewed)  # type: ignore[misc]
+            *(m.wait_until(lambda m=m: m.running.core._pin_until_ms > renewed[m]) for m in renewed)  # type: ignore[misc]
         )
         # All renewals of a moment share one transaction.
         assert hr.log.catalog.statistics()["operations"] - commits < 20

@@ -26,7 +26,7 @@ def say(*words: object) -> None:
 
 async def tell_changes(member: Any) -> None:
     def standing() -> tuple[Any, ...]:
-        return member.core.phase, member.status.partitions
+        return member.running.core.phase, member.status.partitions
 
     while True:
         seen = phase, partitions = standing()

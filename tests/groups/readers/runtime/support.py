@@ -39,7 +39,7 @@ async def send(
 
 def freeze(reader: SegmentReader) -> None:
     """Let a reader do nothing more, as if its process were stopped."""
-    life = reader._life
+    life = reader.running._life
     assert life is not None
     life.core.over = True
     life._ticking.clear()

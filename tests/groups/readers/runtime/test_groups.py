@@ -93,10 +93,11 @@ def test_a_group_made_anew_while_an_old_reader_sleeps(catalog_url: str) -> None:
         async with group.reader("r1") as sleeper:
             held = await anext(aiter(sleeper))
             old = (await group.info()).revision
-            life = sleeper._life
+            running = sleeper.running
+            life = running._life
             assert life is not None
             freeze(sleeper)
-            sleeper._hub.leave(sleeper._following, sleeper)  # type: ignore[union-attr,arg-type]
+            running._hub.leave(running._following, running)  # type: ignore[union-attr,arg-type]
             await hr.reader_groups.delete("report")
             again = await hr.reader_groups.create("report", streams=["orders"])
             assert again.record.id > old

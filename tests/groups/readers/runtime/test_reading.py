@@ -112,7 +112,7 @@ def test_a_name_that_is_alive_elsewhere_is_refused_with_who_holds_it(catalog_url
         async with group.reader("r1") as r1:
             with pytest.raises(ReaderBusyError, match="r1") as refused:
                 await group.reader("r1").open()
-            assert refused.value.holder == r1.instance
+            assert refused.value.holder == r1.running.instance
 
     run(catalog_url, work)
 

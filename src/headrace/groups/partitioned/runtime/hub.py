@@ -67,7 +67,7 @@ from headrace.groups.partitioned.runtime.units import Layout
 from headrace.host import Host, Timer
 
 if TYPE_CHECKING:
-    from headrace.groups.partitioned.runtime.member import Member
+    from headrace.groups.partitioned.runtime.member import MemberInstance
 
 BUCKETS = (STATIC_BUCKET, ELASTIC_BUCKET, STEP_DOWN_BUCKET, GROUPS_BUCKET)
 NEWS_EVERY_S = 0.005
@@ -90,22 +90,22 @@ class Hub:
     def __init__(self, host: Host) -> None:
         self._host = host
         self.record = Record(host)
-        self._joined: dict[Member, None] = {}
-        self._by_group: dict[str, dict[Member, None]] = {}
-        self._by_pin: dict[str, dict[Member, None]] = {}
+        self._joined: dict[MemberInstance, None] = {}
+        self._by_group: dict[str, dict[MemberInstance, None]] = {}
+        self._by_pin: dict[str, dict[MemberInstance, None]] = {}
         self._views: dict[str, View] = {}
         self._numbers = itertools.count(1)
         self._revisions = dict.fromkeys(BUCKETS, 0)
         self._unsubscribe: dict[str, Callable[[], None]] = {}
         self._requests: dict[object, Asked] = {}
-        self._renewals: dict[Member, RenewPin] = {}
-        self._uncertain: set[Member] = set()
+        self._renewals: dict[MemberInstance, RenewPin] = {}
+        self._uncertain: set[MemberInstance] = set()
         self._watch = leases.Watch()
         self._seen_free: dict[str, leases.Lease | None] = {}  # pins that were just looked at
         self._watching = host.timer(self._look_at_pins)
         self._flushing: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
-        self._timers: dict[Member, Timer] = {}
+        self._timers: dict[MemberInstance, Timer] = {}
         self._news: set[tuple[str, str]] = set()
         self._told = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
@@ -113,7 +113,7 @@ class Hub:
 
     # -- coming and going ---------------------------------------------------------------
 
-    async def join(self, joined: Member) -> None:
+    async def join(self, joined: MemberInstance) -> None:
         """Take an instance in: it hears of its group's config, and goes on from there."""
         name = joined.name
         self._joined[joined] = None
@@ -141,7 +141,7 @@ class Hub:
         if name.key not in self._queues and view and isinstance(view.group, ElasticGroupConfig):
             self._queues[name.key] = self._host.spawn(warn_if_nobody_fills(self._host, name))
 
-    def leave(self, joined: Member) -> None:
+    def leave(self, joined: MemberInstance) -> None:
         """Let an instance go; with the last one everything stops."""
         name, pin = joined.name, joined.pin
         self._joined.pop(joined, None)
@@ -244,10 +244,10 @@ class Hub:
                 if joined.core.waits_for_claims:
                     joined.feed(ClaimsFreed())
 
-    def _standbys(self, pin: str) -> list[Member]:
+    def _standbys(self, pin: str) -> list[MemberInstance]:
         return [j for j in self._by_pin.get(pin, ()) if j.core.phase is Phase.STANDBY]
 
-    def _is_over(self, pin: leases.Lease, now_us: int, joined: Member) -> bool:
+    def _is_over(self, pin: leases.Lease, now_us: int, joined: MemberInstance) -> bool:
         """Whether a pin is free by now; if not, it is looked at again soon."""
         ttl_ms = joined.core.timings.pin_ttl_ms
         over = self._watch.is_over(pin, now_us, self._host.now_ms(), ttl_ms)
@@ -316,7 +316,7 @@ class Hub:
 
     # -- the clock ----------------------------------------------------------------------
 
-    def wake(self, joined: Member) -> None:
+    def wake(self, joined: MemberInstance) -> None:
         """Set the instance's timer anew; called after each of its events."""
         core = joined.core
         at_ms = core.wake_at_ms if joined in self._joined else None
@@ -344,7 +344,7 @@ class Hub:
         if self._flushing is None:
             self._flushing = self._host.spawn(self._flush())
 
-    def renew(self, joined: Member, request: RenewPin) -> None:
+    def renew(self, joined: MemberInstance, request: RenewPin) -> None:
         """Have a pin renewed, together with others."""
         self._renewals[joined] = request
         if self._renewing is None:
@@ -416,11 +416,11 @@ class Hub:
             isinstance(asked.request, ClaimPartition) and self.layout(asked.joined) is Layout.SHARES
         )
 
-    def view(self, joined: Member) -> View | None:
+    def view(self, joined: MemberInstance) -> View | None:
         """The group of an instance as it was last seen."""
         return self._views.get(joined.name.key)
 
-    def layout(self, joined: Member) -> Layout:
+    def layout(self, joined: MemberInstance) -> Layout:
         """How the partitions of an instance's group lie."""
         view = self.view(joined)
         return Layout.SEGMENTS if view is None else view.layout
@@ -445,7 +445,7 @@ class Hub:
         finally:
             self._renewing = None
 
-    async def _renew_all(self, batch: list[tuple[Member, RenewPin]]) -> None:
+    async def _renew_all(self, batch: list[tuple[MemberInstance, RenewPin]]) -> None:
         pins = [(j.pin, r.token, j.core.timings.pin_ttl_ms) for j, r in batch]
         uncertain = {j for j, _ in batch} & self._uncertain
 

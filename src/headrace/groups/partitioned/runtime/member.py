@@ -18,7 +18,7 @@ from contextlib import suppress
 import msgspec
 
 from headrace.catalog import Tx
-from headrace.errors import Fenced, HeadraceError
+from headrace.errors import Fenced, HeadraceError, InvalidInputError
 from headrace.groups.consumer import CatalogAcks, Consumer, OwnedUnit
 from headrace.groups.consumer.participant import Participant
 from headrace.groups.decisions import What
@@ -70,10 +70,41 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     """What it is and what it waits for."""
 
 
+class Member(Participant["MemberInstance"]):
+    """A member of a partitioned group in this process; made by ``hr.join``.
+
+    Use it with ``async with``, then take its events in one of three ways: ``async for delivery
+    in member``, ``async for batch in member.batches()`` or ``await member.consume(handler)``.
+    """
+
+    def __init__(self, running: MemberInstance, client: object) -> None:
+        super().__init__(running, client)
+        self.name = running.name
+        self.member = running.member
+
+    @property
+    def status(self) -> InstanceStatus:
+        """Whether it is active, stands by or waits, and for what."""
+        return self.running.status
+
+    async def wait_for(self, phase: Phase) -> None:
+        """Wait until the instance is in a phase."""
+        await self.running.wait_for(phase)
+
+    async def settled(self) -> None:
+        """Wait until it consumes just what the config gives it."""
+        core = self.running.core
+        await self.wait_until(lambda: core.phase is Phase.PINNED and core.settled)
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition over this member holds."""
+        await self.running.wait_until(condition)
+
+
 class _Partition(Owner):
     """A partition (or share) that this instance consumes, and the units that it stands for."""
 
-    def __init__(self, member: Member, partition: int, token: int) -> None:
+    def __init__(self, member: MemberInstance, partition: int, token: int) -> None:
         super().__init__(member.host, member.consumer)
         self._member = member
         self._partition = partition
@@ -135,14 +166,8 @@ class _Partition(Owner):
         return []
 
 
-class Member(Participant):
-    """A member of a partitioned group in this process; made by ``hr.join``.
-
-    Use it with ``async with``, then take its events in one of three ways: ``async for delivery
-    in member``, ``async for batch in member.batches()`` or ``await member.consume(handler)``.
-    """
-
-    made_by = "hr.join(…)"
+class MemberInstance:
+    """An instance of a member, in this process; see the module's text."""
 
     def __init__(self, host: Host, stream: str, group: str, member: str, **options: object) -> None:
         self.name = GroupName(stream, group)
@@ -162,13 +187,11 @@ class Member(Participant):
         self._rechecking = False
         self.announced = False
         """Whether it is recorded that it joined."""
-        self.client: object = None
-        """The open log that it was made by."""
 
     # -- for the application ------------------------------------------------------------
 
     async def open(self) -> None:
-        """Join the group; with ``async with`` this is done for you."""
+        """Join the group."""
         self.host.check()
         await self.host.in_thread(warm_up)
         self._consumer = Consumer(self.host, self._options.consumer, CatalogAcks(self.host))
@@ -211,6 +234,18 @@ class Member(Participant):
                 hub.leave(self)
 
     @property
+    def consumer(self) -> Consumer:
+        """What hands the events out."""
+        if self._consumer is None:
+            raise InvalidInputError(f"{self} has not joined yet; use `async with hr.join(…)`")
+        return self._consumer
+
+    @property
+    def ends(self) -> bool:
+        """Whether it is closed, or about to be."""
+        return self._closing is not None
+
+    @property
     def status(self) -> InstanceStatus:
         """Whether it is active, stands by or waits, and for what."""
         return InstanceStatus(
@@ -235,10 +270,6 @@ class Member(Participant):
     async def wait_for(self, phase: Phase) -> None:
         """Wait until the instance is in a phase."""
         await self.wait_until(lambda: self.core.phase is phase)
-
-    async def settled(self) -> None:
-        """Wait until it consumes just what the config gives it."""
-        await self.wait_until(lambda: self.core.phase is Phase.PINNED and self.core.settled)
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition over this member holds."""

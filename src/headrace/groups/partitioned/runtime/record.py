@@ -16,7 +16,7 @@ from headrace.groups.partitioned.deciding import came, is_there, key_of
 from headrace.host import Host
 
 if TYPE_CHECKING:
-    from headrace.groups.partitioned.runtime.member import Member
+    from headrace.groups.partitioned.runtime.member import MemberInstance
 
 _ENDS = frozenset({What.UNPINNED, What.FENCED, What.EVICTED, What.LEFT})
 _TAKES = frozenset({What.ASSIGNED, What.WAITS})
@@ -30,7 +30,7 @@ class Record:
         self.flush = self._recorder.flush
         self.close = self._recorder.close
 
-    def add(self, joined: Member, told: InstanceDecision) -> None:
+    def add(self, joined: MemberInstance, told: InstanceDecision) -> None:
         """Keep a decision; it is written soon, together with others."""
         if told.passing:
             return
@@ -48,20 +48,20 @@ class Record:
 
         self._keep(joined, decision, held)
 
-    def joined(self, joined: Member) -> None:
+    def joined(self, joined: MemberInstance) -> None:
         """Tell once that an instance has come; one that gets the pin at once is told of with it."""
         if not joined.announced:
             joined.announced = True
             self._keep(joined, came(joined.core.member, joined.core.instance))
 
     def _keep(
-        self, joined: Member, decision: Decision, held: Callable[[], bool] | None = None
+        self, joined: MemberInstance, decision: Decision, held: Callable[[], bool] | None = None
     ) -> None:
         name = joined.name
         self._recorder.add(key_of(name), decision, lambda tx: is_there(tx, name), held)
 
 
-def _partitions(joined: Member, told: InstanceDecision) -> tuple[int, ...]:
+def _partitions(joined: MemberInstance, told: InstanceDecision) -> tuple[int, ...]:
     if told.partition is None:
         return ()
     return joined.partitions_of_share() if joined.reads_shares else (told.partition,)

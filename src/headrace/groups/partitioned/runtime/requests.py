@@ -33,7 +33,7 @@ from headrace.groups.partitioned.runtime import ownership
 from headrace.groups.partitioned.runtime.ownership import STEP_DOWN_BUCKET, Moment, Taken
 
 if TYPE_CHECKING:
-    from headrace.groups.partitioned.runtime.member import Member
+    from headrace.groups.partitioned.runtime.member import MemberInstance
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ Request = AcquirePin | ReleasePin | ClaimPartition | ReleasePartition
 class Asked(msgspec.Struct, frozen=True, eq=False):
     """A request of an instance."""
 
-    joined: Member
+    joined: MemberInstance
     request: Request
     pin_token: int
     """The pin token under which it is made."""
@@ -67,11 +67,11 @@ class Asked(msgspec.Struct, frozen=True, eq=False):
                 return self.joined, type(request), partition, token
 
 
-Told = tuple["Member", Event, Taken | None]
+Told = tuple["MemberInstance", Event, Taken | None]
 """An instance, what it hears, and the units of a partition that it has claimed."""
 
 
-def owner_of(joined: Member, pin_token: int) -> ClaimOwner:
+def owner_of(joined: MemberInstance, pin_token: int) -> ClaimOwner:
     """The instance under a pin."""
     return ClaimOwner(joined.core.member, joined.core.instance, pin_token)
 
@@ -117,7 +117,7 @@ def carry_out(
     ``over`` are pins that nobody renews, as they were last seen.
     """
     found: list[Told] = []
-    claiming: dict[tuple[Member, int], list[int]] = {}
+    claiming: dict[tuple[MemberInstance, int], list[int]] = {}
     for asked in batch:
         joined, name, core = asked.joined, asked.joined.name, asked.joined.core
         match asked.request:
@@ -157,7 +157,7 @@ def carry_out(
 
 def _claims(
     moment: Moment,
-    joined: Member,
+    joined: MemberInstance,
     pin_token: int,
     partitions: list[int],
     segments: frozenset[int],

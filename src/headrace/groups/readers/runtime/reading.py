@@ -61,7 +61,7 @@ class ReaderStatus(msgspec.Struct, frozen=True):
     """What it waits for; empty if it reads."""
 
 
-class SegmentReader(Participant):
+class SegmentReader(Participant["ReaderInstance"]):
     """A reader of a reader group in this process; made by ``group.reader(…)``.
 
     Use it with ``async with``, then take its events in one of four ways: ``async for delivery in
@@ -69,7 +69,32 @@ class SegmentReader(Participant):
     ``await reader.consume(handler)``.
     """
 
-    made_by = "group.reader(…)"
+    def __init__(self, running: ReaderInstance, client: object) -> None:
+        super().__init__(running, client)
+        self.name = running.name
+        self.reader = running.reader
+
+    async def next(self, timeout_s: float | None = None) -> Delivery | None:
+        """The next event; None if there is none within ``timeout_s``, or at the end of the group.
+
+        It waits as long as it takes if no time is given.
+        """
+        try:
+            if timeout_s is None:
+                return await anext(self.consumer)
+            async with self.running.host.timeout(timeout_s):
+                return await anext(self.consumer)
+        except (TimeoutError, StopAsyncIteration):
+            return None
+
+    @property
+    def status(self) -> ReaderStatus:
+        """Whether it is online, what it reads, which checkpoints it owes, what it waits for."""
+        return self.running.status
+
+
+class ReaderInstance:
+    """A reader, in this process; see the module's text."""
 
     def __init__(
         self,
@@ -98,8 +123,6 @@ class SegmentReader(Participant):
         self._why = "it has not joined yet"
         self._evicted = False
         self._healing = False
-        self.client: object = None
-        """The open log that it was made by."""
 
     def __str__(self) -> str:
         return f"reader {self.reader} of group {self.name.group} ({self.instance})"
@@ -107,7 +130,7 @@ class SegmentReader(Participant):
     # -- for the application --------------------------------------------------------------
 
     async def open(self) -> None:
-        """Join the group; with ``async with`` this is done for you."""
+        """Join the group."""
         self.host.check()
         if self._consumer is not None:
             raise InvalidInputError(f"{self} was opened before; make another one")
@@ -173,18 +196,17 @@ class SegmentReader(Participant):
         except UnknownReaderGroupError:
             pass
 
-    async def next(self, timeout_s: float | None = None) -> Delivery | None:
-        """The next event; None if there is none within ``timeout_s``, or at the end of the group.
+    @property
+    def consumer(self) -> Consumer:
+        """What hands the events out."""
+        if self._consumer is None:
+            raise InvalidInputError(f"{self} has not joined yet; use `async with group.reader(…)`")
+        return self._consumer
 
-        It waits as long as it takes if no time is given.
-        """
-        try:
-            if timeout_s is None:
-                return await anext(self.consumer)
-            async with self.host.timeout(timeout_s):
-                return await anext(self.consumer)
-        except (TimeoutError, StopAsyncIteration):
-            return None
+    @property
+    def ends(self) -> bool:
+        """Whether it is closed, or about to be."""
+        return self._closing is not None
 
     @property
     def status(self) -> ReaderStatus:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import warnings
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
@@ -96,6 +95,9 @@ class Session:
         self._closed = False
         self.client: object = None
         """The open log that it was made by."""
+
+    def __str__(self) -> str:
+        return f"session {self.name!r}"
 
     # --- beginning and end ---
 
@@ -192,11 +194,7 @@ class Session:
 
     def __del__(self) -> None:
         if self._peer is not None and not self._closed and self._failure is None:
-            loop = self._host.loop
-            if self._host.is_open and loop.is_running():
-                loop.call_soon_threadsafe(lambda: self._host.spawn(self.close()))
-            left = f"session {self.name!r} was never closed"
-            warnings.warn(left, ResourceWarning, source=self, stacklevel=1)
+            self._host.dropped(self, self.close)
 
     async def renew(self) -> bool:
         """Renew the lease; false if the session is over."""
