@@ -15,7 +15,7 @@ from headrace.catalog import Tx, epochs, leases, streams
 from headrace.catalog.leases import Lease
 from headrace.epochs.core import ledger
 from headrace.epochs.core.antichains import Frontier
-from headrace.epochs.core.commits import JoinStream, Publish
+from headrace.epochs.core.commits import EpochCommit, JoinStream, Publish
 from headrace.epochs.core.ledger import PublisherState
 from headrace.epochs.core.times import Time
 from headrace.epochs.runtime import recorded
@@ -76,6 +76,14 @@ def leave(tx: Tx, where: Ledgered, name: str, token: int) -> None:
     if leases.release(tx, epochs.lease_name(where.stream.id, name), token):
         reason = f"publisher {name} has left; its times stay held"
         recorded.note(tx, where.stream.name, What.LEFT, reason, source=name, token=token)
+
+
+def finish(tx: Tx, where: Ledgered, change: EpochCommit, held: Tenure, how: str) -> None:
+    """Give the times up, and the lease."""
+    commit(tx, where, change, held)
+    leases.release(tx, epochs.lease_name(where.stream.id, held.name), held.token)
+    reason = f"publisher {held.name} {how}"
+    recorded.note(tx, where.stream.name, What.FINISHED, reason, source=held.name, token=held.token)
 
 
 def try_open(

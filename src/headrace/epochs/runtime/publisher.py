@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 import weakref
 from datetime import datetime
-from functools import partial
 from typing import Any, Self
 
 import pyarrow as pa
 
-from headrace.catalog import Tx, epochs, leases
+from headrace.catalog import epochs, leases
 from headrace.catalog.producers import Placed
 from headrace.epochs.core import ledger, lines
 from headrace.epochs.core.antichains import Frontier
@@ -24,11 +23,12 @@ from headrace.epochs.core.times import Time, TimeShape
 from headrace.epochs.runtime import recorded
 from headrace.epochs.runtime.appender import EpochAppender
 from headrace.epochs.runtime.capability import Capability, EpochOutput
-from headrace.epochs.runtime.commit import LedgerPart, Tenure, commit
+from headrace.epochs.runtime.commit import LedgerPart, Tenure
 from headrace.epochs.runtime.opening import (
     Recover,
     Recovered,
     find,
+    finish,
     leave,
     rows_taken_back,
     taken_back,
@@ -42,7 +42,6 @@ from headrace.errors import (
     InvalidInputError,
     PublisherClosedError,
 )
-from headrace.groups.decisions import What
 from headrace.host import Host, Stage
 from headrace.log.append import Outcome, Write
 from headrace.log.events import Event, Events, Headers
@@ -123,8 +122,7 @@ class EpochPublisher:
         self._held = Tenure(self.name, opened.lease.token, self._ttl_ms)
         self._state, self._lower = opened.state, opened.lower
         self._how = ""
-        # Nothing that goes on by itself refers to the publisher, so that it can be dropped.
-        lost = partial(_fenced, weakref.ref(self))
+        lost = weakref.WeakMethod(self.fenced)
         lease = Renewed(opened.lease.name, opened.lease.token, self._ttl_ms, lost)
         renewals_of(self._host).keep(lease)
         try:
@@ -155,10 +153,6 @@ class EpochPublisher:
         await self._host.in_transaction(
             lambda tx: leave(tx, self.where, self.name, token), self._lease_locks
         )
-
-    def _note(self, tx: Tx, what: What, how: str) -> None:
-        reason = f"publisher {self.name} {how}"
-        recorded.note(tx, self.stream, what, reason, source=self.name, token=self._held.token)
 
     async def close(self) -> None:
         """Give up the times: nothing more comes from this publisher.
@@ -366,15 +360,10 @@ class EpochPublisher:
     async def _give_up(self, change: EpochCommit, how: str) -> None:
         self.check_open()
         where, held = self.where, self._held
-        lease = epochs.lease_name(where.stream.id, self.name)
-
-        def run(tx: Tx) -> None:
-            commit(tx, where, change, held)
-            leases.release(tx, lease, held.token)
-            self._note(tx, What.FINISHED, how)
-
         try:
-            await self._host.in_transaction(run, self._lease_locks)
+            await self._host.in_transaction(
+                lambda tx: finish(tx, where, change, held, how), self._lease_locks
+            )
         except Fenced:
             self.fenced()
             raise
@@ -409,8 +398,3 @@ class EpochPublisher:
     def _end(self, how: str) -> None:
         self._how = how
         renewals_of(self._host).drop(epochs.lease_name(self.where.stream.id, self.name))
-
-
-def _fenced(publisher: weakref.ref[EpochPublisher]) -> None:
-    if (found := publisher()) is not None:
-        found.fenced()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from weakref import WeakMethod
 
 import msgspec
 
@@ -19,12 +20,12 @@ _log = logging.getLogger(__name__)
 
 
 class Renewed(msgspec.Struct, frozen=True):
-    """A lease to keep, and whom to tell when it was taken over."""
+    """A lease to keep, and whom to tell when it was taken over, unless it was dropped by then."""
 
     name: str
     token: int
     ttl_ms: int
-    lost: Callable[[], None]
+    lost: WeakMethod[Callable[[], None]]
 
 
 class Renewals:
@@ -73,7 +74,8 @@ class Renewals:
             for each in kept:
                 if found.get(each.name) != each.token and self._kept.get(each.name) is each:
                     self.drop(each.name)
-                    each.lost()
+                    if (lost := each.lost()) is not None:
+                        lost()
         finally:
             self._busy = False
             if self._kept:

@@ -40,7 +40,7 @@ async def wait_for_lease(
     locks = [*where.locks, leases.lock(lease_name), *recorded.locks([where.stream.name])]
     unsubscribe: Callable[[], None] | None = None
 
-    def attempt(tx: Tx, over: Lease | None) -> Begun | Busy:
+    def attempt(tx: Tx) -> Begun | Busy:
         return try_open(tx, where, name, owner, ttl_ms, start=start, recover=recover, over=over)
 
     def give_back(tx: Tx, found: Begun | Busy) -> None:
@@ -49,15 +49,13 @@ async def wait_for_lease(
 
     try:
         while True:
-            expected = over
-            found = await host.taking(lambda tx: attempt(tx, expected), locks, give_back)  # noqa: B023
+            found = await host.taking(attempt, locks, give_back)
             if isinstance(found, Begun):
                 return found
             if not standby:
                 raise PublisherInUseError(where.stream.name, name, found.lease.owner)
             if unsubscribe is None:
-                channel = leases.channel(lease_name)
-                unsubscribe = await host.listen(channel, news.set)
+                unsubscribe = await host.listen(leases.channel(lease_name), news.set)
                 continue
             if found.lease != seen:
                 seen, until_ms = found.lease, host.now_ms() + found.left_ms

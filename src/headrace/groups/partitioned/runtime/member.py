@@ -22,22 +22,17 @@ from headrace.errors import Fenced, HeadraceError, InvalidInputError
 from headrace.groups.consumer import CatalogAcks, Consumer, OwnedUnit
 from headrace.groups.consumer.participant import Participant
 from headrace.groups.decisions import What
-from headrace.groups.delivery import Stalled
-from headrace.groups.owner import Owner
 from headrace.groups.partitioned.core.membership import Instance
 from headrace.groups.partitioned.core.messages import (
     Abandon,
     AcquirePin,
-    ClaimLost,
     ClaimPartition,
     Close,
     Consume,
     Drain,
-    Drained,
     Event,
     InstanceDecision,
     InstanceEffect,
-    MemberStalled,
     Phase,
     ReleasePartition,
     ReleasePin,
@@ -48,9 +43,9 @@ from headrace.groups.partitioned.runtime import ownership
 from headrace.groups.partitioned.runtime.hub import Hub, hub_of
 from headrace.groups.partitioned.runtime.options import join_options, warm_up
 from headrace.groups.partitioned.runtime.ownership import Taken
+from headrace.groups.partitioned.runtime.partition import OwnedPartition
 from headrace.groups.partitioned.runtime.requests import Asked, owner_of, segments_of
-from headrace.groups.partitioned.runtime.units import Layout, SegmentsMoved
-from headrace.groups.progress import Progress
+from headrace.groups.partitioned.runtime.units import Layout
 from headrace.host import Host
 
 LOUD = frozenset({What.WAITS, What.EVICTED, What.FENCED})
@@ -101,71 +96,6 @@ class Member(Participant["MemberInstance"]):
         await self.running.wait_until(condition)
 
 
-class _Partition(Owner):
-    """A partition (or share) that this instance consumes, and the units that it stands for."""
-
-    def __init__(self, member: MemberInstance, partition: int, token: int) -> None:
-        super().__init__(member.host, member.consumer)
-        self._member = member
-        self._partition = partition
-        self.token = token
-        self.retry_s = member.core.timings.claim_retry_ms / 1000
-
-    def __str__(self) -> str:
-        return str(self._member)
-
-    def give_back(self) -> None:
-        """Let the application finish what it holds; the instance hears when it has."""
-        self.stop()
-        self.drain(self.units.values())
-        self._check_drained()
-
-    def give_up(self) -> None:
-        """The partition is another instance's."""
-        self.stop()
-        for unit in list(self.units.values()):
-            self.drop(unit)
-
-    def lost(self) -> None:
-        """The instance hears that the partition is another's."""
-        self._member.feed(ClaimLost(self._partition, self.token))
-
-    def given_back(self, unit: OwnedUnit, progress: Progress) -> None:  # noqa: ARG002
-        self._check_drained()
-
-    def _check_drained(self) -> None:
-        if self.over and not self.units:
-            self._member.feed(Drained(self._partition, self.token))
-
-    def refused(self, unit: OwnedUnit) -> None:  # noqa: ARG002
-        self.lost()
-
-    def stalled(self, unit: OwnedUnit, stall: Stalled) -> None:
-        super().stalled(unit, stall)
-        self._member.feed(MemberStalled(self._partition, self.token))
-
-    def stream_gone(self, unit: OwnedUnit, error: HeadraceError) -> None:  # noqa: ARG002
-        _log.info("%s", error)
-        self._member.recheck()
-
-    def finished(self, unit: OwnedUnit) -> None:
-        """A segment is sealed and all of it is acked: a share goes on to those that follow."""
-        if self._member.reads_shares:
-            self.drain([unit])
-            self.follow()
-
-    async def look(self) -> list[OwnedUnit]:
-        """The segments of a share that can be read now."""
-        held = {unit.segment: unit.token for unit in self.units.values()}
-        try:
-            return await self._member.take_more(self._partition, self.token, held)
-        except SegmentsMoved:
-            self.follow()
-        except Fenced:
-            self.lost()
-        return []
-
-
 class MemberInstance:
     """An instance of a member, in this process; see the module's text."""
 
@@ -179,7 +109,7 @@ class MemberInstance:
         self._consumer: Consumer | None = None
         self._hub: Hub | None = None
         self._taken: dict[int, Taken] = {}  # what each partition stands for, under its token
-        self._holdings: dict[int, _Partition] = {}
+        self._holdings: dict[int, OwnedPartition] = {}
         self._inbox: deque[Event] = deque()
         self._busy = False
         self._changed = asyncio.Event()
@@ -331,7 +261,7 @@ class MemberInstance:
     def _consume(self, partition: int, token: int) -> None:
         taken = self._taken[partition]
         assert taken.token == token, f"{self}: partition {partition} has token {taken.token}"
-        holding = self._holdings[partition] = _Partition(self, partition, token)
+        holding = self._holdings[partition] = OwnedPartition(self, partition, token)
         for unit in taken.units:
             holding.open(unit)
 
