@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,25 @@ def test_a_trim_that_takes_from_a_group_says_so_and_wants_a_yes(orders: Cli) -> 
          "segments": [done["losses"][0]["segments"][0]]}
     ]  # fmt: skip
     assert left(orders) == 0
+
+
+def test_a_trim_that_takes_from_a_reader_group_wants_a_yes_too(orders: Cli) -> None:
+    assert orders("publish", "orders.eu", "x", "--key", "k").status == 0
+    assert orders("reader", "create", "report", "--streams", "orders").status == 0
+    asked = orders("stream", "trim", "orders", "--before", "0s")
+    assert (asked.status, asked.out, left(orders)) == (2, "", 1)
+    assert "reader group reader/report has not acked 1; to trim it" in asked.err
+
+
+def test_a_broken_record_of_one_group_keeps_nobody_from_trimming_and_finding(orders: Cli) -> None:
+    audited(orders, 1)
+    database = sqlite3.connect("headrace-data/headrace.db")
+    with database:
+        database.execute("UPDATE entries SET value = x'00' WHERE bucket = 'shared-groups'")
+    database.close()
+    found = orders("find", "k")
+    assert (found.status, "orders.eu" in found.out) == (0, True), found.err
+    assert orders("stream", "trim", "orders", "--before", "0s").status == 0
 
 
 def test_a_trim_that_takes_from_nobody_asks_nothing(orders: Cli) -> None:

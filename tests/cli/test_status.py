@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from headrace.catalog import Tx, leases
+from headrace.catalog import Tx, entries, leases
 from headrace.catalog.streams import StreamConfig
 from headrace.cli import run
 from headrace.groups import chores
 from headrace.groups.partitioned import admin
+from headrace.groups.partitioned.filling import PIPELINE
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join
@@ -60,6 +61,11 @@ def append(log: Log, count: int = 8) -> None:
 def ack_all(log: Log) -> None:
     heads = {s.id: Progress(s.head) for s in log.stream("orders").segments}
     log.catalog.write(lambda tx: join(tx, NAME.key, heads))
+
+
+def ack(log: Log, floor: int) -> None:
+    places = {s.id: Progress(floor) for s in log.stream("orders").segments}
+    log.catalog.write(lambda tx: join(tx, NAME.key, places))
 
 
 def words(data: dict[str, Any]) -> list[str]:
@@ -159,6 +165,30 @@ def test_a_shared_group_that_nobody_consumes_needs_a_person_once_events_wait(
     code, data, screen = said()
     assert (code, words(data)) == (1, ["no_members"])
     assert "headrace subscribe '$share/watch/orders.>'" in screen
+
+
+def test_a_job_whose_record_is_broken_is_told_as_failing(said: Said, log: Log) -> None:
+    log.catalog.write(
+        lambda tx: entries.put(tx, PIPELINE, "job/orders.audit", b"\x00"),
+        locks=[entries.lock(PIPELINE)],
+    )
+    code, data, _ = said()
+    assert (code, data["pipeline"]["failing"]) == (0, 1)
+
+
+def test_a_stream_that_cannot_be_read(said: Said, log: Log) -> None:
+    append(log)
+
+    def damage(tx: Tx) -> None:
+        tx.execute("UPDATE batches SET checksum = checksum + 1 WHERE start_offset = ?", (0,))
+        tx.execute("UPDATE streams SET config = ? WHERE name = ?", (b"{}", "orders"))
+
+    ack(log, 1)
+    log.catalog.write(damage)
+    code, data, screen = said()
+    assert code == 1
+    assert "unreadable" in words(data)
+    assert "stream 'orders' cannot be read" in screen
 
 
 def test_bad_input(catalog_url: str, said: Said, capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,6 +120,20 @@ class Private(InSession):
     reader = sessions.private_group("w", "orders.>")
 
 
+class Readers(Kind):
+    reader = "reader/billing"
+
+    async def make(self, hr: headrace.Headrace) -> None:
+        await hr.create_stream("orders", ["orders.>"], segments=2)
+        await hr.reader_groups.create("billing", ["orders"])
+
+    @asynccontextmanager
+    async def member(self, hr: headrace.Headrace) -> AsyncIterator[AsyncIterator[Any]]:
+        group = await hr.reader_groups.get("billing")
+        async with group.reader("r") as reader:
+            yield aiter(reader)
+
+
 KINDS = [Static(), Shares(), Elastic(), Shared(), Private()]
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: type(kind).__name__.lower())
 

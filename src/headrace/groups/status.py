@@ -11,7 +11,8 @@ from datetime import datetime
 
 import msgspec
 
-from headrace.catalog import Tx, batches, overview
+from headrace.catalog import Tx, batches, overview, streams
+from headrace.catalog.records import Records
 from headrace.catalog.streams import Stream
 from headrace.groups import chores, findings, names, view
 from headrace.groups.findings import BEHIND_S, moment
@@ -97,6 +98,9 @@ class _Job(msgspec.Struct, frozen=True):
     failures: int = 0
 
 
+_jobs = Records(_Job, "the state of job")
+
+
 def status(tx: Tx, behind_s: float = BEHIND_S) -> CatalogStatus:
     """Everything that a person wants to see first."""
     wanted = names.all_names(tx)
@@ -114,7 +118,7 @@ def status_of(
     """The same of a picture and its groups; less thorough, without streams and damage."""
     groups = [msgspec.structs.replace(each, units=()) for each in seen]
     found = [finding for each in groups for finding in _findings(each, behind_s)]
-    found += _damaged(picture) if thorough else []
+    found += [*_unreadable(picture), *_damaged(picture)] if thorough else []
     if any(stream.config.epochs is not None for stream in picture.public):
         # Loaded where there are some: a look at groups does without it.
         from headrace.epochs import findings as of_epochs
@@ -176,7 +180,7 @@ def _rate(picture: Picture, stream: Stream) -> float:
 def _pipeline(picture: Picture, seen: list[GroupView]) -> PipelineLine:
     held = picture.held(PIPELINE)
     jobs = [
-        msgspec.json.decode(data, type=_Job)
+        _jobs.decode_or(key, data, _Job(failures=1))
         for key, data in picture.entries[PIPELINE].items()
         if key.startswith("job/")
     ]
@@ -210,6 +214,22 @@ def _chores(tx: Tx) -> Iterable[ChoreLine]:
             )
 
 
+def _unreadable(picture: Picture) -> list[Finding]:
+    """Streams whose records are broken."""
+    return [
+        Finding(
+            finding="unreadable",
+            about=name,
+            sentence=f"stream {name!r} cannot be read: its record is broken, and nobody can "
+            "publish to it or consume it",
+            next=f"restore the catalog from a backup, or remove it: headrace stream rm {name} "
+            "--force",
+        )
+        for name in streams.names(picture.tx)
+        if name not in picture.streams
+    ]
+
+
 def _damaged(picture: Picture) -> list[Finding]:
     """Batches that groups read next and cannot."""
     wanted: dict[tuple[int, int], int] = {}
@@ -230,6 +250,8 @@ def _damaged(picture: Picture) -> list[Finding]:
     }
     found = []
     for blob in overview.blobs(picture.tx, list(wanted)):
+        if blob.segment_id not in places:  # of a stream whose own record cannot be read
+            continue
         if not checksums.fits(blob.checksum, blob.data, blob.layout):
             stream, number = places[blob.segment_id]
             found.append(

@@ -35,12 +35,15 @@ from tests.groups.test_seek import (
     Elastic,
     Kind,
     Private,
+    Readers,
     Shared,
     Static,
     nothing_comes_again,
 )
 
-every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: type(kind).__name__.lower())
+every_kind = pytest.mark.parametrize(
+    "kind", [*KINDS, Readers()], ids=lambda kind: type(kind).__name__.lower()
+)
 
 
 def name_of(kind: Kind) -> str:
@@ -49,6 +52,8 @@ def name_of(kind: Kind) -> str:
             return "$share/g/orders.>"
         case Private():
             return "session/w/orders.>"
+        case Readers():
+            return "reader/billing"
     return "orders/billing"
 
 
@@ -141,9 +146,9 @@ def test_a_time_and_positions_are_places_too(catalog_url: str, kind: Kind) -> No
     run(work())
 
 
-def test_successors_of_a_segment_that_goes_back_wait_again(catalog_url: str) -> None:
+@pytest.mark.parametrize("kind", [Shared(), Readers()], ids=["shared", "readers"])
+def test_successors_of_a_segment_that_goes_back_wait_again(catalog_url: str, kind: Kind) -> None:
     async def work() -> None:
-        kind = Shared()
         async with open_log(catalog_url) as hr:
             await kind.make(hr)
             await kind.send(hr, 0, 30)
@@ -161,6 +166,60 @@ def test_successors_of_a_segment_that_goes_back_wait_again(catalog_url: str) -> 
                     assert own == sorted(own)
                 await consuming.stop()
             await nothing_comes_again(hr, kind)
+
+    run(work())
+
+
+def test_segments_of_a_reader_group_that_are_not_sought_stay_exactly_where_they_are(
+    catalog_url: str,
+) -> None:
+    async def work() -> None:
+        kind = Readers()
+        async with open_log(catalog_url) as hr:
+            await kind.make(hr)
+            await kind.send(hr, 0, 40)
+            async with kind.member(hr) as deliveries:
+                held = [await anext(deliveries) for _ in range(16)]  # one of each key
+                for delivery in held[1:]:
+                    await delivery.ack()
+                again = [d for d in held[1:] if d.segment == held[0].segment]
+                done = await hr.seek("billing", {held[0].segment: 0})
+                assert (done.again_events, done.skipped_events) == (len(again), 0)
+                with pytest.raises(Fenced):
+                    await held[0].ack()
+                consuming = Consuming(deliveries)
+                wanted = 40 - 15 + len(again)
+                await until(lambda: len(consuming.counted) >= wanted, "the rest")
+                assert len(set(consuming.counted)) == wanted
+                acked = {d.value for d in held[1:]} - {d.value for d in again}
+                assert not acked & set(consuming.counted)
+                await consuming.stop()
+            found = hr.log.catalog.read(lambda tx: decisions.read(tx, "reader/billing"))
+            [sought] = [each for each in found if each.what is What.SOUGHT]
+            assert f"{len(again)} events come again, 0 are skipped" in sought.reason
+            await nothing_comes_again(hr, kind)
+
+    run(work())
+
+
+def test_a_reader_group_is_put_to_its_end_and_back(catalog_url: str) -> None:
+    async def work() -> None:
+        async with open_log(catalog_url) as hr:
+            await hr.create_stream("orders", ["orders.>"], segments=2)
+            kind = Readers()
+            await kind.send(hr, 0, 20)
+            await hr.reader_groups.create("billing", ["orders"], end="latest")
+            await kind.send(hr, 20, 20)
+            done = await hr.seek("billing", "latest")
+            assert (done.again_events, done.skipped_events) == (0, 20)
+            done = await hr.seek("billing", "earliest")
+            assert (done.again_events, done.skipped_events) == (20, 0)
+            async with kind.member(hr) as deliveries:
+                came = []
+                async for delivery in deliveries:
+                    await delivery.ack()
+                    came.append(int(delivery.value))
+            assert sorted(came) == list(range(20))
 
     run(work())
 

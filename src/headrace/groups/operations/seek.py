@@ -14,6 +14,8 @@ back to their beginning, unless they are given a place of their own, so that key
 *Elastic groups* have two readers.  A place is one in the stream of the group: the partition job
 goes there, and what is still in the work queue is passed over, since all of it lies before that
 place or comes again from it.  A round of the job that was planned before does not count.
+
+*Reader groups* are reset to the cut that the places make (``seek_readers.py``).
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from headrace.errors import (
 )
 from headrace.groups import decisions
 from headrace.groups.decisions import Decision, What, ranges
-from headrace.groups.operations import targets
+from headrace.groups.operations import seek_readers, targets
 from headrace.groups.operations.seek_places import (
     To,
     check_place,
@@ -45,6 +47,7 @@ from headrace.groups.operations.targets import Spot, Target
 from headrace.groups.operations.trim import consumes_all
 from headrace.groups.partitioned.runtime import units as partitioned
 from headrace.groups.progress import Progress
+from headrace.groups.readers.core.segments import SegmentId
 from headrace.groups.shared.runtime import state
 from headrace.log.log import Log
 
@@ -157,7 +160,7 @@ def _plan(
                 goals[stream.name] = wanted_offsets(target, stream, resolved, to, chosen)
             goal = goals[stream.name].get(spot.segment.number)
             if goal is not None:
-                moves.append(_Move(spot, goal))
+                moves.append(_Move(spot, min(goal, spot.segment.head)))
         else:
             moves.append(_Move(spot, spot.segment.head))  # the work queue is passed over
     told = [_told(tx, move) for move in moves]
@@ -245,9 +248,20 @@ def _run(
     locked: Collection[int],
 ) -> Sought:
     target = targets.find(tx, name)
+    if target.reading is not None:
+        seek_readers.hold(tx, target.reading)
     moves, sought = _plan(tx, target, seen, resolved, to, asked)
     if any(move.spot.segment.id not in locked for move in moves):
         raise _Unlocked("the stream was scaled meanwhile")
+    done = msgspec.structs.replace(sought, dry_run=False)
+    if target.reading is not None:
+        goals = {
+            SegmentId(move.spot.stream.name, move.spot.segment.number): move.offset
+            for move in moves
+        }
+        here = targets.spots(tx, target)
+        seek_readers.carry_out(tx, target.reading, here, goals, _decision(done))
+        return done
     by_reader: dict[str, list[_Move]] = {}
     for move in moves:
         by_reader.setdefault(move.spot.reader.reader, []).append(move)
@@ -267,13 +281,14 @@ def _run(
                     for m in own
                 },
             )
-    done = msgspec.structs.replace(sought, dry_run=False)
-    _record(tx, done)
+    decisions.record(tx, done.group, [_decision(done)])
     return done
 
 
 def _locks(target: Target, here: Sequence[Spot]) -> list[str]:
     names = decisions.locks(target.name)
+    if target.reading is not None:
+        return [*seek_readers.locks(target.reading), *names]
     by_reader: dict[str, list[Spot]] = {}
     for spot in here:
         by_reader.setdefault(spot.reader.reader, []).append(spot)
@@ -287,18 +302,12 @@ def _locks(target: Target, here: Sequence[Spot]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _record(tx: Tx, done: Sought) -> None:
+def _decision(done: Sought) -> Decision:
     most = "" if done.exact else "up to "
-    decisions.record(
-        tx,
-        done.group,
-        [
-            Decision(
-                what=What.SOUGHT,
-                reason=f"put to {done.to} by an administrator: {most}{done.again_events:,} events "
-                f"come again, {most}{done.skipped_events:,} are skipped; whoever owned the units "
-                "takes them up anew",
-                units=ranges(sorted({unit.unit for unit in done.units})),
-            )
-        ],
+    return Decision(
+        what=What.SOUGHT,
+        reason=f"put to {done.to} by an administrator: {most}{done.again_events:,} events "
+        f"come again, {most}{done.skipped_events:,} are skipped; whoever owned the units "
+        "takes them up anew",
+        units=ranges(sorted({unit.unit for unit in done.units})),
     )

@@ -10,6 +10,7 @@ static      the group, or the share of each member        its stream
 elastic     the group; the partition job that fills for it its work queue; its stream
 shared      the group                                     every stream that its filter can match
 private     the subscription                              every stream that its filter can match
+reader      the group                                     its streams, up to its end if it has one
 =========== ============================================= =======================================
 
 A private subscription has no group's name; here it is ``session/NAME/FILTER``.
@@ -23,7 +24,12 @@ import msgspec
 
 from headrace.catalog import Tx, streams
 from headrace.catalog.streams import Segment, Stream
-from headrace.errors import InvalidGroupConfigError, UnknownSubscriptionError
+from headrace.errors import (
+    InvalidGroupConfigError,
+    UnknownStreamError,
+    UnknownSubscriptionError,
+    UnreadableRecordError,
+)
 from headrace.groups import names
 from headrace.groups.consumer.dead_letters import stream_of
 from headrace.groups.names import PARTITIONED, SHARED, FullName
@@ -38,6 +44,11 @@ from headrace.groups.partitioned.runtime.units import (
 )
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import load_all
+from headrace.groups.readers import names as readers
+from headrace.groups.readers.core.state import ReaderGroupState
+from headrace.groups.readers.names import FAMILY, ReaderGroupName
+from headrace.groups.readers.runtime.replicas import StampedReplica
+from headrace.groups.readers.view import within_end
 from headrace.groups.shared import properties, sessions, starts
 from headrace.groups.shared.runtime.state import claim_unit
 from headrace.subjects import check_name, parse_filter
@@ -71,6 +82,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """What it consumes of its streams; empty for all."""
     readers: tuple[GroupReader, ...]
     partitioned: GroupName | None = None
+    reading: ReaderGroupName | None = None
+    """Of a reader group."""
 
     @property
     def dead_letters(self) -> str:
@@ -81,6 +94,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         """The name of a segment in the claims of the group."""
         if self.partitioned is not None:
             return str(number)
+        if self.reading is not None:
+            return f"{stream}/{number}"
         return claim_unit(self.key, f"{stream}/{number}")
 
     def unit(self, stream: str, number: int) -> str:
@@ -101,23 +116,14 @@ def find(tx: Tx, text: str) -> Target:
     """The group, or the private subscription, that a person means."""
     if text.startswith(SESSION):
         return _private(tx, text)
-    name = names.resolve(tx, text)
-    made = of_name(tx, name)
-    if made is None:
-        # The seam for reader groups, which go back by a reset to a checkpoint or a cut.
-        raise UnknownSubscriptionError(
-            f"{name} is a {name.family} group, which has operations of its own"
-        )
-    return made
+    return of_name(tx, names.resolve(tx, text))
 
 
-def of_name(tx: Tx, name: FullName) -> Target | None:
-    """The group of a name; None for families that go another way."""
+def of_name(tx: Tx, name: FullName) -> Target:
+    """The group of a name."""
     if name.family == PARTITIONED:
         return _partitioned(tx, name)
-    if name.family == SHARED:
-        return _shared(tx, name)
-    return None
+    return _shared(tx, name) if name.family == SHARED else _of_readers(tx, name)
 
 
 def all_targets(tx: Tx) -> Iterator[Target]:
@@ -125,10 +131,9 @@ def all_targets(tx: Tx) -> Iterator[Target]:
     for name in names.all_names(tx):
         try:
             found = of_name(tx, name)
-        except InvalidGroupConfigError:
-            continue
-        if found is not None:
-            yield found
+        except (InvalidGroupConfigError, UnknownStreamError, UnreadableRecordError):
+            continue  # of a group without its stream, or with a broken record, nothing can be said
+        yield found
     for info in sessions.all_sessions(tx):
         for each in info.record.subscriptions:
             if not each.shared:
@@ -139,6 +144,7 @@ def spots(tx: Tx, target: Target) -> list[Spot]:
     """Where each reader of a group is, in every segment of what it reads."""
     found = []
     known: dict[str, Stream | None] = {}
+    state = None if target.reading is None else state_of(tx, target.reading)
     for reader in target.readers:
         if reader.stream not in known:
             known[reader.stream] = streams.get(tx, reader.stream)
@@ -146,11 +152,19 @@ def spots(tx: Tx, target: Target) -> list[Spot]:
         if stream is None:
             continue
         rows = load_all(tx, reader.reader, [segment.id for segment in stream.segments])
+        read = stream.segments if state is None else within_end(state, stream)
         found += [
-            Spot(reader, stream, segment, rows.get(segment.id, Progress(0)))
-            for segment in stream.segments
+            Spot(reader, stream, segment, rows.get(segment.id, Progress(0))) for segment in read
         ]
     return found
+
+
+def state_of(tx: Tx, name: ReaderGroupName) -> ReaderGroupState:
+    """What the readers of a group have agreed on."""
+    row, _ = readers.require(tx, name.group)
+    replica = StampedReplica(name.group)
+    replica.catch_up(tx, row)
+    return replica.state
 
 
 def _partitioned(tx: Tx, name: FullName) -> Target:
@@ -189,6 +203,20 @@ def _shared(tx: Tx, name: FullName) -> Target:
         incarnation=str(found.created_us),
         filter=found.filter,
         readers=_matching(tx, name.key, found.filter),
+    )
+
+
+def _of_readers(tx: Tx, name: FullName) -> Target:
+    _, record = readers.require(tx, name.group)
+    there = [each for each in record.streams if streams.id_of(tx, each.name) == each.id]
+    return Target(
+        name=str(name),
+        kind=FAMILY,
+        key=name.key,
+        incarnation=str(record.id),
+        filter=record.filter or "",
+        readers=tuple(GroupReader(name.key, each.name) for each in there),
+        reading=ReaderGroupName(name.group),
     )
 
 

@@ -132,7 +132,7 @@ def _unacked(
     """By segment, what some reader of a group has not acked below an offset, each offset once."""
     found: dict[int, AckedRanges] = {}
     for spot in spots(tx, target):
-        first = firsts.get(spot.segment.number, 0)
+        first = min(firsts.get(spot.segment.number, 0), spot.segment.head)
         if spot.stream.id == stream.id and first > spot.segment.tail:
             gaps = found.setdefault(spot.segment.number, AckedRanges())
             for lo, hi in spot.progress.acked().missing(first):

@@ -9,7 +9,7 @@ import msgspec
 from headrace.catalog import Tx, reader_groups, streams
 from headrace.catalog import progress as stored
 from headrace.catalog.extents import Extent
-from headrace.errors import InvalidInputError, NotRetainedByHandError
+from headrace.errors import InvalidInputError, InvalidPositionError, NotRetainedByHandError
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import SeekPlace, decode, join, seek
 from headrace.groups.readers import admin, places
@@ -109,9 +109,21 @@ def reset_to_cut(commit: GroupCommit, cut: Cut, exact: Exact | None = None) -> C
     """Begin again at a cut."""
     found = commit.moment.map()
     wanted = dict(cut)
+    _check_streams(commit, wanted)
     check_heads(wanted, found, "cut")
     check_kept(commit.name.group, wanted, found)
     return commit.put(cuts.reset_to(wanted, found.graph), exact)
+
+
+def _check_streams(commit: GroupCommit, cut: Cut) -> None:
+    """Refuse a cut that leaves out a stream that is there: all of it would be passed over."""
+    named = {segment.stream for segment in cut}
+    for stream in commit.record.streams:
+        if stream.name not in named and streams.id_of(commit.tx, stream.name) == stream.id:
+            raise InvalidPositionError(
+                f"reader group {commit.name.group!r}: the place says nothing of stream "
+                f"{stream.name!r}; give it one as well"
+            )
 
 
 def reset_to_value(commit: GroupCommit, checkpoint: GroupCheckpoint) -> Committed:
@@ -158,6 +170,7 @@ def plan_reset(log: Log, name: ReaderGroupName, to: object) -> dict[str, int]:
         commit = GroupCommit(tx, name, StampedReplica(name.group))
         target = cut if cut is not None else _known(commit, to)
         found = commit.moment.map()
+        _check_streams(commit, target)
         check_heads(target, found, "cut")
         check_kept(name.group, target, found)
         cuts.check_cut(target, found.graph)

@@ -218,6 +218,22 @@ def test_bad_places_change_nothing(catalog_url: str) -> None:
     run(catalog_url, work)
 
 
+def test_a_place_that_leaves_out_a_stream_is_refused(catalog_url: str) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        await hr.create_stream("clicks", ["clicks.>"])
+        await hr.publish("clicks.1", b"x")
+        await hr.create_stream("orders", ["orders.>"], segments=2)
+        group = await hr.reader_groups.create("report", streams=["orders", "clicks"])
+        place = {"orders/0": 0, "orders/1": 0}
+        for attempt in (group.reset, group.plan_reset):
+            with pytest.raises(InvalidPositionError, match="says nothing of stream 'clicks'"):
+                await attempt(place)
+        assert (await group.lag()).events == 1
+        await group.reset({**place, "clicks/0": 0})
+
+    run(catalog_url, work)
+
+
 def test_a_checkpoint_is_taken_by_itself_now_and_then(catalog_url: str) -> None:
     async def work(hr: headrace.Headrace) -> None:
         group = await one_stream(hr, checkpoint_every_s=5, checkpoints_kept=2)
