@@ -29,7 +29,7 @@ from typing import Literal
 import headrace.sync
 from headrace.catalog import Tx
 from headrace.errors import CatalogUnavailableError
-from headrace.groups.consumer.dead_letters import PUT_BACK
+from headrace.groups.letter_names import PUT_BACK
 from headrace.groups.operations import targets
 from headrace.log.events import Event
 from tests.support import Process, wait_until

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 from cyclopts import Parameter
@@ -15,8 +14,10 @@ from headrace.cli import values
 from headrace.cli.failures import UsageError
 from headrace.cli.options import Options
 from headrace.errors import InvalidCutTextError
-from headrace.groups.readers.group import ReaderGroup
-from headrace.groups.readers.positions import GroupCheckpoint, StreamCut
+
+if TYPE_CHECKING:
+    from headrace.groups.readers.group import ReaderGroup
+    from headrace.groups.readers.positions import GroupCheckpoint, StreamCut
 
 T = TypeVar("T")
 
@@ -26,6 +27,8 @@ TEXT_BYTES_MAX = 64 * 1024 * 1024
 
 def with_group(options: Options, group: str, work: Callable[[ReaderGroup], Awaitable[T]]) -> T:
     """Do something to a group."""
+
+    import asyncio
 
     async def run() -> T:
         async with options.open_async() as hr:
@@ -59,6 +62,8 @@ def from_file(path: Path) -> StreamCut | GroupCheckpoint:
             text = msgspec.json.decode(text, type=_Printed).text
         except msgspec.MsgspecError as error:
             raise InvalidCutTextError("cut", str(error)) from error
+    from headrace.groups.readers.positions import GroupCheckpoint, StreamCut
+
     kind = GroupCheckpoint if text.lstrip().startswith("headrace-checkpoint:") else StreamCut
     return kind.parse(text)
 

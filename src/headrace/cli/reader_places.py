@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 from rich.markup import escape
 
 from headrace.cli import values
@@ -106,9 +106,3 @@ def reset(
     what = "would begin again at" if dry_run else "begins again at"
     lines = (f"  {escape(segment)}  {offset}" for segment, offset in done["to"].items())
     options.show(done, f"reader group [bold]{escape(group)}[/bold] {what}:", *lines)
-
-
-def add_to(app: App) -> None:
-    """Add these commands."""
-    for command in (checkpoint, cut, reset):
-        app.command(command)

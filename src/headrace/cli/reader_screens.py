@@ -89,7 +89,8 @@ def lag_lines(lag: ReaderGroupLag) -> list[RenderableType]:
         if each.events
     ]
     total = (
-        f"reader group [bold]{escape(lag.group)}[/bold]: {counted(lag.events, 'event')} behind, "
+        f"reader group [bold]{escape(lag.group)}[/bold]: {'' if lag.exact else 'up to '}"
+        f"{counted(lag.events, 'event')} behind, "
         f"{lag.bytes:,} bytes, {lag.seconds:.1f} s"
     )
     lines: list[RenderableType] = [total]

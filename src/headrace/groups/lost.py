@@ -18,7 +18,7 @@ from headrace.groups import decisions
 from headrace.groups.decisions import Decision, What, ranges
 from headrace.groups.decisions.core.record import moment
 from headrace.groups.decisions.keys import record_key
-from headrace.groups.decisions.recorder import record_linked
+from headrace.groups.decisions.store import record_linked
 from headrace.groups.partitioned import deciding as partitioned
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.readers.names import FAMILY, ReaderGroupName

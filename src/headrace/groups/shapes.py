@@ -13,10 +13,10 @@ import msgspec
 
 from headrace.groups.decisions.core.record import Decision
 
-_LAG = {"events": "lag_events", "bytes": "lag_bytes", "seconds": "lag_seconds"}
+LAG = {"events": "lag_events", "bytes": "lag_bytes", "seconds": "lag_seconds"}
 
 
-class UnitView(msgspec.Struct, frozen=True, kw_only=True, rename=_LAG):
+class UnitView(msgspec.Struct, frozen=True, kw_only=True, rename=LAG):
     """What one member owns: a segment, a partition, or a member's share of a stream."""
 
     unit: str
@@ -47,7 +47,7 @@ class UnitView(msgspec.Struct, frozen=True, kw_only=True, rename=_LAG):
     """Events that were trimmed before the group acked them; at most so many."""
 
 
-class GroupLag(msgspec.Struct, frozen=True, kw_only=True, rename=_LAG):
+class GroupLag(msgspec.Struct, frozen=True, kw_only=True, rename=LAG):
     """How far a group is behind."""
 
     group: str

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from zlib_ng.zlib_ng import crc32
 
 from headrace.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 ROW_GROUP_ROWS = 65_536
 TAIL_BYTES = 65_536
@@ -36,6 +39,8 @@ def encode(batch: pa.RecordBatch) -> tuple[memoryview, int]:
 def encode_all(schema: pa.Schema, parts: Iterable[pa.RecordBatch]) -> tuple[memoryview, int]:
     """The file of a batch given in parts, each one or more row groups; and its checksum."""
     sink = pa.BufferOutputStream()
+    import pyarrow.parquet as pq  # takes long to load, and most reads meet no file
+
     with pq.ParquetWriter(
         sink, schema, compression="zstd", write_page_checksum=True, version="2.6"
     ) as writer:
@@ -57,6 +62,8 @@ def open_file(store: Store, path: str, size_bytes: int, checksum: int) -> pq.Par
     footer = tail[-footer_bytes:]
     if crc32(footer) != checksum:
         raise ValueError("the checksum of its footer does not match")
+    import pyarrow.parquet as pq
+
     return pq.ParquetFile(
         source,
         metadata=pq.read_metadata(pa.BufferReader(footer)),

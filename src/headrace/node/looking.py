@@ -9,9 +9,9 @@ import msgspec
 
 from headrace.catalog import Catalog, Tx
 from headrace.groups import decisions, names, view
-from headrace.groups.consumer.dead_letters import stream_of
 from headrace.groups.decisions import Decision
 from headrace.groups.lag import unit_view
+from headrace.groups.letter_names import stream_of
 from headrace.groups.names import FullName
 from headrace.groups.partitioned.filling import PIPELINE
 from headrace.groups.picture import Picture

@@ -18,8 +18,8 @@ from headrace.errors import (
     UndeliverableLetterError,
 )
 from headrace.groups import decisions
-from headrace.groups.consumer.dead_letters import LIVES, PUT_BACK
 from headrace.groups.decisions import What
+from headrace.groups.letter_names import LIVES, PUT_BACK
 from headrace.groups.operations import dead_letters
 from headrace.groups.operations.letters import Selection
 from tests.groups.operations.test_seek import every_kind, name_of

@@ -19,6 +19,20 @@ from headrace.groups.decisions import Decision, What, ranges, record
 from headrace.groups.decisions import locks as decision_locks
 from headrace.groups.decisions.keys import is_share, record_key
 from headrace.groups.delivery import DeadLetter
+from headrace.groups.letter_names import (
+    ATTEMPTS,
+    DETAIL,
+    DIED,
+    GROUP,
+    LIVES,
+    MEMBER,
+    OFFSET,
+    PUT_BACK,
+    REASON,
+    SEGMENT,
+    STREAM,
+    stream_of,
+)
 from headrace.log.events import Event, batch_of, now_us
 
 if TYPE_CHECKING:
@@ -27,30 +41,10 @@ if TYPE_CHECKING:
     from headrace.groups.consumer.run import Dying, Run
     from headrace.groups.consumer.units import Units
 
-REASON = "headrace-reason"
-DETAIL = "headrace-detail"
-STREAM = "headrace-stream"
-SEGMENT = "headrace-segment"
-OFFSET = "headrace-offset"
-ATTEMPTS = "headrace-attempts"
-GROUP = "headrace-group"
-MEMBER = "headrace-member"
-DIED = "headrace-died"
-"""When it was given up, in microseconds since 1970."""
-LIVES = "headrace-lives"
-"""How often it has died."""
-PUT_BACK = "headrace-put-back"
-"""On an event that was a dead letter: of which group."""
-
 DETAIL_CHARS_MAX = 1000
 TOLD_MAX = 8
 """Decisions per commit at most; further dead letters are only counted."""
 RETRY_S = 0.5
-
-
-def stream_of(group: str) -> str:
-    """The name of a group's dead-letter stream."""
-    return f"{group}.dead"
 
 
 def dead_letter(run: Run, delivery: Delivery, letter: DeadLetter) -> Event:

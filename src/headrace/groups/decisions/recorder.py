@@ -15,11 +15,9 @@ from collections.abc import Callable
 import msgspec
 
 from headrace.catalog import Tx
-from headrace.catalog import decisions as stored
 from headrace.errors import HeadraceError
-from headrace.groups.decisions.core.linking import linked
 from headrace.groups.decisions.core.record import Decision, UnitRange, ranges
-from headrace.groups.decisions.store import LOOKED_BACK, locks, read, record
+from headrace.groups.decisions.store import locks, record_linked
 from headrace.host import Host
 
 GATHER_S = 0.1
@@ -31,12 +29,6 @@ _log = logging.getLogger(__name__)
 
 Exists = Callable[[Tx], bool]
 StillTaking = Callable[[], bool]
-
-
-def record_linked(tx: Tx, group: str, fresh: list[Decision]) -> list[Decision]:
-    """Record decisions and link them with those before them, under ``locks(group)``."""
-    before = read(tx, group, LOOKED_BACK)
-    return record(tx, group, linked(fresh, before, stored.count(tx, group) + 1))
 
 
 class _Gathering:

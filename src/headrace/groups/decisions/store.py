@@ -21,6 +21,7 @@ from headrace.catalog import Tx
 from headrace.catalog import decisions as stored
 from headrace.catalog.records import Records
 from headrace.errors import InvalidInputError
+from headrace.groups.decisions.core.linking import linked
 from headrace.groups.decisions.core.record import RANGES_MAX, REASON_CHARS_MAX, Decision, What
 
 LIMIT = 100
@@ -56,6 +57,12 @@ def record(tx: Tx, group: str, decisions: Sequence[Decision], *, cause: int = 0)
         msgspec.structs.replace(each, number=first + at, group=group)
         for at, each in enumerate(bounded)
     ]
+
+
+def record_linked(tx: Tx, group: str, fresh: list[Decision]) -> list[Decision]:
+    """Record decisions and link them with those before them, under ``locks(group)``."""
+    before = read(tx, group, LOOKED_BACK)
+    return record(tx, group, linked(fresh, before, stored.count(tx, group) + 1))
 
 
 def _bounded(decision: Decision, now_us: int, cause: int) -> Decision:

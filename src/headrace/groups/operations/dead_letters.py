@@ -30,7 +30,7 @@ from headrace.errors import (
     UndeliverableLetterError,
 )
 from headrace.groups import decisions
-from headrace.groups.consumer import dead_letters as headers
+from headrace.groups import letter_names as headers
 from headrace.groups.decisions import Decision, What
 from headrace.groups.operations import targets
 from headrace.groups.operations.letters import (

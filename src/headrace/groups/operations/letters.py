@@ -16,7 +16,7 @@ from headrace.catalog import Tx, claims, streams
 from headrace.catalog import progress as stored
 from headrace.catalog.streams import Stream
 from headrace.errors import InvalidInputError
-from headrace.groups.consumer import dead_letters as headers
+from headrace.groups import letter_names as headers
 from headrace.groups.operations.targets import Target
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import ack_alone, load

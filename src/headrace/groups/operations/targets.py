@@ -31,7 +31,7 @@ from headrace.errors import (
     UnreadableRecordError,
 )
 from headrace.groups import names
-from headrace.groups.consumer.dead_letters import stream_of
+from headrace.groups.letter_names import stream_of
 from headrace.groups.names import PARTITIONED, SHARED, FullName
 from headrace.groups.partitioned.core.config import ElasticGroupConfig
 from headrace.groups.partitioned.entry import require

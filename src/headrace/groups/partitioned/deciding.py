@@ -9,7 +9,7 @@ from headrace.catalog import Tx, claims, entries, leases
 from headrace.groups import decisions
 from headrace.groups.decisions import Decision, What, ranges
 from headrace.groups.decisions.core.record import moment
-from headrace.groups.decisions.recorder import record_linked
+from headrace.groups.decisions.store import record_linked
 from headrace.groups.names import PARTITIONED, FullName
 from headrace.groups.partitioned.core.pins import ClaimOwner
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName

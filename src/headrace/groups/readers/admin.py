@@ -20,8 +20,8 @@ from headrace.errors import (
     ReadersOnlineError,
 )
 from headrace.groups import decisions
-from headrace.groups.consumer.dead_letters import stream_of
 from headrace.groups.decisions import Decision, What
+from headrace.groups.letter_names import stream_of
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join
 from headrace.groups.readers import names, places

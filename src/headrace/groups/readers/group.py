@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TypeVar
 
+from headrace.catalog import Catalog
 from headrace.catalog.streams import LOCK_ALL
 from headrace.errors import InvalidInputError
 from headrace.groups.decisions import Decision, following
@@ -220,15 +221,15 @@ class ReaderGroup:
 
     async def info(self) -> ReaderGroupInfo:
         """Who reads what, what waits for whom, and the checkpoints."""
-        return await self._do(info_.read_info, self.name)
+        return await self._look(info_.read_info)
 
     async def lag(self) -> ReaderGroupLag:
         """How far the group is behind: in all, by reader and by segment."""
-        return await self._do(info_.read_lag, self.name)
+        return await self._look(info_.read_lag)
 
     async def explain(self) -> ReaderExplanation:
         """What the group is doing and why, with its last decisions."""
-        return await self._do(info_.explain, self.name)
+        return await self._look(info_.explain)
 
     async def watch(self) -> AsyncIterator[Decision]:
         """What is decided from now on: who joins and leaves, what moves, checkpoints, resets."""
@@ -252,6 +253,10 @@ class ReaderGroup:
         self._host.check()
         log = self._host.log
         return await self._host.in_thread(call, log, *args)
+
+    async def _look(self, call: Callable[[Catalog, str], T]) -> T:
+        self._host.check()
+        return await self._host.in_thread(call, self._host.log.catalog, self.name)
 
 
 def _seconds(name: str, value: object) -> float:

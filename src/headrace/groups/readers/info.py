@@ -6,19 +6,17 @@ from collections.abc import Mapping
 
 import msgspec
 
-from headrace.catalog import Tx, batches, leases, markers, streams
+from headrace.catalog import Catalog, Tx, leases, spark_readers
 from headrace.groups import decisions
-from headrace.groups.decisions import Decision
-from headrace.groups.progress import Progress
-from headrace.groups.progress.store import load_all
+from headrace.groups.decisions import Decision, What
+from headrace.groups.names import FullName
 from headrace.groups.readers import names
 from headrace.groups.readers.core.segments import SegmentId
 from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.groups.readers.names import ReaderGroupName
 from headrace.groups.readers.runtime.replicas import StampedReplica
-from headrace.groups.readers.view import within_end
-from headrace.groups.readers.waiting import open_batches, why_it_waits
-from headrace.log.log import Log
+from headrace.groups.shapes import LAG, GroupLag
+from headrace.groups.view import group_lag
 
 DECISIONS_SHOWN = 30
 SEGMENTS_SHOWN = 20
@@ -72,7 +70,7 @@ class ReaderGroupInfo(msgspec.Struct, frozen=True):
     end_of_data: bool
 
 
-class SegmentLag(msgspec.Struct, frozen=True):
+class SegmentLag(msgspec.Struct, frozen=True, rename=LAG):
     """What is not acked of a segment, up to the end of the group if it has one."""
 
     segment: str
@@ -81,9 +79,11 @@ class SegmentLag(msgspec.Struct, frozen=True):
     events: int
     bytes: int
     seconds: float
+    exact: bool = True
+    """False where the group's filter may exclude some of the events."""
 
 
-class ReaderLag(msgspec.Struct, frozen=True):
+class ReaderLag(msgspec.Struct, frozen=True, rename=LAG):
     """The segments of a reader together; of all that nobody reads, if it has no name."""
 
     reader: str
@@ -93,7 +93,7 @@ class ReaderLag(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class ReaderGroupLag(msgspec.Struct, frozen=True):
+class ReaderGroupLag(msgspec.Struct, frozen=True, rename=LAG):
     """A group, its readers and its segments."""
 
     group: str
@@ -102,6 +102,7 @@ class ReaderGroupLag(msgspec.Struct, frozen=True):
     seconds: float
     readers: tuple[ReaderLag, ...]
     segments: tuple[SegmentLag, ...]
+    exact: bool = True
 
 
 class ReaderExplanation(msgspec.Struct, frozen=True):
@@ -124,9 +125,9 @@ class _Seen:
         self.name = ReaderGroupName(group)
 
 
-def read_info(log: Log, group: str) -> ReaderGroupInfo:
+def read_info(catalog: Catalog, group: str) -> ReaderGroupInfo:
     """A group as it stands."""
-    return log.catalog.read(lambda tx: _info(_Seen(tx, group)), snapshot=True)
+    return catalog.read(lambda tx: _info(_Seen(tx, group)), snapshot=True)
 
 
 def _info(seen: _Seen) -> ReaderGroupInfo:
@@ -177,9 +178,9 @@ def _info(seen: _Seen) -> ReaderGroupInfo:
     )
 
 
-def summary(log: Log, group: str) -> dict[str, object]:
+def summary(catalog: Catalog, group: str) -> dict[str, object]:
     """A group in a line."""
-    found = read_info(log, group)
+    found = read_info(catalog, group)
     owned = sum(len(reader.segments) for reader in found.readers)
     return {
         "group": group,
@@ -194,21 +195,19 @@ def summary(log: Log, group: str) -> dict[str, object]:
 # --- lag -----------------------------------------------------------------------------------
 
 
-def read_lag(log: Log, group: str) -> ReaderGroupLag:
-    """How far a group is behind."""
-    return log.catalog.read(lambda tx: _lag(_Seen(tx, group)), snapshot=True)
+def read_lag(catalog: Catalog, group: str) -> ReaderGroupLag:
+    """How far a group is behind: the lag that groups of every kind have, by reader."""
 
+    def look(tx: Tx) -> tuple[GroupLag, list[str]]:
+        seen = _Seen(tx, group)
+        return group_lag(tx, FullName(names.FAMILY, "", group)), list(seen.state.members)
 
-def _lag(seen: _Seen) -> ReaderGroupLag:
+    whole, online = catalog.read(look, snapshot=True)
     parts = [
-        _segment_lag(seen, record_stream.name, segment, stored)
-        for record_stream in seen.record.streams
-        if (stream := streams.get(seen.tx, record_stream.name)) is not None
-        and stream.id == record_stream.id
-        for stored in [load_all(seen.tx, seen.name.key, [s.id for s in stream.segments])]
-        for segment in within_end(seen.state, stream)
+        SegmentLag(u.unit, u.member or "", u.events, u.bytes, u.seconds, u.exact)
+        for u in whole.units
     ]
-    by_reader: dict[str, list[SegmentLag]] = {name: [] for name in seen.state.members}
+    by_reader: dict[str, list[SegmentLag]] = {name: [] for name in online}
     for part in parts:
         by_reader.setdefault(part.reader, []).append(part)
     readers = tuple(
@@ -222,44 +221,20 @@ def _lag(seen: _Seen) -> ReaderGroupLag:
         for reader, mine in by_reader.items()
     )
     return ReaderGroupLag(
-        group=seen.name.group,
-        events=sum(each.events for each in parts),
-        bytes=sum(each.bytes for each in parts),
-        seconds=max((each.seconds for each in parts), default=0.0),
+        group=group,
+        events=whole.events,
+        bytes=whole.bytes,
+        seconds=whole.seconds,
         readers=readers,
         segments=tuple(each for each in parts if each.events or each.reader),
-    )
-
-
-def _segment_lag(
-    seen: _Seen, stream: str, segment: streams.Segment, stored: Mapping[int, Progress]
-) -> SegmentLag:
-    name = SegmentId(stream, segment.number)
-    owner = seen.state.owner(name)
-    reader = "" if owner is None else owner.name
-    progress = stored.get(segment.id, Progress())
-    if progress.floor < segment.tail:
-        progress = progress.merge(Progress(segment.tail))
-    missing = progress.acked().missing(segment.head)
-    events = markers.events_in(seen.tx, segment, missing) if progress.floor < segment.head else 0
-    first = batches.first_ending_after(seen.tx, segment.id, progress.floor) if events > 0 else None
-    if first is None:
-        return SegmentLag(str(name), reader, max(0, events), 0, 0.0)
-    left = first.end - max(first.start, progress.floor)
-    part = first.size_bytes * left // (first.end - first.start)
-    return SegmentLag(
-        str(name),
-        reader,
-        events,
-        max(0, segment.bytes - first.total_bytes + part),
-        max(0.0, (seen.tx.now_us() - first.created_us) / 1e6),
+        exact=whole.exact,
     )
 
 
 # --- why -----------------------------------------------------------------------------------
 
 
-def explain(log: Log, group: str) -> ReaderExplanation:
+def explain(catalog: Catalog, group: str) -> ReaderExplanation:
     """Who reads what and since when, what waits for whom, and what was decided lately."""
 
     def look(tx: Tx) -> ReaderExplanation:
@@ -268,7 +243,7 @@ def explain(log: Log, group: str) -> ReaderExplanation:
         lines = _lines(seen, _info(seen), why_it_waits(recorded), open_batches(tx, group))
         return ReaderExplanation(group, tuple(lines), tuple(recorded[-DECISIONS_SHOWN:]))
 
-    return log.catalog.read(look, snapshot=True)
+    return catalog.read(look, snapshot=True)
 
 
 def _lines(
@@ -322,3 +297,26 @@ def _listed(segments: tuple[str, ...]) -> str:
     shown = ", ".join(segments[:SEGMENTS_SHOWN])
     left = len(segments) - SEGMENTS_SHOWN
     return f"{shown} and {left} more" if left > 0 else shown
+
+
+def open_batches(tx: Tx, group: str) -> dict[str, str]:
+    """What holds up readers that are Spark queries: the batches that they have open."""
+    if not spark_readers.lines_of_group(tx, group):
+        return {}
+    from headrace.groups.readers.runtime.spark_records import unsettled  # loads numpy
+
+    return {
+        reader: f"a batch of Spark is open, {opening.events} events of "
+        f"{len(opening.spans)} segments"
+        for reader, opening in unsettled(tx, group).items()
+    }
+
+
+def why_it_waits(recorded: list[Decision]) -> dict[tuple[str, str], str]:
+    """{(checkpoint, reader): why it could not answer}, as far as readers have told."""
+    found = {}
+    for each in recorded:
+        if each.what is What.WAITS and each.source and each.reason.startswith("checkpoint '"):
+            name, _, why = each.reason.removeprefix("checkpoint '").partition("': ")
+            found[name, each.source] = why
+    return found

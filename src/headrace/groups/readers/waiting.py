@@ -19,14 +19,13 @@ from headrace.errors import (
     TooManyCheckpointsError,
 )
 from headrace.groups import decisions
-from headrace.groups.decisions import What
 from headrace.groups.readers.core.changes import CheckpointCreated
 from headrace.groups.readers.core.checkpoints import Checkpoint, CheckpointKind
 from headrace.groups.readers.core.synchronizer import Followed
 from headrace.groups.readers.core.updates import CreateCheckpoint
+from headrace.groups.readers.info import open_batches, why_it_waits
 from headrace.groups.readers.names import ReaderGroupName
 from headrace.groups.readers.runtime.hub import Following, ReaderHub, hub_of
-from headrace.groups.readers.runtime.spark_records import unsettled
 from headrace.host import Host
 
 LOOK_MS_MAX = 1000
@@ -141,22 +140,3 @@ async def _blockers(host: Host, following: Following, name: str) -> Mapping[str,
         }
 
     return await host.in_thread(host.log.catalog.read, look, snapshot=True)
-
-
-def open_batches(tx: Tx, group: str) -> dict[str, str]:
-    """What holds up readers that are Spark queries: the batches that they have open."""
-    return {
-        reader: f"a batch of Spark is open, {opening.events} events of "
-        f"{len(opening.spans)} segments"
-        for reader, opening in unsettled(tx, group).items()
-    }
-
-
-def why_it_waits(recorded: list[decisions.Decision]) -> dict[tuple[str, str], str]:
-    """{(checkpoint, reader): why it could not answer}, as far as readers have told."""
-    found = {}
-    for each in recorded:
-        if each.what is What.WAITS and each.source and each.reason.startswith("checkpoint '"):
-            name, _, why = each.reason.removeprefix("checkpoint '").partition("': ")
-            found[name, each.source] = why
-    return found

@@ -10,9 +10,9 @@ import msgspec
 
 from headrace.catalog import Tx, claims, leases, markers, streams
 from headrace.groups import decisions
-from headrace.groups.consumer.dead_letters import stream_of
 from headrace.groups.decisions import Decision
 from headrace.groups.decisions.keys import record_key
+from headrace.groups.letter_names import stream_of
 from headrace.groups.progress import Progress
 from headrace.groups.shared import ended_units, properties, sessions, starts
 from headrace.groups.shared.core.settings import (

@@ -11,7 +11,7 @@ from headrace.groups import decisions
 from headrace.groups.decisions import Decision, What
 from headrace.groups.decisions.core.record import moment
 from headrace.groups.decisions.keys import record_key
-from headrace.groups.decisions.recorder import record_linked
+from headrace.groups.decisions.store import record_linked
 
 
 def locks(group: str) -> list[str]:

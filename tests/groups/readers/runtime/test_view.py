@@ -69,12 +69,12 @@ def test_a_group_that_nobody_reads_is_behind_and_says_so(log: Log) -> None:
     assert (found.lag.events, found.lag.exact) == (24, True)
     assert {unit.state for unit in found.units} == {"unowned"}
     assert [each.needs_person for each in found.findings] == [True]
-    own = info.read_lag(log, "report")
+    own = info.read_lag(log.catalog, "report")
     assert (found.lag.events, found.lag.bytes) == (own.events, own.bytes)
     segment = log.stream("orders").segments[0]
     rows = {segment.id: Progress(segment.head)}
     log.catalog.write(lambda tx: join(tx, NAME.key, rows))
-    own = info.read_lag(log, "report")
+    own = info.read_lag(log.catalog, "report")
     assert seen(log).lag.events == own.events == 24 - segment.head
 
 
@@ -85,7 +85,7 @@ def test_a_filter_makes_an_upper_bound_and_an_end_is_the_end(log: Log) -> None:
     append(log, 10)
     found = seen(log)
     assert (found.lag.events, found.lag.exact, found.stream) == (6, False, "orders")
-    assert info.read_lag(log, "report").events == 6
+    assert info.read_lag(log.catalog, "report").events == 6
 
 
 def test_readers_are_members_and_a_dead_one_is_a_finding(catalog_url: str) -> None:

@@ -1,0 +1,50 @@
+"""``headrace reader ls|info|lag|explain``: looking at reader groups."""
+
+from __future__ import annotations
+
+from headrace.catalog import reader_groups
+from headrace.cli import reader_screens
+from headrace.cli.options import NONE, Options
+from headrace.cli.reader_common import GroupArgument
+from headrace.groups.readers import info as readers_info
+
+
+def ls(*, options: Options = NONE) -> None:
+    """List the reader groups.
+
+    Example: `headrace reader ls`
+    """
+    with options.look() as catalog:
+        rows = catalog.read(reader_groups.all_rows)
+        found = [readers_info.summary(catalog, row.name) for row in rows]
+    options.show(found, reader_screens.groups_table(found))
+
+
+def info(group: GroupArgument, /, *, options: Options = NONE) -> None:
+    """Show who reads what, what waits for whom, and the checkpoints.
+
+    Example: `headrace reader info report`
+    """
+    with options.look() as catalog:
+        found = readers_info.read_info(catalog, group)
+    options.show(found, *reader_screens.info_lines(found))
+
+
+def lag(group: GroupArgument, /, *, options: Options = NONE) -> None:
+    """Show how far a group is behind: in all, by reader and by segment.
+
+    Example: `headrace reader lag report`
+    """
+    with options.look() as catalog:
+        found = readers_info.read_lag(catalog, group)
+    options.show(found, *reader_screens.lag_lines(found))
+
+
+def explain(group: GroupArgument, /, *, options: Options = NONE) -> None:
+    """Say what a group is doing and why, with its last decisions.
+
+    Example: `headrace reader explain report`
+    """
+    with options.look() as catalog:
+        found = readers_info.explain(catalog, group)
+    options.show(found, *reader_screens.explain_lines(found))
