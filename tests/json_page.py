@@ -16,13 +16,15 @@ import msgspec
 from headrace.cli import session_shapes, stream_shapes
 from headrace.cli import shapes as of_commands
 from headrace.groups import shapes, status
+from headrace.groups.operations import dead_letters, find_key, seek
+from headrace.groups.readers import info
 
 PAGE = Path(__file__).parents[1] / "docs" / "json.md"
 
 HEAD = """\
 # Shapes of JSON
 
-What `--json` prints of groups, decisions and the status, for programs. This page is made from the
+What `--json` prints, for programs. This page is made from the
 types (`python -m tests.json_page`), and a test compares the two.
 
 One vocabulary: times are ISO 8601 and end in `_at`, counts of events end in `_events`, a `member`
@@ -49,10 +51,19 @@ has an `instance` and owns a `unit`.
 | `headrace session rm` | `RemovedSession` |
 | `headrace pipeline status` | `PipelineShape` |
 | `headrace pipeline --once` | a list of `JobShape` |
+| `headrace group seek` | `Sought` |
+| `headrace group dead put-back`, `discard` | `PutBack` |
+| `headrace find` | `FoundKey` |
+| `headrace reader info` | `ReaderGroupInfo` |
+| `headrace reader lag` | `ReaderGroupLag` |
+| `headrace reader explain` | `ReaderExplanationShape` |
 """
 
 
-MODULES = (shapes, of_commands, status, stream_shapes, session_shapes)
+MODULES = (shapes, of_commands, status, stream_shapes, session_shapes, seek, dead_letters, find_key,
+           info)  # fmt: skip
+ONLY_PYTHON = {"GroupExplanation", "LetterReason", "ReaderExplanation"}
+"""For programs in Python; another shape is their JSON."""
 
 
 def page() -> str:
@@ -73,7 +84,7 @@ def kinds(module: ModuleType) -> list[type[msgspec.Struct]]:
         and issubclass(each, msgspec.Struct)
         and each.__module__ == module.__name__
         and not name.startswith("_")
-        and name != "GroupExplanation"  # for programs in Python; ExplanationShape is its JSON
+        and name not in ONLY_PYTHON
     ]
 
 

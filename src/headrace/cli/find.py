@@ -11,7 +11,6 @@ from rich.table import Table
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import table
 from headrace.cli.read import printable
-from headrace.cli.screens import time_text
 from headrace.groups.operations.find_key import SCAN_EVENTS, FoundKey
 from headrace.groups.operations.find_key import find_key as operation
 
@@ -68,12 +67,13 @@ def _segments(found: FoundKey) -> Table:
 
 def _units(found: FoundKey) -> Table:
     return table(
-        ("group", "unit", "owner", ">token", ">floor", "unacked", "refused", "dead"),
+        ("group", "unit", "member", "runs in", ">token", ">floor", "unacked", "refused", "dead"),
         (
             (
                 each.group,
                 each.unit,
-                each.owner or "nobody",
+                each.member or "nobody",
+                each.instance or "nobody",
                 str(each.token),
                 each.floor,
                 _few(each.unacked),
@@ -90,7 +90,7 @@ def _events(found: FoundKey) -> Table:
         ("time (UTC)", "subject", "place", ">bytes"),
         (
             (
-                time_text(each.timestamp_us // 1000 * 1000),
+                each.published_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
                 printable(each.subject),
                 f"{each.stream}/{each.segment}:{each.offset}",
                 each.size_bytes,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.catalog import reader_groups
-from headrace.cli import reader_screens
+from headrace.cli import reader_screens, shapes
 from headrace.cli.options import NONE, Options
 from headrace.cli.reader_common import GroupArgument
 from headrace.groups.readers import info as readers_info
@@ -47,4 +47,9 @@ def explain(group: GroupArgument, /, *, options: Options = NONE) -> None:
     """
     with options.look() as catalog:
         found = readers_info.explain(catalog, group)
-    options.show(found, *reader_screens.explain_lines(found))
+    shown = shapes.ReaderExplanationShape(
+        group=found.group,
+        lines=found.lines,
+        decisions=tuple(shapes.decided(one) for one in found.decisions),
+    )
+    options.show(shown, *reader_screens.explain_lines(found))

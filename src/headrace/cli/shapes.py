@@ -47,6 +47,16 @@ class ExplanationShape(msgspec.Struct, frozen=True, kw_only=True):
     """The latest, oldest first."""
 
 
+class ReaderExplanationShape(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reader group is doing and why."""
+
+    group: str
+    lines: tuple[str, ...]
+    """In words: who reads what, what waits for whom."""
+    decisions: tuple[DecisionShape, ...]
+    """The latest, oldest first."""
+
+
 def decided(one: Decision) -> DecisionShape:
     """A decision for programs."""
     return DecisionShape(

@@ -25,7 +25,8 @@ def test_a_key_is_found_in_every_kind_of_group(catalog_url: str, kind: Kind) -> 
                 assert sum(segment.found_events for segment in found.segments) == 3
                 [unit] = [each for each in found.units if each.unacked]
                 assert (unit.group, len(unit.unacked), unit.dead) == (name_of(kind), 3, ())
-                assert unit.owner is not None
+                assert unit.member is not None
+                assert unit.instance is not None
                 assert unit.token > 0
                 await held[0].reject("bad")
                 found = await hr.find_key(key, stream="orders")

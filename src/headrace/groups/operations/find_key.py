@@ -7,15 +7,22 @@ to its members alone; what the catalog knows is what is not acked, and what was 
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import msgspec
 import pyarrow.compute as pc
 
-from headrace.catalog import Tx, claims
+from headrace.catalog import Tx, claims, leases
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import InvalidInputError
+from headrace.groups import names
+from headrace.groups.findings import moment
 from headrace.groups.operations import targets
 from headrace.groups.operations.letters import LIMIT, Selection, select, stream_of
 from headrace.groups.operations.targets import Spot, Target
+from headrace.groups.shapes import UnitView
+from headrace.groups.shared.keys import session_lease
+from headrace.groups.view import one_group
 from headrace.log import limits
 from headrace.log.log import Log
 from headrace.log.read import Query
@@ -32,7 +39,7 @@ class KeyEvent(msgspec.Struct, frozen=True, kw_only=True):
     stream: str
     segment: int
     offset: int
-    timestamp_us: int
+    published_at: datetime
     subject: str
     size_bytes: int
 
@@ -56,11 +63,14 @@ class KeyUnit(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     kind: str
     unit: str
-    owner: str | None
+    member: str | None
+    """Whose it is, or to whom it is given."""
+    instance: str | None
+    """The process that owns it; null if nobody does."""
     token: int
     floor: int
     unacked: tuple[int, ...]
-    """Offsets of the key that are not acked: with the owner, or still to come."""
+    """Offsets of the key that are not acked: the first may be in flight, the others wait for it."""
     refused: tuple[tuple[int, int], ...]
     """(offset, attempts) of those that were refused."""
     dead: tuple[int, ...]
@@ -109,7 +119,7 @@ def find_key(
     for target in log.catalog.read(lambda tx: list(targets.all_targets(tx)), snapshot=True):
         if any(reader.stream in names for reader in target.readers):
             units += _units(log, target, key, found, scan_events)
-    latest = sorted((e for own in found.values() for e in own), key=lambda e: e.timestamp_us)
+    latest = sorted((e for own in found.values() for e in own), key=lambda e: e.published_at)
     return FoundKey(
         key=key,
         segments=tuple(segments),
@@ -154,7 +164,7 @@ def _scan(log: Log, stream: Stream, segment: Segment, key: str, most: int) -> li
                     stream=stream.name,
                     segment=segment.number,
                     offset=offset,
-                    timestamp_us=stamp,
+                    published_at=moment(stamp),
                     subject=subject,
                     size_bytes=size,
                 )
@@ -170,7 +180,7 @@ def _units(
     scan_events: int,
 ) -> list[KeyUnit]:
     """The units of a group that hold the key; of an elastic one, those of its work queue."""
-    here = log.catalog.read(lambda tx: _owned_spots(tx, target), snapshot=True)
+    here = log.catalog.read(lambda tx: _held_spots(tx, target), snapshot=True)
     letters = stream_of(log, target)
     dead = tuple(
         letter.id
@@ -179,7 +189,7 @@ def _units(
         )
     )
     units = []
-    for spot, owner, token in here:
+    for spot, held in here:
         if spot.reader.fills:
             continue
         place = spot.stream.name, spot.segment.number
@@ -199,8 +209,9 @@ def _units(
                 group=target.name,
                 kind=target.kind,
                 unit=target.unit(*place),
-                owner=owner,
-                token=token,
+                member=held.member,
+                instance=held.instance,
+                token=held.token,
                 floor=max(acked.floor, spot.segment.tail),
                 unacked=tuple(offset for offset in offsets if offset not in acked),
                 refused=tuple((at, attempts[at]) for at in offsets if at in attempts),
@@ -210,18 +221,36 @@ def _units(
     return units
 
 
-def _owned_spots(tx: Tx, target: Target) -> list[tuple[Spot, str | None, int]]:
-    held = {
-        (reader, claim.unit): claim
-        for reader in {each.reader for each in target.readers}
-        for claim in claims.of_group(tx, reader)
-    }
-    found = []
-    for spot in targets.spots(tx, target):
-        unit = target.claim_of(spot.stream.name, spot.segment.number)
-        claim = held.get((spot.reader.reader, unit))
-        found.append((spot, claim.owner if claim else None, claim.token if claim else 0))
-    return found
+def _held_spots(tx: Tx, target: Target) -> list[tuple[Spot, UnitView]]:
+    """Where the group is, and whose each place is now."""
+    spots = targets.spots(tx, target)
+    if target.session:
+        owned = {claim.unit: claim for claim in claims.of_group(tx, target.key)}
+        session = leases.get(tx, session_lease(target.session))
+        found = []
+        for spot in spots:
+            unit = target.claim_of(spot.stream.name, spot.segment.number)
+            claim = owned.get(unit)
+            mine = claim is not None and claim.owner is not None and session is not None
+            view = UnitView(
+                unit=unit,
+                member=target.session,
+                instance=session.owner if mine and session else None,
+                token=claim.token if claim else 0,
+            )
+            found.append((spot, view))
+        return found
+    views = {view.unit: view for view in one_group(tx, names.resolve(tx, target.name)).units}
+    nobody = UnitView(unit="")
+    return [
+        (
+            spot,
+            views.get(
+                spot.reader.member or target.unit(spot.stream.name, spot.segment.number), nobody
+            ),
+        )
+        for spot in spots
+    ]
 
 
 __all__ = ["FoundKey", "KeyEvent", "KeySegment", "KeyUnit", "find_key"]

@@ -84,6 +84,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     partitioned: GroupName | None = None
     reading: ReaderGroupName | None = None
     """Of a reader group."""
+    session: str = ""
+    """Of a private subscription: whose it is."""
 
     @property
     def dead_letters(self) -> str:
@@ -240,6 +242,7 @@ def _of_session(tx: Tx, record: sessions.SessionRecord, filter: str) -> Target:
     return Target(
         name=f"{SESSION}{record.name}/{filter}",
         kind="private",
+        session=record.name,
         key=key,
         incarnation=str(record.created_us),
         filter=filter,
