@@ -31,7 +31,7 @@ def test_a_group_from_its_making_to_its_end(typed: Any, tmp_path: Path) -> None:
     status, out, _ = typed("reader", "read", "report", "r1", "--limit", "2")
     assert (status, len(out.splitlines())) == (0, 2)
     status, out, _ = typed("reader", "lag", "report", "--json")
-    assert (status, json.loads(out)["events"]) == (0, 2)
+    assert (status, json.loads(out)["lag_events"]) == (0, 2)
     status, out, _ = typed("reader", "checkpoint", "report", "nightly")
     (tmp_path / "kept").write_text(out.replace("\n", ""))
     assert out.startswith("headrace-checkpoint:")
@@ -40,12 +40,12 @@ def test_a_group_from_its_making_to_its_end(typed: Any, tmp_path: Path) -> None:
         "reader", "reset", "report", "--cut", str(tmp_path / "kept"), "--dry-run"
     )
     assert (status, "would begin again" in out) == (0, True)
-    assert json.loads(typed("reader", "lag", "report", "--json")[1])["events"] == 0
+    assert json.loads(typed("reader", "lag", "report", "--json")[1])["lag_events"] == 0
     assert typed("reader", "reset", "report", "--checkpoint", "nightly")[0] == 0
-    assert json.loads(typed("reader", "lag", "report", "--json")[1])["events"] == 2
+    assert json.loads(typed("reader", "lag", "report", "--json")[1])["lag_events"] == 2
     assert typed("reader", "reset", "report", "--start", "earliest")[0] == 0
     out = typed("reader", "read", "report", "r2", "--exec", "true", "--idle", "0.5s")[1]
-    assert json.loads(typed("reader", "lag", "report", "--json")[1])["events"] == 0
+    assert json.loads(typed("reader", "lag", "report", "--json")[1])["lag_events"] == 0
     assert "report" in typed("reader", "ls")[1]
     assert "retains positions" in typed("reader", "info", "report")[1]
     assert "sought" in typed("reader", "explain", "report")[1]

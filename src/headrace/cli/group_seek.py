@@ -41,7 +41,7 @@ def seek(
     Parameters
     ----------
     name
-        The group: STREAM/GROUP, $share/GROUP/FILTER or a plain name; or session/NAME/FILTER.
+        STREAM/GROUP, $share/GROUP/FILTER, reader/GROUP, session/NAME/FILTER, or a plain name.
     to
         earliest, latest, a time, 15m for 15 minutes ago, or positions (0:120,orders/1:98).
     units
