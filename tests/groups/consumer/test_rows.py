@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.groups.consumer import rows
-from headrace.log.events import HEADERS, TIMESTAMP
+from headrace.log.events import HEADERS, TIMESTAMP, int64s, mask
 
 words = st.text(st.sampled_from("abé€😀1"), min_size=1, max_size=4)
 
@@ -59,9 +59,9 @@ def test_headers_times_and_numbers() -> None:
     moment = datetime(2013, 7, 4, 12, 30, tzinfo=UTC)
     times = pa.array([moment, moment], TIMESTAMP).slice(1)
     assert rows.stamps_us(times) == [int(moment.timestamp() * 1_000_000)]
-    assert rows.int64s(pa.array([1, 2, 3], pa.int64()).slice(1)).tolist() == [2, 3]
+    assert int64s(pa.array([1, 2, 3], pa.int64()).slice(1)).tolist() == [2, 3]
 
 
 @given(chosen=st.lists(st.booleans(), max_size=40))
 def test_masks(chosen: list[bool]) -> None:
-    assert rows.mask(np.array(chosen, np.bool_)).to_pylist() == chosen
+    assert mask(np.array(chosen, np.bool_)).to_pylist() == chosen

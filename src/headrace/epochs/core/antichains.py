@@ -55,16 +55,23 @@ class Antichain:
     @classmethod
     def minimal(cls, shape: TimeShape, times: Iterable[Time] = ()) -> Antichain:
         """The minimal ones of `times`; covers what is at or after one of them."""
-        antichain = cls(shape, operator.le if shape.length == 0 else shape.leq)
-        antichain.insert_all(times)
+        if shape.length == 0:
+            antichain = cls(shape, operator.le)
+            antichain._times = _one(min(times, default=None))  # type: ignore[type-var]
+        else:
+            antichain = cls(shape, shape.leq)
+            antichain.insert_all(times)
         return antichain
 
     @classmethod
     def maximal(cls, shape: TimeShape, times: Iterable[Time] = ()) -> Antichain:
         """The maximal ones of `times`; covers what is at or before one of them."""
-        reverse = operator.ge if shape.length == 0 else _reversed(shape)
-        antichain = cls(shape, reverse)
-        antichain.insert_all(times)
+        if shape.length == 0:
+            antichain = cls(shape, operator.ge)
+            antichain._times = _one(max(times, default=None))  # type: ignore[type-var]
+        else:
+            antichain = cls(shape, _reversed(shape))
+            antichain.insert_all(times)
         return antichain
 
     @property
@@ -122,6 +129,10 @@ class Antichain:
         twin = Antichain(self.shape, self._leq)
         twin._times = list(self._times)
         return twin
+
+
+def _one(time: Time | None) -> list[Time]:
+    return [] if time is None else [time]
 
 
 def _reversed(shape: TimeShape) -> Callable[[Any, Any], bool]:

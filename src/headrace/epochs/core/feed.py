@@ -72,23 +72,22 @@ class LineFeed:
         return found
 
     def _data(self, number: int, line: Line) -> list[Message]:
-        references: dict[Time, list[Reference]] = {}
-        for time, span, rows in line.spans_at(_every):
-            if rows and (self._segments is None or span.segment in self._segments):
-                one = Reference(
-                    self.stream,
-                    number,
-                    span.segment,
-                    span.start,
-                    span.end,
-                    rows,
-                    time,
-                    len(span.counts) or 1,
+        references: dict[Time, list[Reference]] = {time: [] for time in line.times}
+        stream, times, chosen = self.stream, line.times, self._segments
+        for span in line.spans:
+            segment, start, end = span.segment, span.start, span.end
+            if chosen is not None and segment not in chosen:
+                continue
+            counts = span.counts or ((0, end - start),)
+            for place, rows in counts:
+                time = times[place]
+                references[time].append(
+                    Reference(stream, number, segment, start, end, rows, time, len(counts))
                 )
-                references.setdefault(time, []).append(one)
         return [
-            Data(time, tuple(found), sum(one.rows for one in found), line.publisher)
-            for time, found in sorted(references.items())
+            Data(time, tuple(found), sum([one.rows for one in found]), line.publisher)
+            for time, found in references.items()
+            if found
         ]
 
 
@@ -113,7 +112,3 @@ def first_line(
         else:
             high = at
     return max(start, tail)
-
-
-def _every(time: Time) -> bool:  # noqa: ARG001
-    return True

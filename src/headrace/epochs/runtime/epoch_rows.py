@@ -119,8 +119,11 @@ class EpochRows:
         *,
         brief: bool = False,
         bytes_max: int,
-    ) -> dict[Time, list[pa.RecordBatch]]:
-        """All rows at `times`, apart by time; raises :class:`TooLarge` if that is too much."""
+    ) -> tuple[dict[Time, list[pa.RecordBatch]], int]:
+        """All rows at `times`, apart by time, and their bytes.
+
+        Raises :class:`TooLarge` if that is too much.
+        """
         found: dict[Time, list[pa.RecordBatch]] = {time: [] for time in times}
         size = 0
         for batch, stamps in self.batches(references, times, brief=brief):
@@ -129,7 +132,7 @@ class EpochRows:
                 raise TooLarge
             for time, part in split(self._shape, batch, stamps):
                 found[time].append(part)
-        return found
+        return found, size
 
     def _read(
         self, run: RowRun, wanted: _Wanted, *, brief: bool
@@ -194,11 +197,11 @@ class EpochRows:
         else:
             column = batch.column("epoch")
             if column.null_count:
-                stamps = column.flatten().to_numpy(zero_copy_only=False)
+                stamps = events.int64s(column.flatten())
             else:
                 # As flatten() does, without going through a compute function.
-                bounds = column.offsets
-                stamps = column.values.to_numpy()[bounds[0].as_py() : bounds[-1].as_py()]
+                bounds = events.bounds_of(column)
+                stamps = events.int64s(column.values)[bounds[0] : bounds[-1]]
             if len(stamps) != batch.num_rows * parts:
                 raise EpochRowsError(
                     run.stream, run.lines[0], f"segment {run.segment}", batch.num_rows, 0
@@ -223,7 +226,7 @@ def _kept(
     first = int(match.argmax())
     if match[first : first + count].all():
         return batch.slice(first, count), stamps[first : first + count]
-    return batch.filter(pa.array(match)), stamps[match]
+    return batch.filter(events.mask(match)), stamps[match]
 
 
 class _Wanted:
@@ -267,7 +270,7 @@ def split(
     steps = np.diff(keys)
     if (steps < 0).any():
         sequence = np.argsort(keys, kind="stable")
-        batch = pa.RecordBatch.from_struct_array(batch.to_struct_array().take(pa.array(sequence)))
+        batch = events.reordered(batch, sequence)
         stamps, keys = stamps[sequence], keys[sequence]
         steps = np.diff(keys)
     bounds = [0, *(np.flatnonzero(steps) + 1).tolist(), len(keys)]

@@ -52,10 +52,9 @@ class _Rows:
         """How many rows there are."""
         return sum(one.rows for one in self.references)
 
-    async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+    def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
         """The rows as record batches, segment by segment in the order of offsets."""
-        async for batch in self._subscription.read_rows(self._times, self.references):
-            yield batch
+        return self._subscription.read_rows(self._times, self.references)
 
     async def table(self) -> pa.Table:
         """All rows at once."""

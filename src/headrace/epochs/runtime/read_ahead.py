@@ -75,20 +75,19 @@ class ReadAhead:
             times.append(item.time)
             wanted += item.references
         try:
-            self._ahead = await self._by_time(wanted, times, count)
+            self._ahead, size = await self._by_time(wanted, times, count)
         except TooLarge:
             self._most = max(1, self._most // 8)
             if len(times) == 1:
                 raise
             return await self._epoch(time, references)
         if count:
-            size = sum(batch.nbytes for found in self._ahead.values() for batch in found)
             self._most = max(1, min(AHEAD_ROWS, AHEAD_BYTES // max(1, size // count)))
         return self._ahead.pop(time)
 
     async def _by_time(
         self, references: list[Reference], times: list[Time], count: int
-    ) -> dict[Time, list[pa.RecordBatch]]:
+    ) -> tuple[dict[Time, list[pa.RecordBatch]], int]:
         loads, rows, most = self._host.loads, self._rows, 4 * AHEAD_BYTES
         if loads.may_read and count <= LOOP_ROWS:
             with suppress(FileAhead):

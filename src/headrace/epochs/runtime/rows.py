@@ -84,14 +84,16 @@ def with_time(batch: pa.RecordBatch, row: tuple[int, ...]) -> pa.RecordBatch:
 def _column(shape: TimeShape, column: pa.ListArray) -> npt.NDArray[np.int64]:
     """The times of an epoch column, a row for each; raises at the first that is none."""
     parts = shape.length or 1
-    lengths = column.value_lengths()
-    wrong = np.flatnonzero(lengths.fill_null(-1).to_numpy(zero_copy_only=False) != parts)
-    if len(wrong):
-        at = int(wrong[0])
+    bounds = events.bounds_of(column)
+    wrong = np.diff(bounds) != parts
+    if column.null_count:
+        wrong |= np.array(column.is_null().to_pylist(), np.bool_)
+    if bool(wrong.any()):
+        at = int(wrong.argmax())
         raise InvalidEventError(
             f"row {at}: its epoch is {column[at].as_py()}; the stream's times are {shape}", row=at
         )
-    values = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, parts)
+    values = events.int64s(column.values)[bounds[0] : bounds[-1]].reshape(-1, parts)
     bad = ((values < 0) | (values > TIME_MAX)).any(axis=1)
     if bool(bad.any()):
         at = int(bad.argmax())

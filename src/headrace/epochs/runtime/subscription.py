@@ -330,14 +330,12 @@ class EpochSubscription:
 
     # -- rows ---------------------------------------------------------------------------
 
-    async def read_rows(
+    def read_rows(
         self, times: Sequence[Time], references: Sequence[Reference]
     ) -> AsyncIterator[pa.RecordBatch]:
         """The rows of epochs; see :mod:`headrace.epochs.runtime.read_ahead`."""
-        rows = self._rows
-        assert rows is not None
-        async for batch in rows.read(times, references):
-            yield batch
+        assert self._rows is not None
+        return self._rows.read(times, references)
 
     # -- answers ------------------------------------------------------------------------
 

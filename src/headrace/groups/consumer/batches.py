@@ -124,10 +124,10 @@ class BatchRun(Run):
             self.dispatcher.feed(np.empty(0, np.int64), part.end)
             self.runtime.commits.later(self, self.runtime.options.ack_delay_ms)
             return
-        data, offsets = part.data, rows.int64s(part.data.column(0))
+        data, offsets = part.data, events.int64s(part.data.column(0))
         keep = self.dispatcher.feed(offsets, part.end)
         if keep is not None:
-            data, offsets = data.filter(rows.mask(keep)), offsets[keep]
+            data, offsets = data.filter(events.mask(keep)), offsets[keep]
         if len(offsets):
             self._fed.append(_Fed(data, offsets, part.size_bytes))
         else:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace.groups.consumer import rows
 from headrace.groups.consumer.held import Held
+from headrace.log.events import int64s
 from headrace.log.position import Position
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def deliveries(run: Run, data: pa.RecordBatch, strip: int) -> list[Delivery]:
     keys, headers = _column(data, "key"), _column(data, "headers")
     columns: list[Iterable[Any]] = [
         repeat(run),
-        rows.int64s(data.column(0)).tolist(),
+        int64s(data.column(0)).tolist(),
         rows.texts(subjects, rows.prefix_bytes(subjects, strip) if strip else None),
         rows.binaries(data.column("value")),
         repeat(None) if keys is None else rows.texts(keys),

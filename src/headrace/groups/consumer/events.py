@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.errors import DeliveryError, HeadraceError
-from headrace.groups.consumer import rows
 from headrace.groups.consumer.dead_letters import dead_letter
 from headrace.groups.consumer.delivery import Delivery, deliveries
 from headrace.groups.consumer.fetch import Fetched, Gap
 from headrace.groups.consumer.run import Dying, Run
 from headrace.groups.consumer.types import OwnedUnit, UnitEvents
 from headrace.groups.delivery import Dispatcher, Stalled
+from headrace.log.events import int64s
 
 if TYPE_CHECKING:
     from headrace.groups.consumer.units import Units
@@ -111,7 +111,7 @@ class EventRun(Run):
         assert part.keys is not None
         at = self._at
         self._at += count
-        offsets = rows.int64s(part.data.column(0))
+        offsets = int64s(part.data.column(0))
         if self._at == part.rows:
             end = part.end
             self.ahead.popleft()

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.groups.progress.ranges import Int64s
+from headrace.log.events import int64s
 from headrace.subjects.columns import Tokens, blocks
 
 Headers = tuple[tuple[str, bytes], ...]
@@ -57,17 +58,6 @@ def stamps_us(array: pa.Array) -> list[int]:
     """The times of a column in microseconds since 1970."""
     found: list[int] = int64s(array).tolist()
     return found
-
-
-def int64s(array: pa.Array) -> Int64s:
-    """A column of 64-bit numbers or times without nulls, not copied."""
-    return np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array)]
-
-
-def mask(chosen: npt.NDArray[np.bool_]) -> pa.Array:
-    """Which rows to keep, as Arrow's filters want it."""
-    bits = pa.py_buffer(np.packbits(chosen, bitorder="little"))
-    return pa.Array.from_buffers(pa.bool_(), len(chosen), [None, bits])
 
 
 def prefix_bytes(subjects: pa.Array, tokens: int) -> Int64s:
