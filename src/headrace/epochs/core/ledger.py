@@ -266,15 +266,12 @@ def _decided(
 
 
 def _check_times(state: LedgerState, publisher: PublisherState, step: Step) -> None:
-    shape = state.shape
     if not step.times:
         return
-    held = Antichain.minimal(shape, publisher.held)
-    if shape.length == 0:
-        # The least one decides for all.
-        late = [] if held.covers(min(step.times)) else [t for t in step.times if not held.covers(t)]
-    else:
-        late = [time for time in step.times if not held.covers(time)]
+    held = Antichain.minimal(state.shape, publisher.held)
+    if state.length == 0 and held.covers(min(step.times)):
+        return  # the least one decides for all
+    late = [time for time in step.times if not held.covers(time)]
     if late:
         raise LateEventError(
             stream=state.stream,

@@ -108,7 +108,7 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
         self._heard: dict[int, _Heard] = {}
         self._last_ms: dict[str, int] = {}
         self._numbers = count(1)
-        self._items: deque[LiveItem] = deque()
+        self._items: deque[tuple[LiveItem, int]] = deque()
         self._bytes = 0
         self._paused = False
         self._ended: Ended | None = None
@@ -315,8 +315,9 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
     # --- handing out ---
 
     def _give(self, item: LiveItem) -> None:
-        self._items.append(item)
-        self._bytes += size_of_item(item)
+        size = size_of_item(item)
+        self._items.append((item, size))
+        self._bytes += size
         self._news.set()
         self._press()
 
@@ -362,9 +363,9 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
         """Whole epochs, or whatever comes; the end is the end of the stream, or raises."""
         while True:
             while self._items:
-                item = self._items.popleft()
-                self._bytes -= size_of_item(item)
-                self.statistics.decoded_bytes += size_of_item(item)
+                item, size = self._items.popleft()
+                self._bytes -= size
+                self.statistics.decoded_bytes += size
                 self._press()
                 yield item
             if self._closed:
