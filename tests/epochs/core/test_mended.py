@@ -33,6 +33,7 @@ from headrace.epochs import (
     TimeShape,
     WhenFull,
 )
+from headrace.epochs.core import publisher as publisher_core
 from headrace.epochs.core import queues
 from headrace.epochs.core.antichains import leave_out
 from headrace.epochs.core.queues import cut
@@ -40,11 +41,45 @@ from headrace.epochs.core.times import TIME_MAX
 from headrace.epochs.core.wire import HEAD_BYTES_MAX, decode_head, encode
 from headrace.errors import (
     EpochCountError,
+    EpochLimitError,
     EpochMessageError,
     FrontierError,
     InvalidConfigError,
     TimeShapeError,
 )
+
+
+def test_frontiers_of_very_many_times_fit_into_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def times(count: int) -> tuple[tuple[int, ...], ...]:
+        """None is before another, and each takes as many bytes as a time can."""
+        far = (TIME_MAX,) * 6
+        return tuple((2**33 + at, TIME_MAX - 2**32 - at, *far) for at in range(count))
+
+    largest = times(queues.FRONTIER_TIMES_MAX)
+    for message in (Snapshot(largest, largest), Skip(largest, largest), TakeBack(largest)):
+        assert len(encode(message)[0]) <= HEAD_BYTES_MAX
+    for module in (queues, publisher_core):
+        monkeypatch.setattr(module, "FRONTIER_TIMES_MAX", 50)
+    shape = TimeShape(8)
+    holding = Publisher(shape)
+    holding.progress([(shape.bottom, -1), *((time, 1) for time in times(50))])
+    with pytest.raises(EpochLimitError, match="would hold 51 times; 50 is the most"):
+        holding.progress([((TIME_MAX,) * 8, 1)])
+    assert holding.lower == times(50)
+    holding.progress([(times(1)[0], -1), ((TIME_MAX,) * 8, 1)])  # one for another
+    publisher = Publisher(shape)
+    publisher.connect("s", QueueSettings(QueuePolicy.SKIP, batches_max=100))
+    publisher.take("s")
+    for at, time in enumerate(times(200)):
+        publisher.data(time, b"")
+        publisher.connect(f"{at}")
+        (snapshot,) = publisher.take(f"{at}")
+        assert isinstance(snapshot, Snapshot)
+        assert len(snapshot.upper) == (at + 1 if at < 50 else at % 50 + 1)
+        assert all(any(shape.leq(t, one) for one in snapshot.upper) for t in times(at))
+    (skip,) = [each for each in publisher.take("s") if isinstance(each, Skip)]
+    (left_out,) = skip.upper
+    assert all(shape.leq(t, left_out) for t in times(101))
 
 
 def two(mode: Mode) -> Subscriber:

@@ -9,6 +9,7 @@ batch, or a new capability, is legal only at or after a held time, since anythin
 an epoch that others take for completed.
 
 The *upper* frontier is inferred from the data: the maximal times ever seen.  It never shrinks.
+One of very many times becomes a single later one, which filters more and never less.
 In particular it is not cut by this partition's own lower frontier: another partition may be
 behind, and a subscriber of both needs to know that an epoch has begun here even if it is over.
 
@@ -41,9 +42,15 @@ from headrace.epochs.core.messages import (
     Snapshot,
     TakeBack,
 )
-from headrace.epochs.core.queues import QueueSettings, SubscriberQueue
+from headrace.epochs.core.queues import (
+    FRONTIER_TIMES_MAX,
+    QueueSettings,
+    SubscriberQueue,
+    bound,
+)
 from headrace.epochs.core.times import INTEGERS, Time, TimeShape
 from headrace.errors import (
+    EpochLimitError,
     EpochMessageError,
     IllegalTimeError,
     InvalidInputError,
@@ -162,7 +169,9 @@ class Publisher:
         """Change the held times; what is visible of it goes to everyone."""
         updates = tuple((time, delta) for time, delta in updates)
         self._must_live(f"progress {list(updates)}")
-        changes = self._held.apply(self._held.check(updates))
+        net = self._held.check(updates)
+        self._check_held(net)
+        changes = self._held.apply(net)
         if not changes:
             return Published(None)
         counts = self._rows.take_completed(self._held.frontier)
@@ -188,6 +197,7 @@ class Publisher:
         if waiting := self.blocking(time):
             raise PublisherBlockedError(waiting, update=f"data at {time}", state=self)
         self._upper.insert(time)
+        bound(self._upper)
         self._rows.put(time, (self._rows.get(time) or 0) + rows)
         message = Data(time, payload, rows)
         cut = []
@@ -255,6 +265,17 @@ class Publisher:
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(self.lower, self.upper)
+
+    def _check_held(self, net: Mapping[Time, int]) -> None:
+        before = self._held.counts
+        come = sum(delta > 0 and time not in before for time, delta in net.items())
+        gone = sum(before.get(time) == -delta for time, delta in net.items())
+        held = len(before) + come - gone
+        if come and held > FRONTIER_TIMES_MAX:
+            raise EpochLimitError(
+                f"a publisher would hold {held} times; {FRONTIER_TIMES_MAX} is the most. "
+                "Give some up first"
+            )
 
     def _must_live(self, update: str) -> None:
         if self.aborted is not None:

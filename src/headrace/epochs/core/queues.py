@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from functools import reduce
 
 import msgspec
 
@@ -41,6 +42,8 @@ from headrace.errors import InvalidConfigError
 
 PIECE_TIMES = 8192
 """So many times of eight parts, each with a count, are less than the largest head."""
+FRONTIER_TIMES_MAX = 4096
+"""Times of one frontier, of which a message has two: a frontier is not cut."""
 
 
 class QueuePolicy(StrEnum):
@@ -171,6 +174,7 @@ class SubscriberQueue:
                     counts.extend(told)
                 case _:
                     pass
+        bound(left_out)
         self._clear()
         if fresh:
             # Nothing has been sent yet: the subscriber simply begins later.
@@ -228,6 +232,16 @@ class SubscriberQueue:
     def push(self, message: Aborted) -> None:
         """Queue the last word of a publisher."""
         self._messages.append(message)
+
+
+def bound(upper: Antichain) -> None:
+    """Keep a maximal antichain small enough for the wire.
+
+    One that is too large becomes the join of its times, which is at or after all of them: whoever
+    filters by it leaves out more, never less.
+    """
+    if len(upper) > FRONTIER_TIMES_MAX:
+        upper.insert(reduce(upper.shape.join, upper))
 
 
 def size_of(payload: object) -> int:
