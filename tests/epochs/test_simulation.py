@@ -63,6 +63,7 @@ REACHED = [
     "subscriber.partition refused",
     "subscriber.resume refused",
     "subscriber.resumes",
+    "subscriber.rows trimmed",
     "subscriber.stopped between epochs",
     "subscriber.trimmed away",
     "subscriber.waits for room",

@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 from headrace.catalog import batches, streams
 from headrace.catalog.postgres_writer import PostgresWriter
 from headrace.catalog.sqlite_writer import SqliteWriter
+from headrace.host.writes import Writes
 from headrace.store import Store
 
 Place = Literal[
@@ -83,6 +84,20 @@ def arm(place: Place, passes: int, delay_s: float) -> None:
             )
         case "in-scale":
             _wrap(streams, "seal", passes, after=die)
+
+
+def stall(passes: int, until_s: float) -> None:
+    """Stop, as a frozen process does, with the ``passes``-th write in hand and no lock held.
+
+    Whoever lets it go on lets it commit what it had prepared before others took its place.  Past
+    ``until_s`` of the monotonic clock it does not stop any more.
+    """
+
+    def stop() -> None:
+        if time.monotonic() < until_s:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    _wrap(Writes, "commit", passes, before=stop)
 
 
 def _wrap(

@@ -9,7 +9,8 @@
 
 What they see goes to files in FOLDER, a line per write, and who is the active one of a name to
 ``NAME.holder``.  At the line ``stop`` publishers leave after the epoch they are in; all others run
-until they are killed.  At ``die PLACE PASSES`` a process kills itself there (``dying.py``).
+until they are killed.  At ``die PLACE PASSES`` a process kills itself there, and at ``stall
+PASSES UNTIL`` it stops with a write in hand (``dying.py``).
 """
 
 from __future__ import annotations
@@ -256,6 +257,9 @@ async def main(url: str, folder: str, life: str, *roles: str) -> None:
                 said = (await loop.run_in_executor(None, sys.stdin.readline)).split()
                 if said in ([], ["stop"]):
                     break
+                if said[0] == "stall":
+                    dying.stall(int(said[1]), float(said[2]))
+                    continue
                 _, place, passes = said
                 dying.arm(cast(dying.Place, place), int(passes), work.chance() * 0.003)
             work.stop.set()

@@ -50,6 +50,7 @@ SMALL: tuple[Crew, ...] = (
 FED = 5
 PLACES: tuple[dying.Place, ...] = ("before-commit", "after-commit", "in-commit", "in-transaction")
 DEATH_S = 6.0
+STALL_S = 1.0
 AIMED = 0.8
 """Of the freezes so many are aimed at the active one of a name."""
 PATIENCE_S = 120
@@ -216,12 +217,22 @@ class Ordeal:
             active = int(holder.read_text().partition("-")[0] or crew)
             if active in self._running and active not in self._frozen:
                 crew, frozen = active, self._rng.uniform(1.3, 2)
-        pid = self._running[crew].pid
+        process = self._running[crew]
+        pid = process.pid
         frozen_s = LEASE_MS / 1000 * frozen
+        # A publisher with a commit in hand, which it goes on with when it was replaced; who has
+        # none soon is frozen as it is.
+        deadline = time.monotonic() + STALL_S
+        with suppress(OSError):
+            process.tell(f"stall {self._rng.randint(1, 3)} {deadline}")
+        while process.status is None and not _stopped(pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if process.status is not None:
+            return False
         os.kill(pid, signal.SIGSTOP)
-        self._frozen[crew] = time.monotonic() + frozen_s
+        self._frozen[crew] = time.monotonic() + frozen_s + 1
         # By a thread: it may be frozen with the lock in hand that everybody waits for.
-        timer = threading.Timer(frozen_s, os.kill, (pid, signal.SIGCONT))
+        timer = threading.Timer(frozen_s, _go_on, (pid,))
         timer.start()
         self._timers.append(timer)
         return True
@@ -318,6 +329,23 @@ class Ordeal:
             len(orders.lives) - len(PUBLISHERS),
             findings,
         )
+
+
+def _go_on(pid: int) -> None:
+    """Said more than once: it may have been stopped just before it stopped itself."""
+    for _ in range(4):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(0.2)
+
+
+def _stopped(pid: int) -> bool:
+    """Whether a process was stopped, by itself or by others."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] == "T"
 
 
 def _values(log: Log, stream: str) -> list[bytes]:

@@ -22,7 +22,6 @@ from headrace.epochs.core.effects import (
     TakenBack,
     WhenFull,
 )
-from headrace.epochs.core.history import EpochHistory, HistoryStart
 from headrace.epochs.core.messages import (
     Aborted,
     Data,
@@ -55,7 +54,6 @@ __all__ = [
     "End",
     "Ended",
     "Epoch",
-    "EpochHistory",
     "Frontier",
     "FrontierUpdate",
     "GaveUp",

@@ -192,14 +192,6 @@ def test_a_blocked_publisher_says_for_whom_and_changes_nothing() -> None:
     publisher.data(2, "b")
 
 
-def test_a_publisher_made_again_goes_on_with_its_counts() -> None:
-    first = Publisher()
-    first.data(3, "a", rows=2)
-    again = Publisher(lower=first.lower, upper=first.upper, rows=first.active_rows)
-    again.data(3, "b", rows=5)
-    assert again.close().message == FrontierUpdate(((0, -1),), ((3, 7),))
-
-
 @settings(deadline=None)
 @given(st.data())
 def test_frontiers_and_counts_follow_the_definition(data: st.DataObject) -> None:

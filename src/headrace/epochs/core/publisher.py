@@ -18,9 +18,8 @@ lower frontier.  With the change that completes an epoch goes the number of rows
 When no time is held any more the partition is *closed*.  A publisher that ends otherwise *aborts*,
 and says so.
 
-Nothing is kept for those who are not connected.  A durable publisher writes the same messages to
-the log first, and is made again after a crash from
-:class:`~headrace.epochs.core.history.EpochHistory`.
+Nothing is kept for those who are not connected; what is stored goes through the ledger instead
+(:mod:`headrace.epochs.core.ledger`).
 """
 
 from __future__ import annotations
@@ -92,19 +91,13 @@ class Publisher:
         *,
         lower: Iterable[Time] | None = None,
         upper: Iterable[Time] = (),
-        rows: Mapping[Time, int] | None = None,
     ) -> None:
-        """Begin at the first of all times, or where an earlier life of the partition stood.
-
-        `rows` counts what was published in the epochs that are not complete.
-        """
+        """Begin at the first of all times, or where an earlier life of the partition stood."""
         self.shape = shape
         first = (shape.bottom,) if lower is None else check_frontier(shape, lower)
         self._held = counted(shape, first)
         self._upper = Antichain.maximal(shape, map(shape.check, upper))
         self._rows: ActiveEpochs[int] = ActiveEpochs(shape)
-        for time, published in (rows or {}).items():
-            self._rows.put(shape.check(time), published)
         self._queues: dict[str, SubscriberQueue] = {}
         self.aborted: str | None = None
         """Why the publisher gave up, if it did."""

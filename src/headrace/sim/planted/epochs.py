@@ -14,7 +14,6 @@ from typing import Any
 from headrace.epochs import (
     Data,
     Dropped,
-    EpochHistory,
     FrontierUpdate,
     Publisher,
     Snapshot,
@@ -24,12 +23,12 @@ from headrace.epochs import (
 from headrace.epochs.core.active import ActiveEpochs
 from headrace.epochs.core.antichains import Antichain, CountedAntichain, Frontier, leave_out
 from headrace.epochs.core.gate import Gate
-from headrace.epochs.core.history import HistoryStart
 from headrace.epochs.core.lifecycle import Cause, Standing
 from headrace.epochs.core.pending import Pending
 from headrace.epochs.core.queues import SubscriberQueue
 from headrace.errors import FrontierError
 from headrace.sim.planted import Original, PlantedBug, by_seeds, patched
+from headrace.sim.scenarios.epochs_log import LogStart, PartitionLog
 
 
 def _nothing(original: Original) -> Original:  # noqa: ARG001
@@ -158,12 +157,12 @@ def _forgets_the_start(original: Original) -> Original:
 def _starts_at_the_marker(original: Original) -> Original:
     """Reading begins where the frontier was reached, not where its first data is."""
 
-    def start(self: EpochHistory, frontier: Any) -> HistoryStart:
-        found: HistoryStart = original(self, frontier)
+    def start(self: PartitionLog, frontier: Any) -> LogStart:
+        found: LogStart = original(self, frontier)
         wanted = Antichain.minimal(self.shape, frontier)
-        for offset, lower in zip(self._marker_offsets, self._marker_lowers, strict=True):
-            if offset >= found.offset and all(wanted.covers(time) for time in lower):
-                return HistoryStart(offset + 1, Snapshot(lower, ()))
+        for number, line in enumerate(self.lines[found.line :], found.line):
+            if all(wanted.covers(time) for time in line.lower):
+                return LogStart(number + 1, line.lower)
         return found
 
     return start
@@ -360,7 +359,7 @@ PLANTED = (
     _bug(
         "history-from-the-marker",
         "reading begins where the frontier was reached, after data that came early",
-        EpochHistory,
+        PartitionLog,
         "start",
         _starts_at_the_marker,
     ),

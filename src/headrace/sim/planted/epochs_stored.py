@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.epochs import TakeBack
-from headrace.epochs.core import ledger
+from headrace.epochs.core import kept, ledger
 from headrace.epochs.core.feed import LineFeed
 from headrace.epochs.core.fronts import Front
 from headrace.epochs.core.lines import Line
@@ -61,6 +61,10 @@ def _bug(
     return PlantedBug(f"epochs/{name}", about, plant, by_seeds("epochs", 200))
 
 
+def _as_before(original: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG001
+    return lambda shape, since, gone: since  # noqa: ARG005
+
+
 PLANTED = (
     _bug(
         "line-outside-the-transaction",
@@ -96,6 +100,13 @@ PLANTED = (
         ledger,
         "not_before",
         _always,
+    ),
+    _bug(
+        "trimmed-rows-count-as-there",
+        "a start is taken although rows from there on were trimmed",
+        kept,
+        "_without",
+        _as_before,
     ),
     _bug(
         "taken-back-rows-come-again",

@@ -2,7 +2,8 @@
 
 Half of the worlds are live only: a publisher that crashes has lost its data, and comes back beyond
 all that it ever published.  In the other half everything is in a log as well: publishers go on
-where they stopped, subscribers read the log, resume from tokens, and find history trimmed.
+where they stopped, subscribers read the log, resume from tokens, and find history trimmed.  Lines,
+search and ``since`` of that log are those of stored streams (``epochs_log``).
 
 A quarter of the worlds are streams that are stored by the ledger; see ``epochs_stored``.
 
@@ -17,16 +18,11 @@ from typing import ClassVar
 from headrace.epochs import (
     INTEGERS,
     PAIRS,
-    Data,
     End,
-    EpochHistory,
     Frontier,
-    FrontierUpdate,
-    Message,
     Mode,
     QueuePolicy,
     QueueSettings,
-    TakeBack,
     Time,
     TimeShape,
     WhenFull,
@@ -36,6 +32,7 @@ from headrace.sim.epoch_oracle import EpochOracle
 from headrace.sim.faults import Fault
 from headrace.sim.scenario import Action, Scenario
 from headrace.sim.scenarios.epochs_client import Client
+from headrace.sim.scenarios.epochs_log import PartitionLog
 from headrace.sim.scenarios.epochs_source import EpochSource
 from headrace.sim.scenarios.epochs_stored import StoredStream
 
@@ -60,9 +57,7 @@ class EpochsScenario(Scenario):
         self.stored = StoredStream(self.world, self.shape) if rng.random() < 0.25 else None
         self.clients: list[Client] = []
         self.oracle = EpochOracle(self.world)
-        self.logs: dict[str, list[Message]] = {}
-        self.bases: dict[str, int] = {}
-        self.histories: dict[str, EpochHistory] = {}
+        self.logs: dict[str, PartitionLog] = {}
         self.sources: dict[str, EpochSource] = {}
         if self.stored is not None:
             return
@@ -76,11 +71,7 @@ class EpochsScenario(Scenario):
         source.scenario = self
         source.at = at
         if self.durable:
-            self.logs[name], self.bases[name] = [], 0
-            self.histories[name] = EpochHistory(self.shape)
-            if at is not None:
-                first = FrontierUpdate(((self.shape.bottom, -1), *((time, 1) for time in at)))
-                self.append(name, first)
+            self.logs[name] = PartitionLog(name, self.shape, at)
         self.sources[name] = source
         self.world.spawn(source)
         return source
@@ -99,12 +90,6 @@ class EpochsScenario(Scenario):
             client.lag_ms = (20, 400)
         self.world.spawn(client)
         return client
-
-    def append(self, partition: str, record: Data | FrontierUpdate | TakeBack) -> None:
-        """Write to the log of a partition."""
-        log = self.logs[partition]
-        self.histories[partition].append(len(log), record)
-        log.append(record)
 
     def farthest(self, time: Time) -> Time:
         """A time at or after `time` and after what is completed in every partition."""
@@ -186,11 +171,8 @@ class EpochsScenario(Scenario):
 
     def _trim(self) -> None:
         if self.durable:
-            name = self.world.rng.choice(list(self.logs))
-            end = len(self.logs[name])
-            offset = max(self.bases[name], end - self.world.rng.randint(0, 60))
-            self.bases[name] = offset
-            self.histories[name].trim(offset)
+            log = self.logs[self.world.rng.choice(list(self.logs))]
+            log.trim(len(log.rows) - self.world.rng.randint(0, 40))
 
     def _add_partition(self) -> None:
         """Announce a partition: anywhere that is not complete, or beyond everything."""

@@ -21,11 +21,11 @@ from headrace.epochs import (
     Ready,
     ResumeToken,
     Skipped,
-    Snapshot,
     Subscriber,
     TakenBack,
     WhenFull,
 )
+from headrace.epochs.core.feed import LineFeed
 from headrace.epochs.core.heartbeat import QuietLinks
 from headrace.errors import (
     EpochBufferFullError,
@@ -34,7 +34,7 @@ from headrace.errors import (
     HistoryGoneError,
     InvalidConfigError,
 )
-from headrace.sim.epoch_oracle import Chain
+from headrace.sim.epoch_oracle import Chain, covered_from_below
 from headrace.sim.faults import Fault
 from headrace.sim.scenarios.epochs_links import (
     SILENCE_MS,
@@ -47,6 +47,7 @@ from headrace.sim.scenarios.epochs_links import (
     Incoming,
     Reset,
 )
+from headrace.sim.scenarios.epochs_log import GONE
 from headrace.sim.world import Process
 
 if TYPE_CHECKING:
@@ -89,8 +90,10 @@ class Client(Process):
             start = ResumeToken.decode(self.token, CATALOG, STREAMS, shape).frontier
         self.attempts += 1
         partitions = list(self.scenario.sources)
+        likely = 0.5 if start is None else 0.9
+        by_log = self.scenario.durable and self.world.rng.random() < likely
         try:
-            self.subscriber = self._subscriber(partitions, start)
+            self.subscriber = self._subscriber(partitions, start, by_log=by_log)
         except InvalidConfigError:
             self.world.reach("subscriber.resume refused")
             start = None
@@ -98,16 +101,16 @@ class Client(Process):
             self.until = self.scenario.draw_until()
             self.chain = Chain(self.scenario.oracle, self.name, self.mode, self.until)
             self.token = None
-            self.subscriber = self._subscriber(partitions, None)
+            self.subscriber = self._subscriber(partitions, None, by_log=by_log)
         elif self.chain is not None:
             self.world.reach("subscriber.resumes")
             self.chain.resumes()
-        likely = 0.5 if start is None else 0.9
-        by_log = self.scenario.durable and self.world.rng.random() < likely
         for partition in partitions:
             self._connect(partition, start, by_log=by_log)
 
-    def _subscriber(self, partitions: list[str], start: Frontier | None) -> Subscriber:
+    def _subscriber(
+        self, partitions: list[str], start: Frontier | None, *, by_log: bool
+    ) -> Subscriber:
         return Subscriber(
             partitions,
             self.scenario.shape,
@@ -117,6 +120,7 @@ class Client(Process):
             batches_max=self.batches_max,
             when_full=self.when_full,
             stored=self.scenario.durable,
+            counts=not by_log,
         )
 
     def _connect(self, partition: str, start: Frontier | None, *, by_log: bool) -> None:
@@ -127,18 +131,16 @@ class Client(Process):
             self.quiet.heard(partition, self.now_ms)
             self.send(partition, Hello(connection, self.settings))
             return
-        history = self.scenario.histories[partition]
-        if start is None:
-            incoming.offset = history.end
-            incoming.inbox.append(Snapshot(history.lower, history.upper))
-            return
+        log = self.scenario.logs[partition]
         try:
-            begin = history.start(start)
+            begin = log.end if start is None else log.start(start)
         except HistoryGoneError:
             self._history_gone()
             return
-        incoming.offset = begin.offset
-        incoming.inbox.append(begin.snapshot)
+        incoming.line = begin.line
+        incoming.feed = LineFeed(partition, begin.lower)
+        # From now on: what had begun is left out.
+        incoming.inbox.append(incoming.feed.snapshot(log.state.upper if start is None else ()))
 
     def _history_gone(self) -> None:
         self.world.reach("subscriber.history gone")
@@ -148,7 +150,7 @@ class Client(Process):
     def leave(self) -> None:
         """Give up the subscription and its links; the token stays."""
         for incoming in self.incoming.values():
-            if incoming.offset is None:
+            if incoming.line is None:
                 self.send(incoming.partition, Bye(incoming.connection))
         self.incoming = {}
         self.quiet = QuietLinks(SILENCE_MS)
@@ -162,7 +164,7 @@ class Client(Process):
         if not subscriber.ready:
             self.leave()
             return
-        by_log = any(incoming.offset is not None for incoming in self.incoming.values())
+        by_log = any(incoming.line is not None for incoming in self.incoming.values())
         try:
             subscriber.add_partition(partition, at, from_beginning=by_log)
         except FrontierError:
@@ -248,23 +250,25 @@ class Client(Process):
             self.world.reach("link.silent")
             self._lost(partition, "silent")
         for incoming in list(self.incoming.values()):
-            if incoming.offset is not None:
+            if incoming.line is not None:
                 self._read(incoming)
             elif incoming.expected == 1:
                 self.send(incoming.partition, Hello(incoming.connection, self.settings))
 
     def _read(self, incoming: Incoming) -> None:
         """Read on in the log."""
-        assert incoming.offset is not None
-        log, base = self.scenario.logs[incoming.partition], self.scenario.bases[incoming.partition]
-        if incoming.offset < base:
+        assert incoming.line is not None
+        assert incoming.feed is not None
+        log = self.scenario.logs[incoming.partition]
+        if incoming.line < log.first_line:
             self.world.reach("subscriber.trimmed away")
             self._lost(incoming.partition, "trimmed")
             return
         count = 1 if self.lag_ms is not None else self.world.rng.randint(1, 20)
-        records = log[incoming.offset : incoming.offset + count]
-        incoming.inbox.extend(records)
-        incoming.offset += len(records)
+        end = min(incoming.line + count, len(log.lines))
+        for number in range(incoming.line, end):
+            incoming.inbox.extend(log.messages(incoming.feed, number))
+        incoming.line = end
         self._consume_all(incoming)
 
     def _consume_all(self, incoming: Incoming) -> None:
@@ -304,6 +308,8 @@ class Client(Process):
         assert chain is not None
         reach = self.world.reach
         for effect in effects:
+            if self._trimmed(effect):
+                return
             match effect:
                 case Ready(lower=lower, upper=upper):
                     if not subscriber.resumed:
@@ -344,6 +350,26 @@ class Client(Process):
                     self.note("ends: %s", effect)
                     reach(f"end.{end}")
                     chain.ends(end)
+
+    def _trimmed(self, effect: Effect) -> bool:
+        """Whether rows are gone that were there when the subscription began; it starts over."""
+        given: tuple[Deliver, ...] = ()
+        if isinstance(effect, Deliver):
+            given = (effect,)
+        elif isinstance(effect, Epoch):
+            given = effect.batches
+        gone = [one for one in given if one.data.payload is GONE]
+        for one in gone:
+            since = self.scenario.logs[one.partition].kept.since
+            self.world.require(
+                not covered_from_below(since, one.data.time),
+                "all is there from since on",
+                f"{self.name}: {one.data.time} is gone, since is {since}",
+            )
+        if gone:
+            self.world.reach("subscriber.rows trimmed")
+            self.leave()
+        return bool(gone)
 
     def _remember(self, frontier: Frontier) -> None:
         self.token = ResumeToken(CATALOG, STREAMS, self.scenario.shape, frontier).encode()

@@ -16,6 +16,7 @@ from headrace.epochs import (
     QueueSettings,
     Subscriber,
 )
+from headrace.epochs.core.feed import LineFeed
 
 TICK_MS = 250
 WINDOW_FRAMES = 4
@@ -83,8 +84,9 @@ class Incoming:
         self.done = 0
         self.ahead: dict[int, Message] = {}
         self.inbox: deque[Message] = deque()
-        self.offset: int | None = None
+        self.line: int | None = None
         """Where a reader of the log stands; None for a link."""
+        self.feed: LineFeed | None = None
 
 
 class Announced:

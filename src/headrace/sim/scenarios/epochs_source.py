@@ -49,12 +49,10 @@ class EpochSource(Process):
 
     def start(self) -> None:
         shape = self.scenario.shape
-        history = self.scenario.histories.get(self.name)
-        if history is not None and history.end:
+        log = self.scenario.logs.get(self.name)
+        if log is not None and not log.is_new:
             self.world.reach("publisher.recovered")
-            self.publisher = Publisher(
-                shape, lower=history.lower, upper=history.upper, rows=history.active_rows
-            )
+            self.publisher = Publisher(shape, lower=log.state.lower, upper=log.state.upper)
         elif self.last_lower is not None:
             self.world.reach("publisher.began anew")
             beyond = leave_out(shape, self.last_lower, self.last_upper)
@@ -192,7 +190,7 @@ class EpochSource(Process):
     def _keep(self, message: object) -> None:
         """A durable partition writes to the log what it tells its subscribers."""
         if self.scenario.durable and isinstance(message, Data | FrontierUpdate | TakeBack):
-            self.scenario.append(self.name, message)
+            self.scenario.logs[self.name].append(message)
 
     # --- the links ---
 
