@@ -212,8 +212,11 @@ class Ordeal:
         crew, frozen = self._pick(), self._rng.uniform(0.8, 2)
         if crew is None or len(self._frozen) > 1:
             return False
-        holder = self._folder / f"{self._rng.choice((*PUBLISHERS, *PUBLISHERS, 'o1', 'r'))}.holder"
-        if self._rng.random() < AIMED and holder.exists():
+        # Every other one is for a publisher, also in a short run.
+        publisher = self._done["freeze"] % 2 == 0
+        names = PUBLISHERS if publisher else (*PUBLISHERS, "o1", "a1", "r")
+        holder = self._folder / f"{self._rng.choice(names)}.holder"
+        if (publisher or self._rng.random() < AIMED) and holder.exists():
             active = int(holder.read_text().partition("-")[0] or crew)
             if active in self._running and active not in self._frozen:
                 crew, frozen = active, self._rng.uniform(1.3, 2)

@@ -58,7 +58,6 @@ __all__ = [
     "FrontierUpdate",
     "GaveUp",
     "Heartbeat",
-    "HistoryStart",
     "Joined",
     "Message",
     "Mode",

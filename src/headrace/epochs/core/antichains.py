@@ -57,7 +57,7 @@ class Antichain:
         """The minimal ones of `times`; covers what is at or after one of them."""
         if shape.length == 0:
             antichain = cls(shape, operator.le)
-            antichain._times = _one(min(times, default=None))  # type: ignore[type-var]
+            antichain._times = _one(min(times, default=None))
         else:
             antichain = cls(shape, shape.leq)
             antichain.insert_all(times)
@@ -68,7 +68,7 @@ class Antichain:
         """The maximal ones of `times`; covers what is at or before one of them."""
         if shape.length == 0:
             antichain = cls(shape, operator.ge)
-            antichain._times = _one(max(times, default=None))  # type: ignore[type-var]
+            antichain._times = _one(max(times, default=None))
         else:
             antichain = cls(shape, _reversed(shape))
             antichain.insert_all(times)
