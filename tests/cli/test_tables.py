@@ -39,6 +39,6 @@ def test_a_long_table_says_what_a_short_one_says(monkeypatch: pytest.MonkeyPatch
 
 
 def test_ten_thousand_rows_take_no_time_to_speak_of() -> None:
-    began_s = time.process_time()
+    began_s = time.thread_time()
     assert len(shown(10_000)) == 10_001
-    assert time.process_time() - began_s < 2, "rich alone takes five seconds"
+    assert time.thread_time() - began_s < 2, "rich alone takes five seconds"

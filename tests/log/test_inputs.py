@@ -283,9 +283,9 @@ def test_many_rows_with_headers_are_checked_quickly(log: Log) -> None:
         pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
     )
     data = pa.table({"subject": ["s.x"] * 50_000, "value": [b""] * 50_000, "headers": rows})
-    started = time.process_time()
+    started = time.thread_time()
     to_batch(data)
-    assert time.process_time() - started < 0.25
+    assert time.thread_time() - started < 0.25
 
 
 def test_an_append_larger_than_the_limits_is_refused(

@@ -159,10 +159,10 @@ def test_a_million_ranges_stay_quick() -> None:
     acked.ack_many(np.arange(1, 2 * count, 2, dtype=np.int64))
     assert len(acked) == count
     picks = random.Random(1).sample(range(0, 2 * count, 2), 20_000)
-    started = time.process_time()
+    started = time.thread_time()
     for offset in picks:
         assert acked.ack(offset)
-    singles_s = time.process_time() - started
+    singles_s = time.thread_time() - started
     # Flat lists would move sixteen megabytes per call: 20,000 of them take tens of seconds.
     assert singles_s < 2.0
     assert AckedRanges.decode(acked.encode()) == acked
