@@ -648,7 +648,7 @@ def test_a_damaged_batch_stops_a_query_that_may_not_lose_any(
     assert left == [*range(10), *range(20, 30)]
 
 
-def test_a_checkpoint_of_another_stream_or_catalog_is_refused(
+def test_a_checkpoint_of_another_catalog_is_refused(
     log: Log, options: dict[str, Any], tmp_path: Path
 ) -> None:
     fill(log, 10)
@@ -656,20 +656,138 @@ def test_a_checkpoint_of_another_stream_or_catalog_is_refused(
     engine = Engine(options | {"startingOffsets": "earliest"})
     engine.run()
     place = json.loads(engine.log[-1])
-    with pytest.raises(ForeignCheckpointError, match="stream 's'"):
-        stream_reader(options | {"subscribe": "t"}).latestOffset(place, ReadAllAvailable())
     elsewhere = open_log(tmp_path / "elsewhere")
     create(elsewhere)
     elsewhere.catalog.close()
     moved = {"catalog": str(tmp_path / "elsewhere"), "subscribe": "s"}
     with pytest.raises(ForeignCheckpointError, match="another catalog"):
         stream_reader(moved).latestOffset(place, ReadAllAvailable())
-    log.delete_stream("s")
+
+
+@pytest.mark.parametrize("which", [{"subscribe": "s,t"}, {"subscribePattern": "[st]"}])
+def test_a_deleted_stream_ends_a_query_or_is_gone_without(
+    log: Log,
+    options: dict[str, Any],
+    which: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     fill(log, 10)
-    with pytest.raises(ForeignCheckpointError, match="made anew"):
-        stream_reader(options).latestOffset(place, ReadAllAvailable())
-    with pytest.raises(ForeignCheckpointError, match="made anew"):
+    create(log, "t")
+    del options["subscribe"]
+    given = options | which | {"startingOffsets": "earliest"}
+    strict, lenient = Engine(given), Engine(given | {"failOnDataLoss": "false"})
+    assert len(strict.run()) == len(lenient.run()) == 10
+    log.append("t", [event(n, stream="t") for n in range(5)])
+    wait_until(lenient.plan, "the news")  # planned, and the stream is gone before it is read
+    log.delete_stream("s")
+    with pytest.raises(DataLossError, match=r"stream 's' is gone.*failOnDataLoss.*state"):
+        strict.plan()
+    assert values(lenient.execute()) == [0, 1, 2, 3, 4]
+    log.append("t", event(5, stream="t"))
+    wait_until(lenient.plan, "the news")
+    assert values(lenient.execute()) == [5]
+    lenient.start()  # the query is stopped and started again
+    log.append("t", event(6, stream="t"))
+    assert values(lenient.run()) == [6]
+    assert set(json.loads(lenient.log[-1])["streams"]) == {"t"}
+    assert sum("stream 's' is gone" in record.message for record in caplog.records) == 1
+    fill(log, 3)
+    wait_until(lenient.plan, "the new stream")
+    assert sorted(values(lenient.execute())) == [0, 1, 2], "a stream of that name, made anew"
+
+
+def test_a_stream_taken_out_of_what_is_read_is_a_loss(log: Log, options: dict[str, Any]) -> None:
+    fill(log, 10)
+    create(log, "t")
+    engine = Engine(options | {"subscribe": "s,t", "startingOffsets": "earliest"})
+    engine.run()
+    place = json.loads(engine.log[-1])
+    log.append("t", event(0, stream="t"))
+    fewer = options | {"subscribe": "t"}
+    with pytest.raises(DataLossError, match="stream 's' is gone"):
+        stream_reader(fewer).latestOffset(place, ReadAllAvailable())
+    lenient = stream_reader(fewer | {"failOnDataLoss": "false"})
+    assert set(lenient.latestOffset(place, ReadAllAvailable())["streams"]) == {"t"}
+
+
+def test_a_stream_made_anew_is_never_read_at_old_offsets(log: Log, options: dict[str, Any]) -> None:
+    fill(log, 10)
+    given = options | {"startingOffsets": "earliest"}
+    engine, lenient = Engine(given), Engine(given | {"failOnDataLoss": "false"})
+    engine.run()
+    lenient.run()
+    place = json.loads(engine.log[-1])
+    log.delete_stream("s")
+    with pytest.raises(UnknownStreamError):
+        stream_reader(options)
+    assert not lenient.plan()
+    fill(log, 4)
+    with pytest.raises(DataLossError, match="made anew"):
+        engine.reader.latestOffset(place, ReadAllAvailable())
+    with pytest.raises(DataLossError, match="made anew"):
         stream_reader(options).partitions(place, place)
+    wait_until(lenient.plan, "the new stream")
+    assert sorted(values(lenient.execute())) == [0, 1, 2, 3]
+
+
+def test_a_stream_that_never_was_is_refused_by_a_batch_and_by_a_query_that_may_lose_nothing(
+    log: Log, options: dict[str, Any]
+) -> None:
+    fill(log, 1)
+    for given in (options | {"subscribe": "s,nope"}, options | {"subscribe": "nope"}):
+        with pytest.raises(UnknownStreamError, match="nope"):
+            stream_reader(given)
+        with pytest.raises(UnknownStreamError, match="nope"):
+            batch_rows(given | {"failOnDataLoss": "false"})
+
+
+def test_trimmed_events_are_stepped_over_without_an_empty_batch(
+    log: Log, options: dict[str, Any]
+) -> None:
+    create(log)
+    given = options | {"startingOffsets": "earliest", "failOnDataLoss": "false"}
+    engine = Engine(given | {"maxOffsetsPerTrigger": 10})
+    log.append("s", event(0))
+    assert values(engine.run()) == [0]
+    for start in range(1, 601, 100):
+        log.append("s", [event(start + n) for n in range(100)])
+    log.trim("s", {0: 501})
+    place = engine.reader.reportLatestOffset()
+    lag = lag_of("q", None, 0, [(engine.log[-1], json.dumps(place))])
+    assert lag is not None
+    assert lag.events == 100, "what was trimmed is not ahead of the query"
+    engine.batches.clear()
+    engine.run()
+    assert [len(batch) for batch in engine.batches] == [10] * 10
+    assert values(engine.rows) == list(range(501, 601))
+
+
+def test_a_sealed_segment_that_was_trimmed_as_a_whole_holds_nobody_up(
+    log: Log, options: dict[str, Any]
+) -> None:
+    create(log)
+    given = options | {"startingOffsets": "earliest", "failOnDataLoss": "false"}
+    engine = Engine(given | {"maxOffsetsPerTrigger": 5})
+    log.append("s", [event(n) for n in range(20)])
+    log.split("s", 0, 2)
+    log.append("s", [event(20 + n) for n in range(4)])
+    log.trim("s", {0: 20})
+    engine.run()
+    assert sorted(values(engine.rows)) == [20, 21, 22, 23]
+    assert all(engine.batches)
+
+
+def test_a_batch_from_below_the_tail_starts_there_if_it_may(
+    log: Log, options: dict[str, Any]
+) -> None:
+    create(log)
+    for start in range(0, 30, 10):
+        log.append("s", [event(start + n) for n in range(10)])
+    log.trim("s", {0: 20})
+    below = options | {"startingOffsets": '{"s": {"0": 5}}'}
+    with pytest.raises(InvalidPositionError, match="20 to 30"):
+        batch_rows(below)
+    assert values(batch_rows(below | {"failOnDataLoss": "false"})) == list(range(20, 30))
 
 
 def test_a_catalog_older_than_the_checkpoint_is_noticed(log: Log, options: dict[str, Any]) -> None:

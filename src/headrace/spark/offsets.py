@@ -39,7 +39,8 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
     initial: bool = False
     first: dict[str, dict[int, int]] | None = None
     markers: dict[str, dict[int, int]] = {}
-    """Of a query's latest place: how many offsets that it has still to read are markers'."""
+    """Of a query's latest place: how many offsets ahead of it hold no event to read, since they are
+    markers' or were trimmed."""
 
     def to_json(self) -> dict[str, Any]:
         """What Spark keeps; equal places give equal text."""

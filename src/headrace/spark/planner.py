@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -18,7 +18,6 @@ import msgspec
 from headrace.catalog import Tx, markers, streams
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import (
-    DataLossError,
     ForeignCheckpointError,
     InvalidOptionError,
     InvalidPositionError,
@@ -26,7 +25,8 @@ from headrace.errors import (
 )
 from headrace.log.log import Log
 from headrace.log.read import Query
-from headrace.spark import planning, weighing
+from headrace.spark import losses, planning, weighing
+from headrace.spark.losses import Losses
 from headrace.spark.offsets import Offset, StreamAt
 from headrace.spark.options import KAFKA_EARLIEST, KAFKA_LATEST, SourceOptions, Spot
 from headrace.spark.planning import Span
@@ -45,6 +45,7 @@ class Planner:
         self._log = log
         self._options = options
         self._clock = clock
+        self._losses = Losses(options.fail_on_data_loss)
         self._target: dict[str, dict[int, int]] | None = None
         self._news = threading.Event()
         self._heard: dict[int, Callable[[], None]] = {}
@@ -54,23 +55,37 @@ class Planner:
 
     # -- streams ------------------------------------------------------------------------
 
-    def streams(self) -> dict[str, Stream]:
-        """The streams of the query as they stand now."""
-        return self._log.catalog.read(self._read_streams, snapshot=True)
+    def streams(self, *, missing: Container[str] = ()) -> dict[str, Stream]:
+        """The streams of the query as they stand now; those in ``missing`` need not be there."""
+        return self._log.catalog.read(lambda tx: self._read_streams(tx, missing), snapshot=True)
 
-    def _read_streams(self, tx: Tx) -> dict[str, Stream]:
+    def _read_streams(self, tx: Tx, missing: Container[str]) -> dict[str, Stream]:
         options = self._options
         if options.pattern is not None:
             known = sorted(name for _, name, _ in streams.stored_configs(tx))
             names = [name for name in known if re.fullmatch(options.pattern, name) is not None]
         else:
             names = list(options.subscribe or options.assign)
-        found = {name: streams.require(tx, name) for name in names}
+        found = {}
+        for name in names:
+            stream = (streams.get if name in missing else streams.require)(tx, name)
+            if stream is not None:
+                found[name] = stream
         for name, wanted in options.assign.items():
-            for number in wanted:
+            for number in wanted if name in found else ():
                 if found[name].segment(number) is None:
                     raise UnknownSegmentError(f"stream {name!r} has no segment {number}")
         return found
+
+    def _may_be_missing(self, place: Offset | None = None) -> Container[str]:
+        """Streams whose absence is no mistake of the options.
+
+        One that the query has read is lost.  Where losses do not matter, one that it has not met
+        yet may have been lost as well, before the query was started again.
+        """
+        if not self._options.fail_on_data_loss:
+            return self._options.subscribe or self._options.assign
+        return () if place is None else place.streams
 
     def _segments(self, stream: Stream) -> tuple[Segment, ...]:
         """Those that the query may read."""
@@ -84,12 +99,13 @@ class Planner:
     def start(self, default: str) -> Offset:
         """Where the query begins."""
         spot = self._options.start if self._options.start is not None else default
-        return self._offset(self.streams(), spot, "startingOffsets", initial=True)
+        found = self.streams(missing=self._may_be_missing())
+        return self._offset(found, spot, "startingOffsets", initial=True)
 
     def end(self) -> Offset:
         """Where a batch read ends."""
         spot = self._options.end if self._options.end is not None else "latest"
-        return self._offset(self.streams(), spot, "endingOffsets")
+        return self._offset(self.streams(missing=self._may_be_missing()), spot, "endingOffsets")
 
     def _offset(
         self, found: Mapping[str, Stream], spot: Spot, what: str, *, initial: bool = False
@@ -142,6 +158,8 @@ class Planner:
                     f"{what}: stream {stream.name!r} has no segment {number} that is read"
                 )
             offset = {KAFKA_EARLIEST: segment.tail, KAFKA_LATEST: segment.head}.get(offset, offset)
+            if what == "startingOffsets" and not self._options.fail_on_data_loss:
+                offset = max(offset, segment.tail)
             if not segment.tail <= offset <= segment.head:
                 raise InvalidPositionError(
                     f"{what}: offset {offset} is outside segment {number} of stream "
@@ -182,7 +200,7 @@ class Planner:
             waiting = asked == start and all_of_it == limited and self._clock() < until
             if waiting and not self._news.is_set():
                 return start
-        self._look()
+        self._look(start)
         end = self._plan(start, limited)
         if end is None:
             self._answer = (start, limited, self._clock() + LOOK_S)
@@ -194,7 +212,8 @@ class Planner:
     def latest(self, start: Offset) -> Offset:
         """The heads of all that a query at ``start`` has still to read."""
         if self._news.is_set() or not self._known:
-            self._look()
+            self._look(start)
+        start = self._losses.kept(start, self._log.prefix, self._known)
         heads = {(n, s.number): s.head for n, each in self._known.items() for s in each.segments}
         found = self._end(
             start,
@@ -202,28 +221,32 @@ class Planner:
                 number: heads[stream.name, number] for number in self._standing(stream, at).all
             },
         )
-        return msgspec.structs.replace(found, markers=self._markers_ahead(found, start))
+        return msgspec.structs.replace(found, markers=self._no_events(found, start))
 
-    def _markers_ahead(self, head: Offset, at: Offset) -> dict[str, dict[int, int]]:
-        """How many offsets between two places are of markers, where there are any."""
+    def _no_events(self, head: Offset, at: Offset) -> dict[str, dict[int, int]]:
+        """How many offsets between two places are of markers or were trimmed, where any are."""
+        found = {
+            name: losses.without(stream.segments, at.at(name))
+            for name, stream in self._known.items()
+        }
         marked = [
-            (name, segment, at.at(name).get(segment.number, 0), end)
+            (name, segment, max(segment.tail, at.at(name).get(segment.number, 0)), end)
             for name, stream in self._known.items()
             for segment in stream.segments
             if segment.markers and (end := head.at(name).get(segment.number)) is not None
         ]
-        found: dict[str, dict[int, int]] = {}
         for name, segment, start, end in marked:
             count = self._log.catalog.read(
                 lambda tx, i=segment.id, lo=start, hi=end: markers.between(tx, i, lo, hi)  # type: ignore[misc]
             )
-            if count:
-                found.setdefault(name, {})[segment.number] = count
-        return found
+            found[name][segment.number] = found[name].get(segment.number, 0) + count
+        counts = {name: {n: c for n, c in each.items() if c} for name, each in found.items()}
+        return {name: each for name, each in counts.items() if each}
 
-    def _look(self) -> None:
+    def _look(self, place: Offset) -> None:
         self._news.clear()
-        self._known = self.streams()
+        self._answer = None  # it was of the look before, and what was new has been heard
+        self._known = self.streams(missing=self._may_be_missing(place))
         for stream in self._known.values():
             if stream.id not in self._heard:
                 # Subscribe first, then look once more, so that no change is missed.
@@ -238,7 +261,7 @@ class Planner:
         )
 
     def _plan(self, start: Offset, limited: bool) -> Offset | None:
-        check_owner(start, self._log.prefix, self._known)
+        start = self._losses.kept(start, self._log.prefix, self._known)
         behind: dict[tuple[str, int], Ahead] = {}
         for name, stream in self._known.items():
             bound = None if self._target is None else self._target.get(name, {})
@@ -274,8 +297,16 @@ class Planner:
     def _at(self, start: Offset, stream: Stream) -> Mapping[int, int]:
         """The query's place in a stream; one that it has not met yet is read from its start."""
         if stream.name in start.streams:
-            return start.at(stream.name)
-        return {s.number: 0 for s in self._segments(stream) if not s.predecessors}
+            found = dict(start.at(stream.name))
+        else:
+            found = {s.number: 0 for s in self._segments(stream) if not s.predecessors}
+        if not self._options.fail_on_data_loss:
+            for segment in self._segments(stream):
+                if segment.number in found:
+                    found[segment.number] = self._losses.retained(
+                        stream.name, segment, found[segment.number]
+                    )
+        return found
 
     def _end(
         self, start: Offset, positions: Callable[[Stream, Mapping[int, int]], dict[int, int]]
@@ -307,14 +338,15 @@ class Planner:
                 f"and its head is {segment.head}: the catalog is older than the checkpoint; start "
                 "with a new checkpointLocation"
             )
-        if position < segment.tail and self._options.fail_on_data_loss:
-            raise data_loss(stream.name, number, position, segment.tail)
+        self._losses.retained(stream.name, segment, position)
         return segment
 
     # -- spans --------------------------------------------------------------------------
 
     def spans(self, start: Offset, end: Offset) -> list[Span]:
         """What a batch between two places reads, cut as asked."""
+        known = self._knowing(end.streams, end)
+        start, end = (self._losses.kept(each, self._log.prefix, known) for each in (start, end))
         runs = []
         for name in sorted(end.streams):
             begin = end.beginning(name) if start.initial else start.at(name)
@@ -338,13 +370,9 @@ class Planner:
             runs += planning.cut([run], run.events * each // planning.SPLIT_BYTES + 1)
         return runs
 
-    def check_owner(self, place: Offset) -> None:
-        """Refuse a place that belongs to another catalog or stream."""
-        check_owner(place, self._log.prefix, self._knowing(place.streams))
-
-    def _knowing(self, names: Iterable[str]) -> dict[str, Stream]:
+    def _knowing(self, names: Iterable[str], place: Offset | None = None) -> dict[str, Stream]:
         if any(name not in self._known for name in names):
-            self._known = self.streams()
+            self._known = self.streams(missing=self._may_be_missing(place))
         return self._known
 
     def segment_ids(self, names: Iterable[str]) -> dict[tuple[str, int], int]:
@@ -359,27 +387,3 @@ class Planner:
         for stop in self._heard.values():
             stop()
         self._heard.clear()
-
-
-def check_owner(start: Offset, catalog: str, known: Mapping[str, Stream]) -> None:
-    """Refuse a place of another catalog, or of a stream that is no longer the same."""
-    mend = "choose another checkpointLocation"
-    if start.catalog != catalog:
-        raise ForeignCheckpointError(f"the checkpoint belongs to another catalog; {mend}")
-    for name, at in start.streams.items():
-        stream = known.get(name)
-        if stream is None:
-            raise ForeignCheckpointError(
-                f"the checkpoint belongs to stream {name!r}, which this query does not read; {mend}"
-            )
-        if stream.id != at.id:
-            raise ForeignCheckpointError(
-                f"stream {name!r} was deleted and made anew since the checkpoint; {mend}"
-            )
-
-
-def data_loss(stream: str, segment: int, position: int, first: int) -> DataLossError:
-    return DataLossError(
-        f"stream {stream!r} segment {segment}: offsets {position} to {first - 1} were trimmed "
-        "before the query read them; set failOnDataLoss to false to go on without them"
-    )

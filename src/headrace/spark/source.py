@@ -32,12 +32,13 @@ from pyspark.sql.types import StructType
 
 from headrace.catalog import lanes
 from headrace.catalog.streams import Segment
-from headrace.errors import InvalidOptionError, TrimmedError
+from headrace.errors import InvalidOptionError, TrimmedError, UnknownStreamError
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
 from headrace.spark import offsets, planning
 from headrace.spark.columns import Shape, check_schema, default_schema
 from headrace.spark.connection import check_shared, driver_master
+from headrace.spark.losses import data_loss
 from headrace.spark.offsets import Offset
 from headrace.spark.options import (
     BATCH_ONLY,
@@ -47,7 +48,7 @@ from headrace.spark.options import (
     is_read,
     parse_options,
 )
-from headrace.spark.planner import Planner, data_loss
+from headrace.spark.planner import Planner
 from headrace.spark.planning import Span
 from headrace.spark.pushdown import Narrowing
 from headrace.subjects import match_array
@@ -107,6 +108,7 @@ class HeadraceSource(DataSource):
         if options.end == "earliest":
             raise InvalidOptionError("endingOffsets='earliest' leaves nothing for a batch to read")
         check_schema(schema)
+        Planner(options.connection.log(), options).streams()  # a read with an end needs them all
         if _PUSHDOWN_WORKER in sys.modules or _is_main(_PUSHDOWN_WORKER):
             return FilteringReader(options, schema)
         return BatchReader(options, schema)
@@ -213,6 +215,10 @@ def _read_span(
                 raise data_loss(span.stream, span.segment, error.offset, error.first) from error
             cursor.position = min(error.first, span.end)
             continue
+        except UnknownStreamError:
+            if options.fail_on_data_loss:
+                raise
+            return
         if batch is None:
             continue
         if "marker" in batch.schema.names:
@@ -326,7 +332,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         planner = self._plan()
         begin, until = offsets.parse(start), offsets.parse(end)
-        planner.check_owner(until)
         return runs_of(planner, planner.spans(begin, until), self._options.partitions_min)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
