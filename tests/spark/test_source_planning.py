@@ -207,6 +207,12 @@ def test_starts_and_ends_by_offset_and_by_time(log: Log, options: dict[str, Any]
         ({"startingOffsets": '{"t": {"0": 0}}'}, InvalidOptionError),
         ({"endingOffsets": '{"s": {"0": 999}}'}, InvalidPositionError),
         ({"startingTimestamp": "yesterday"}, InvalidOptionError),
+        ({"startingOffsetsByTimestamp": '{"s": {"0": 1}}'}, InvalidOptionError),
+        ({"startingOffsetsByTimestamp": '{"s": {"0": "soon", "1": 1}}'}, InvalidOptionError),
+        ({"startingOffsetsByTimestamp": '{"s": {"9": 1}}'}, UnknownSegmentError),
+        ({"startingOffsetsByTimestamp": "7"}, InvalidOptionError),
+        ({"startingTimestamp": "5", "startingOffsetsByTimestamp": "{}"}, InvalidOptionError),
+        ({"maxRecordsPerPartition": "0"}, InvalidOptionError),
         ({"maxOffsetsPerTrigger": "0"}, InvalidOptionError),
         ({"maxBytesPerTrigger": "many"}, InvalidOptionError),
         ({"maxTriggerDelay": "soon"}, InvalidOptionError),
@@ -222,6 +228,61 @@ def test_bad_options_are_refused_before_there_is_a_query(
     fill(log)
     with pytest.raises(error):
         source(options | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [
+        ({"kafka.bootstrap.servers": "host:9092"}, "'catalog'"),
+        ({"kafka.group.id": "g"}, "'group'"),
+        ({"kafka.security.protocol": "SSL"}, "'store'"),
+        ({"topic": "s"}, "'subscribe'"),
+        ({"startingVersion": "3"}, "'startingOffsets'"),
+        ({"startingOffsetsByTimestampStrategy": "latest"}, "leave it out"),
+    ],
+)
+def test_an_option_of_another_system_is_answered_with_ours(
+    log: Log, options: dict[str, Any], given: dict[str, str], ours: str
+) -> None:
+    fill(log)
+    with pytest.raises(InvalidOptionError, match=ours):
+        source(options | given)
+
+
+def test_a_place_by_a_time_for_each_segment(log: Log, options: dict[str, Any]) -> None:
+    create(log, segments=2)
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    for hour in range(4):
+        log.append(
+            "s",
+            [event(n, key=f"k{n}", timestamp=begin + timedelta(hours=hour)) for n in range(20)],
+        )
+    ms = [int((begin + timedelta(hours=hour)).timestamp() * 1000) for hour in range(5)]
+
+    def hours(**given: str) -> dict[int, set[int]]:
+        found: dict[int, set[int]] = {}
+        for row in batch_rows(options | given):
+            found.setdefault(row["segment"], set()).add(row["timestamp"].hour)
+        return found
+
+    start = json.dumps({"s": {"0": ms[1], "1": ms[3]}})
+    assert hours(startingOffsetsByTimestamp=start) == {0: {1, 2, 3}, 1: {3}}
+    end = json.dumps({"s": {"0": ms[1], "1": ms[4]}})
+    assert hours(endingOffsetsByTimestamp=end) == {0: {0}, 1: {0, 1, 2, 3}}
+    engine = Engine(options | {"startingOffsetsByTimestamp": start})
+    assert {row["timestamp"].hour for row in engine.run() if row["segment"] == 1} == {3}
+
+
+def test_no_task_takes_more_records_than_it_may(log: Log, options: dict[str, Any]) -> None:
+    fill(log, 1000, segments=3)
+    given = options | {"maxRecordsPerPartition": 100}
+    reader = source(given).reader(default_schema(headers=False))
+    sizes = [len(rows_of(reader.read(shipped(part)))) for part in reader.partitions()]
+    assert sum(sizes) == 1000
+    assert max(sizes) <= 100
+    engine = Engine(given | {"startingOffsets": "earliest"})
+    assert len(engine.run()) == 1000
+    assert engine.widths[0] >= 10
 
 
 def test_options_of_the_other_kind_of_read_are_refused(log: Log, options: dict[str, Any]) -> None:

@@ -23,6 +23,7 @@ from headrace.catalog.sqlite import FILE, SqliteCatalog
 from headrace.errors import CatalogUnavailableError, InvalidOptionError, NotSharedError
 from headrace.log.log import Log
 from headrace.log.open import open_log
+from headrace.spark.other_names import instead
 from headrace.spark.quiet import end_quietly_when_closed
 from headrace.spark.session import MASTER_VARIABLE, is_local
 
@@ -43,6 +44,8 @@ def lower(
     names = {name.lower() for name in (*known, *hidden)}
     for name in given:
         if name not in names and not name.startswith(STORE_OPTION):
+            if (other := instead(name)) is not None:
+                raise InvalidOptionError(f"option {name!r} is not one of Headrace: {other}")
             raise InvalidOptionError(
                 f"unknown option {name!r}; there are {', '.join(known)} and {STORE_OPTION}…"
             )

@@ -44,7 +44,7 @@ from headrace.groups.readers.runtime import spark_lines
 from headrace.groups.readers.runtime.spark_planning import Missing
 from headrace.groups.readers.runtime.spark_reader import SparkReader
 from headrace.log.log import Log
-from headrace.spark import group_offsets, planning, weighing
+from headrace.spark import group_offsets, weighing
 from headrace.spark.connection import Connection
 from headrace.spark.group_offsets import GroupOffset, GroupPlace
 from headrace.spark.options import SourceOptions
@@ -194,14 +194,13 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for span in opening.spans
             for low, high in span.ranges
         ]
-        least = self._options.partitions_min
         return [
             GroupRun(
                 [(span, ids[SegmentId(span.stream, span.segment)]) for span in task],
                 line,
                 opening.opening,
             )
-            for task in tasks_of(planning.cut(spans, least), least)
+            for task in tasks_of(spans, self._options)
         ]
 
     def stop(self) -> None:

@@ -37,21 +37,25 @@ NOT_FOR_EPOCHS = {
     "assign": "an epoch is whole over all segments",
     "startingOffsets": "use startingFrontier",
     "startingTimestamp": "use startingFrontier",
+    "startingOffsetsByTimestamp": "use startingFrontier",
     "endingOffsets": "use endingFrontier",
     "endingTimestamp": "use endingFrontier",
+    "endingOffsetsByTimestamp": "use endingFrontier",
     "minOffsetsPerTrigger": "an epoch is given when it is complete",
     "maxTriggerDelay": "an epoch is given when it is complete",
+    "maxRecordsPerPartition": "use minPartitions",
 }
+STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 OPTIONS = (
     *CONNECTION_OPTIONS,
     *WHICH,
     "reader",
-    "startingOffsets",
-    "startingTimestamp",
-    "endingOffsets",
-    "endingTimestamp",
+    *STARTS,
+    *ENDS,
     *STREAM_ONLY,
     "minPartitions",
+    "maxRecordsPerPartition",
     "failOnDataLoss",
     "includeHeaders",
     "subject",
@@ -61,23 +65,29 @@ OPTIONS = (
 INTERNAL = ("spans",)
 """Options that a native read gives to its source."""
 NOT_OF_GROUP = (
-    "startingOffsets",
-    "startingTimestamp",
-    "endingOffsets",
-    "endingTimestamp",
+    *STARTS,
+    *ENDS,
     "subject",
     "epochs",
     *INTERNAL,
 )
 """What a reader group has decided for all its readers."""
-BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingFrontier", *INTERNAL)
+BATCH_ONLY = (*ENDS, "endingFrontier", *INTERNAL)
 Spans = dict[str, dict[int, tuple[tuple[int, int], ...]]]
 KAFKA_LATEST, KAFKA_EARLIEST = -1, -2
 TRIGGER_DELAY_MAX_S = 15 * 60.0
 
 T = TypeVar("T")
-Spot = str | int | dict[str, dict[int, int]]
-"""``earliest``, ``latest``, a time in microseconds, or {stream: {segment: offset}}."""
+
+
+class Times(msgspec.Struct, frozen=True):
+    """A place by times, in microseconds: the first event at or after each."""
+
+    at_us: dict[str, dict[int, int]]
+
+
+Spot = str | int | dict[str, dict[int, int]] | Times
+"""``earliest``, ``latest``, a time in microseconds, {stream: {segment: offset}}, or by times."""
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +104,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     bytes_max: int | None = None
     trigger_delay_s: float = TRIGGER_DELAY_MAX_S
     partitions_min: int = 1
+    partition_rows_max: int | None = None
     fail_on_data_loss: bool = True
     include_headers: bool = False
     subject: str | None = None
@@ -135,8 +146,8 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
             + (f", not {' and '.join(map(repr, which))}" if which else "")
         )
     _check_group(given)
-    _one_of(given, "startingOffsets", "startingTimestamp")
-    _one_of(given, "endingOffsets", "endingTimestamp")
+    _one_of(given, STARTS)
+    _one_of(given, ENDS)
     epochs = _whole_epochs(given)
     subject, spans = given.get("subject"), given.get("spans")
     return SourceOptions(
@@ -144,13 +155,14 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         subscribe=_names(given),
         pattern=_pattern(given),
         assign=_assign(given),
-        start=_spot(given, "startingOffsets", "startingTimestamp"),
-        end=_spot(given, "endingOffsets", "endingTimestamp"),
+        start=_spot(given, STARTS),
+        end=_spot(given, ENDS),
         rows_max=_count(given, "maxOffsetsPerTrigger"),
         rows_min=_count(given, "minOffsetsPerTrigger"),
         bytes_max=_count(given, "maxBytesPerTrigger"),
         trigger_delay_s=_duration_s(given, "maxTriggerDelay", TRIGGER_DELAY_MAX_S),
         partitions_min=_count(given, "minPartitions") or 1,
+        partition_rows_max=_count(given, "maxRecordsPerPartition"),
         fail_on_data_loss=_flag(given, "failOnDataLoss", True),
         include_headers=_flag(given, "includeHeaders", False),
         subject=None if subject is None else parse_filter(subject),
@@ -198,9 +210,10 @@ def _whole_epochs(given: Mapping[str, str]) -> bool:
     return True
 
 
-def _one_of(given: Mapping[str, str], first: str, second: str) -> None:
-    if first.lower() in given and second.lower() in given:
-        raise InvalidOptionError(f"give {first!r} or {second!r}, not both")
+def _one_of(given: Mapping[str, str], names: tuple[str, ...]) -> None:
+    found = [name for name in names if name.lower() in given]
+    if len(found) > 1:
+        raise InvalidOptionError(f"give {' or '.join(map(repr, found))}, not both")
 
 
 def _names(given: Mapping[str, str]) -> tuple[str, ...]:
@@ -235,9 +248,12 @@ def _assign(given: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _spot(given: Mapping[str, str], offsets: str, time: str) -> Spot | None:
+def _spot(given: Mapping[str, str], names: tuple[str, ...]) -> Spot | None:
+    offsets, time, times = names
     if time.lower() in given:
         return _time_us(given[time.lower()], time)
+    if times.lower() in given:
+        return _times(given[times.lower()], times)
     text = given.get(offsets.lower())
     if text is None:
         return None
@@ -248,6 +264,17 @@ def _spot(given: Mapping[str, str], offsets: str, time: str) -> Spot | None:
         dict[str, dict[int, int]],
         f"{offsets}={text!r}: give 'earliest', 'latest' or JSON such as "
         '{"orders": {"0": 17, "1": -2}} (-2 is earliest, -1 latest)',
+    )
+
+
+def _times(text: str, name: str) -> Times:
+    shown = f'{name}: give JSON such as {{"orders": {{"0": 1767225600000}}}}, in milliseconds'
+    found = _json(text, dict[str, dict[int, int | str]], shown)
+    return Times(
+        {
+            stream: {number: _time_us(str(time), name) for number, time in each.items()}
+            for stream, each in found.items()
+        }
     )
 
 

@@ -11,24 +11,18 @@ import re
 import threading
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
 
 import msgspec
 
 from headrace.catalog import Tx, markers, streams
 from headrace.catalog.streams import Segment, Stream
-from headrace.errors import (
-    ForeignCheckpointError,
-    InvalidOptionError,
-    InvalidPositionError,
-    UnknownSegmentError,
-)
+from headrace.errors import ForeignCheckpointError, UnknownSegmentError
 from headrace.log.log import Log
-from headrace.log.read import Query
 from headrace.spark import losses, planning, weighing
 from headrace.spark.losses import Losses
 from headrace.spark.offsets import Offset, StreamAt
-from headrace.spark.options import KAFKA_EARLIEST, KAFKA_LATEST, SourceOptions, Spot
+from headrace.spark.options import SourceOptions
+from headrace.spark.places import Places
 from headrace.spark.planning import Span
 from headrace.spark.weighing import Ahead
 
@@ -46,6 +40,7 @@ class Planner:
         self._options = options
         self._clock = clock
         self._losses = Losses(options.fail_on_data_loss)
+        self._places = Places(log, options)
         self._target: dict[str, dict[int, int]] | None = None
         self._news = threading.Event()
         self._heard: dict[int, Callable[[], None]] = {}
@@ -87,101 +82,20 @@ class Planner:
             return self._options.subscribe or self._options.assign
         return () if place is None else place.streams
 
-    def _segments(self, stream: Stream) -> tuple[Segment, ...]:
-        """Those that the query may read."""
-        wanted = self._options.assign.get(stream.name)
-        if wanted is None:
-            return stream.segments
-        return tuple(segment for segment in stream.segments if segment.number in wanted)
-
     # -- places -------------------------------------------------------------------------
 
     def start(self, default: str) -> Offset:
         """Where the query begins."""
         spot = self._options.start if self._options.start is not None else default
         found = self.streams(missing=self._may_be_missing())
-        return self._offset(found, spot, "startingOffsets", initial=True)
+        return self._places.offset(found, spot, "startingOffsets", initial=True)
 
     def end(self) -> Offset:
         """Where a batch read ends."""
         spot = self._options.end if self._options.end is not None else "latest"
-        return self._offset(self.streams(missing=self._may_be_missing()), spot, "endingOffsets")
-
-    def _offset(
-        self, found: Mapping[str, Stream], spot: Spot, what: str, *, initial: bool = False
-    ) -> Offset:
-        if isinstance(spot, dict):
-            for name in spot:
-                if name not in found:
-                    raise InvalidOptionError(
-                        f"{what} names stream {name!r}, which is not among those that are read"
-                    )
-            for name in found:
-                if name not in spot:
-                    raise InvalidOptionError(f"{what} says nothing about stream {name!r}")
-        return Offset(
-            catalog=self._log.prefix,
-            streams={
-                name: StreamAt(stream.id, self._positions(stream, spot, what))
-                for name, stream in found.items()
-            },
-            initial=initial,
+        return self._places.offset(
+            self.streams(missing=self._may_be_missing()), spot, "endingOffsets"
         )
-
-    def _positions(self, stream: Stream, spot: Spot, what: str) -> dict[int, int]:
-        segments = self._segments(stream)
-        match spot:
-            case "earliest":
-                return planning.earliest(segments)
-            case "latest" if what == "endingOffsets":
-                return {segment.number: segment.head for segment in segments}
-            case "latest":
-                return planning.latest(segments)
-            case int():
-                found = self._at_time(stream, spot)
-                if what == "endingOffsets":
-                    return {s.number: found.get(s.number, s.head) for s in segments}
-                return found
-            case dict():
-                return self._given(stream, segments, spot[stream.name], what)
-        raise InvalidOptionError(f"{what}={spot!r} is not a place")
-
-    def _given(
-        self, stream: Stream, segments: tuple[Segment, ...], given: Mapping[int, int], what: str
-    ) -> dict[int, int]:
-        by_number = {segment.number: segment for segment in segments}
-        found = {}
-        for number, offset in given.items():
-            segment = by_number.get(number)
-            if segment is None:
-                raise UnknownSegmentError(
-                    f"{what}: stream {stream.name!r} has no segment {number} that is read"
-                )
-            offset = {KAFKA_EARLIEST: segment.tail, KAFKA_LATEST: segment.head}.get(offset, offset)
-            if what == "startingOffsets" and not self._options.fail_on_data_loss:
-                offset = max(offset, segment.tail)
-            if not segment.tail <= offset <= segment.head:
-                raise InvalidPositionError(
-                    f"{what}: offset {offset} is outside segment {number} of stream "
-                    f"{stream.name!r}, which has {segment.tail} to {segment.head}"
-                )
-            found[number] = offset
-        if what == "endingOffsets":
-            # What is not named is read to its head, as a read without an end would.
-            return {segment.number: segment.head for segment in segments} | found
-        left_out = planning.uncovered(segments, found)
-        if left_out:
-            raise InvalidOptionError(
-                f"{what} leaves out segment {left_out[0]} of stream {stream.name!r}, which would "
-                "never be read; name it too (-2 is earliest, -1 latest)"
-            )
-        return found
-
-    def _at_time(self, stream: Stream, ts_us: int) -> dict[int, int]:
-        """The first event at or after a time, for every segment that has or may get one."""
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=ts_us)
-        query = Query(start=moment, follow=True, segments=self._options.assign.get(stream.name))
-        return self._log.reader(stream.name, query).positions
 
     # -- the next batch -----------------------------------------------------------------
 
@@ -189,7 +103,7 @@ class Planner:
         """Fix the end to what there is now, for ``Trigger.AvailableNow``."""
         self._target = {
             name: {segment.number: segment.head for segment in stream.segments}
-            for name, stream in self.streams().items()
+            for name, stream in self.streams(missing=self._may_be_missing()).items()
         }
         self._answer = None
 
@@ -257,7 +171,7 @@ class Planner:
 
     def _standing(self, stream: Stream, at: Mapping[int, int]) -> planning.Standing:
         return planning.standing(
-            self._segments(stream), at, successors=stream.name not in self._options.assign
+            self._places.segments(stream), at, successors=stream.name not in self._options.assign
         )
 
     def _plan(self, start: Offset, limited: bool) -> Offset | None:
@@ -299,9 +213,9 @@ class Planner:
         if stream.name in start.streams:
             found = dict(start.at(stream.name))
         else:
-            found = {s.number: 0 for s in self._segments(stream) if not s.predecessors}
+            found = {s.number: 0 for s in self._places.segments(stream) if not s.predecessors}
         if not self._options.fail_on_data_loss:
-            for segment in self._segments(stream):
+            for segment in self._places.segments(stream):
                 if segment.number in found:
                     found[segment.number] = self._losses.retained(
                         stream.name, segment, found[segment.number]
@@ -344,14 +258,14 @@ class Planner:
     # -- spans --------------------------------------------------------------------------
 
     def spans(self, start: Offset, end: Offset) -> list[Span]:
-        """What a batch between two places reads, cut as asked."""
+        """What a batch between two places reads."""
         known = self._knowing(end.streams, end)
         start, end = (self._losses.kept(each, self._log.prefix, known) for each in (start, end))
         runs = []
         for name in sorted(end.streams):
             begin = end.beginning(name) if start.initial else start.at(name)
             runs += planning.spans(name, begin, end.at(name))
-        return planning.cut(runs, self._options.partitions_min)
+        return runs
 
     def whole_runs(self, name: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[Span]:
         """What a batch read takes of a stream: everything after ``start``, in parts of a size.
@@ -361,7 +275,7 @@ class Planner:
         stream = self._knowing([name])[name]
         begin = self._standing(stream, start).all
         runs = []
-        for segment in self._segments(stream):
+        for segment in self._places.segments(stream):
             first = begin.get(segment.number)
             if first is None or first >= end.get(segment.number, 0):
                 continue

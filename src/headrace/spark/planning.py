@@ -10,6 +10,7 @@ begins.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -133,16 +134,30 @@ def cut(runs: Sequence[Span], least: int) -> list[Span]:
     total = sum(run.events for run in runs)
     if len(runs) >= least or total == 0:
         return list(runs)
-    each = max(1, -(-total // min(least, PARTS_MAX)))
+    return shorten(runs, max(1, -(-total // min(least, PARTS_MAX))))
+
+
+def shorten(runs: Sequence[Span], most: int | None) -> list[Span]:
+    """Cut spans into parts of ``most`` offsets at the most.
+
+    >>> [(run.start, run.end) for run in shorten([Span("s", 0, 3, 10)], 4)]
+    [(3, 7), (7, 10)]
+    """
+    if most is None:
+        return list(runs)
     return [
-        Span(run.stream, run.segment, start, min(start + each, run.end))
+        Span(run.stream, run.segment, start, min(start + most, run.end))
         for run in runs
-        for start in range(run.start, run.end, each)
+        for start in range(run.start, run.end, most)
     ]
 
 
-def pack(runs: Sequence[Span], least: int, cores: int) -> list[tuple[Span, ...]]:
+def pack(
+    runs: Sequence[Span], least: int, cores: int, most: int | None = None
+) -> list[tuple[Span, ...]]:
     """Spans in their order as tasks: small ones share a task, and a large one has its own.
+
+    A task takes ``most`` offsets at the most, if that is given.
 
     A task costs Spark as much as some ten thousand events.  There is one for every core all the
     same, as far as there are spans, and never fewer than ``least``.
@@ -155,7 +170,7 @@ def pack(runs: Sequence[Span], least: int, cores: int) -> list[tuple[Span, ...]]
     wanted = max(least, min(len(runs), cores), -(-total // TASK_EVENTS))
     if wanted >= len(runs):
         return [(run,) for run in runs]
-    each = total / wanted
+    each = min(total / wanted, math.inf if most is None else most)
     tasks: list[list[Span]] = []
     held = 0
     for run in runs:

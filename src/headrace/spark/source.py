@@ -170,17 +170,21 @@ class OffsetRun(InputPartition):
         self.spans = tuple(spans)
 
 
-def tasks_of(spans: Sequence[Span], least: int) -> list[tuple[Span, ...]]:
-    """Spans as tasks for this machine; small ones share a task."""
-    return planning.pack(spans, least, min(planning.CORES_MAX, os.cpu_count() or 1))
+def tasks_of(spans: Sequence[Span], options: SourceOptions) -> list[tuple[Span, ...]]:
+    """Spans as tasks for this machine, cut as the options ask; small ones share a task."""
+    least, most = options.partitions_min, options.partition_rows_max
+    parts = planning.cut(planning.shorten(spans, most), least)
+    return planning.pack(parts, least, min(planning.CORES_MAX, os.cpu_count() or 1), most)
 
 
-def runs_of(planner: Planner, spans: Sequence[Span], least: int = 1) -> list[InputPartition]:
-    """Tasks for spans; small ones share a task."""
+def runs_of(
+    planner: Planner, spans: Sequence[Span], options: SourceOptions
+) -> list[InputPartition]:
+    """Tasks for spans, each span with its segment's id."""
     ids = planner.segment_ids(span.stream for span in spans)
     return [
         OffsetRun([(span, ids[span.stream, span.segment]) for span in task])
-        for task in tasks_of(spans, least)
+        for task in tasks_of(spans, options)
     ]
 
 
@@ -242,8 +246,7 @@ class BatchReader(DataSourceReader):
     def _partitions(self, narrowing: Narrowing) -> list[InputPartition]:
         planner = Planner(self._options.connection.log(), self._options)
         spans = narrowing.apply(self._spans(planner))
-        least = self._options.partitions_min
-        return runs_of(planner, planning.cut(spans, least), least)
+        return runs_of(planner, spans, self._options)
 
     def _spans(self, planner: Planner) -> list[Span]:
         if self._options.spans is not None:
@@ -332,7 +335,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         planner = self._plan()
         begin, until = offsets.parse(start), offsets.parse(end)
-        return runs_of(planner, planner.spans(begin, until), self._options.partitions_min)
+        return runs_of(planner, planner.spans(begin, until), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_run(self._options, self._schema, partition)
