@@ -9,17 +9,20 @@ have the package.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import InvalidSchemaError
+from headrace.errors import InvalidOptionError, InvalidSchemaError
 from headrace.spark.session import (
     NOT_FOUND,
     check_executors_once,
+    is_connect,
     master_of,
     not_found,
     text_of,
 )
+from headrace.spark.task import QUERY_ID, query_producer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +30,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
     from pyspark.sql.types import StructType
 
+    from headrace.spark.sink import StreamWriter
+
 Value = str | int | float | bool | Path
+OUTPUT_MODES = ("append", "update")
 
 
 def read_stream(
@@ -63,20 +69,59 @@ def read_stream(
 
 
 def write_stream(
-    frame: DataFrame, stream: str, *, catalog: str | Path | None = None, **options: Value
+    frame: DataFrame,
+    stream: str,
+    *,
+    catalog: str | Path | None = None,
+    outputMode: str = "append",  # noqa: N803
+    **options: Value,
 ) -> DataStreamWriter:
     """A writer whose ``start()`` begins the query; it takes a trigger and a name as any other.
 
-    ``options`` are those of ``format("headrace")``, and ``checkpointLocation``.  What does not fit
+    ``options`` are those of ``format("headrace")``, and ``checkpointLocation``.  ``outputMode`` is
+    ``append``, or ``update`` to append each row again that changed in a batch.  What does not fit
     is an error of this call.
     """
     from headrace.spark.sink import stream_writer
 
+    if outputMode.lower() not in OUTPUT_MODES:
+        raise InvalidOptionError(
+            f"outputMode={outputMode!r}: a stream takes 'append', or 'update' to append every row "
+            "that changed; 'complete' would append the whole result again with every batch"
+        )
     given = _texts({"catalog": catalog, "stream": stream} | options)
     spark = frame.sparkSession
-    stream_writer(given, frame.schema, False, master_of(spark))
+    changes = outputMode.lower() == "update"
+    writer = stream_writer(given, frame.schema, False, master_of(spark))
+    if changes:
+        _check_changes(writer, spark)
     check_executors_once(spark)
-    return frame.writeStream.format("headrace").options(**given)
+    made = frame.writeStream.outputMode(outputMode.lower()).options(**given)
+    return made.foreachBatch(_appending(given)) if changes else made.format("headrace")
+
+
+def _check_changes(writer: StreamWriter, spark: SparkSession) -> None:
+    if writer.by_epochs:
+        raise InvalidOptionError(
+            "outputMode='update' appends rows again that have changed, and an epoch is written "
+            "once: use 'append' with epochs"
+        )
+    if is_connect(spark):
+        raise InvalidOptionError(
+            "outputMode='update' needs a session in this process: Spark gives no sink in Python "
+            "the rows that changed, and over Connect it does not say which query they are of"
+        )
+
+
+def _appending(given: dict[str, str]) -> Callable[[DataFrame, int], None]:
+    """Appends the rows of a batch as the sink does: Spark refuses update for sinks in Python."""
+
+    def append(rows: DataFrame, number: int) -> None:
+        query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        batch = {"producer": query_producer(str(query)), "sequence": str(number)}
+        rows.write.format("headrace").mode("append").options(**given, **batch).save()
+
+    return append
 
 
 def loaded(spark: SparkSession, reader: DataStreamReader | DataFrameReader) -> DataFrame:

@@ -33,7 +33,13 @@ end_quietly_when_closed()
 CATALOG_VARIABLE = "HEADRACE_CATALOG"
 STORE_OPTION = "store."
 """Prefix of options for the storage client."""
+TABLE_OPTION = "option."
+"""Prefix of what Spark makes of the options of CREATE TABLE."""
 CONNECTION_OPTIONS = ("catalog", "store")
+NO_TABLE = (
+    "A stream cannot be a table, which Spark gives no options: use CREATE TEMPORARY VIEW … USING "
+    "headrace OPTIONS (catalog '…', subscribe '…') to read, and save() to write"
+)
 
 
 def lower(
@@ -42,6 +48,8 @@ def lower(
     """Options by their names in lower case; an error names one that is unknown."""
     given = {name.lower(): value for name, value in options.items()}
     names = {name.lower() for name in (*known, *hidden)}
+    if any(name.startswith(TABLE_OPTION) for name in given):
+        raise InvalidOptionError(NO_TABLE)
     for name in given:
         if name not in names and not name.startswith(STORE_OPTION):
             if (other := instead(name)) is not None:

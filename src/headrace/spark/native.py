@@ -34,6 +34,7 @@ from headrace.spark.connection import STORE_OPTION, check_shared
 from headrace.spark.options import SourceOptions, parse_options
 from headrace.spark.planner import Planner
 from headrace.spark.planning import Span
+from headrace.spark.session import is_connect, master_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -88,7 +89,7 @@ def read(
     shape = default_schema(headers=headers) if schema is None else schema
     check_schema(shape)
     log = options.connection.log()
-    check_shared(log, spark.sparkContext.master)
+    check_shared(log, master_of(spark))
     root = _root(spark, log)
     # Where an event comes from is in no file: those of a linked stream are read by the source.
     with_origins = "origin" in shape.names and is_linked(log, stream)
@@ -238,6 +239,9 @@ def _through_source(
 
 def _root(spark: SparkSession, log: Log) -> str | None:
     """The store's address for Spark, or None when Spark cannot reach it by itself."""
+    if is_connect(spark):
+        # Its server may be on another machine, and does not say what it can reach.
+        return None
     if log.store is None or PATTERN.search(log.store.url):
         # Spark would expand glob characters in a folder's name.
         return None

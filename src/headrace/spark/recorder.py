@@ -72,7 +72,7 @@ class Recorder:
 
     def end(self, token: int, jobs: Iterable[JobRecord]) -> None:
         """Write down that nothing runs any more."""
-        ended = [msgspec.structs.replace(job, state="stopped", due_us=None) for job in jobs]
+        ended = [records.stopped(job) for job in jobs]
         records.write(self._catalog, token, self._own(stopped=True), ended, sorted(self._gone))
 
     def job(self, slot: Slot, status: JobStatus | None, now_ms: int) -> JobRecord:

@@ -91,8 +91,13 @@ def status_of(stored: Mapping[str, bytes], *, led: bool) -> PipelineStatus:
             supervisor = _supervisors.decode(key, value)
         elif key.startswith(JOB):
             job = _jobs.decode(key, value)
-            jobs.append(job if led else msgspec.structs.replace(job, state="stopped", due_us=None))
+            jobs.append(job if led else stopped(job))
     return PipelineStatus(led=led, supervisor=supervisor, jobs=tuple(jobs))
+
+
+def stopped(job: JobRecord) -> JobRecord:
+    """A job that nobody runs: it is due at no time, and has no rate."""
+    return msgspec.structs.replace(job, state="stopped", due_us=None, rate_per_s=0.0)
 
 
 def write(

@@ -74,6 +74,12 @@ def session(app_name: str = "headrace", master: str = "local[*]", **settings: An
             raise InvalidOptionError(
                 f"{name!r} is not a setting of Spark: their names begin with 'spark.'"
             )
+    if is_connect_mode():
+        raise SparkSetupError(
+            "this process is set up for Spark Connect, whose server has the settings; make the "
+            "session with SparkSession.builder.remote(…), and use read, read_stream and "
+            "write_stream with it"
+        )
     running = SparkSession.getActiveSession()
     if running is not None and running.sparkContext.master != master:
         raise SparkSetupError(
@@ -145,13 +151,11 @@ def check_format(spark: SparkSession) -> None:
 
 def not_found(spark: SparkSession) -> SparkSetupError:
     """What is behind Spark's DATA_SOURCE_NOT_FOUND for our format."""
-    context = getattr(spark, "sparkContext", None)
-    python = "its Python" if context is None else repr(context.pythonExec)
+    python = "its Python" if is_connect(spark) else repr(spark.sparkContext.pythonExec)
     return SparkSetupError(
         f'Spark\'s driver does not find format("headrace"): it looks for it with {python}, which '
-        "has no headrace or is not there. Install headrace[spark] in that Python, name another "
-        "with spark.pyspark.python or $PYSPARK_PYTHON, and read and write from the thread that "
-        "made the session"
+        "has no headrace or is not there. Install headrace[spark] in that Python, or name another "
+        "with spark.pyspark.python or $PYSPARK_PYTHON"
     )
 
 
@@ -167,6 +171,12 @@ def workers_are_ours(spark: SparkSession) -> bool:
 def check_executors(spark: SparkSession) -> None:
     """Refuse a session whose executors lack this package, before any query finds out."""
     from headrace import __version__
+
+    if is_connect(spark):
+        raise SparkSetupError(
+            "a Spark Connect session does not let its executors be asked; install "
+            "'headrace[spark]' in the Python of its server and of its executors"
+        )
 
     def probe(_: int) -> tuple[str, str]:
         import socket
@@ -200,18 +210,30 @@ _checked: set[tuple[str, str]] = set()
 
 def check_executors_once(spark: SparkSession) -> None:
     """``check_executors`` for any session, cached per Spark application."""
-    context = getattr(spark, "sparkContext", None)
-    # A Spark Connect session has no context, and cannot be checked.
-    if context is None or (context.applicationId, context.pythonExec) in _checked:
+    if is_connect(spark):
+        return  # it cannot be checked
+    context = spark.sparkContext
+    if (context.applicationId, context.pythonExec) in _checked:
         return
     if not workers_are_ours(spark):
         check_executors(spark)
 
 
+def is_connect(spark: SparkSession) -> bool:
+    """Whether a session is a client of Spark Connect, which has no context in this process."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def is_connect_mode() -> bool:
+    """Whether sessions of this process are clients of Spark Connect."""
+    from pyspark.sql.utils import is_remote
+
+    return bool(is_remote())
+
+
 def master_of(spark: SparkSession) -> str | None:
     """The master of a session, if it tells."""
-    context = getattr(spark, "sparkContext", None)
-    return None if context is None else str(context.master)
+    return None if is_connect(spark) else str(spark.sparkContext.master)
 
 
 def text_of(value: Any) -> str:

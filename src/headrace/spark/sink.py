@@ -56,7 +56,7 @@ from headrace.spark.sink_options import SinkOptions, parse_options
 from headrace.spark.sink_rows import Columns
 from headrace.spark.staged_write import StagedWrite
 from headrace.spark.staging import Part, Stager, remove_unnamed
-from headrace.spark.task import BATCH_ID, QUERY_ID, RUN_ID
+from headrace.spark.task import BATCH_ID, QUERY_ID, RUN_ID, query_producer
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -141,7 +141,7 @@ class Sink(msgspec.Struct, frozen=True):
             return None
         batch: tuple[str, int] | None = None
         if query is not None and number is not None:
-            batch = (f"spark-{query}", number)
+            batch = (query_producer(query), number)
         elif options.producer is not None and options.sequence is not None:
             batch = (options.producer, options.sequence)
         return look(log, route, wanted, batch)
@@ -250,7 +250,8 @@ def make_sink(
     parsed = parse_options(options)
     if overwrite:
         raise InvalidSinkError(
-            "a stream is appended to, never overwritten: use mode('append') or outputMode('append')"
+            "a stream is appended to, never overwritten: use mode('append'), outputMode('append'), "
+            "or headrace.spark.write_stream(…, outputMode='update')"
         )
     wanted = parsed.epochs
     log = parsed.connection.log()
@@ -312,7 +313,18 @@ class BatchWriter(DataSourceArrowWriter):
         return self._sink.stage(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self._sink.commit(messages, self._producer, self._sequence, by_query=False)
+        count = self._batch_of_query(messages)
+        by_query = count is not None
+        self._sink.commit(messages, self._producer, self._sequence, count, by_query=by_query)
+
+    def _batch_of_query(self, messages: Sequence[WriterCommitMessage | None]) -> BatchCount | None:
+        """The batch of a query that this write stands for (``outputMode`` update), if it does."""
+        for message in messages:
+            if isinstance(message, Staged) and message.query is not None:
+                if self._producer != query_producer(message.query):
+                    return None
+                return BatchCount(message.query, message.run or "", self._sequence)
+        return None
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         self._sink.abort(messages)
@@ -323,6 +335,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
+        self.by_epochs = sink.options.epochs is not None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._sink.stage(iterator)
@@ -338,7 +351,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 )
             return
         count = BatchCount(query, (task and task.run) or "", batch_id)
-        self._sink.commit(messages, f"spark-{query}", batch_id, count)
+        self._sink.commit(messages, query_producer(query), batch_id, count)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         del batch_id

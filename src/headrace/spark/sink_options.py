@@ -7,7 +7,13 @@ from collections.abc import Mapping
 import msgspec
 
 from headrace.errors import InvalidOptionError
-from headrace.spark.connection import CONNECTION_OPTIONS, Connection, connection_of, lower
+from headrace.spark.connection import (
+    CONNECTION_OPTIONS,
+    NO_TABLE,
+    Connection,
+    connection_of,
+    lower,
+)
 from headrace.spark.epochs.sink_options import EPOCH_OPTIONS, EpochWrite, parse_epoch_write
 from headrace.subjects import check_name
 
@@ -52,7 +58,10 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     rest = lower(options, OPTIONS, hidden=SPARKS_OWN)
     stream = rest.get("stream")
     if not stream:
-        raise InvalidOptionError("the option stream is missing: which stream to append to")
+        raise InvalidOptionError(
+            "the option stream is missing: which stream to append to"
+            + ("" if options else f"? {NO_TABLE}")
+        )
     for constant, column in (("subject", "subjectColumn"), ("key", "keyColumn")):
         if constant in rest and column.lower() in rest:
             raise InvalidOptionError(f"give {constant} or {column}, not both")

@@ -37,7 +37,7 @@ from headrace.log.cursor import Cursor
 from headrace.log.log import Log
 from headrace.spark import offsets, planning
 from headrace.spark.columns import Shape, check_schema, default_schema
-from headrace.spark.connection import check_shared, driver_master
+from headrace.spark.connection import NO_TABLE, check_shared, driver_master
 from headrace.spark.losses import data_loss
 from headrace.spark.offsets import Offset
 from headrace.spark.options import (
@@ -143,6 +143,7 @@ class HeadraceSource(DataSource):
         if self._read is None:
             raise InvalidOptionError(
                 f"which stream to read? give one of the options {', '.join(map(repr, WHICH))}"
+                + ("" if self.options else f". {NO_TABLE}")
             )
         return self._read
 

@@ -14,6 +14,11 @@ RUN_ID = "spark.jobGroup.id"
 """A streaming query runs its jobs as a group named after its run; what it broadcasts is another."""
 
 
+def query_producer(query: str) -> str:
+    """The producer under which the batches of a query are recorded."""
+    return f"spark-{query}"
+
+
 class QueryTask(msgspec.Struct, frozen=True):
     """A task of a streaming query."""
 

@@ -34,6 +34,7 @@ from headrace.spark.epochs.offsets import parse_epochs, shape_of
 from headrace.spark.epochs.publishing import FOREVER_US, LEASE_MS
 from headrace.spark.epochs.sink_options import PUBLISHER, UNITS_US
 from headrace.spark.epochs.texts import parse_frontier
+from headrace.spark.task import query_producer
 from headrace.subjects import check_name
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ class EpochListener(StreamingQueryListener):
         """
         where, name = self._where, self._publisher
         lease = epochs.lease_name(where.stream.id, name)
-        owner = f"spark-{query}"
+        owner = query_producer(query)
 
         def run(tx: Tx) -> bool:
             last, token, _ = leases.last(tx, lease)

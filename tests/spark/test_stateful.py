@@ -1,0 +1,136 @@
+"""Queries with state: rows that change, a stream that goes away, and what is no table."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+import headrace.spark
+from headrace.errors import InvalidOptionError
+from headrace.log.log import Log
+from headrace.log.open import open_log
+from tests.log.helpers import create, event
+from tests.log.helpers import read as read_all
+from tests.spark.queries import run_through
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    opened = open_log(tmp_path / "catalog")
+    for name in ("s", "t", "counts"):
+        create(opened, name)
+    yield opened
+    opened.catalog.close()
+
+
+@pytest.fixture
+def catalog(log: Log, tmp_path: Path) -> str:
+    return str(tmp_path / "catalog")
+
+
+def counts(spark: SparkSession, catalog: str, **options: str) -> DataFrame:
+    """How often each key came, as events for the stream ``counts``."""
+    given = {"startingOffsets": "earliest"} | options
+    source = headrace.spark.read_stream(spark, catalog=catalog, **given)  # type: ignore[arg-type]
+    counted = source.groupBy("key").count()
+    return counted.selectExpr("'counts.x' AS subject", "key", "cast(count AS string) AS value")
+
+
+def run(frame: DataFrame, catalog: str, checkpoint: Path) -> None:
+    to = headrace.spark.write_stream(
+        frame, "counts", catalog=catalog, outputMode="update", checkpointLocation=str(checkpoint)
+    )
+    run_through(to.trigger(availableNow=True).start)
+
+
+def written(log: Log) -> list[str]:
+    return sorted(f"{row['key']}={row['value'].decode()}" for row in read_all(log, "counts"))
+
+
+def lose_the_last_commit(checkpoint: Path) -> None:
+    """As when the driver dies between the sink's commit and the checkpoint's."""
+    last = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
+    for path in (checkpoint / "commits").glob(f"*{last}*"):
+        path.unlink()
+
+
+def test_rows_that_change_are_appended_once(
+    spark: SparkSession, log: Log, catalog: str, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    log.append("s", [event(n, key=f"k{n % 2}") for n in range(6)])
+    run(counts(spark, catalog, streams="s"), catalog, checkpoint)
+    assert written(log) == ["k0=3", "k1=3"]
+    log.append("s", event(6, key="k0"))
+    run(counts(spark, catalog, streams="s"), catalog, checkpoint)
+    assert written(log) == ["k0=3", "k0=4", "k1=3"]
+    lose_the_last_commit(checkpoint)
+    log.append("s", event(7, key="k1"))
+    run(counts(spark, catalog, streams="s"), catalog, checkpoint)
+    assert written(log) == ["k0=3", "k0=4", "k1=3", "k1=4"], "k0=4 was repeated, not written"
+
+
+def test_a_mode_that_no_stream_can_have_is_refused(
+    spark: SparkSession, log: Log, catalog: str
+) -> None:
+    frame = counts(spark, catalog, streams="s")
+    for mode in ("complete", "replace"):
+        with pytest.raises(InvalidOptionError, match=f"outputMode='{mode}'.*'update'"):
+            headrace.spark.write_stream(frame, "counts", catalog=catalog, outputMode=mode)
+
+
+def test_a_query_goes_on_with_its_state_when_a_stream_is_deleted(
+    spark: SparkSession, log: Log, catalog: str, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    log.append("s", [event(n, key="k") for n in range(3)])
+    log.append("t", [event(n, key="k", stream="t") for n in range(2)])
+    which = {"subscribePattern": "[st]", "failOnDataLoss": "false"}
+    run(counts(spark, catalog, **which), catalog, checkpoint)
+    assert written(log) == ["k=5"]
+    log.delete_stream("s")
+    log.append("t", event(2, key="k", stream="t"))
+    strict = counts(spark, catalog, **(which | {"failOnDataLoss": "true"}))
+    with pytest.raises(StreamingQueryException, match="stream 's' is gone"):
+        run(strict, catalog, checkpoint)
+    run(counts(spark, catalog, **which), catalog, checkpoint)
+    assert written(log) == ["k=5", "k=6"]
+
+
+def test_a_stream_is_no_table_and_a_view_names_a_read(
+    spark: SparkSession, log: Log, catalog: str
+) -> None:
+    log.append("s", [event(n) for n in range(3)])
+    options = f"USING headrace OPTIONS (catalog '{catalog}', subscribe 's')"
+    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE nothing {options}")
+    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE nothing {options} AS SELECT 's.x' AS subject, 'a' AS value")
+    assert not spark.catalog.tableExists("nothing")
+    assert len(read_all(log)) == 3
+    spark.sql(f"CREATE TEMPORARY VIEW viewed {options}")
+    assert spark.sql("SELECT count(*) FROM viewed").collect()[0][0] == 3
+    spark.catalog.dropTempView("viewed")
+
+
+def test_any_thread_may_read(spark: SparkSession, log: Log, catalog: str) -> None:
+    log.append("s", [event(n) for n in range(3)])
+    found: list[object] = []
+
+    def count() -> None:
+        try:
+            plain = spark.read.format("headrace").option("catalog", catalog)
+            found.append(plain.option("subscribe", "s").load().count())
+            found.append(headrace.spark.read(spark, "s", catalog=catalog).count())
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    thread.join()
+    assert found == [3, 3]
