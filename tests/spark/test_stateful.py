@@ -36,7 +36,7 @@ def catalog(log: Log, tmp_path: Path) -> str:
 def counts(spark: SparkSession, catalog: str, **options: str) -> DataFrame:
     """How often each key came, as events for the stream ``counts``."""
     given = {"startingOffsets": "earliest"} | options
-    source = headrace.spark.read_stream(spark, catalog=catalog, **given)  # type: ignore[arg-type]
+    source = headrace.spark.read_stream(spark, catalog=catalog, **given)
     counted = source.groupBy("key").count()
     return counted.selectExpr("'counts.x' AS subject", "key", "cast(count AS string) AS value")
 
