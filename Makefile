@@ -29,8 +29,8 @@ env: $(STAMP) ## create or update .venv
 demo: $(STAMP) ## the tour: real flights through an embedded log
 	@$(BIN)/python -m headrace demo
 
-# Three processes for two cores: tests that kill and take over wait a good part of their time.
-LANES ?= 3
+# Four processes for two cores: tests that kill and take over wait a good part of their time.
+LANES ?= 4
 test: $(STAMP) ## every test (under 20 minutes on two cores)
 	$(BIN)/python -m pytest -n $(LANES) --no-loadscope-reorder
 

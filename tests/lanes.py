@@ -1,23 +1,36 @@
 """How `make test` shares the tests among its processes (pytest-xdist).
 
-A file's tests stay together, since they share fixtures. All that use the one Spark session stay
-together as well: starting a second one takes longer than most of them. What takes longest begins
-first, so that no process is left with a long file when the others are through.
+A file's tests stay together, since they share fixtures. All files that use the one Spark session
+stay together as well: starting a second one takes longer than most of their tests. What takes
+longest begins first, so that no process is left with a long file when the others are through.
 """
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-FIRST = ("tests/spark/", "tests/sim/", "tests/torture/", "tests/groups/shared/")
+from tests.support import ROOT
+
+FIRST = (
+    *("tests/spark/", "tests/epochs/test_simulation", "tests/sim/", "tests/torture/"),
+    *("tests/node/browser/", "tests/cli/test_sim", "tests/api/test_forks", "tests/groups/shared/"),
+)
 
 
 class Lanes(LoadScopeScheduling):  # type: ignore[misc]
-    """Hands out whole files, and the tests of Spark as one."""
+    """Hands out whole files, and those that share the Spark session as one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "tests/spark" if nodeid.startswith("tests/spark/") else nodeid.partition("::")[0]
+        path = nodeid.partition("::")[0]
+        return "tests/spark" if _shares_spark(path) else path
+
+
+@cache
+def _shares_spark(path: str) -> bool:
+    return path.startswith("tests/spark/") and "spark: SparkSession" in (ROOT / path).read_text()
 
 
 def begin_with_the_longest(items: list[pytest.Item]) -> None:

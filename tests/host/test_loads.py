@@ -101,7 +101,7 @@ def test_time_that_others_have_the_cpu_does_not_count_but_work_and_waiting_do() 
         os.sched_setaffinity(0, before)
         for each in others:
             each.kill()
-            each.wait()
+            each.communicate()
     assert HELD_UP_S < computed_s < 0.8 * took_s
     watch = loads.Stopwatch()
     time.sleep(0.02)
@@ -109,8 +109,11 @@ def test_time_that_others_have_the_cpu_does_not_count_but_work_and_waiting_do() 
 
 
 def _spinning(cpu: int) -> subprocess.Popen[bytes]:
-    code = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
-    return subprocess.Popen([sys.executable, "-c", code])
+    code = f"import os; os.sched_setaffinity(0, {{{cpu}}}); print(flush=True)\nwhile True: pass"
+    made = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert made.stdout is not None
+    made.stdout.readline()
+    return made
 
 
 # --- on which thread ------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.spark.listener import lag_of
 from tests.log.helpers import check_dense, create, event, per_key, table
-from tests.spark.queries import run_through
+from tests.spark.queries import begun, run_through
 from tests.support import wait_until
 
 SPARK_S = 180.0
@@ -133,7 +133,7 @@ def test_a_query_goes_on_where_its_checkpoint_says_and_a_replay_skips_nothing(
     create(log, segments=2)
     log.append("s", table(10))
     checkpoint = tmp_path / "query"
-    query = into_files(stream(spark, options), tmp_path / "first", checkpoint)
+    query = begun(lambda _: into_files(stream(spark, options), tmp_path / "first", checkpoint))
     wait_until(lambda: (checkpoint / "commits" / "0").exists(), "the first batch", SPARK_S)
     log.append("s", table(40))
     wait_until(lambda: rows_read(query) == 40, "the events", SPARK_S)
@@ -162,7 +162,7 @@ def test_a_running_query_follows_splits_and_merges_and_its_lag_is_reported(
     spark.streams.addListener(listener)
     create(log, segments=2)
     given = options | {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "60"}
-    query = into_memory(stream(spark, given), "splits", tmp_path / "splits")
+    query = begun(lambda n: into_memory(stream(spark, given), "splits", tmp_path / f"splits-{n}"))
     try:
         count = 0
         for change in (
