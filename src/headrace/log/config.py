@@ -77,11 +77,13 @@ def initial_segments(config: StreamConfig, segments: int | None) -> int:
 def differences(existing: Stream, config: StreamConfig, segments: int | None) -> list[str]:
     """In what a stream differs from what somebody wants to create, in words.
 
-    The segments that count are those it began with: it may have been scaled since.
+    The segments that count are those it began with: it may have been scaled since.  Once one of
+    them is gone for good, their number is not known any more, and anything will do.
     """
     found = []
     began = sum(not segment.predecessors for segment in existing.segments)
-    if segments is not None and segments != began and not existing.config.partitions:
+    whole = len(existing.segments) == existing.segments[-1].number + 1
+    if segments not in (None, began) and whole and not existing.config.partitions:
         found.append(f"it was made with {began} segments and not {segments}")
     for name in StreamConfig.__struct_fields__:
         has, wanted = getattr(existing.config, name), getattr(config, name)

@@ -18,7 +18,6 @@ import msgspec
 from headrace.catalog import Tx, markers, streams
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import (
-    DataLossError,
     ForeignCheckpointError,
     InvalidOptionError,
     InvalidPositionError,
@@ -27,6 +26,7 @@ from headrace.errors import (
 from headrace.log.log import Log
 from headrace.log.read import Query
 from headrace.spark import planning, weighing
+from headrace.spark.losses import data_loss, segment_loss
 from headrace.spark.offsets import Offset, StreamAt
 from headrace.spark.options import KAFKA_EARLIEST, KAFKA_LATEST, SourceOptions, Spot
 from headrace.spark.planning import Span
@@ -274,7 +274,12 @@ class Planner:
     def _at(self, start: Offset, stream: Stream) -> Mapping[int, int]:
         """The query's place in a stream; one that it has not met yet is read from its start."""
         if stream.name in start.streams:
-            return start.at(stream.name)
+            at = start.at(stream.name)
+            gone = [number for number in at if stream.segment(number) is None]
+            if not gone:
+                return at
+            self._missed(stream.name, gone[0], at[gone[0]])
+            return planning.without_gone(self._segments(stream), at)
         return {s.number: 0 for s in self._segments(stream) if not s.predecessors}
 
     def _end(
@@ -311,6 +316,11 @@ class Planner:
             raise data_loss(stream.name, number, position, segment.tail)
         return segment
 
+    def _missed(self, stream: str, number: int, position: int) -> None:
+        """A segment that a query has not finished is gone."""
+        if self._options.fail_on_data_loss:
+            raise segment_loss(stream, number, position)
+
     # -- spans --------------------------------------------------------------------------
 
     def spans(self, start: Offset, end: Offset) -> list[Span]:
@@ -319,6 +329,11 @@ class Planner:
         for name in sorted(end.streams):
             begin = end.beginning(name) if start.initial else start.at(name)
             runs += planning.spans(name, begin, end.at(name))
+        known = self._knowing(end.streams)
+        for run in runs:
+            if known[run.stream].segment(run.segment) is None:
+                self._missed(run.stream, run.segment, run.start)
+        runs = [run for run in runs if known[run.stream].segment(run.segment) is not None]
         return planning.cut(runs, self._options.partitions_min)
 
     def whole_runs(self, name: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[Span]:
@@ -376,10 +391,3 @@ def check_owner(start: Offset, catalog: str, known: Mapping[str, Stream]) -> Non
             raise ForeignCheckpointError(
                 f"stream {name!r} was deleted and made anew since the checkpoint; {mend}"
             )
-
-
-def data_loss(stream: str, segment: int, position: int, first: int) -> DataLossError:
-    return DataLossError(
-        f"stream {stream!r} segment {segment}: offsets {position} to {first - 1} were trimmed "
-        "before the query read them; set failOnDataLoss to false to go on without them"
-    )

@@ -38,6 +38,7 @@ from headrace.log.log import Log
 from headrace.spark import offsets, planning
 from headrace.spark.columns import Shape, check_schema, default_schema
 from headrace.spark.connection import check_shared, driver_master
+from headrace.spark.losses import data_loss
 from headrace.spark.offsets import Offset
 from headrace.spark.options import (
     BATCH_ONLY,
@@ -47,7 +48,7 @@ from headrace.spark.options import (
     is_read,
     parse_options,
 )
-from headrace.spark.planner import Planner, data_loss
+from headrace.spark.planner import Planner
 from headrace.spark.planning import Span
 from headrace.spark.pushdown import Narrowing
 from headrace.subjects import match_array
