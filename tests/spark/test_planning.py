@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.catalog.streams import Segment
@@ -98,6 +98,7 @@ def test_cutting_keeps_every_offset_once(runs: list[tuple[int, int, int]], least
     assert len(parts) >= min(least // 2, total // 2)
 
 
+@example([(0, 1)] * 9 + [(0, 11)], 4, 1)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40_000)), max_size=30),
     st.integers(1, 20),

@@ -180,6 +180,8 @@ def pack(runs: Sequence[Span], least: int, cores: int) -> list[tuple[Span, ...]]
             held = 0
         tasks[-1].append(run)
         held += run.events
-    if len(tasks) < least:
-        return [(run,) for run in runs]
+    while len(tasks) < least:  # there are more spans than that, so one task has several
+        at = max(range(len(tasks)), key=lambda each: len(tasks[each]))
+        half = len(tasks[at]) // 2
+        tasks[at : at + 1] = [tasks[at][:half], tasks[at][half:]]
     return [tuple(task) for task in tasks]

@@ -69,10 +69,10 @@ def test_readers_that_renew_are_left_alone_when_the_clock_is_put_back(
         group = await hr.reader_groups.create("report", streams=["orders"])
         async with group.reader("r1") as r1, group.reader("r2") as r2:
             await until(lambda: len(r1.status.segments) == len(r2.status.segments) == 1)
-            lives = r1._life, r2._life
+            lives = r1.running._life, r2.running._life
             driven_clock().step_wall(step_s)
             await asyncio.sleep(90)
             assert len(r1.status.segments) == len(r2.status.segments) == 1
-            assert (r1._life, r2._life) == lives
+            assert (r1.running._life, r2.running._life) == lives
 
     run(catalog_url, work)
