@@ -27,7 +27,7 @@ from headrace.groups.progress.store import join
 from headrace.groups.readers import names, places
 from headrace.groups.readers.core import cuts
 from headrace.groups.readers.core.records import encode_state
-from headrace.groups.readers.core.segments import Cut
+from headrace.groups.readers.core.segments import END, Cut
 from headrace.groups.readers.core.settings import GroupConfig, Retain
 from headrace.groups.readers.names import ReaderGroupName, ReaderGroupRecord
 from headrace.groups.readers.positions import offsets_of
@@ -161,9 +161,13 @@ def _begin(moment: GroupMoment, begin: Cut, stop: Cut | None, config: GroupConfi
 
 
 def check_heads(cut: Cut, found: Map, what: str) -> None:
-    """Refuse offsets that no event has had yet."""
+    """Refuse offsets that no event has had yet, and the end of what has none."""
     extents = found.extents
     for segment, offset in cut.items():
+        if offset == END and segment in extents and not extents[segment].sealed:
+            raise InvalidInputError(
+                f"{what}: {segment} has no end yet; its head is {extents[segment].head}"
+            )
         if segment in extents and offset > extents[segment].head:
             raise InvalidInputError(
                 f"{what}: {segment} has no offset {offset}; its head is {extents[segment].head}"
