@@ -247,6 +247,8 @@ class AckedRanges:
             raise ProgressDecodeError("acked ranges are not ascending within the offsets")
         try:
             made = cls(floor)
+            if not deltas:
+                return made  # the usual case
             made._adopt((np.cumsum(np.array([floor, *deltas], dtype=np.int64))[1:]).tolist())
         except InvalidRangeError as error:
             raise ProgressDecodeError(f"acked ranges cannot be decoded: {error}") from error
