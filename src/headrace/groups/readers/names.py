@@ -109,6 +109,10 @@ def require(tx: Tx, name: str) -> tuple[ReaderGroupRow, ReaderGroupRecord]:
     return row, decode(row)
 
 
+def _is_there(row: ReaderGroupRow | None) -> bool:
+    return row is not None and row.config is not None
+
+
 register(
     NameForm(
         family=FAMILY,
@@ -117,5 +121,6 @@ register(
         text=lambda name: ReaderGroupName(name.group).key,
         key=lambda name: ReaderGroupName(name.group).key,
         listed=lambda tx: [FullName(FAMILY, "", row.name) for row in reader_groups.all_rows(tx)],
+        has=lambda tx, name: _is_there(reader_groups.get(tx, name.group)),
     )
 )
