@@ -208,7 +208,8 @@ class Host:
         if self._closing is not None:
             return CatalogClosedError("this log is not open any more, it is closed; open it again")
         return CatalogClosedError(
-            "this log is not open; use `async with headrace.open(…)`, or `with headrace.sync.open(…)`"
+            "this log is not open; use `async with headrace.open(…)`, "
+            "or `with headrace.sync.open(…)`"
         )
 
     @property

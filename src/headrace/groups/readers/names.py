@@ -87,7 +87,9 @@ class ReaderGroupRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only
         return next((each.id for each in self.streams if each.name == name), None)
 
 
-_records = Records(ReaderGroupRecord, "reader group", json=True)
+_records = Records(
+    ReaderGroupRecord, "reader group", "remove it with: headrace reader rm {name}", json=True
+)
 
 
 def encode(name: str, record: ReaderGroupRecord) -> bytes:
