@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import tempfile
 import time
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 
@@ -15,11 +18,20 @@ import headrace
 from bench.consume import BATCHES, EVENT_ROWS, STREAM, _consume_batches, _consume_events, _fill
 from bench.harness import Result, at_least, at_most, ratio_of_rounds, show
 from bench.publish import ROWS
+from headrace.groups.readers.core.updates import AddReader, RemoveReader
+from headrace.groups.readers.group import ReaderGroup
+from headrace.groups.readers.names import ReaderGroupName
+from headrace.groups.readers.runtime.hub import hub_of
 from headrace.groups.readers.runtime.reading import SegmentReader
 
 ROUNDS = 3
 SEGMENTS = 1000
 READERS = 9
+SPLITTERS = 8
+MANY, SEGMENTS_EACH = 100, 10
+IDLE_READERS, IDLE_S = 500, 15.0
+UPDATES_FEW, UPDATES_MANY = 10_000, 40_000
+"""A million takes most of an hour; what grows shows in the first ten thousands, too."""
 
 _groups = count(1)
 
@@ -68,6 +80,128 @@ async def _owned(readers: list[SegmentReader], segments: int) -> None:
         await asyncio.sleep(0.005)
 
 
+async def _take_checkpoints(group: ReaderGroup) -> None:
+    for number in count():
+        await asyncio.sleep(1)
+        await group.checkpoint(f"c{number}", timeout_s=60)
+
+
+async def _read_all_events(folder: Path, *, checkpoints: bool) -> float:
+    """Events a second by a reader that acks each, while somebody takes checkpoints or not."""
+    async with headrace.open(folder) as hr:
+        group = await hr.reader_groups.create(f"r{next(_groups)}", streams=[STREAM])
+        async with group.reader("r1", join_delay_ms=1) as reader:
+            taking = asyncio.ensure_future(_take_checkpoints(group)) if checkpoints else None
+            began, seen = time.perf_counter(), 0
+            async for delivery in reader:
+                delivery.ack_soon()
+                seen += 1
+                if seen == BATCHES * ROWS:
+                    break
+            await reader.flush()
+            took_s = time.perf_counter() - began
+            if taking is not None:
+                taking.cancel()
+            return seen / took_s
+
+
+async def _opened(
+    hr: headrace.Headrace, segments: int, readers: int
+) -> tuple[ReaderGroup, list[SegmentReader]]:
+    """A group over a stream of so many segments, and its readers, each with its share."""
+    await hr.create_stream("wide", subjects=["wide.>"], segments=segments)
+    group = await hr.reader_groups.create("wide", streams=["wide"])
+    opened = [group.reader(f"r{n}") for n in range(readers)]
+    await asyncio.gather(*(reader.open() for reader in opened))
+    await _balanced(opened, segments)
+    return group, opened
+
+
+async def _close(readers: list[SegmentReader]) -> None:
+    await asyncio.gather(*(reader.close() for reader in readers))
+
+
+@asynccontextmanager
+async def _at_work(
+    readers: list[SegmentReader], *more: Coroutine[None, None, None]
+) -> AsyncIterator[None]:
+    """Every reader takes what comes, and acks it."""
+
+    async def work(reader: SegmentReader) -> None:
+        async for delivery in reader:
+            delivery.ack_soon()
+
+    working = [asyncio.ensure_future(each) for each in (*map(work, readers), *more)]
+    try:
+        yield
+    finally:
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+        await _close(readers)
+
+
+async def _splitting(folder: Path) -> float:
+    """Seconds until the successors of all segments are owned, when all were split."""
+    async with headrace.open(folder) as hr:
+        _, readers = await _opened(hr, SEGMENTS, SPLITTERS)
+        async with _at_work(readers):
+            await asyncio.gather(*(hr.split("wide", number) for number in range(SEGMENTS)))
+            began = time.perf_counter()
+            await _owned(readers, 2 * SEGMENTS)
+            return time.perf_counter() - began
+
+
+async def _checkpoint_of_many(folder: Path) -> float:
+    """Seconds for a checkpoint of a hundred readers with ten segments each, all at work."""
+    async with headrace.open(folder) as hr:
+        group, readers = await _opened(hr, MANY * SEGMENTS_EACH, MANY)
+
+        async def publish() -> None:
+            for number in count():
+                await hr.publish(f"wide.{number}", b"x", key=str(number))
+
+        times = []
+        async with _at_work(readers, publish()):
+            for number in range(ROUNDS):
+                began = time.perf_counter()
+                await group.checkpoint(f"c{number}", timeout_s=60)
+                times.append(time.perf_counter() - began)
+        return statistics.median(times)
+
+
+async def _idle(folder: Path, readers: int) -> float:
+    """The part of a core that readers take who have nothing to do, in percent."""
+    async with headrace.open(folder) as hr:
+        _, opened = await _opened(hr, readers, readers)
+        await asyncio.sleep(IDLE_S / 3)
+        cpu_s, began = time.process_time(), time.perf_counter()
+        await asyncio.sleep(IDLE_S)
+        used = (time.process_time() - cpu_s) / (time.perf_counter() - began)
+        await _close(opened)
+        return 100 * used
+
+
+async def _growth(folder: Path) -> float:
+    """The size of a catalog after many updates of a group, by that after some."""
+    async with headrace.open(folder) as hr:
+        await hr.create_stream("s", ["s.>"], segments=4)
+        group = await hr.reader_groups.create("g", streams=["s"])
+        name, hub = ReaderGroupName("g"), hub_of(hr.host)
+        sizes = []
+        for updates in (UPDATES_FEW, UPDATES_MANY):
+            while (await group.info()).revision < updates:
+                for _ in range(500):
+                    await hub.update(name, AddReader("r"))
+                    await hub.update(name, RemoveReader("r"))
+            sizes.append(_size(folder))
+        return sizes[1] / sizes[0]
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 async def _joining(folder: Path) -> tuple[float, float, float]:
     """Seconds until a tenth reader has its share, moves by the least, and until one that left
     is replaced."""
@@ -110,12 +244,28 @@ def run() -> list[Result]:
             ROUNDS,
         )
         joined_s, moves, left_s = asyncio.run(_joining(Path(scratch) / "wide"))
+        checked, _, _ = ratio_of_rounds(
+            lambda: asyncio.run(_read_all_events(folder, checkpoints=False)),
+            lambda: asyncio.run(_read_all_events(folder, checkpoints=True)),
+            ROUNDS,
+        )
+        split_s = asyncio.run(_splitting(Path(scratch) / "split"))
+        checkpoint_s = asyncio.run(_checkpoint_of_many(Path(scratch) / "many"))
+        idle_many = asyncio.run(_idle(Path(scratch) / "idle", IDLE_READERS))
+        idle_one = asyncio.run(_idle(Path(scratch) / "one", 1))
+        grown = asyncio.run(_growth(Path(scratch) / "grown"))
     return [
         at_least("a reader / a member, batches", batches, 0.95, "x"),
         at_least("a reader / a member, events", events, 0.95, "x"),
         at_most(f"{SEGMENTS} segments, a tenth reader joins", joined_s, 1.5, "s"),
         at_most("moves by the least that is needed", moves, 1.1, "x"),
         at_most("a reader leaves: all owned again", left_s, 0.5, "s"),
+        at_least("events with a checkpoint every second / without", checked, 0.9, "x"),
+        at_most(f"{SEGMENTS} segments split, {SPLITTERS} readers: all owned", split_s, 2, "s"),
+        at_most(f"a checkpoint of {MANY} readers x {SEGMENTS_EACH}", checkpoint_s, 1, "s"),
+        at_most(f"{IDLE_READERS} idle readers", idle_many, 10, "% core"),
+        at_most("one idle reader", idle_one, 0.3, "% core"),
+        at_most(f"catalog after {UPDATES_MANY:,} / {UPDATES_FEW:,} updates", grown, 1.2, "x"),
     ]
 
 

@@ -26,6 +26,7 @@ from bench.growth import grow
 from bench.harness import Result, at_least, at_most, show
 from headrace.catalog.streams import StreamConfig
 from headrace.errors import HeadraceError
+from headrace.groups.vacant import drop_vacant
 from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.open import open_log
 
@@ -98,6 +99,32 @@ async def streams(scale: float) -> list[Result]:
             "ms",
             f"in other streams {fresh_ms:.2f} ms",
         ),
+    ]
+
+
+async def segments(scale: float) -> list[Result]:
+    """Splits and merges of a stream that is trimmed, and what is left of its segments."""
+    rounds = int(1_000 * scale)
+    tenth = max(1, rounds // 10)
+    async with headrace.open(_folder(), housekeeping=False) as hr:
+        await hr.create_stream("s", ["s.>"])
+        times, open_segment = [], 0
+        for number in range(rounds):
+            began = time.process_time()
+            opened = (await hr.split("s", open_segment)).opened
+            (open_segment,) = (await hr.merge("s", opened)).opened
+            times.append(time.process_time() - began)
+            await hr.publish("s.x", b"x")
+            if number % tenth == tenth - 1:
+                stream = await hr.stream("s")
+                await hr.trim("s", {each.number: each.head for each in stream.segments})
+                await hr.in_thread(drop_vacant, hr.log, stream, -1.0)
+        left = len((await hr.stream("s")).segments)
+    ratio = statistics.median(times[-tenth:]) / statistics.median(times[:tenth])
+    name = f"split and merge, {rounds:,} times"
+    return [
+        at_most(f"segments left after {name}", left, 1, "segments"),
+        at_most(f"{name}: the last tenth", ratio, 1.5, "x of the first"),
     ]
 
 
@@ -281,6 +308,9 @@ async def main(url, kind):
     async with headrace.open(url) as hr:
         if kind == "static":
             source = await hr.join("s", "g", "m").__aenter__()
+        elif kind == "reader":
+            group = await hr.reader_groups.get("r")
+            source = await group.reader("a").__aenter__()
         else:
             source = await hr.session("a").__aenter__()
             await source.subscribe("$share/h/s.>", start="earliest")
@@ -300,7 +330,7 @@ async def clocks(scale: float) -> list[Result]:
     """Takeover from a program that was killed, after the wall clock went back a minute."""
     del scale
     found = []
-    for kind, ttl_s in (("static", 5.0), ("shared", 10.0)):
+    for kind, ttl_s in (("static", 5.0), ("shared", 10.0), ("reader", 10.0)):
         took_s = await _takeover_s(kind)
         name = f"takeover of a {kind} group after a step back of 60 s"
         found.append(at_most(name, took_s, ttl_s + 1, "s", f"time to live {ttl_s:.0f} s"))
@@ -312,6 +342,7 @@ async def _takeover_s(kind: str) -> float:
     async with headrace.open(url) as hr:
         await hr.create_stream("s", ["s.>"], partitions=1)
         await hr.groups.create_static("s", "g", max_members=1, members=["m"])
+        group = await hr.reader_groups.create("r", streams=["s"])
         arguments = [sys.executable, "-c", OTHER, url, kind]
         other = await asyncio.create_subprocess_exec(*arguments, stdout=subprocess.PIPE)
         assert other.stdout is not None
@@ -320,6 +351,8 @@ async def _takeover_s(kind: str) -> float:
         try:
             if kind == "static":
                 source: Any = await hr.join("s", "g", "m").__aenter__()
+            elif kind == "reader":
+                source = await group.reader("b").__aenter__()
             else:
                 source = await hr.session("b").__aenter__()
                 await source.subscribe("$share/h/s.>", start="earliest")
@@ -351,6 +384,7 @@ FIGURES: dict[str, Callable[[float], Coroutine[Any, Any, list[Result]]]] = {
     "joins": joins,
     "follows": follows,
     "streams": streams,
+    "segments": segments,
     "sessions": sessions,
     "idle": idle,
     "anonymous": anonymous,

@@ -5,8 +5,10 @@ steps or faults it had, its seconds, and the verdict.  A run that fails does not
 exit status does tell of it.  Ctrl-C stops what is under way, which gets no line, and leaves no
 process behind.
 
-Simulations run on a pool of processes.  A torture is a process of its own with a process group of
-its own: Ctrl-C reaches this program alone, which then interrupts the whole group.
+Simulations run on a pool of processes, each for as long as the others, and the tortures beside
+them, one after the other: those wait for most of their time.  A torture is a process of its own
+with a process group of its own: Ctrl-C reaches this program alone, which then interrupts the whole
+group.  So does the end of the time, if a torture is not through shortly after.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -35,16 +39,15 @@ from cyclopts import Parameter
 
 from headrace.errors import HeadraceError, InvalidInputError
 from headrace.sim import run_seed, scenario_named, scenarios
-from tests.torture.account import Finding
-from tests.torture.groups.run import torture_groups
-from tests.torture.run import Catalog, new_folder, torture
-from tests.torture.shared_run import torture_shared
+from tests.torture.every import TORTURES
+from tests.torture.run import Catalog, new_folder
 
 SEED_MAX = 1 << 32
 STOP_S = 120.0
 """How long a torture may take to stop its processes after an interrupt."""
+GRACE_S = 60.0
+"""How long a torture may go on after the time is over."""
 UNITS = {"s": 1, "m": 60, "h": 3600}
-TORTURES = ("log", "groups", "shared")
 
 app = cyclopts.App(name="python -m tests.soak", help_format="plaintext")
 
@@ -102,8 +105,10 @@ def catalogs() -> tuple[Catalog, ...]:
     return ("sqlite", "postgres") if found else ("sqlite",)
 
 
-def endure(what: str, catalog: Catalog, seed: int, faults: int) -> Run:
-    """One torture, in a process of its own."""
+def endure(
+    what: str, catalog: Catalog, seed: int, faults: int, limit_s: float | None = None
+) -> Run | None:
+    """One torture, in a process of its own; None if it was stopped, since it took too long."""
     began = time.monotonic()
     arguments = ("--one", what, catalog, str(seed), str(faults))
     child = subprocess.Popen(
@@ -114,39 +119,35 @@ def endure(what: str, catalog: Catalog, seed: int, faults: int) -> Run:
         start_new_session=True,
     )
     try:
-        out, err = child.communicate()
-    except BaseException:
+        out, err = child.communicate(timeout=limit_s)
+    except BaseException as ended:
         with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
             os.killpg(child.pid, signal.SIGINT)
             child.wait(STOP_S)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+        if isinstance(ended, subprocess.TimeoutExpired):
+            return None
         raise
     seconds = time.monotonic() - began
     try:
         met, verdict = msgspec.json.decode(out, type=tuple[int, str])
     except msgspec.DecodeError:
         met, verdict = 0, f"FAILED with {child.returncode}: {err.decode()[-500:]}"
-    return Run(f"torture {what} {catalog}", seed, met, "faults", seconds, verdict)
+    return Run(f"torture {what} {catalog}", seed, met, TORTURES[what].unit, seconds, verdict)
 
 
 def _one(what: str, catalog: Catalog, seed: int, faults: int) -> tuple[int, str]:
     """The torture itself; its files are kept if it finds anything."""
     folder = new_folder()
-    findings: list[Finding] = []
+    findings: list[str] = []
     try:
-        if what == "log":
-            result = torture((catalog,), faults, seed, folder)
-            findings, met = result.findings, result.kills
-        else:
-            chosen = torture_groups if what == "groups" else torture_shared
-            endured = chosen((catalog,), faults, seed, folder)
-            findings, met = endured.findings, endured.faults
+        met, findings = TORTURES[what].run(catalog, faults, seed, folder)
     finally:
         if not findings:
             shutil.rmtree(folder, ignore_errors=True)
-    said = "; ".join(f"{each.kind}: {each.detail}" for each in findings[:3])
+    said = "; ".join(findings[:3])
     return met, f"{len(findings)} FINDINGS, in {folder}: {said}" if findings else "ok"
 
 
@@ -158,64 +159,84 @@ class Soak:
 
     def __init__(self, file: Path, until_s: float, tell: Callable[[str], None]) -> None:
         self.runs = self.failed = 0
-        self.counts = {"steps": 0, "faults": 0}
+        self.counts: Counter[str] = Counter(steps=0, faults=0)
         self._file = file
         self._until_s = until_s
         self._tell = tell
+        self._noting = threading.Lock()
+        self._stopped = False
 
     @property
     def over(self) -> bool:
-        return time.monotonic() >= self._until_s
+        return self._stopped or time.monotonic() >= self._until_s
 
-    def run(self, first: int, seeds: int, faults: int, jobs: int, only: str) -> None:
+    def run(self, first: int, slice_s: float, faults: int, jobs: int, only: str) -> None:
         """Rounds of everything whose name contains ``only``."""
         sims = [name for name in scenarios() if only in f"sim {name}"]
         tortures = [
             (what, catalog)
-            for what in TORTURES
+            for what, torture in TORTURES.items()
             for catalog in catalogs()
-            if only in f"torture {what} {catalog}"
+            if catalog in torture.catalogs and only in f"torture {what} {catalog}"
         ]
         if not sims and not tortures:
             raise InvalidInputError(f"nothing is called {only!r}")
+        beside = threading.Thread(target=self._simulate, args=(sims, first, slice_s, jobs))
+        if sims:
+            beside.start()
+        try:
+            self._endure(tortures, first, faults)
+            while beside.is_alive():
+                beside.join(1.0)
+        finally:
+            self._stopped = True
+            if sims:
+                beside.join()
+
+    def _endure(self, tortures: Sequence[tuple[str, Catalog]], first: int, faults: int) -> None:
+        for number in count(first) if tortures else ():
+            for what, catalog in tortures:
+                if self.over:
+                    return
+                left_s = self._until_s - time.monotonic() + GRACE_S
+                run = endure(what, catalog, number, faults, left_s)
+                if run is None:
+                    self._tell(f"torture {what} {catalog}, seed {number}: stopped at the end")
+                else:
+                    self._note(run)
+
+    def _simulate(self, sims: Sequence[str], first: int, slice_s: float, jobs: int) -> None:
+        """Each simulation for a while, with the seeds that follow those of its last time."""
+        seeds = {name: count(first) for name in sims}
         pool = ProcessPoolExecutor(
             jobs, multiprocessing.get_context("spawn"), _leave_interrupts_to_the_parent
         )
-        try:
-            for round_number in count():
-                chosen = range(first + round_number * seeds, first + (round_number + 1) * seeds)
+        waiting: deque[Future[Run]] = deque()
+        with pool:
+            while not self.over:
                 for name in sims:
-                    self._note_all(pool, name, chosen)
-                for what, catalog in tortures:
-                    if not self.over:
-                        self._note(endure(what, catalog, first + round_number, faults))
-                if self.over:
-                    return
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-    def _note_all(self, pool: ProcessPoolExecutor, name: str, seeds: range) -> None:
-        waiting = [pool.submit(simulate, name, seed) for seed in seeds]
-        for future in waiting:
-            if self.over:
-                future.cancel()
-            if not future.cancelled():
-                self._note(future.result())
+                    until_s = time.monotonic() + slice_s
+                    while not self.over and time.monotonic() < until_s:
+                        while len(waiting) < 2 * jobs:
+                            waiting.append(pool.submit(simulate, name, next(seeds[name])))
+                        self._note(waiting.popleft().result())
+            for future in waiting:
+                if not future.cancel():
+                    self._note(future.result())
 
     def _note(self, run: Run) -> None:
-        self.runs += 1
-        self.failed += not run.ok
-        self.counts[run.unit] += run.count
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(run.line() + "\n")
-        if not run.ok or run.unit == "faults":
-            self._tell(run.line())
+        with self._noting:
+            self.runs += 1
+            self.failed += not run.ok
+            self.counts[run.unit] += run.count
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(run.line() + "\n")
+            if not run.ok or run.unit != "steps":
+                self._tell(run.line())
 
     def summary(self) -> str:
-        return (
-            f"{self.runs:,} runs, {self.counts['steps']:,} steps, {self.counts['faults']:,} faults,"
-            f" {self.failed} failed; every run is in {self._file}"
-        )
+        met = ", ".join(f"{number:,} {unit}" for unit, number in self.counts.items())
+        return f"{self.runs:,} runs, {met}, {self.failed} failed; every run is in {self._file}"
 
 
 @contextlib.contextmanager
@@ -232,7 +253,7 @@ def main(
     length: Annotated[str, Parameter(name="--for", help="how long: 90s, 30m, 8h")] = "1h",
     file: Annotated[Path, Parameter(help="where each run is appended")] = Path("soak.tsv"),
     seed: Annotated[int | None, Parameter(help="the first seed; at random otherwise")] = None,
-    seeds: Annotated[int, Parameter(help="seeds of each simulation per round")] = 500,
+    turn: Annotated[str, Parameter(name="--slice", help="of each simulation per round")] = "20s",
     faults: Annotated[int, Parameter(help="faults of each torture per round")] = 40,
     jobs: Annotated[int, Parameter(help="processes for simulations")] = 2,
     only: Annotated[str, Parameter(help="a part of a name, as the file has it")] = "",
@@ -248,9 +269,11 @@ def main(
     first = random.SystemRandom().randrange(SEED_MAX) if seed is None else seed
     with _interruptible():
         try:
-            soak = Soak(file, time.monotonic() + duration_s(length), lambda line: print(line))
+            soak = Soak(
+                file, time.monotonic() + duration_s(length), lambda line: print(line, flush=True)
+            )
             print(f"seeds from {first}, for {length}; Ctrl-C stops", flush=True)
-            soak.run(first, seeds, faults, jobs, only)
+            soak.run(first, duration_s(turn), faults, jobs, only)
         except KeyboardInterrupt:
             print("stopped")
         except HeadraceError as error:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -119,6 +119,18 @@ class Process:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
+
+
+def signal_session(leader: int, number: int) -> int:
+    """Signal all processes of a session, and how many they are; a session is what one process
+    has started, also what has a process group of its own since, as the daemons of Spark have."""
+    found = 0
+    for pid in [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]:
+        with suppress(ProcessLookupError):
+            if os.getsid(pid) == leader:
+                os.kill(pid, number)
+                found += 1
+    return found
 
 
 @contextmanager

@@ -132,5 +132,19 @@ def test_scaling_policies_and_the_sweep_are_applied_and_written_down(log: Log) -
     assert again["retention"].at_us > done["retention"].at_us
 
 
+def test_segments_of_which_nothing_is_left_go_after_a_while(log: Log) -> None:
+    fill(log)
+    log.merge("a", log.split("a", 0).opened)
+    log.trim("a", {0: 3})
+    assert housekeeping.tidy(log, "one", 60_000)
+    assert len(log.stream("a").segments) == 4
+    aged = "UPDATE segments SET sealed_us = sealed_us - 3700000000"
+    log.catalog.write(lambda tx: tx.execute(aged))
+    assert housekeeping.tidy(log, "one", 60_000)
+    assert [segment.number for segment in log.stream("a").segments] == [3]
+    note = log.catalog.read(chores.last_done)["retention"].note
+    assert note.endswith("and 3 segments of which nothing was left")
+
+
 def _age(tx: Tx, seconds: int) -> None:
     tx.execute("UPDATE segments SET created_us = created_us - ?", (seconds * 1_000_000,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import logging
 from pathlib import Path
@@ -134,3 +135,90 @@ def test_damaged_notes_stop_nobody_and_are_written_anew(
             assert next(iter(session)).value == b"1"
             wait_until(lambda: hr.groups.explain("p", "static").decisions, "new decisions")
         assert hr.shared_groups.get("g").members == ()
+
+
+DAMAGED = {
+    "reader group": ("reader_groups", "config", "name = 'bad'"),
+    "epoch publisher": ("epoch_publishers", "state", "name = 'bad'"),
+    "subscription": ("epoch_subscriptions", "form", "name = 'bad'"),
+    "frontier": ("epoch_subscriptions", "frontier", "name = 'bad'"),
+    "epoch stream": ("epoch_streams", "state", "stream_id > 0"),
+    "link": ("entries", "value", "bucket = 'region-links'"),
+    "replicated group": ("entries", "value", "bucket = 'region-groups' AND key = 'p.bad'"),
+    "progress": ("progress", "state", "group_name LIKE 'bad%'"),
+}
+
+
+async def with_two_of_each(hr: headrace.Headrace, other: Path) -> None:
+    """A good one and a bad one of everything that has a name."""
+    async with headrace.open(other) as there:
+        await there.regions.name("us")
+    await hr.regions.name("eu")
+    await hr.create_stream("s", ["s.>"])
+    await hr.create_stream("p", ["p.>"], partitions=1)
+    await hr.create_stream("e", ["e.>"], epochs=headrace.Epochs())
+    await hr.regions.link("p", "us", catalog=other, here="eu")
+    for name in ("good", "bad"):
+        await hr.reader_groups.create(name, streams=["s"])
+        await hr.groups.create_static("p", name, max_members=1, members=["m"])
+        await hr.regions.enable("p", name)
+        async with hr.epoch_publisher("e", name) as publisher:
+            await publisher.append(5, headrace.Event(subject="e.x", value=b""))
+        async with hr.epochs("e", name=name, start="earliest"):
+            pass
+        async with hr.session() as session:
+            await session.subscribe(f"$share/{name}/s.>", start="earliest")
+            await hr.publish("s.x", b"1")
+            await (await anext(aiter(session))).ack()
+
+
+async def all_others(hr: headrace.Headrace) -> None:
+    """Whatever has nothing to do with the bad ones."""
+    await hr.groups.all()
+    await hr.groups.lag_of_all()
+    assert "good" in [each.name for each in await hr.reader_groups.list()]
+    assert "good" in [each.name for each in await hr.epoch_subscriptions()]
+    assert "good" in [each.properties.group for each in await hr.shared_groups.list()]
+    await hr.regions.links()
+    await hr.regions.status()
+    async with hr.session("new"), (await hr.reader_groups.get("good")).reader("r"):
+        await hr.publish("s.x", b"2")
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_one_damaged_record_costs_nobody_else_anything(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    table, column, where = DAMAGED[kind]
+
+    async def main() -> None:
+        async with headrace.open(tmp_path / "eu", housekeeping=False) as hr:
+            await with_two_of_each(hr, tmp_path / "us")
+            damage = f"UPDATE {table} SET {column} = ? WHERE {where}"
+            assert hr.log.catalog.write(lambda tx: tx.execute(damage, (b"\xc1",)))
+        async with headrace.open(tmp_path / "eu", housekeeping=False) as hr:
+            with caplog.at_level(logging.WARNING):
+                await all_others(hr)
+            if kind == "epoch stream":
+                with pytest.raises(UnreadableRecordError, match="epoch stream 'e'"):
+                    await hr.epoch_status("e")
+                return
+            status = await hr.epoch_status("e")
+            assert "good" in [each.name for each in status.publishers]
+            async with hr.epoch_publisher("e", "good"), hr.epochs("e", name="good"):
+                pass
+            if kind in ("reader group", "subscription"):
+                assert "bad' cannot be read" in caplog.text
+            if kind == "reader group":
+                with pytest.raises(UnreadableRecordError, match="headrace reader rm bad"):
+                    await hr.reader_groups.get("bad")
+                await hr.reader_groups.delete("bad")
+                await hr.reader_groups.create("bad", streams=["s"])
+            if kind in ("subscription", "frontier"):
+                with pytest.raises(UnreadableRecordError, match="headrace epoch forget bad"):
+                    await hr.epochs("e", name="bad").__aenter__()
+                await hr.forget_epoch_subscription("bad")
+                async with hr.epochs("e", name="bad"):
+                    pass
+
+    asyncio.run(asyncio.wait_for(main(), 60))

@@ -233,6 +233,14 @@ def test_messages_are_in_the_words_of_the_command_line(orders: Cli) -> None:
     assert (refused.status, "known streams: orders" in refused.err) == (2, True)
 
 
+def test_a_list_of_groups_that_leaves_all_out_does_not_say_that_there_are_none(orders: Cli) -> None:
+    audited(orders, 1)
+    assert orders("group", "ls", "--stream", "other").out == "no such group among 1\n"
+    wrong = orders("group", "ls", "--kind", "stattic")
+    assert (wrong.status, wrong.out) == (2, "")
+    assert "--kind stattic: there are static, elastic, shared, reader" in wrong.err
+
+
 def test_an_empty_screen_says_so_and_what_to_do(orders: Cli) -> None:
     assert orders("read", "orders").err == (
         "headrace: stream 'orders' holds no events yet; publish one with: "

@@ -7,7 +7,9 @@ import asyncio
 import headrace
 import headrace.testing
 from headrace.catalog import Tx, leases
-from headrace.groups.shapes import GroupView
+from headrace.catalog.leases import Ended
+from headrace.groups import hearing
+from headrace.groups.shapes import GroupMember, GroupView
 from headrace.groups.shared import properties
 from headrace.groups.shared.properties import BorrowerStatus, LeaderStatus
 from headrace.groups.shared.runtime.state import lease_name
@@ -66,6 +68,15 @@ def test_an_instance_that_died_does_not_look_well(catalog_url: str) -> None:
         assert "member_silent" in _findings(found)
 
     run(catalog_url, work)
+
+
+def test_a_session_that_no_leader_has_taken_in_may_be_dead_too() -> None:
+    lease = Ended("session w1", "p1", 1, expires_us=30_000_000, heard_us=1, told=False)
+    waits = GroupMember(member="w1", state="stands by", why="p1 runs it")
+    assert hearing.heard(waits, lease, 5_000_000).why == "p1 runs it"
+    late = hearing.heard(waits, lease, 20_000_000)
+    [finding] = hearing.silent("audit", [late])
+    assert finding.sentence.startswith("w1 is not heard for 19 s; its lease ends 1970-01-01")
 
 
 def _findings(view: GroupView) -> set[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from headrace.groups.shapes import GroupLag
 from headrace.groups.shared.admin import Groups
 from headrace.log.events import Event
 from headrace.log.log import Log
+from tests.groups.shared.runtime.support import open_log, run
 
 
 def append(log: Log, *subjects: str, stream: str = "orders") -> None:
@@ -205,3 +207,37 @@ def test_the_number_of_statements_is_the_same_for_any_number_of_groups(log: Log)
         if number in (19, 29, 39):
             made.append(statements())
     assert len(set(made)) == 1, made
+
+
+def test_what_a_filter_excludes_does_not_count_once_a_member_has_passed_it(
+    catalog_url: str,
+) -> None:
+    async def take(deliveries: AsyncIterator[Any], count: int) -> None:
+        for _ in range(count):
+            await (await anext(deliveries)).ack()
+
+    async def work() -> None:
+        async with open_log(catalog_url) as hr:
+            await hr.create_stream("orders", ["orders.>"], partitions=2)
+            made = hr.groups.create_static
+            await made("orders", "fixed", max_members=2, filter="orders.eu.*", members=["a"])
+            readers = await hr.reader_groups.create("read", ["orders"], filter="orders.eu.*")
+            async with (
+                hr.session("w") as session,
+                hr.join("orders", "fixed", "a") as member,
+                readers.reader("r") as reader,
+            ):
+                await session.subscribe("$share/share/orders.eu.*", start="earliest")
+                for n in range(6):
+                    await hr.publish(f"orders.eu.{n}", b"x", key=str(n))
+                    await hr.publish(f"orders.us.{n}", b"x", key=str(n))
+                await asyncio.gather(*(take(aiter(each), 6) for each in (session, member, reader)))
+
+                async def nothing_is_left() -> bool:
+                    found = [await hr.groups.lag(name) for name in ("share", "fixed", "read")]
+                    return all((each.events, each.exact) == (0, True) for each in found)
+
+                while not await nothing_is_left():
+                    await asyncio.sleep(0.01)
+
+    run(asyncio.wait_for(work(), 60))

@@ -16,9 +16,11 @@ from headrace.errors import (
     UnknownGroupError,
     UnknownGroupNameError,
 )
-from headrace.groups import names
+from headrace.groups import looks, names
 from headrace.groups.names import FullName, NameForm
 from headrace.groups.partitioned import admin
+from headrace.groups.readers import admin as readers
+from headrace.groups.readers.core.settings import GroupConfig
 from headrace.groups.shared.admin import Groups
 from headrace.log.log import Log
 
@@ -117,6 +119,23 @@ def test_of_many_groups_an_error_lists_some(log: Log) -> None:
     log.catalog.write(many, locks=[entries.lock(names.SHARED_BUCKET)])
     with pytest.raises(UnknownGroupNameError, match="and 10 more"):
         resolve(log, "nobody")
+
+
+def test_of_a_full_name_nothing_is_read_of_other_groups(
+    groups: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers.create(groups, "report", given=["orders"], start="earliest", end=None, filter=None,
+                   config=GroupConfig())  # fmt: skip
+    full = [str(name) for name in groups.catalog.read(names.all_names)]
+    assert {names.parse(text).family for text in full} == set(names.families())  # type: ignore[union-attr]
+
+    def refuse(tx: Tx) -> list[FullName]:
+        raise AssertionError("every group was listed")
+
+    monkeypatch.setattr(names, "all_names", refuse)
+    for text in full:
+        assert str(resolve(groups, text)) == text
+        looks.decisions_of_one(groups.catalog, text, 100)
 
 
 def test_where_there_is_none_it_says_so(log: Log) -> None:

@@ -49,6 +49,8 @@ def test_interesting_states_are_reached(summaries: dict[str, Summary]) -> None:
         "create",
         "cursor.rewound by another region",
         "delete",
+        "gap in a lane",
+        "linked without history",
         "marker.refused StaleResponseError",
         "marker.refused StaleUpdateError",
         "marker.refused UnknownRegionError",
@@ -70,6 +72,8 @@ def test_interesting_states_are_reached(summaries: dict[str, Summary]) -> None:
         "switch.clean",
         "switch.given up",
         "switch.sudden",
+        "trimmed in flight",
+        "trimmed unconsumed",
         "update.sent",
     }
     assert expected - set(summaries["regions"].reached) == set()

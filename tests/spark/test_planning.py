@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.catalog.streams import Segment
@@ -98,6 +98,7 @@ def test_cutting_keeps_every_offset_once(runs: list[tuple[int, int, int]], least
     assert len(parts) >= min(least // 2, total // 2)
 
 
+@example([(0, 1)] * 9 + [(0, 11)], 4, 1)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40_000)), max_size=30),
     st.integers(1, 20),
@@ -132,3 +133,16 @@ def test_lag_counts_segments_that_were_not_met_yet() -> None:
     latest = Offset(catalog="c", streams={"s": StreamAt(1, {0: 10, 1: 5})})
     at = Offset(catalog="c", streams={"s": StreamAt(1, {0: 4})})
     assert lag_events(latest, at) == {("s", 0): 6, ("s", 1): 5}
+
+
+def test_in_the_place_of_a_segment_that_is_gone_comes_what_followed_it() -> None:
+    # 0 was split into 1 and 2; 0 and 2 are gone, with 3 in the place of 2, and 4 merges 1 and 3.
+    left = [
+        segment(1, 5, sealed=True),
+        segment(3, 9, sealed=True, tail=2),
+        segment(4, 1, after=(1, 3)),
+    ]
+    assert planning.without_gone(left, {1: 4, 2: 7}) == {1: 4, 3: 2}
+    assert planning.without_gone(left, {0: 7}) == {1: 0, 3: 2}
+    assert planning.without_gone(left, {4: 0}) == {4: 0}
+    assert planning.standing(left, {1: 4, 3: 2}).waiting == {4: 0}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -22,7 +21,7 @@ from headrace.log.log import Log
 from headrace.log.open import open_log
 from tests.spark import ordeal
 from tests.spark.queries import run_through
-from tests.support import ROOT, wait_until
+from tests.support import ROOT, signal_session, wait_until
 
 EVENTS = 3 * ordeal.BATCH_EVENTS
 
@@ -44,18 +43,10 @@ def driver(folder: Path, catalogs: list[str]) -> Iterator[IO[str]]:
         assert running.stdout is not None
         yield running.stdout
     finally:
-        _kill_session(running.pid)
+        signal_session(running.pid, signal.SIGKILL)
         running.wait()
         if running.stdout is not None:
             running.stdout.close()
-
-
-def _kill_session(leader: int) -> None:
-    """All that the driver started; Spark's daemons have process groups of their own."""
-    for pid in [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]:
-        with suppress(ProcessLookupError):
-            if os.getsid(pid) == leader:
-                os.kill(pid, signal.SIGKILL)
 
 
 def prepare(url: str, store: Path) -> Log:

@@ -29,6 +29,7 @@ from headrace.errors import (
 from headrace.log.events import Event
 from headrace.log.log import Log, Scaled
 from headrace.log.open import open_log
+from headrace.log.vacant import drop_vacant
 from headrace.spark import connection, planner, planning
 from headrace.spark.columns import default_schema
 from headrace.spark.listener import lag_of
@@ -678,6 +679,29 @@ def test_trimmed_events_stop_a_query_that_may_not_lose_any(
     with pytest.raises(DataLossError, match="offsets 0 to 29"):
         strict.plan()
     assert values(lenient.run()) == list(range(30, 50))
+
+
+def test_a_segment_that_is_gone_stops_a_query_that_may_not_lose_any(
+    log: Log, options: dict[str, Any]
+) -> None:
+    create(log)
+    given = options | {"startingOffsets": "earliest"}
+    strict, lenient = Engine(given), Engine(given | {"failOnDataLoss": "false"})
+    late = Engine(given)
+    log.append("s", [event(n) for n in range(10)])
+    assert values(strict.run()) == values(lenient.run()) == list(range(10))
+    late.plan()
+    log.merge("s", log.split("s", 0).opened)
+    log.append("s", [event(n) for n in range(10, 20)])
+    log.trim("s", {0: 10})
+    assert drop_vacant(log.catalog, "s", grace_s=-1) == (0, 1, 2)
+    for engine in (strict, lenient):
+        engine.start()
+    with pytest.raises(DataLossError, match="segment 0"):
+        strict.plan()
+    assert values(lenient.run()) == list(range(10, 20))
+    with pytest.raises(DataLossError, match="segment 0"):
+        late.start()  # which reads again what it had planned
 
 
 def test_events_that_are_trimmed_between_plan_and_read(log: Log, options: dict[str, Any]) -> None:

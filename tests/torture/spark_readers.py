@@ -49,7 +49,7 @@ class SparkOutcome(msgspec.Struct, frozen=True):
     findings: list[str]
 
 
-class _Readers(threading.Thread):
+class Readers(threading.Thread):
     """Python readers, on an event loop of their own, that come and go."""
 
     def __init__(self, catalog: str, count: int) -> None:
@@ -91,7 +91,9 @@ class _Readers(threading.Thread):
             await asyncio.sleep(random.random() / 4)
 
 
-class _Ordeal:
+class Ordeal:
+    """Drivers, one after another, and what they meet."""
+
     def __init__(self, url: str, folder: Path, rng: random.Random) -> None:
         self.url = url
         self.folder = folder
@@ -170,6 +172,11 @@ class _Ordeal:
             time.sleep(0.3)
         driver.kill()
         return judge(outputs(hr), self.sent, copies)
+
+    def end(self) -> None:
+        """Nothing of it runs on."""
+        for driver in self.drivers:
+            driver.kill()
 
 
 def _is_stopped(pid: int) -> bool:
@@ -264,28 +271,38 @@ def torture_spark_reader(
 ) -> SparkOutcome:
     """Run one ordeal; each point is struck in turn."""
     rng = random.Random(seed)
+    faults = plan(rng, kills, freezes, points)
+    with running_postgres(folder) if catalog == "postgres" else nullcontext() as server:
+        url = str(folder / "catalog") if server is None else create_database(server, "spark")
+        return _run(catalog, faults, Ordeal(url, folder, rng), tell)
+
+
+def plan(
+    rng: random.Random, kills: int, freezes: int, points: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Which fault comes where; each point in turn, and all of them mixed."""
     faults = [(points[n % len(points)], "kill") for n in range(kills)]
     faults += [(points[n % len(points)], "freeze") for n in range(freezes)]
     rng.shuffle(faults)
-    with running_postgres(folder) if catalog == "postgres" else nullcontext() as server:
-        url = str(folder / "catalog") if server is None else create_database(server, "spark")
-        return _run(catalog, url, faults, rng, folder, tell)
+    return faults
+
+
+def prepare(hr: headrace.sync.Headrace) -> None:
+    """What is read, what is written, and by whom."""
+    hr.create_stream("orders", ["orders.>"], segments=4)
+    hr.create_stream("clean", ["clean.>"], segments=1)
+    hr.reader_groups.create(GROUP, streams=["orders"])
 
 
 def _run(
     catalog: str,
-    url: str,
     faults: Sequence[tuple[str, str]],
-    rng: random.Random,
-    folder: Path,
+    ordeal: Ordeal,
     tell: Callable[[int], None],
 ) -> SparkOutcome:
-    ordeal = _Ordeal(url, folder, rng)
-    with headrace.sync.open(url) as hr:
-        hr.create_stream("orders", ["orders.>"], segments=4)
-        hr.create_stream("clean", ["clean.>"], segments=1)
-        hr.reader_groups.create(GROUP, streams=["orders"])
-        readers = _Readers(url, 2)
+    with headrace.sync.open(ordeal.url) as hr:
+        prepare(hr)
+        readers = Readers(ordeal.url, 2)
         readers.start()
         try:
             for number, (point, fault) in enumerate(faults):
@@ -298,8 +315,7 @@ def _run(
                 hr.reader_groups.get(GROUP).reset("earliest")
                 findings = [f"after the reset: {each}" for each in ordeal.drain(hr, 2)]
         finally:
-            for driver in ordeal.drivers:
-                driver.kill()
+            ordeal.end()
             readers.stop()
         total = len(outputs(hr))
     return SparkOutcome(

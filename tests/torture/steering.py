@@ -36,7 +36,8 @@ from tests.support import Process, wait_until
 from tests.torture.run import new_folder
 from tests.torture.server import create_database, running_postgres
 
-Kind = Literal["static", "shared", "elastic"]
+Kind = Literal["static", "shared", "elastic", "reader"]
+NAMES = {"shared": "$share/g/orders.>", "reader": "reader/g"}
 WORKER = "tests.torture.steering_worker"
 PATIENCE_S = 90.0
 
@@ -63,11 +64,14 @@ class Seek:
 def seeks_under_load(url: str, folder: Path, kind: Kind, count: int, seed: int) -> Verdict:
     """Put a group back and forth ``count`` times."""
     rng, verdict = random.Random(seed), Verdict()
-    name = "$share/g/orders.>" if kind == "shared" else "orders/g"
+    name = NAMES.get(kind, "orders/g")
     with headrace.sync.open(url, housekeeping=False) as hr, ExitStack() as ends:
         if kind == "shared":
             hr.create_stream("orders", ["orders.>"], segments=4)
             hr.shared_groups.declare("g", "orders.>", start="earliest")
+        elif kind == "reader":
+            hr.create_stream("orders", ["orders.>"], segments=4)
+            hr.reader_groups.create("g", ["orders"])
         else:
             hr.create_stream("orders", ["orders.>"], partitions=4)
             hr.groups.create_static("orders", "g", max_members=4, members=["m0", "m1"])
@@ -288,7 +292,7 @@ def main() -> None:
             failed |= bool(verdict.findings)
             print(f"{what} seed {seed}: {verdict}", flush=True)
 
-        for kind in ("static", "shared") if given.seeks else ():
+        for kind in ("static", "shared", "reader") if given.seeks else ():
             url, own = place("seek")
             tell(
                 f"seek {kind}",

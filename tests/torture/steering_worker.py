@@ -51,6 +51,9 @@ async def consume(url: str, kind: str, member: str, journal: TextIO) -> None:
         source: Any
         if kind == "shared":
             source = hr.session(member)
+        elif kind == "reader":
+            group = await hr.reader_groups.get("g")
+            source = group.reader(member, lease_ttl_ms=1000)
         else:
             source = hr.join("orders", "g", member, pin_ttl_ms=1000)
         async with source as joined:

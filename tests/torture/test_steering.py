@@ -10,7 +10,7 @@ import pytest
 from tests.torture.steering import Kind, letters_put_back, seeks_under_load
 
 
-@pytest.mark.parametrize("kind", ["static", "shared"])
+@pytest.mark.parametrize("kind", ["static", "shared", "reader"])
 def test_every_event_is_accounted_for_over_seeks(tmp_path: Path, kind: Kind) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     verdict = seeks_under_load(str(tmp_path / "data"), tmp_path, kind, 3, seed)

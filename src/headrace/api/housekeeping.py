@@ -2,11 +2,12 @@
 
 Every open log looks now and then; a lease lets one of them do the work, so that many programs on
 one catalog do not trip over each other.  What a policy lets go is trimmed, and progress logs behind
-the rows of their epochs; segments are split and merged by the scaling policies of their streams,
-the store is swept once an hour, files whose time in the graveyard is over are removed, and the
-catalog gives free space back.  When each was last done is written down (``groups/chores.py``).
-Where no pipeline runs, a segment of more than ``BATCHES_MANY`` batches is compacted, for they are
-read one by one.  A failure is logged and tried again at the next look.
+the rows of their epochs; segments of which nothing is left go, others are split and merged by the
+scaling policies of their streams, the store is swept once an hour, files whose time in the
+graveyard is over are removed, and the catalog gives free space back.  When each was last done is
+written down (``groups/chores.py``).  Where no pipeline runs, a segment of more than
+``BATCHES_MANY`` batches is compacted, for they are read one by one.  A failure is logged and tried
+again at the next look.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from headrace.catalog import batches
 from headrace.catalog.streams import Fixed, Limits, Segment
 from headrace.epochs.runtime import holding, kept, subscriptions
 from headrace.errors import HeadraceError
-from headrace.groups import chores
+from headrace.groups import chores, vacant
 from headrace.groups.chores import RETENTION, SCALING, SWEEP
 from headrace.groups.partitioned.runtime.filling import PIPELINE
 from headrace.host import Host, Stage
@@ -129,13 +130,16 @@ def _retain(log: Log) -> str:
     removed = 0
     subscriptions.expire(log.catalog)
     holding.move_floors(log)
+    vacant_segments = 0
     for stream in log.streams(internal=True):
+        vacant_segments += vacant.drop_vacant(log, stream)
         if stream.config.retention != Limits():
             tails = sum(segment.tail for segment in stream.segments)
             removed += sum(log.trim(stream.name).values()) - tails
         if stream.config.epochs is not None and stream.config.epochs.stored:
             kept.trim_lines(log, stream)
-    return f"{removed} events removed"
+    also = f", and {vacant_segments} segments of which nothing was left" if vacant_segments else ""
+    return f"{removed} events removed{also}"
 
 
 def _scale(log: Log) -> str:

@@ -14,8 +14,10 @@ from headrace.groups.operations.letters import LIMIT, LIMIT_MAX, Letter, Selecti
 from headrace.groups.operations.seek import Sought
 from headrace.groups.operations.seek_places import To
 from headrace.host import Host
+from headrace.subjects.arguments import checked_calls
 
 
+@checked_calls()
 class Operations:
     """The part of an open log that steers groups; a name is ``orders/billing`` and the like."""
 

@@ -153,6 +153,24 @@ def starts(tx: Tx, segment_id: int) -> dict[str, int]:
     return {str(lane): int(sequence) for lane, sequence in rows}
 
 
+def absent(tx: Tx, segment_id: int) -> dict[str, list[tuple[int, int]]]:
+    """What never was here of each lane, ascending: it was met in the middle, or has gaps.
+
+    Of a lane with gaps, what was trimmed and forgotten before the last of them counts as well.
+    """
+    found: dict[str, list[tuple[int, int]]] = {}
+    for lane, start in starts(tx, segment_id).items():
+        at, holes = 0, []
+        for run in runs_of(tx, segment_id, lane, 0, start):
+            if at < run.sequence:
+                holes.append((at, run.sequence))
+            at = run.next_sequence
+        if at < start:
+            holes.append((at, start))
+        found[lane] = holes
+    return found
+
+
 def skip_to(tx: Tx, segment_id: int, lane: str, sequence: int) -> None:
     """The events of a lane below ``sequence`` that are not here never come."""
     tx.execute(

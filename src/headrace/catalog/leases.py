@@ -9,7 +9,7 @@ by its own monotonic clock (:class:`Watch`): one that is not renewed for its tim
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -134,6 +134,12 @@ def beginning_with(tx: Tx, text: str) -> list[Lease]:
     return [Lease(*row) for row in rows]
 
 
+def owned(tx: Tx, text: str) -> list[Ended]:
+    """As :func:`beginning_with`, with when each was last renewed."""
+    rows = tx.rows(f"{_ENDED} AND substr(name, 1, ?) = ?", (len(text), text))
+    return [_ended(row) for row in rows]
+
+
 def set_expiry(tx: Tx, due: Sequence[tuple[int, str]]) -> None:
     """Set when leases run out, each (expires_us, name); who holds them was checked before."""
     now_us = tx.now_us()
@@ -244,6 +250,7 @@ class Watch:
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[Lease, int]] = {}
+        self._latest_us = self._latest_ms = 0
 
     def is_over(self, lease: Lease, now_us: int, now_ms: int, ttl_ms: int) -> bool:
         """Whether it has run out by the catalog's clock, or was not renewed for ``ttl_ms``."""
@@ -257,6 +264,32 @@ class Watch:
             self._seen[lease.name] = lease, now_ms
             return now_ms
         return since_ms
+
+    def unrenewed(
+        self, held: Iterable[Ended], now_us: int, now_ms: int
+    ) -> tuple[set[Lease], int | None]:
+        """Leases that are over although the catalog's clock, put back, says otherwise.
+
+        Also in how many ms the next would be.  The latest that the clock ever was goes on by the
+        monotonic one.  A lease that was renewed before the clock was put back (in its future, now)
+        is judged by that, and every lease by how long it was seen unchanged.
+        """
+        steady_us = max(now_us, self._latest_us + (now_ms - self._latest_ms) * 1000)
+        self._latest_us, self._latest_ms = steady_us, now_ms
+        over, next_ms = set(), None
+        for each in held:
+            lease = Lease(each.name, each.owner, each.token, each.expires_us)
+            since_ms = self.see(lease, now_ms)
+            if not each.heard_us:
+                continue
+            left_ms = since_ms - now_ms + (each.expires_us - each.heard_us) // 1000
+            if each.heard_us > now_us:
+                left_ms = min(left_ms, (each.expires_us - steady_us) // 1000)
+            if left_ms <= 0:
+                over.add(lease)
+            elif next_ms is None or left_ms < next_ms:
+                next_ms = left_ms
+        return over, next_ms
 
     def forget(self, name: str) -> None:
         """Nobody waits for it any more."""

@@ -8,13 +8,14 @@ nothing else: a list goes on without it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import msgspec
 
 from headrace.catalog.entries import Entry
-from headrace.errors import InvalidInputError, UnreadableRecordError
+from headrace.errors import InvalidInputError, ProgressDecodeError, UnreadableRecordError
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -23,6 +24,15 @@ ANEW = "it will be written anew by whoever looks after it"
 """What is to be done about a record that is renewed all the time: nothing."""
 
 _log = logging.getLogger(__name__)
+
+
+@contextmanager
+def left_out(whose: str = "") -> Iterator[None]:
+    """Do without a record that cannot be read, with a warning: for lists of many."""
+    try:
+        yield
+    except (UnreadableRecordError, ProgressDecodeError) as error:
+        _log.warning("left out: %s%s", f"{whose}: " if whose else "", error)
 
 
 class Records(Generic[R]):
@@ -69,11 +79,9 @@ class Records(Generic[R]):
         """
         if data is None:
             return otherwise
-        try:
+        with left_out():
             return self.decode(name, data)
-        except UnreadableRecordError as error:
-            _log.warning("left out: %s", error)
-            return otherwise
+        return otherwise
 
     def readable(self, found: Iterable[Entry]) -> list[R]:
         """The records of these entries; one that cannot be read is left out, with a warning."""

@@ -12,7 +12,7 @@ changed since it last looked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -121,9 +121,14 @@ class CursorRow(msgspec.Struct, frozen=True):
     revision: int
     ahead: bool
     sought: int
+    """0, or what kind of seek has not been translated yet: :data:`SOUGHT`, :data:`SOUGHT_END`."""
     state: bytes
     local: bytes
 
+
+SOUGHT = 1
+SOUGHT_END = 2
+"""A seek to the end of what was here then."""
 
 _CURSOR = "reader, segment_id, revision, ahead, sought, state, local"
 
@@ -224,14 +229,18 @@ def put_cursor(tx: Tx, row: CursorRow) -> None:
     )
 
 
-def sought(tx: Tx, reader: str, segment_ids: Iterable[int]) -> None:
-    """A reader was put elsewhere by command: its acks count anew, in every region."""
-    for part, marks in in_parts(list(segment_ids)):
-        tx.execute(
-            "UPDATE region_cursors SET sought = sought + 1 "
-            f"WHERE reader = ? AND segment_id IN ({marks})",
-            (reader, *part),
-        )
+def sought(tx: Tx, reader: str, floors: Mapping[int, int]) -> None:
+    """A reader was put elsewhere by command: its acks count anew, in every region.
+
+    ``floors`` are its new floors by segment.  Whether that is the end is judged now: events that
+    come until the seek is translated do not change what was meant.
+    """
+    tx.executemany(
+        "UPDATE region_cursors SET sought = CASE WHEN ? >= "
+        "(SELECT head FROM segments WHERE id = region_cursors.segment_id) "
+        f"THEN {SOUGHT_END} ELSE {SOUGHT} END WHERE reader = ? AND segment_id = ?",
+        [(floor, reader, segment_id) for segment_id, floor in floors.items()],
+    )
 
 
 def forget_reader(tx: Tx, reader: str) -> None:

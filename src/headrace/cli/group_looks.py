@@ -23,6 +23,8 @@ from headrace.groups.names import PARTITIONED, families
 from headrace.groups.shapes import Finding, GroupLag, GroupMember, GroupView, UnitView
 
 DECISIONS_MAX = 10_000
+KINDS = ("static", "elastic", "shared", "reader")
+NO_GROUPS = "there are no groups yet; make one: headrace group elastic create"
 
 Name = Annotated[
     str, Parameter(help="orders/billing, '$share/audit/orders.>', or billing where only one fits.")
@@ -54,13 +56,16 @@ def ls(
     kind
         Only static, elastic, shared or reader ones.
     """
+    if kind is not None and kind not in KINDS:
+        raise UsageError(f"--kind {kind}: there are {', '.join(KINDS)}")
     with options.look() as catalog:
-        found = [
-            each
-            for each in looks.of_all(catalog)
-            if stream in (None, each.stream, *each.streams) and kind in (None, each.kind)
-        ]
-    none = [] if found else ["there are no groups yet; make one: headrace group elastic create"]
+        every = looks.of_all(catalog)
+    found = [
+        each
+        for each in every
+        if stream in (None, each.stream, *each.streams) and kind in (None, each.kind)
+    ]
+    none = [] if found else [f"no such group among {len(every):,}" if every else NO_GROUPS]
     options.show(
         [msgspec.structs.replace(each, units=()) for each in found],
         *([groups_table(found)] if found else none),
@@ -117,9 +122,7 @@ def lag(name: Name | None = None, group: GroupWord = None, /, *, options: Option
             every = looks.of_all(catalog)
             options.show(
                 [each.lag for each in every],
-                lag_table([each.lag for each in every])
-                if every
-                else "there are no groups yet; make one: headrace group elastic create",
+                lag_table([each.lag for each in every]) if every else NO_GROUPS,
             )
             return
         found = looks.lag_of_one(catalog, named(name, group))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,7 @@ from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import confirm
 from headrace.cli.reader_common import GroupArgument, every_s, from_file, place_of, with_group
+from headrace.errors import UnreadableRecordError
 from headrace.groups.readers import admin
 from headrace.groups.readers.group import ReaderGroup
 from headrace.groups.readers.info import ReaderGroupInfo
@@ -101,7 +103,8 @@ def rm(
     Example: `headrace reader rm report --yes`
     """
     with options.open() as log:
-        admin.get(log, group)
+        with suppress(UnreadableRecordError):  # which can be removed, too
+            admin.get(log, group)
         confirm(f"reader group {group!r}", "its progress and checkpoints", yes=yes)
         admin.delete(log, group)
     options.show({"removed": group}, f"reader group [bold]{escape(group)}[/bold] is deleted")

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from headrace.catalog import Tx, epoch_subscriptions, epochs
+from headrace.catalog.epoch_subscriptions import SubscriptionRow
 from headrace.catalog.epochs import PublisherRow
+from headrace.catalog.records import left_out
 from headrace.catalog.streams import Stream
 from headrace.epochs.core import ledger
 from headrace.epochs.core.antichains import Frontier, not_before
@@ -33,10 +35,11 @@ def of_streams(tx: Tx, found: Iterable[Stream], behind_s: float = BEHIND_S) -> l
     for stream_id, stream in wanted.items():
         if stream_id in states:
             encoded, moved_us = states[stream_id]
-            state = ledger.decode_state(encoded)
-            lowers[stream_id] = state.lower
             rows = publishers.get(stream_id, [])
-            findings += _of_stream(stream, state, moved_us, rows, now_us, behind_s)
+            with left_out():
+                state = ledger.decode_state(encoded, stream.name)
+                lowers[stream_id] = state.lower
+                findings += _of_stream(stream, state, moved_us, rows, now_us, behind_s)
     return [*findings, *_of_subscriptions(tx, lowers, now_us, behind_s)]
 
 
@@ -62,7 +65,7 @@ def _of_stream(
     stands_s = (now_us - moved_us) / 1_000_000
     stands = f"frontier {ledger.shown(state.lower)} stands since {time_words(stands_s)}"
     for row in rows:
-        held = ledger.decode_publisher(row.state).held
+        held = ledger.decode_publisher(row.state, row.name).held
         if not any(time in state.lower for time in held):
             continue
         if row.owner is not None and row.expires_us <= now_us:
@@ -91,17 +94,24 @@ def _of_subscriptions(
         held = row.owner is not None and row.expires_us > now_us
         if held or row.frontier is None or idle_us < behind_s * 1_000_000:
             continue
-        form, acked = decode_form(row.form), decode_frontier(row.frontier)
-        shape = TimeShape(form.length)
-        for name, stream_id in form.streams:
-            lower = lowers.get(stream_id)
-            if lower is None or lower == acked or not not_before(shape, lower, acked):
-                continue
-            yield Finding(
-                finding="subscription_unread",
-                about=name,
-                sentence=f"subscription {row.name} was acked up to {ledger.shown(acked)}, the "
-                f"frontier is {ledger.shown(lower)}, and nobody has held it for "
-                f"{time_words(idle_us / 1_000_000)}",
-                next=f"start what reads it, or: headrace epoch forget {row.name}",
-            )
+        with left_out():
+            yield from _unread(row, row.frontier, lowers, idle_us)
+
+
+def _unread(
+    row: SubscriptionRow, frontier: bytes, lowers: dict[int, Frontier], idle_us: int
+) -> Iterator[Finding]:
+    form, acked = decode_form(row.form, row.name), decode_frontier(frontier, row.name)
+    shape = TimeShape(form.length)
+    for name, stream_id in form.streams:
+        lower = lowers.get(stream_id)
+        if lower is None or lower == acked or not not_before(shape, lower, acked):
+            continue
+        yield Finding(
+            finding="subscription_unread",
+            about=name,
+            sentence=f"subscription {row.name} was acked up to {ledger.shown(acked)}, the "
+            f"frontier is {ledger.shown(lower)}, and nobody has held it for "
+            f"{time_words(idle_us / 1_000_000)}",
+            next=f"start what reads it, or: headrace epoch forget {row.name}",
+        )

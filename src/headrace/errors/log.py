@@ -156,6 +156,17 @@ class TrimmedError(HeadraceError):
         self.first = first
 
 
+class SegmentGoneError(TrimmedError):
+    """A place lies in a segment that is gone: it was sealed, and all of it was trimmed."""
+
+    def __init__(self, stream: str, segment: int, offset: int, first: int) -> None:
+        super().__init__(stream, segment, offset, first)
+        self.args = (
+            f"stream {stream!r} segment {segment}: offset {offset} is gone with its segment, which "
+            "was sealed and trimmed to its end; read from 'earliest', a time, or what followed it",
+        )
+
+
 class DamagedBatchError(HeadraceError):
     """A stored batch is damaged or missing; it covers offsets ``start`` to ``end`` - 1."""
 

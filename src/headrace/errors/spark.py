@@ -104,9 +104,9 @@ class CheckpointPutBackError(HeadraceError):
 
     def __init__(self) -> None:
         super().__init__(
-            "a batch of this number was counted with other events of the group: the checkpoint "
-            "was put back to an earlier time. Start the query with a new checkpoint; it goes on "
-            "with what the group has still to read"
+            "a batch of this number was counted before, with other events of the group or before "
+            "the group was reset: the checkpoint was put back to an earlier time. Start the query "
+            "with a new checkpoint; it goes on with what the group has still to read"
         )
 
 

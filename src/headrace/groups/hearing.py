@@ -49,13 +49,17 @@ def silent(group: str, members: Iterable[GroupMember]) -> list[Finding]:
         Finding(
             finding="member_silent",
             about=group,
-            sentence=f"{member.member} ({member.instance}) is {member.why}",
+            sentence=f"{_called(member)} is {member.why}",
             next="if it is dead, others take over then",
             needs_person=False,
         )
         for member in members
         if member.state == "silent"
     ]
+
+
+def _called(member: GroupMember) -> str:
+    return f"{member.member} ({member.instance})" if member.instance else member.member
 
 
 def silent_leader(group: str, lease: Ended, now_us: int) -> Finding:

@@ -85,6 +85,8 @@ class NameForm(msgspec.Struct, frozen=True, kw_only=True):
     key: Callable[[FullName], str]
     listed: Callable[[Tx], Iterable[FullName]]
     """The groups that the catalog has, with as few statements as possible."""
+    has: Callable[[Tx, FullName], bool] | None = None
+    """Whether the catalog has one, without a look at the others."""
 
 
 _forms: dict[str, NameForm] = {}
@@ -147,6 +149,10 @@ def parse(text: str) -> FullName | None:
 def resolve(tx: Tx, text: str) -> FullName:
     """The group that a person means; unknown and ambiguous names raise with those there are."""
     wanted = parse(text)
+    if wanted is not None:
+        has = _form(wanted.family).has
+        if has is not None and has(tx, wanted):
+            return wanted
     known = all_names(tx)
     if wanted is not None:
         if wanted not in known:
@@ -213,6 +219,13 @@ def _in_buckets(
     return listed
 
 
+def _has_entry(buckets: tuple[str, ...]) -> Callable[[Tx, FullName], bool]:
+    def has(tx: Tx, name: FullName) -> bool:
+        return any(entries.get(tx, bucket, name.key) is not None for bucket in buckets)
+
+    return has
+
+
 register(
     NameForm(
         family=PARTITIONED,
@@ -221,6 +234,7 @@ register(
         text=_partitioned_text,
         key=lambda name: name.partitioned.key,
         listed=_in_buckets((STATIC_BUCKET, ELASTIC_BUCKET), _of_partitioned_key),
+        has=_has_entry((STATIC_BUCKET, ELASTIC_BUCKET)),
     )
 )
 register(
@@ -231,6 +245,7 @@ register(
         text=lambda name: f"$share/{name.group}/{name.scope}",
         key=lambda name: group_key(name.group, name.scope),
         listed=_in_buckets((SHARED_BUCKET,), _of_shared_key),
+        has=_has_entry((SHARED_BUCKET,)),
     )
 )
 

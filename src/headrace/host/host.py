@@ -207,7 +207,10 @@ class Host:
             return ForkedError()
         if self._closing is not None:
             return CatalogClosedError("this log is not open any more, it is closed; open it again")
-        return CatalogClosedError("this log is not open; use `async with headrace.open(…)`")
+        return CatalogClosedError(
+            "this log is not open; use `async with headrace.open(…)`, "
+            "or `with headrace.sync.open(…)`"
+        )
 
     @property
     def is_open(self) -> bool:

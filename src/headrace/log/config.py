@@ -8,6 +8,7 @@ from headrace.catalog import streams
 from headrace.catalog.streams import Epochs, Fixed, Stream, StreamConfig
 from headrace.errors import InvalidConfigError
 from headrace.subjects import SUBJECT_TOKENS_MAX, check_name, parse_filter
+from headrace.subjects.arguments import check_fields
 
 SUBJECTS_MAX = 64
 EPOCH_PUBLISHERS_MAX = 1024
@@ -29,10 +30,12 @@ def check_config(config: StreamConfig) -> StreamConfig:
             raise InvalidConfigError(
                 f"key_tokens: {token!r} is not a token's place (1 to {SUBJECT_TOKENS_MAX})"
             )
+    if config.epochs is not None:
+        check_fields(config.epochs)
     try:
         # A round trip through JSON, which checks every bound declared on a field.
         checked = streams.decode_config(msgspec.json.encode(config))
-    except (msgspec.ValidationError, TypeError) as error:
+    except (msgspec.ValidationError, TypeError, UnicodeEncodeError) as error:
         raise InvalidConfigError(f"stream configuration: {error}") from error
     if checked.epochs is not None:
         _check_epochs(checked.epochs)
@@ -77,11 +80,13 @@ def initial_segments(config: StreamConfig, segments: int | None) -> int:
 def differences(existing: Stream, config: StreamConfig, segments: int | None) -> list[str]:
     """In what a stream differs from what somebody wants to create, in words.
 
-    The segments that count are those it began with: it may have been scaled since.
+    The segments that count are those it began with: it may have been scaled since.  Once one of
+    them is gone for good, their number is not known any more, and anything will do.
     """
     found = []
     began = sum(not segment.predecessors for segment in existing.segments)
-    if segments is not None and segments != began and not existing.config.partitions:
+    whole = len(existing.segments) == existing.segments[-1].number + 1
+    if segments not in (None, began) and whole and not existing.config.partitions:
         found.append(f"it was made with {began} segments and not {segments}")
     for name in StreamConfig.__struct_fields__:
         has, wanted = getattr(existing.config, name), getattr(config, name)

@@ -13,10 +13,16 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from headrace.catalog import Catalog, Tx, batches, streams
+from headrace.catalog import Catalog, Tx, batches, streams, vacant
 from headrace.catalog.batches import Batch
 from headrace.catalog.streams import Segment
-from headrace.errors import DamagedBatchError, StoreError, TrimmedError, UnknownStreamError
+from headrace.errors import (
+    DamagedBatchError,
+    SegmentGoneError,
+    StoreError,
+    TrimmedError,
+    UnknownStreamError,
+)
 from headrace.log import events, files, limits
 from headrace.log.origins import Origins
 from headrace.log.shelf import UNDECODABLE, Shelf, flaw
@@ -166,6 +172,8 @@ class Cursor:
             return
         tail = self._catalog.read(lambda tx: streams.tail_of(tx, self._segment_id))
         if tail is None:
+            if self._catalog.read(lambda tx: vacant.is_gone(tx, self._stream, self.number)):
+                raise SegmentGoneError(self._stream, self.number, self.position, upto)
             raise UnknownStreamError(f"stream {self._stream!r} was deleted while it was read")
         if self.position < tail:
             raise TrimmedError(self._stream, self.number, self.position, tail)

@@ -37,3 +37,6 @@ SWEEP_GRACE_S = 3600.0
 
 READ_GRACE_S = 300.0
 """Files that trimming or compaction gave up stay this long, for reads that are under way."""
+
+VACANT_GRACE_S = 3600.0
+"""A segment of which nothing is left goes this long after it was sealed."""

@@ -23,7 +23,9 @@ import pyarrow.compute as pc
 from headrace.catalog import Catalog, batches, streams
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import (
+    HeadraceError,
     InvalidPositionError,
+    SegmentGoneError,
     TrimmedError,
     UnknownSegmentError,
     UnknownStreamError,
@@ -213,6 +215,12 @@ class Reader:
         for number, _, head, sealed in found:
             self._heads[number] = head
             self._sealed[number] = sealed
+        here = {number for number, *_ in found}
+        for number, cursor in self._cursors.items():
+            if number not in here:
+                # What followed it may be gone, too, so nobody could tell where to go on.
+                end = max(cursor.position, self._heads[number])
+                raise SegmentGoneError(self.stream.name, number, cursor.position, end)
         followers: set[int] = set()
         if self._query.segments is None:
             followers = order.following(self._taken, {s.number: s.predecessors for s in fresh})
@@ -287,7 +295,7 @@ class Reader:
         for number, offset in cut.items():
             segment = by_number.get(number)
             if segment is None:
-                raise UnknownSegmentError(f"stream {self.stream.name!r} has no segment {number}")
+                raise _missing(self.stream, number, offset)
             if not isinstance(offset, int) or not 0 <= offset <= segment.head:
                 raise InvalidPositionError(
                     f"{what}: offset {offset!r} is outside segment {number}, "
@@ -344,9 +352,16 @@ def _chosen(stream: Stream, query: Query) -> list[Segment]:
     for number in sorted(set(query.segments)):
         segment = stream.segment(number)
         if segment is None:
-            raise UnknownSegmentError(f"stream {stream.name!r} has no segment {number}")
+            raise _missing(stream, number)
         found.append(segment)
     return found
+
+
+def _missing(stream: Stream, number: int, offset: int = 0) -> HeadraceError:
+    """What to say of a segment that is not there: numbers are given out once, one by one."""
+    if isinstance(number, int) and 0 <= number < stream.segments[-1].number:
+        return SegmentGoneError(stream.name, number, offset, offset)
+    return UnknownSegmentError(f"stream {stream.name!r} has no segment {number}")
 
 
 def _check(query: Query) -> None:

@@ -11,9 +11,10 @@ from typing import Literal
 import msgspec
 
 from headrace.catalog import Tx, claims, entries, leases, progress, streams
-from headrace.errors import LinkError, UnknownGroupError
+from headrace.errors import InvalidNameError, LinkError, UnknownGroupError
 from headrace.groups.homes import GroupRecord
 from headrace.groups.partitioned.core.config import StaticGroupConfig, decode_static, encode
+from headrace.groups.partitioned.core.pins import ClaimOwner
 from headrace.groups.partitioned.lifecycle import create_with, delete
 from headrace.groups.partitioned.names import STATIC_BUCKET, GroupName
 from headrace.groups.partitioned.runtime import units
@@ -128,8 +129,31 @@ def seek_locks(record: GroupRecord, reader: str, stream: str, number: int) -> li
 
 def is_drained(tx: Tx, record: GroupRecord) -> bool:
     """Whether nobody in this region owns anything of a group any more."""
-    names = {record.key, *readers(tx, record)}
-    return not any(claim.owner is not None for name in names for claim in claims.of_group(tx, name))
+    return not any(claim.owner is not None for claim in _claims(tx, record))
+
+
+def fence_absent(tx: Tx, record: GroupRecord) -> None:
+    """Take units from members that are dead, or frozen past their pins; see :func:`fence_locks`."""
+    if record.family == SHARED:
+        return  # its leader takes them back, and a group that moves has none
+    name = GroupName.of_key(record.key)
+    for claim in _claims(tx, record):
+        if claim.owner is not None and not _is_pinned(tx, name, claim.owner):
+            claims.fence(tx, claim.group, [claim.unit])
+
+
+def _claims(tx: Tx, record: GroupRecord) -> list[claims.Claim]:
+    names = sorted({record.key, *readers(tx, record)})
+    return [claim for name in names for claim in claims.of_group(tx, name)]
+
+
+def _is_pinned(tx: Tx, name: GroupName, owner: str) -> bool:
+    try:
+        who = ClaimOwner.decode(owner)
+    except InvalidNameError:
+        return True
+    pin = leases.get(tx, name.pin(who.member))
+    return pin is not None and pin.token == who.pin_token
 
 
 def reset(tx: Tx, record: GroupRecord) -> None:
@@ -146,6 +170,14 @@ def fence_shared(tx: Tx, record: GroupRecord) -> None:
     """A shared group is not led here any more; members of other kinds see it for themselves."""
     if record.family == SHARED:
         fence(tx, record)
+
+
+def fence_locks(tx: Tx, record: GroupRecord) -> set[str]:
+    """The locks for :func:`fence` and :func:`fence_absent`: no ack may be on its way past them."""
+    found = {claims.lock(claim.group, claim.unit) for claim in _claims(tx, record)}
+    if record.family == SHARED:
+        found.add(leases.lock(state.lease_name(record.key)))
+    return found
 
 
 def fence(tx: Tx, record: GroupRecord) -> None:

@@ -240,7 +240,8 @@ def _begin_switch(log: Log, key: str, me: str, to: str) -> HomeStamp:
         tx.notify(replicas.CHANNEL)
         return stamp
 
-    return log.catalog.write(run, locks=LOCKS)
+    fencing = log.catalog.read(lambda tx: kinds.fence_locks(tx, require_group(tx, key)))
+    return log.catalog.write(run, locks=sorted({*LOCKS, *fencing}))
 
 
 def _has_begun(neighbours: Neighbours, member: LinkMember, key: str, stamp: HomeStamp) -> bool:

@@ -6,11 +6,13 @@ or needs them hears of changes.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, TypeVar
 
 import msgspec
 
 from headrace.catalog import Tx, entries, schema
+from headrace.catalog.records import left_out
 from headrace.errors import RegionNameError, UnreadableRecordError
 from headrace.groups.homes import GROUPS_BUCKET as GROUPS_BUCKET
 from headrace.groups.homes import GroupRecord as GroupRecord
@@ -24,6 +26,8 @@ from headrace.subjects import check_name
 LINKS_BUCKET = "region-links"
 ALL = "all"
 NONE = "none"
+
+T = TypeVar("T")
 
 MemberState = Literal["active", "paused", "lost"]
 
@@ -107,8 +111,7 @@ def put_region(tx: Tx, region: Region) -> None:
 
 def links(tx: Tx) -> dict[str, LinkRecord]:
     """All links, by stream."""
-    found = entries.changes(tx, LINKS_BUCKET, 0).entries
-    return {e.key: decode_link(e.key, e.value) for e in found if e.value is not None}
+    return _readable(tx, LINKS_BUCKET, decode_link)
 
 
 def get_link(tx: Tx, stream: str) -> LinkRecord | None:
@@ -136,8 +139,17 @@ def decode_link(stream: str, data: bytes) -> LinkRecord:
 
 def groups(tx: Tx) -> dict[str, GroupRecord]:
     """All replicated groups, by key."""
-    found = entries.changes(tx, GROUPS_BUCKET, 0).entries
-    return {e.key: decode_group(e.key, e.value) for e in found if e.value is not None}
+    return _readable(tx, GROUPS_BUCKET, decode_group)
+
+
+def _readable(tx: Tx, bucket: str, decode: Callable[[str, bytes], T]) -> dict[str, T]:
+    """The records of a bucket; one that cannot be read is left out, with a warning."""
+    found = {}
+    for entry in entries.changes(tx, bucket, 0).entries:
+        if entry.value is not None:
+            with left_out():
+                found[entry.key] = decode(entry.key, entry.value)
+    return found
 
 
 def get_group(tx: Tx, key: str) -> GroupRecord | None:

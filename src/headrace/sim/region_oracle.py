@@ -26,7 +26,7 @@ from headrace.groups.progress.ranges import AckedRanges
 from headrace.regions.core.cursor import OriginCursor
 from headrace.regions.core.markers import SnapshotMarker
 from headrace.regions.core.origins import lane_reaches
-from headrace.regions.core.progress import OriginProgress
+from headrace.regions.core.progress import CursorDelta, LaneDelta, OriginProgress
 from headrace.regions.core.stamps import Life, Stamp
 from headrace.regions.core.updates import SnapshotCursor
 
@@ -50,7 +50,8 @@ class RegionsOracle:
         self.regions = regions
         # origin cursors
         self._acked: dict[Command, set[int]] = {}
-        self._base: dict[Command, int] = {}
+        self._skipped: dict[Command, set[int]] = {}
+        """Acked by the command itself, or kept by it."""
         self._may_repeat: set[tuple[Command, int]] = set()
         self._floors: dict[str, tuple[Commands, int]] = {}
         self._revisions: dict[str, int] = {}
@@ -61,7 +62,8 @@ class RegionsOracle:
         self._met_ever: set[EventKey] = set()
         self._acked_ever: set[EventKey] = set()
         self._marks: dict[str, tuple[Life, int]] = {}
-        self._snapshots: dict[str, list[tuple[int, SnapshotMarker]]] = {}
+        self._snapshots: dict[str, list[tuple[int, int, SnapshotMarker]]] = {}
+        """Local position, place of the marker, and the snapshot."""
         self._bound: tuple[str, SnapshotMarker, str] | None = None
         self._sought: set[str] = set()
         self.last_switch = "clean"
@@ -95,14 +97,38 @@ class RegionsOracle:
         self._acked.setdefault(command, set()).add(sequence)
         self._may_repeat.discard((command, sequence))
 
-    def origin_commanded(self, region: Region, offset: int) -> None:
-        """A user has set the cursor of a region to an offset (a seek, or a new beginning)."""
+    def origin_commanded(self, region: Region, offset: int, before: CursorDelta) -> None:
+        """A user has set the cursor of a region to an offset (a seek, or a new beginning).
+
+        What is acked then is what lies below the offset, and what was acked ``before`` of events
+        that the command says nothing about: those that never were in the region, and at the end of
+        its log those that have not come yet.
+        """
         progress = region.by_origin.progress
+        known = {part.lane: _acked(part) for part in before.lanes}
         for lane in progress.lanes():
             command = self._command(progress, lane)
-            if command not in self._base:
-                below = [key[1] for _, key in region.events(offset) if key[0] == lane]
-                self._base[command] = max(below, default=-1) + 1
+            if command in self._skipped or not lane_reaches(lane, region.name):
+                continue
+            at_end = offset == len(region.log)
+            end = offset if at_end or offset > region.first else 0
+            below = {key[1] for _, key in region.events(end) if key[0] == lane}
+            kept = {
+                sequence
+                for sequence in _members(known.get(lane, AckedRanges()), 0)
+                if region.never_had(lane, sequence)
+                or (at_end and sequence >= region.next_sequence(lane))
+            }
+            self._skipped[command] = below | kept
+            self._acked.setdefault(command, set()).update(kept)
+            acked = progress.acked(lane)
+            for sequence in sorted(kept):
+                if acked is None or sequence not in acked:
+                    self.world.fail(
+                        "a command leaves alone what its region has not",
+                        f"{lane}/{sequence} was acked, and {region.name} took it back by a seek to "
+                        f"{offset} of {len(region.log)}",
+                    )
 
     def check_origin(self, region: Region) -> None:
         """A region's origin cursor may have changed."""
@@ -131,9 +157,9 @@ class RegionsOracle:
         assert known is not None
         checked = self._checked.get((region.name, lane))
         start = checked[1] if checked is not None and checked[0] == command else 0
-        acked, base = self._acked.get(command, set()), self._base.get(command, 0)
+        acked, skipped = self._acked.get(command, set()), self._skipped.get(command, set())
         for sequence in _members(known, start):
-            if not (sequence in acked or sequence < base):
+            if not (sequence in acked or sequence in skipped):
                 self.world.fail(
                     "nothing unacked is skipped",
                     f"{lane}/{sequence} counts as acked in {region.name} under {command}",
@@ -142,7 +168,7 @@ class RegionsOracle:
 
     def check_translation(self, region: Region, cursor: OriginCursor) -> None:
         """What is acked by offset is what is acked by origin, plus the markers."""
-        for offset, entry in enumerate(region.log):
+        for offset, entry in enumerate(region.log[region.first :], region.first):
             known = cursor.progress.acked(entry.lane) if entry.marker is None else None
             expected = entry.marker is not None or (known is not None and entry.sequence in known)
             if (offset in cursor.acked) != expected:
@@ -167,7 +193,10 @@ class RegionsOracle:
         covered = {source, *(p.region for p in snapshot.positions)}
         lane = key[0]
         vouched = lane.partition("!")[0] in covered and lane_reaches(lane, source)
-        if vouched and offset <= position:
+        # What the source never had, or trimmed, its update may have left out.
+        there = self.regions[source]
+        had = key[1] >= there.starts().get(lane, 0) and not there.never_had(*key)
+        if vouched and had and offset <= position:
             self.world.fail(
                 "repeats come after the last usable snapshot",
                 f"{region.name} hands out {key} at {offset} again, although {source} "
@@ -200,9 +229,10 @@ class RegionsOracle:
 
     def snapshot_taken(self, region: Region, position: int, snapshot: SnapshotMarker) -> None:
         """A region has completed a snapshot: nothing in it may be news to that region."""
-        self._snapshots.setdefault(region.name, []).append((snapshot.local, snapshot))
+        taken = self._snapshots.setdefault(region.name, [])
+        taken.append((snapshot.local, position, snapshot))
         covered = {region.name, *(p.region for p in snapshot.positions)}
-        here = region.segment.log.cut(snapshot.local + 1)
+        here = region.ends(snapshot.local + 1)
         for known in snapshot.seen:
             if known.sequence > here.get(known.lane, 0):
                 self.world.fail(
@@ -211,7 +241,7 @@ class RegionsOracle:
                     f"{here.get(known.lane, 0)} had come",
                 )
         for there in snapshot.positions:
-            other = self.regions[there.region].segment.log.cut(there.position + 1)
+            other = self.regions[there.region].ends(there.position + 1)
             for lane, end in other.items():
                 vouched = lane.partition("!")[0] in covered and lane_reaches(lane, region.name)
                 if vouched and end > here.get(lane, 0):
@@ -237,10 +267,15 @@ class RegionsOracle:
         met = self._met.get(group.life, set())
         for offset in _members(group.acked, before):
             entry = region.log[offset]
-            if entry.marker is not None or (entry.lane, entry.sequence) in met:
+            if offset < region.first or entry.marker is not None:
+                continue
+            if (entry.lane, entry.sequence) in met:
                 continue
             # A command leaves alone what its region never sees.
-            kept = not lane_reaches(entry.lane, group.life.stamp.region)
+            commander = self.regions.get(group.life.stamp.region)
+            kept = not lane_reaches(entry.lane, group.life.stamp.region) or (
+                commander is not None and commander.never_had(entry.lane, entry.sequence)
+            )
             if not kept or (entry.lane, entry.sequence) not in self._met_ever:
                 self.world.fail(
                     "nothing unacked is skipped",
@@ -256,8 +291,10 @@ class RegionsOracle:
 
     def _usable(self, region: Region, group: SnapshotCursor) -> SnapshotMarker | None:
         taken = self._snapshots.get(region.name, [])
-        k = bisect_right(taken, group.mark_delete, key=lambda pair: pair[0])
-        return taken[k - 1][1] if k else None
+        k = bisect_right(taken, group.mark_delete, key=lambda each: each[0])
+        if not k or taken[k - 1][1] < region.first:
+            return None
+        return taken[k - 1][2]
 
     # --- switching ---------------------------------------------------------------------
 
@@ -287,6 +324,10 @@ def _members(acked: AckedRanges, start: int) -> Iterator[int]:
     yield from range(start, acked.floor)
     for lo, hi in acked.to_tuples():
         yield from range(lo, hi)
+
+
+def _acked(part: LaneDelta) -> AckedRanges:
+    return AckedRanges.from_tuples(part.floor, part.ranges)
 
 
 def _follows(before: Commands, after: Commands) -> bool:

@@ -41,12 +41,17 @@ BATCH_MAX = 8
 
 
 class RegionEntry(msgspec.Struct, frozen=True):
-    """A record of a log: an event by lane and sequence, or a marker."""
+    """A record of a log: an event by lane and sequence, or a marker.
+
+    In a channel it may also be a gap: the lane goes on at ``sequence``, and what came before it is
+    gone from its source.
+    """
 
     origin: str
     lane: str = ""
     sequence: int = 0
     marker: Marker | None = None
+    gap: bool = False
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -74,6 +79,10 @@ class Region(Process):
         self.log: list[RegionEntry] = []
         self.channels: dict[str, list[RegionEntry]] = {other: [] for other in others}
         self.arrived: dict[str, int] = dict.fromkeys(others, 0)
+        self.gaps: list[tuple[int, str, int, int]] = []
+        """Of lanes that were met in the middle or have a gap: where, and the sequences."""
+        self.first = 0
+        """The first offset that is retained; ``log`` keeps the rest for the oracle."""
         self.segment = LinkedSegment(name, others, self._snapshots_between, SETTINGS)
         self.started = 0
 
@@ -86,6 +95,9 @@ class Region(Process):
     @property
     def by_snapshot(self) -> SnapshotCursor | None:
         return self.segment.snapshot_groups.get(GROUP)
+
+    def next_sequence(self, lane: str) -> int:
+        return self.segment.log.next_sequence(lane)
 
     @property
     def awake(self) -> bool:
@@ -103,6 +115,22 @@ class Region(Process):
         for offset, entry in enumerate(self.log[:end]):
             if entry.marker is None:
                 yield offset, (entry.lane, entry.sequence)
+
+    def ends(self, end: int) -> dict[str, int]:
+        """How far every lane had come below an offset, trimmed or not."""
+        found = {lane: sequence + 1 for _, (lane, sequence) in self.events(end)}
+        for at, lane, _, sequence in self.gaps:
+            if at <= end:
+                found[lane] = max(found.get(lane, 0), sequence)
+        return found
+
+    def never_had(self, lane: str, sequence: int) -> bool:
+        """Whether an event did not and will not come here, although its lane does."""
+        return any(name == lane and lo <= sequence < hi for _, name, lo, hi in self.gaps)
+
+    def starts(self) -> dict[str, int]:
+        """The first sequence of every lane that is still here, or would be next."""
+        return self.ends(self.first)
 
     def unacked(self, acked: AckedRanges, most: int) -> list[int]:
         """The first offsets that a consumer would be given."""
@@ -122,9 +150,17 @@ class Region(Process):
 
     def start(self) -> None:
         before = self.segment
-        self.segment = LinkedSegment(self.name, self.others, self._snapshots_between, SETTINGS)
+        self.segment = LinkedSegment(
+            self.name,
+            self.others,
+            self._snapshots_between,
+            SETTINGS,
+            first=self.first,
+            lanes=before.log.retained(),
+            absent=before.log.absent,
+        )
         self.segment.members_changed(self.members)
-        for offset, entry in enumerate(self.log):
+        for offset, entry in enumerate(self.log[self.first :], self.first):
             if entry.marker is None:
                 self.segment.events_restored(offset, entry.lane, entry.sequence)
             else:
@@ -139,6 +175,8 @@ class Region(Process):
                 used=cursor.used,
                 applied=cursor.applied,
                 life=cursor.life,
+                holes=cursor.holes,
+                left=cursor.left,
             )
         for group, origin in before.origin_groups.items():
             restored, revision = origin.progress.whole(), origin.revision
@@ -149,6 +187,7 @@ class Region(Process):
                 restored=restored,
                 revision=revision,
                 journal_max=self.scenario.journal_max,
+                left=origin.left,
             )
         self.confirmed: dict[str, int] = {}
         self.halted: set[str] = set()
@@ -208,21 +247,35 @@ class Region(Process):
 
     def append(self, entry: RegionEntry) -> None:
         """Append a record, unless it is an event that is here already."""
-        if entry.marker is None and entry.sequence < self.segment.log.next_sequence(entry.lane):
+        if entry.gap:
+            self._pass_over(entry.lane, entry.sequence)
+            self.scenario.touched(self)
+            return
+        if entry.marker is not None:
+            self._append_markers(entry)
+            return
+        if entry.sequence < self.segment.log.next_sequence(entry.lane):
             self.world.reach("replication.repeat left out")
             return
-        offset = len(self.log)
+        self._record(entry)
+        self.segment.events_appended(len(self.log) - 1, entry.lane, entry.sequence)
+        self.scenario.touched(self)
+
+    def _append_markers(self, *entries: RegionEntry) -> None:
+        first = len(self.log)
+        markers = [entry.marker for entry in entries if entry.marker is not None]
+        for entry in entries:
+            self._record(entry)
+            if isinstance(entry.marker, SnapshotMarker):
+                self.world.reach("snapshot.complete")
+                self.scenario.oracle.snapshot_taken(self, len(self.log) - 1, entry.marker)
+        self.do(self.segment.markers_appended(first, markers))
+        self.scenario.touched(self)
+
+    def _record(self, entry: RegionEntry) -> None:
         self.log.append(entry)
         if entry.origin == self.name:
             self._to_channels(entry)
-        if entry.marker is None:
-            self.segment.events_appended(offset, entry.lane, entry.sequence)
-        else:
-            if isinstance(entry.marker, SnapshotMarker):
-                self.world.reach("snapshot.complete")
-                self.scenario.oracle.snapshot_taken(self, offset, entry.marker)
-            self.do(self.segment.marker_appended(offset, entry.marker))
-        self.scenario.touched(self)
 
     def _to_channels(self, entry: RegionEntry) -> None:
         for other, channel in self.channels.items():
@@ -237,14 +290,49 @@ class Region(Process):
         lane = lane_of(self.name, audience)
         self.append(RegionEntry(self.name, lane, self.segment.log.next_sequence(lane)))
 
+    def join_without_history(self, source: Region) -> None:
+        """What another region has published for all until now never comes here."""
+        self._pass_over(source.name, source.next_sequence(source.name))
+        source.channels[self.name].clear()
+
+    def _pass_over(self, lane: str, sequence: int) -> None:
+        before = self.next_sequence(lane)
+        if before < sequence:
+            self.note("passes over %s/%s to %s", lane, before, sequence)
+            self.gaps.append((len(self.log), lane, before, sequence))
+            self.segment.skip_to(lane, sequence)
+
+    def lose(self, target: str, most: int) -> bool:
+        """Retention removes events here before they have crossed to another region."""
+        channel, lane, upto = self.channels[target], "", 0
+        for at in range(self.scenario.regions[target].arrived[self.name], len(channel)):
+            entry = channel[at]
+            if entry.marker is not None or entry.gap or lane not in ("", entry.lane):
+                if lane:
+                    break
+                continue
+            lane, upto, most = entry.lane, entry.sequence + 1, most - 1
+            channel[at] = RegionEntry(self.name, lane, upto, gap=True)
+            if not most:
+                break
+        return bool(lane)
+
+    def trim(self, first: int) -> None:
+        """Retention removes what stands below ``first``, consumed or not."""
+        self.note("trims below %s", first)
+        self.first = first
+        self.do(self.segment.trimmed(first))
+        self.scenario.touched(self)
+
     def do(self, effects: Iterable[RegionEffect]) -> None:
+        written: list[RegionEntry] = []
         for effect in effects:
             match effect:
                 case Append(marker=marker):
                     self.note("writes %s", marker)
                     if isinstance(marker, UpdateMarker):
                         self.world.reach("update.sent")
-                    self.append(RegionEntry(self.name, marker=marker))
+                    written.append(RegionEntry(self.name, marker=marker))
                 case SnapshotAborted(reason=reason):
                     self.note("gives up: %s", effect)
                     self.world.reach(f"snapshot.aborted, {reason.name.lower()}")
@@ -254,6 +342,8 @@ class Region(Process):
                 case MarkerRefused(error=error):
                     self.note("refuses: %s", error)
                     self.world.reach(f"marker.refused {type(error).__name__}")
+        if written:
+            self._append_markers(*written)
 
     def change_members(self, members: list[str]) -> None:
         self.members = members

@@ -54,6 +54,10 @@ class Losses:
         )
         return segment.tail
 
+    def segment(self, stream: str, segment: int, position: int) -> None:
+        """A segment is gone in which the query stands."""
+        self._tell(_of_segment(stream, segment, position), "going on with what followed from it")
+
     def _tell(self, loss: DataLossError, further: str) -> None:
         if self._fatal:
             raise loss
@@ -68,6 +72,14 @@ def data_loss(stream: str, segment: int, position: int, first: int) -> DataLossE
     return DataLossError(
         f"stream {stream!r} segment {segment}: offsets {position} to {first - 1} were trimmed "
         "before the query read them; set failOnDataLoss to false to go on without them"
+    )
+
+
+def _of_segment(stream: str, segment: int, position: int) -> DataLossError:
+    return DataLossError(
+        f"stream {stream!r} segment {segment}: the query stands at offset {position}, and the "
+        "segment was sealed, trimmed and removed since, so that what it held from there on is lost "
+        "to the query; set failOnDataLoss to false to go on without it"
     )
 
 

@@ -212,6 +212,11 @@ class Planner:
         """The query's place in a stream; one that it has not met yet is read from its start."""
         if stream.name in start.streams:
             found = dict(start.at(stream.name))
+            gone = [number for number in found if stream.segment(number) is None]
+            for number in gone:
+                self._losses.segment(stream.name, number, found[number])
+            if gone:
+                found = planning.without_gone(self._places.segments(stream), found)
         else:
             found = {s.number: 0 for s in self._places.segments(stream) if not s.predecessors}
         if not self._options.fail_on_data_loss:
@@ -265,7 +270,10 @@ class Planner:
         for name in sorted(end.streams):
             begin = end.beginning(name) if start.initial else start.at(name)
             runs += planning.spans(name, begin, end.at(name))
-        return runs
+        for run in runs:
+            if known[run.stream].segment(run.segment) is None:
+                self._losses.segment(run.stream, run.segment, run.start)
+        return [run for run in runs if known[run.stream].segment(run.segment) is not None]
 
     def whole_runs(self, name: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[Span]:
         """What a batch read takes of a stream: everything after ``start``, in parts of a size.

@@ -65,6 +65,22 @@ def latest(segments: Sequence[Segment]) -> dict[int, int]:
     return {segment.number: segment.head for segment in segments if not segment.sealed}
 
 
+def without_gone(segments: Sequence[Segment], at: Mapping[int, int]) -> dict[int, int]:
+    """A place that names segments which are gone, with what followed from them in their stead.
+
+    A segment goes with all its predecessors, so the stream begins now with what followed.  What
+    else it begins with was finished: something that follows from it is in the place.
+    """
+    graph = {segment.number: segment.predecessors for segment in segments}
+    kept = {number: offset for number, offset in at.items() if number in graph}
+    begins = {segment.number: segment.tail for segment in segments if not segment.predecessors}
+    return kept | {
+        number: tail
+        for number, tail in begins.items()
+        if number not in kept and not order.following([number], graph) & kept.keys()
+    }
+
+
 def uncovered(segments: Sequence[Segment], at: Mapping[int, int]) -> list[int]:
     """Open segments that a read from this place would never come to."""
     seen = standing(segments, at).all
@@ -179,6 +195,8 @@ def pack(
             held = 0
         tasks[-1].append(run)
         held += run.events
-    if len(tasks) < least:
-        return [(run,) for run in runs]
+    while len(tasks) < least:  # there are more spans than that, so one task has several
+        at = max(range(len(tasks)), key=lambda each: len(tasks[each]))
+        half = len(tasks[at]) // 2
+        tasks[at : at + 1] = [tasks[at][:half], tasks[at][half:]]
     return [tuple(task) for task in tasks]

@@ -108,12 +108,12 @@ class World:
         decided = ledger.decide(self.state, self.publishers.get(commit.publisher), commit)
         # What the catalog keeps is the encoded state: it has to come back as it was.
         encoded = ledger.encode_state(decided.state)
-        self.state = ledger.decode_state(encoded)
+        self.state = ledger.decode_state(encoded, "days")
         assert self.state == decided.state
         if decided.publisher is None:
             self.publishers.pop(commit.publisher, None)
         else:
-            again = ledger.decode_publisher(ledger.encode_state(decided.publisher))
+            again = ledger.decode_publisher(ledger.encode_state(decided.publisher), "eu")
             assert again == decided.publisher
             self.publishers[commit.publisher] = again
         if decided.line is not None:

@@ -23,8 +23,10 @@ from headrace.groups import decisions
 from headrace.groups.decisions import What
 from headrace.groups.operations import seek as seeking
 from headrace.groups.operations import seek_places, targets
+from headrace.groups.operations import trim as trimming
 from headrace.groups.partitioned import admin
 from headrace.groups.shared.admin import Groups
+from headrace.log.events import Event
 from headrace.log.log import Log
 from tests.groups.partitioned.runtime import feeder
 from tests.groups.shared.runtime.support import open_log, run, until
@@ -239,6 +241,20 @@ def test_a_seek_is_recorded(catalog_url: str) -> None:
             assert sought.unit_count == 2
 
     run(work())
+
+
+def test_what_a_wider_filter_lets_pass_is_counted_exactly(log: Log) -> None:
+    log.create_stream("orders", StreamConfig(("orders.eu.>", "orders.us.*")))
+    log.append("orders", [Event(subject="orders.us.1", value=b"x")])
+    Groups(log).declare("all", "orders.>", start="earliest")
+    Groups(log).declare("some", "orders.us.*", start="earliest")
+    for name, exact in (("all", True), ("some", False)):
+        assert seeking.seek(log, name, "latest", dry_run=True).exact is exact
+    losses = trimming.plan(log, "orders", {0: 1}).losses
+    assert {loss.group: loss.exact for loss in losses} == {
+        "$share/all/orders.>": True,
+        "$share/some/orders.us.*": False,
+    }
 
 
 BAD: list[tuple[str, Any, dict[str, Any], type[Exception], str]] = [

@@ -38,6 +38,10 @@ class Region:
             self.cursor.events_appended(offset, lane, sequence)
             self.events.append((lane, sequence))
 
+    def trim(self, first: int) -> None:
+        self.cursor.trim(first)
+        self.log.trim(first)
+
     def send(self, other: Region) -> bool:
         """Bring another region up to date; whether there was anything to say."""
         message = self.cursor.message_for(other.name)
@@ -173,12 +177,111 @@ def test_seek_to_the_beginning_reaches_what_only_others_still_have() -> None:
     a, b = pair()
     a.cursor.ack(0, 4)
     a.send(b)
-    a.log.trim(3)
-    a.cursor.trimmed()
+    a.trim(3)
     a.cursor.seek(0)
     a.send(b)
     assert b.pending() == [("b", 0), ("a", 0), ("b", 1), ("a", 1)]
     assert a.cursor.acked.floor == 3
+
+
+def linked_without_history() -> tuple[Region, Region]:
+    """Region a has eight events of its own; b has them from a/4 on, after one of its own."""
+    a, b = Region("a"), Region("b")
+    a.append("a", 8)
+    a.append("b")
+    b.append("b")
+    b.log.skip_to("a", 4)
+    b.append("a", 4)
+    return a, b
+
+
+@pytest.mark.parametrize("offset", [1, 3, 5])
+def test_seek_where_a_lane_began_in_the_middle_acks_nothing_before_it(offset: int) -> None:
+    a, b = linked_without_history()
+    b.cursor.seek(offset)
+    b.send(a)
+    assert a.pending()[:4] == [("a", 0), ("a", 1), ("a", 2), ("a", 3)]
+    assert a.pending()[4:] == [("a", sequence) for sequence in range(3 + offset, 8)]
+
+
+@pytest.mark.parametrize("offset", [0, 1, 5])
+def test_seek_keeps_what_is_acked_of_the_part_that_never_was_here(offset: int) -> None:
+    a, b = linked_without_history()
+    a.cursor.ack(1)
+    a.send(b)
+    b.cursor.seek(offset)
+    b.send(a)
+    assert [e for e in a.pending() if e[1] < 4 and e[0] == "a"] == [("a", 0), ("a", 2), ("a", 3)]
+
+
+def test_group_made_again_where_a_lane_began_in_the_middle_acks_nothing_before_it() -> None:
+    a, b = linked_without_history()
+    b.cursor.delete()
+    b.cursor.create(5)
+    b.send(a)
+    assert a.pending() == [("a", 0), ("a", 1), ("a", 2), ("a", 3)]
+
+
+def test_gap_in_a_lane_is_passed_over_and_never_acked() -> None:
+    a, b = Region("a"), Region("b")
+    a.append("a", 6)
+    b.append("a", 2)
+    b.log.skip_to("a", 4)  # a trimmed its own before they had crossed
+    b.append("a", 2)
+    assert list(b.log.origins(0, 4)) == [("a", 0, 2), ("a", 4, 6)]
+    b.cursor.ack(0, 4)
+    b.send(a)
+    assert a.pending() == [("a", 2), ("a", 3)]
+    b.cursor.seek(4)
+    b.send(a)
+    assert a.pending() == [("a", 2), ("a", 3)]
+
+
+def test_seek_to_the_end_takes_nothing_back_that_has_not_come() -> None:
+    a, b = pair()
+    a.append("a", 3)
+    a.cursor.ack(4, 7)
+    a.send(b)
+    b.cursor.seek(4)
+    b.append("a", 3)
+    assert b.pending() == []
+    b.send(a)
+    assert a.pending() == []
+
+
+def test_seek_elsewhere_takes_it_back() -> None:
+    a, b = pair()
+    a.append("a", 3)
+    a.cursor.ack(4, 7)
+    a.send(b)
+    b.cursor.seek(3)
+    b.append("a", 3)
+    assert b.pending() == [("a", 1), ("a", 2), ("a", 3), ("a", 4)]
+
+
+def test_seek_to_the_end_of_a_log_that_was_trimmed_away_takes_nothing_back() -> None:
+    a, b = pair()
+    a.cursor.ack(0, 4)
+    a.send(b)
+    a.trim(4)
+    a.cursor.seek(4)
+    a.send(b)
+    assert b.pending() == []
+
+
+def test_ack_of_what_was_trimmed_in_flight_counts_everywhere() -> None:
+    a, b = pair()
+    a.trim(3)
+    assert a.cursor.ack(0, 2) == 0
+    a.send(b)
+    assert b.pending() == [("b", 0), ("b", 1)]
+
+
+def test_what_is_trimmed_unconsumed_is_acked_nowhere() -> None:
+    a, b = pair()
+    a.trim(4)
+    a.send(b)
+    assert b.pending() == b.events
 
 
 def test_deleted_group_stays_deleted_until_it_is_created_again() -> None:
@@ -219,10 +322,10 @@ def test_markers_are_walked_over() -> None:
     log = OriginMap()
     cursor = OriginCursor("a", "g", log)
     log.marker(0)
-    cursor.marker_appended(0)
+    cursor.markers_appended(0)
     log.events(1, "a", 0)
     log.marker(2)
-    cursor.marker_appended(2)
+    cursor.markers_appended(2)
     assert cursor.acked.floor == 1
     cursor.ack(1)
     assert cursor.acked.floor == 3

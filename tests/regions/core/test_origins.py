@@ -97,13 +97,15 @@ def test_batches_of_one_origin_are_one_run() -> None:
 
 def test_lane_met_in_the_middle_begins_there() -> None:
     log = OriginMap(first=7)
-    log.open_lane("a", 100)
+    log.skip_to("a", 100)
     log.events(7, "a", 100, 2)
     assert list(log.offsets("a", 0, 200)) == [(7, 9)]
-    with pytest.raises(OriginOrderError, match="it is open"):
-        log.open_lane("a", 3)
-    with pytest.raises(OriginOrderError, match="begin at 0"):
-        log.open_lane("c", -1)
+    assert log.absent == {"a": [(0, 100)]}
+    with pytest.raises(OriginOrderError, match="nothing to pass over"):
+        log.skip_to("a", 102)
+    with pytest.raises(OriginOrderError, match="nothing to pass over"):
+        log.skip_to("c", 0)
+    assert log.absent == {"a": [(0, 100)]}
 
 
 @pytest.mark.parametrize(

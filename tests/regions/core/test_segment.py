@@ -16,6 +16,7 @@ from headrace.regions.core.effects import Append, MarkerRefused, RegionEffect, S
 from headrace.regions.core.markers import (
     Command,
     LaneEnd,
+    LaneHole,
     Marker,
     RegionPosition,
     RequestMarker,
@@ -216,6 +217,114 @@ def test_trimmed_log_is_restored_and_goes_on() -> None:
         "b", "g", again.log, restored=segment.origin_groups["g"].progress.whole()
     )
     assert restored.acked == segment.origin_groups["g"].acked
+
+
+def snapshot_passed(log: Log) -> UpdateMarker:
+    """The next snapshot of b, and the update that a cursor which has passed it sends."""
+    number = str(len(log.records))
+    log.do(log.segment.tick(f"S{number}", len(log.records), ["a"]))
+    log.marker(ResponseMarker(f"S{number}", "b", 1, "a", 8))
+    log.do(log.segment.trimmed(log.segment.log.first))
+    update = log.records[-1]
+    assert isinstance(update, UpdateMarker)
+    return update
+
+
+def other_side(*lanes: tuple[str, int]) -> LinkedSegment:
+    """Region a with so many events of each lane, and nothing acked of them."""
+    segment = LinkedSegment("a", ["b"], lambda _lo, _hi: [])
+    segment.create("g")
+    for lane, count in lanes:
+        segment.events_appended(segment.log.end, lane, 0, count)
+    return segment
+
+
+def test_what_retention_removed_unconsumed_moves_no_cursor_elsewhere() -> None:
+    log = Log()
+    log.segment.create("g")
+    log.events("a", 6)
+    log.do(log.segment.ack("g", 4, 6))
+    log.do(log.segment.ack("g", 1))
+    log.do(log.segment.trimmed(3))
+    log.do(log.segment.ack("g", 3))
+    update = snapshot_passed(log)
+    assert update.holes == (LaneHole("a", 0, 1), LaneHole("a", 2, 3))
+    a = other_side(("a", 9))
+    a.apply(update)
+    assert a.snapshot_groups["g"].acked.missing(9) == ((0, 1), (2, 3), (6, 9))
+
+
+def test_what_another_region_consumed_is_no_hole_any_more() -> None:
+    log = Log()
+    log.segment.create("g")
+    log.events("a", 3)
+    log.do(log.segment.trimmed(3))
+    assert snapshot_passed(log).holes == (LaneHole("a", 0, 3),)
+    log.marker(UpdateMarker("g", "a", "S9", (RegionPosition("b", 2),), (LaneEnd("a", 2),)))
+    log.events("a", 1)
+    log.do(log.segment.ack("g", log.segment.log.end - 1))
+    assert snapshot_passed(log).holes == (LaneHole("a", 2, 3),)
+
+
+def test_ack_of_what_was_trimmed_in_flight_closes_its_hole() -> None:
+    log = Log()
+    log.segment.create("g")
+    log.events("a", 3)
+    log.do(log.segment.trimmed(3))
+    log.do(log.segment.ack("g", 0, 2))
+    assert snapshot_passed(log).holes == (LaneHole("a", 2, 3),)
+
+
+def test_update_of_a_region_without_the_history_leaves_the_history_alone() -> None:
+    log = Log()
+    log.segment.create("g")
+    log.segment.skip_to("a", 4)
+    log.events("a", 2)
+    log.do(log.segment.ack("g", 0, 2))
+    update = snapshot_passed(log)
+    a = other_side(("a", 9))
+    a.apply(update)
+    assert a.snapshot_groups["g"].acked.missing(9) == ((0, 4), (6, 9))
+
+
+def test_group_that_begins_behind_a_trim_speaks_for_nothing_before_it() -> None:
+    log = Log()
+    log.events("a", 4)
+    log.segment.trimmed(3)
+    log.segment.create("g")
+    log.do(log.segment.ack("g", 3))
+    update = snapshot_passed(log)
+    a = other_side(("a", 9))
+    a.apply(update)
+    assert a.snapshot_groups["g"].acked.missing(9) == ((0, 3), (4, 9))
+
+
+def test_seek_everywhere_acks_nothing_that_never_was_here_and_keeps_it() -> None:
+    log = Log()
+    log.segment.create("g")
+    log.segment.skip_to("a", 4)
+    log.events("a", 4)
+    (told, *_) = log.segment.seek_everywhere("g", 1)
+    assert isinstance(told, Append)
+    a = other_side(("a", 8))
+    a.ack("g", 2)
+    a.ack("g", 7)
+    a.marker_appended(8, told.marker)
+    assert a.snapshot_groups["g"].acked.missing(8) == ((0, 2), (3, 4), (6, 8))
+
+
+def test_log_with_gaps_is_restored_and_goes_on() -> None:
+    log = Log()
+    log.events("a", 2)
+    for sequence in (3, 5):
+        log.segment.skip_to("a", sequence)
+    log.events("a", 1)
+    log.segment.skip_to("a", 8)
+    again = LinkedSegment("b", ["a"], log.between, absent=log.segment.log.absent)
+    again.events_restored(0, "a", 0, 2)
+    again.events_restored(2, "a", 5)
+    assert again.log.seen() == log.segment.log.seen() == (LaneEnd("a", 8),)
+    assert again.log.absent == {"a": [(2, 5), (6, 8)]}
 
 
 # --- commands to groups under snapshots ---

@@ -35,9 +35,9 @@ CREATE TABLE replica_places (
     PRIMARY KEY (segment_id, source)
 );
 
--- Progress of replicated groups by origin. reader is the name of a row in progress; translated is
--- the floor up to which that row was translated, and what it held then is in local. ahead is 1 if
--- acks are known whose events are not here yet, sought grows with every seek of the reader here.
+-- Progress of replicated groups by origin. reader is the name of a row in progress, and what that
+-- row held when it was last translated is in local. ahead is 1 if acks are known whose events are
+-- not here yet; sought is 1 after a seek here that is not translated yet, 2 after one to the end.
 CREATE TABLE region_cursors (
     reader TEXT NOT NULL,
     segment_id BIGINT NOT NULL,

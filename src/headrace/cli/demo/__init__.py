@@ -11,7 +11,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from headrace.cli.demo import acts, epochs, groups, shared, spark
+from headrace.cli.demo import acts, epochs, groups, readers, shared, spark
 from headrace.cli.demo.acts import STREAM, Act, Stage
 from headrace.cli.demo.data import load_flights
 from headrace.cli.failures import CheckFailedError, UsageError
@@ -29,6 +29,7 @@ ACTS: tuple[Act, ...] = (
     ("Compact, and read with Spark", spark.compact_and_read),
     ("An elastic group: one killed, one added, one stepped down", groups.consume_in_a_group),
     ("A shared group: the process that leads it is killed", shared.lose_the_leader),
+    ("A reader group: a split, a checkpoint, a kill, and back", readers.read_and_go_back),
     ("Flights by day as epochs: the publisher is killed in a day", epochs.days_as_epochs),
 )
 

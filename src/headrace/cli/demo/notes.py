@@ -7,7 +7,7 @@ after its ack, and the order of a plane's notes is the order in which its flight
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import numpy as np
@@ -20,14 +20,21 @@ from headrace.errors import Fenced
 from headrace.groups.consumer import Batch
 
 
-async def take_notes(batches: AsyncIterator[Batch], stream: str, worker: str) -> None:
-    """Note every batch in `stream`, in one transaction with its ack."""
+async def take_notes(
+    batches: AsyncIterator[Batch],
+    stream: str,
+    worker: str,
+    noted: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Note every batch in `stream`, in one transaction with its ack; then await ``noted()``."""
     async for batch in batches:
         try:
             async with batch.transaction() as tx:
                 tx.append(stream, notes_of(batch.data, stream, worker))
         except Fenced:
             continue  # somebody else has it now: this work does not count
+        if noted is not None:
+            await noted()
 
 
 def notes_of(flights: pa.RecordBatch, stream: str, worker: str) -> pa.RecordBatch:
@@ -46,6 +53,12 @@ def notes_of(flights: pa.RecordBatch, stream: str, worker: str) -> pa.RecordBatc
 async def count(stage: Stage, stream: str) -> int:
     """How many notes there are by now."""
     return sum(segment.head for segment in (await stage.hr.stream(stream)).segments)
+
+
+async def flights_of(stage: Stage, stream: str) -> list[tuple[str, int]]:
+    """The flights that are noted in `stream`, in its order."""
+    noted = pa.Table.from_batches([batch async for batch in stage.hr.read(stream)])
+    return list(zip(noted["key"].to_pylist(), _numbers(noted).tolist(), strict=True))
 
 
 async def prove(stage: Stage, stream: str, flights: pa.Table, keys_are: str) -> dict[str, int]:

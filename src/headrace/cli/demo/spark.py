@@ -141,7 +141,7 @@ async def session_of(stage: Stage) -> SparkSession | None:
     return spark
 
 
-async def _in_spark(stage: Stage, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def in_spark(stage: Stage, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run something in Spark's thread."""
     call = functools.partial(fn, *args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(stage.spark_thread, call)
@@ -164,8 +164,8 @@ async def ingest(stage: Stage) -> None:
         task = bar.add_task("", total=flights.num_rows)
 
         async def run(*, split: bool) -> None:
-            query = await _in_spark(stage, _start, spark, stage, incoming, checkpoint)
-            while not await _in_spark(stage, _wait, query):
+            query = await in_spark(stage, _start, spark, stage, incoming, checkpoint)
+            while not await in_spark(stage, _wait, query):
                 done = await count(stage, STREAM)
                 bar.update(task, completed=done)
                 if split and 3 * done > flights.num_rows:
@@ -245,10 +245,10 @@ async def compact_and_read(stage: Stage) -> None:
         stage.check("every event is still there", left == stage.flights.num_rows)
         return
     began = time.perf_counter()
-    native = await _in_spark(stage, _by_carrier, spark, stage, native=True)
+    native = await in_spark(stage, _by_carrier, spark, stage, native=True)
     native_s = time.perf_counter() - began
     began = time.perf_counter()
-    through = await _in_spark(stage, _by_carrier, spark, stage, native=False)
+    through = await in_spark(stage, _by_carrier, spark, stage, native=False)
     through_s = time.perf_counter() - began
     carriers = pc.replace_substring_regex(stage.flights["subject"], r"^.*\.", "")
     expected = {one["values"]: one["counts"] for one in pc.value_counts(carriers).to_pylist()}
@@ -259,7 +259,7 @@ async def compact_and_read(stage: Stage) -> None:
     )
     stage.check(f"Spark counts the flights of {len(expected)} carriers right", native == expected)
     stage.check("both ways to read tell the same", through == native)
-    gaps = await _in_spark(stage, _gaps, spark, stage)
+    gaps = await in_spark(stage, _gaps, spark, stage)
     stage.check("offsets have no gaps in Spark either", gaps == 0)
 
 

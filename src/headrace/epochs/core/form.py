@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from headrace.epochs.core import stored
 from headrace.epochs.core.antichains import Frontier
 
 
@@ -17,7 +18,8 @@ class SubscriptionForm(msgspec.Struct, frozen=True, array_like=True):
     segments: tuple[int, ...] | None = None
 
 
-encode_form = msgspec.msgpack.Encoder().encode
-decode_form = msgspec.msgpack.Decoder(SubscriptionForm).decode
-encode_frontier = msgspec.msgpack.Encoder().encode
-decode_frontier = msgspec.msgpack.Decoder(Frontier).decode
+_WHAT, _REMEDY = "subscription to epochs", "forget it with: headrace epoch forget {name}"
+
+encode_form = encode_frontier = stored.encode
+decode_form = stored.decoder(SubscriptionForm, _WHAT, _REMEDY)
+decode_frontier = stored.decoder(Frontier, _WHAT, _REMEDY)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from headrace.epochs.core import lines
+from headrace.epochs.core import lines, stored
 from headrace.epochs.core.antichains import Antichain, Frontier, check_frontier, not_before
 from headrace.epochs.core.commits import (
     AbortStream,
@@ -383,6 +383,8 @@ def shown(times: Iterable[Time]) -> str:
     return " ".join(str(time) for time in sorted(times)) or "nothing"
 
 
-encode_state = msgspec.msgpack.Encoder().encode
-decode_state = msgspec.msgpack.Decoder(LedgerState).decode
-decode_publisher = msgspec.msgpack.Decoder(PublisherState).decode
+_BACKUP = "restore the catalog from a backup"
+
+encode_state = stored.encode
+decode_state = stored.decoder(LedgerState, "the state of epoch stream", _BACKUP)
+decode_publisher = stored.decoder(PublisherState, "the state of epoch publisher", _BACKUP)

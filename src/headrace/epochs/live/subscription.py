@@ -52,6 +52,7 @@ from headrace.epochs.runtime.starting import FrontierLike, frontier_of
 from headrace.errors import EpochError, EpochsAbortedError, FrameError, InvalidConfigError
 from headrace.host.timers import Timer
 from headrace.net import Links, Outbox
+from headrace.subjects.arguments import check_value
 
 if TYPE_CHECKING:
     from headrace.epochs.live.runtime import LiveRuntime
@@ -89,6 +90,7 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
         on_loss: OnLoss = "raise",
         when_full: WhenFull | str = WhenFull.GIVE_UP,
     ) -> None:
+        check_value("batches_max", batches_max, int)
         _choose("mode", mode, Mode)
         _choose("policy", policy, QueuePolicy)
         _choose("when_full", when_full, WhenFull)

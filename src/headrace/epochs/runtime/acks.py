@@ -91,7 +91,7 @@ class NamedHold:
                 epoch_subscriptions.create(tx, self.name, encode_form(form), ids, self._expiry_us)
                 self._note(tx, What.JOINED, "is made, and its start is being chosen")
                 return None
-            self._check_form(decode_form(found.form), form, given=start is not None)
+            self._check_form(decode_form(found.form, self.name), form, given=start is not None)
             if self._expiry_us is not None and self._expiry_us != found.expiry_us:
                 epoch_subscriptions.put_expiry(tx, self.name, self._expiry_us)
             self._taken_over(tx, found.frontier)
@@ -104,7 +104,7 @@ class NamedHold:
         if stored is None:
             return start
         self._chosen = True
-        self._acked = decode_frontier(stored)
+        self._acked = decode_frontier(stored, self.name)
         return self._acked
 
     def _form(
@@ -177,7 +177,9 @@ class NamedHold:
             )
 
     def _taken_over(self, tx: Tx, frontier: bytes | None) -> None:
-        at = "its start" if frontier is None else f"{list(decode_frontier(frontier))}"
+        at = "its start"
+        if frontier is not None:
+            at = f"{list(decode_frontier(frontier, self.name))}"
         for stream in self._streams:
             recorded.taken_over(
                 tx,
@@ -293,7 +295,7 @@ class NamedHold:
         self._check_token(tx)
         found = epoch_subscriptions.get(tx, self.name)
         if found is not None and found.frontier is not None:
-            self._check_after(decode_frontier(found.frontier), frontier)
+            self._check_after(decode_frontier(found.frontier, self.name), frontier)
         epoch_subscriptions.put_frontier(tx, self.name, encode_frontier(frontier))
 
     def _check_token(self, tx: Tx) -> None:

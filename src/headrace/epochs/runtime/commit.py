@@ -73,9 +73,9 @@ def commit(
             publisher = each if each.name == name else publisher
     else:
         declared = ()
-        before = ledger.decode_state(standing.stream)
+        before = ledger.decode_state(standing.stream, where.stream.name)
         if standing.publisher is not None:
-            publisher = ledger.decode_publisher(standing.publisher)
+            publisher = ledger.decode_publisher(standing.publisher, name)
     decided = ledger.decide(before, publisher, change)
     now_us = tx.now_us()
     if held is not None and standing.expires_us - now_us < held.ttl_ms * 667:

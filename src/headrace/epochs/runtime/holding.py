@@ -12,6 +12,7 @@ from functools import partial
 from headrace.catalog import Tx, epoch_subscriptions, progress
 from headrace.catalog.epoch_subscriptions import SubscriptionRow, reader_name
 from headrace.catalog.progress import Progress
+from headrace.catalog.records import left_out
 from headrace.catalog.streams import Limits, Stream
 from headrace.epochs.core.antichains import Frontier
 from headrace.epochs.core.form import decode_form, decode_frontier
@@ -29,13 +30,14 @@ def move_floors(log: Log) -> None:
     """Let go of what every named subscription has acked."""
     for row in log.catalog.read(epoch_subscriptions.every):
         if row.frontier is not None:
-            _move(log, row, decode_frontier(row.frontier))
+            with left_out():
+                _move(log, row, decode_frontier(row.frontier, row.name))
 
 
 def _move(log: Log, row: SubscriptionRow, frontier: Frontier) -> None:
     reader = reader_name(row.name)
     found: list[Progress] = []
-    for name, stream_id in decode_form(row.form).streams:
+    for name, stream_id in decode_form(row.form, row.name).streams:
         try:
             stream = log.stream(name)
         except UnknownStreamError:

@@ -20,7 +20,7 @@ from headrace.epochs.core.ledger import PublisherState
 from headrace.epochs.core.times import Time
 from headrace.epochs.runtime import recorded
 from headrace.epochs.runtime.commit import Ledgered, Tenure, commit
-from headrace.epochs.runtime.progress_log import ProgressLog, begin, epochs_of
+from headrace.epochs.runtime.progress_log import ProgressLog, begin, epochs_of, load_state
 from headrace.errors import FrontierError, NotStoredError
 from headrace.groups.decisions import What
 from headrace.log import internal
@@ -162,15 +162,15 @@ def standing_of(
 
 
 def _state(tx: Tx, where: Ledgered) -> ledger.LedgerState:
-    stored = epochs.stream_state(tx, where.stream.id)
-    return begin(where.stream)[0] if stored is None else ledger.decode_state(stored[0])
+    return load_state(tx, where.stream)
 
 
 def _known(tx: Tx, where: Ledgered, name: str) -> PublisherState | None:
     standing = epochs.standing(tx, where.stream.id, name)
     if standing.stream is None:
         return next((each for each in begin(where.stream)[1] if each.name == name), None)
-    return None if standing.publisher is None else ledger.decode_publisher(standing.publisher)
+    known = standing.publisher
+    return None if known is None else ledger.decode_publisher(known, name)
 
 
 def taken_back(log: Log, where: Ledgered, opened: Begun) -> Recovered:

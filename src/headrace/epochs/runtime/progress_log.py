@@ -37,7 +37,7 @@ def epochs_of(stream: Stream) -> Epochs:
 def load_state(tx: Tx, stream: Stream) -> LedgerState:
     """The ledger of a stream as it stands; one without a publisher yet is at the beginning."""
     stored = epochs.stream_state(tx, stream.id)
-    return begin(stream)[0] if stored is None else ledger.decode_state(stored[0])
+    return begin(stream)[0] if stored is None else ledger.decode_state(stored[0], stream.name)
 
 
 def begin(stream: Stream) -> tuple[LedgerState, tuple[PublisherState, ...]]:

@@ -73,7 +73,7 @@ def opened(log: Log, names: Sequence[str]) -> tuple[list[Stream], TimeShape]:
 
 def frontier_of(shape: TimeShape, given: FrontierLike, what: str) -> Frontier:
     """A frontier as it was given: one time, or an antichain of them."""
-    if isinstance(given, str | bytes):
+    if isinstance(given, str | bytes) or not isinstance(given, int | Iterable):
         raise InvalidPositionError(f"{what}={given!r} is not a frontier")
     single = isinstance(given, int) or (
         isinstance(given, tuple) and bool(given) and all(type(part) is int for part in given)

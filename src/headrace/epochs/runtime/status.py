@@ -6,12 +6,13 @@ tell it from here.  The lines looked at are bounded: where there are more, count
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from headrace.catalog import Tx, epoch_subscriptions, epochs, streams
+from headrace.catalog import Tx, epochs, streams
 from headrace.catalog.epochs import PublisherRow
+from headrace.catalog.records import left_out
 from headrace.catalog.streams import Stream
 from headrace.epochs.core import ledger
 from headrace.epochs.core.antichains import Antichain, Frontier
@@ -20,7 +21,7 @@ from headrace.epochs.core.lines import Line, covers_all
 from headrace.epochs.core.times import Time, TimeShape
 from headrace.epochs.runtime.kept import since_of
 from headrace.epochs.runtime.progress_log import ProgressLog, begin, epochs_of, load_state
-from headrace.epochs.runtime.subscriptions import EpochSubscriptionInfo, info_of
+from headrace.epochs.runtime.subscriptions import EpochSubscriptionInfo, infos
 from headrace.errors import NotStoredError
 from headrace.log.log import Log
 
@@ -131,7 +132,7 @@ def status(log: Log, name: str) -> EpochStatus:
         open_epochs=len(still_open),
         open_rows=sum(still_open.values()),
         open_at_least=cut,
-        publishers=tuple(_publisher(found, row) for row in found.publishers),
+        publishers=tuple(_publishers(found)),
         subscriptions=tuple(_behind(progress, found, one) for one in found.subscriptions),
     )
 
@@ -150,7 +151,7 @@ def _look(tx: Tx, name: str) -> _Found:
             for one in begin(stream)[1]
         )
     now_us = tx.now_us()
-    named = (info_of(row, now_us) for row in epoch_subscriptions.every(tx))
+    named = infos(tx)
     return _Found(
         stream,
         load_state(tx, stream),
@@ -191,8 +192,14 @@ def _rows(
 # -- publishers ------------------------------------------------------------------------------
 
 
+def _publishers(found: _Found) -> Iterator[PublisherStatus]:
+    for row in found.publishers:
+        with left_out():
+            yield _publisher(found, row)
+
+
 def _publisher(found: _Found, row: PublisherRow) -> PublisherStatus:
-    known = ledger.decode_publisher(row.state)
+    known = ledger.decode_publisher(row.state, row.name)
     if row.owner is not None and row.expires_us > found.now_us:
         state = QUERY if row.owner.startswith(QUERY_OWNER) else ACTIVE
     elif row.owner is not None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any, Self
 
 import pyarrow as pa
@@ -81,7 +81,7 @@ class EpochSubscription:
         start: EpochStart | None = None,
         until: FrontierLike | None = None,
         name: str | None = None,
-        segments: Iterable[int] | None = None,
+        segments: Collection[int] | None = None,
         at_least: bool = False,
         standby: bool = True,
         lease_ms: int = 10_000,
@@ -89,6 +89,7 @@ class EpochSubscription:
     ) -> None:
         check_value("streams", streams, str | Sequence[str])
         check_value("name", name, str | None)
+        check_value("segments", segments, Collection[int] | None)
         check_value("at_least", at_least, bool)
         check_value("standby", standby, bool)
         check_value("lease_ms", lease_ms, int)

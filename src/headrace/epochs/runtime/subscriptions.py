@@ -8,10 +8,11 @@ import msgspec
 
 from headrace.catalog import Catalog, Tx, epoch_subscriptions
 from headrace.catalog.epoch_subscriptions import SubscriptionRow
+from headrace.catalog.records import left_out
 from headrace.epochs.core.antichains import Frontier
 from headrace.epochs.core.form import decode_form, decode_frontier
 from headrace.epochs.runtime import recorded
-from headrace.errors import UnknownEpochSubscriptionError
+from headrace.errors import UnknownEpochSubscriptionError, UnreadableRecordError
 from headrace.groups.decisions import What
 
 UNCHOSEN_US = 600_000_000
@@ -39,22 +40,28 @@ class EpochSubscriptionInfo(msgspec.Struct, frozen=True):
 def listed(catalog: Catalog) -> tuple[EpochSubscriptionInfo, ...]:
     """All of them, by name."""
 
-    def look(tx: Tx) -> tuple[EpochSubscriptionInfo, ...]:
-        now_us = tx.now_us()
-        return tuple(info_of(row, now_us) for row in epoch_subscriptions.every(tx))
+    return catalog.read(infos, snapshot=True)
 
-    return catalog.read(look, snapshot=True)
+
+def infos(tx: Tx) -> tuple[EpochSubscriptionInfo, ...]:
+    """All that can be read; the others are left out with a warning."""
+    now_us = tx.now_us()
+    found = []
+    for row in epoch_subscriptions.every(tx):
+        with left_out():
+            found.append(info_of(row, now_us))
+    return tuple(found)
 
 
 def info_of(row: epoch_subscriptions.SubscriptionRow, now_us: int) -> EpochSubscriptionInfo:
-    form = decode_form(row.form)
+    form = decode_form(row.form, row.name)
     return EpochSubscriptionInfo(
         name=row.name,
         streams=tuple(name for name, _ in form.streams),
         mode=form.mode,
         start=form.start,
         segments=form.segments,
-        frontier=None if row.frontier is None else decode_frontier(row.frontier),
+        frontier=None if row.frontier is None else decode_frontier(row.frontier, row.name),
         held=row.owner is not None and row.expires_us > now_us,
         created_us=row.created_us,
         moved_us=row.moved_us,
@@ -99,7 +106,10 @@ def _remove(
     due: Callable[[SubscriptionRow, int], bool],
 ) -> bool:
     """Remove one that is still the same, and due."""
-    streams = [name for name, _ in decode_form(row.form).streams]
+    try:
+        streams = [name for name, _ in decode_form(row.form, row.name).streams]
+    except UnreadableRecordError:
+        streams = []  # it goes all the same, and nobody can be told of what it was
 
     def remove(tx: Tx) -> bool:
         found = epoch_subscriptions.get(tx, row.name)

@@ -94,7 +94,9 @@ def find_key(
 ) -> FoundKey:
     """Look for a key in one stream, or in all."""
     if not isinstance(key, str) or not key or len(key.encode()) > limits.KEY_BYTES_MAX:
-        raise InvalidInputError(f"key={key!r}: give 1 to {limits.KEY_BYTES_MAX} bytes")
+        raise InvalidInputError(
+            f"{str(key)[:80]!r} is not a key: a key has 1 to {limits.KEY_BYTES_MAX} bytes"
+        )
     if type(scan_events) is not int or not 1 <= scan_events <= 10_000_000:
         raise InvalidInputError(f"scan_events={scan_events}: give 1 to 10000000")
     chosen = [log.stream(stream)] if stream is not None else list(log.streams())

@@ -32,6 +32,7 @@ from headrace.errors import (
 )
 from headrace.groups import decisions
 from headrace.groups.decisions import Decision, What, ranges
+from headrace.groups.lag import is_exact
 from headrace.groups.operations import seek_readers, targets
 from headrace.groups.operations.seek_places import (
     To,
@@ -44,7 +45,6 @@ from headrace.groups.operations.seek_places import (
     wanted_offsets,
 )
 from headrace.groups.operations.targets import Spot, Target
-from headrace.groups.operations.trim import consumes_all
 from headrace.groups.partitioned.runtime import units as partitioned
 from headrace.groups.progress import Progress
 from headrace.groups.readers.core.segments import SegmentId
@@ -167,7 +167,7 @@ def _plan(
     _check_whole(target, here, moves, told)
     again, skipped = _sums(target, moves, told)
     exact = target.kind != "elastic" and all(
-        consumes_all(target, spot.stream) and not spot.reader.member for spot in here
+        is_exact([target.filter], spot.stream) and not spot.reader.member for spot in here
     )
     return moves, Sought(
         group=target.name,

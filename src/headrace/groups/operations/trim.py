@@ -15,6 +15,7 @@ from headrace.catalog import Tx, batches, markers, streams
 from headrace.catalog.streams import Segment, Stream
 from headrace.groups import decisions
 from headrace.groups.decisions import Decision, What, ranges
+from headrace.groups.lag import is_exact
 from headrace.groups.operations.targets import Target, all_targets, spots
 from headrace.groups.progress.ranges import AckedRanges
 from headrace.log import internal
@@ -121,7 +122,7 @@ def _losses(tx: Tx, stream: Stream, firsts: Mapping[int, int]) -> Iterable[Group
                 group=target.name,
                 kind=target.kind,
                 lost_events=total,
-                exact=consumes_all(target, stream),
+                exact=is_exact([target.filter], stream),
                 segments=tuple(number for number, count in lost.items() if count),
             )
 
@@ -142,13 +143,6 @@ def _unacked(
         number: [(0, gaps.floor), *gaps.to_tuples()] if gaps.floor else [*gaps.to_tuples()]
         for number, gaps in found.items()
     }
-
-
-def consumes_all(target: Target, stream: Stream) -> bool:
-    """Whether the filter of a group excludes nothing of a stream, as far as can be told."""
-    return target.filter in ("", ">") or all(
-        subject == target.filter for subject in stream.config.subjects
-    )
 
 
 def _record(tx: Tx, planned: TrimPlan) -> None:

@@ -127,6 +127,26 @@ class AckedRanges:
             gaps.append((lo, hi))
         return tuple(gaps)
 
+    def between(self, lo: int, hi: int) -> Iterator[tuple[int, int]]:
+        """What is acked of ``lo`` to ``hi`` (exclusive), ascending; costs what lies there.
+
+        >>> acked = AckedRanges(floor=4)
+        >>> acked.ack_range(6, 9)
+        3
+        >>> list(acked.between(2, 8))
+        [(2, 4), (6, 8)]
+        """
+        if lo < min(hi, self._floor):
+            yield lo, min(hi, self._floor)
+        for k in range(max(bisect_right(self._lows, lo) - 1, 0), len(self._blocks)):
+            block = self._blocks[k]
+            if block[0] >= hi:
+                return
+            for i in range(bisect_right(block, lo) & ~1, len(block), 2):
+                if block[i] >= hi:
+                    return
+                yield max(lo, block[i]), min(hi, block[i + 1])
+
     def copy(self) -> AckedRanges:
         """An independent set with the same content."""
         twin = AckedRanges(self._floor)
@@ -227,6 +247,8 @@ class AckedRanges:
             raise ProgressDecodeError("acked ranges are not ascending within the offsets")
         try:
             made = cls(floor)
+            if not deltas:
+                return made  # the usual case
             made._adopt((np.cumsum(np.array([floor, *deltas], dtype=np.int64))[1:]).tolist())
         except InvalidRangeError as error:
             raise ProgressDecodeError(f"acked ranges cannot be decoded: {error}") from error

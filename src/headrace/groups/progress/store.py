@@ -248,7 +248,7 @@ def seek(tx: Tx, group: str, places: Sequence[SeekPlace]) -> None:
     """
     claims.fence(tx, group, [place.unit for place in places])
     stored.reset(tx, *(_row(group, place.segment_id, place.progress) for place in places))
-    replicas.sought(tx, group, [place.segment_id for place in places])
+    replicas.sought(tx, group, {place.segment_id: place.progress.floor for place in places})
     tx.notify(stored.seek_channel(group))
     tx.notify(stored.channel(group))
 

@@ -8,16 +8,19 @@ segment that lies behind or within its start.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 import msgspec
 
 from headrace.catalog import Tx, claims, leases, reader_groups, spark_readers, streams
 from headrace.catalog import progress as stored
+from headrace.catalog.records import left_out
 from headrace.catalog.streams import Stream
 from headrace.errors import (
     InvalidInputError,
     ReaderGroupExistsError,
     ReadersOnlineError,
+    UnreadableRecordError,
 )
 from headrace.groups import decisions
 from headrace.groups.decisions import Decision, What
@@ -27,7 +30,7 @@ from headrace.groups.progress.store import join
 from headrace.groups.readers import names, places
 from headrace.groups.readers.core import cuts
 from headrace.groups.readers.core.records import encode_state
-from headrace.groups.readers.core.segments import Cut
+from headrace.groups.readers.core.segments import END, Cut
 from headrace.groups.readers.core.settings import GroupConfig, Retain
 from headrace.groups.readers.names import ReaderGroupName, ReaderGroupRecord
 from headrace.groups.readers.positions import offsets_of
@@ -161,9 +164,13 @@ def _begin(moment: GroupMoment, begin: Cut, stop: Cut | None, config: GroupConfi
 
 
 def check_heads(cut: Cut, found: Map, what: str) -> None:
-    """Refuse offsets that no event has had yet."""
+    """Refuse offsets that no event has had yet, and the end of what has none."""
     extents = found.extents
     for segment, offset in cut.items():
+        if offset == END and segment in extents and not extents[segment].sealed:
+            raise InvalidInputError(
+                f"{what}: {segment} has no end yet; its head is {extents[segment].head}"
+            )
         if segment in extents and offset > extents[segment].head:
             raise InvalidInputError(
                 f"{what}: {segment} has no offset {offset}; its head is {extents[segment].head}"
@@ -196,17 +203,22 @@ def get(log: Log, group: str) -> ReaderGroupRecord:
 def list_groups(log: Log) -> list[tuple[str, ReaderGroupRecord]]:
     """All groups by name."""
     rows = log.catalog.read(reader_groups.all_rows)
-    return [(row.name, names.decode(row)) for row in rows]
+    found = []
+    for row in rows:
+        with left_out():
+            found.append((row.name, names.decode(row)))
+    return found
 
 
-def delete(log: Log, group: str, *, force: bool = True) -> ReaderGroupRecord:
+def delete(log: Log, group: str, *, force: bool = True) -> None:
     """Delete a group with its progress, checkpoints and dead letters; readers are told."""
     name = ReaderGroupName(group)
     dead = stream_of(name.key)
     letters = log.catalog.read(lambda tx: streams.id_of(tx, dead))
 
-    def run(tx: Tx) -> ReaderGroupRecord:
-        _, record = names.require(tx, group)
+    def run(tx: Tx) -> None:
+        with suppress(UnreadableRecordError):  # which goes all the same
+            names.require(tx, group)
         alive = [lease.name for lease in leases.beginning_with(tx, name.leases)]
         if alive and not force:
             raise ReadersOnlineError(group, [each.removeprefix(name.leases) for each in alive])
@@ -219,11 +231,9 @@ def delete(log: Log, group: str, *, force: bool = True) -> ReaderGroupRecord:
         decisions.forget(tx, str(name))
         reader_groups.delete(tx, group)
         spark_readers.forget_group(tx, group)
-        return record
 
     locks = [reader_groups.lock(group), streams.LOCK_ALL, *decisions.locks(str(name))]
     if letters is not None:
         locks.append(streams.lock(letters))
-    deleted = log.catalog.write(run, locks=locks)
+    log.catalog.write(run, locks=locks)
     log.routes.forget(dead)
-    return deleted

@@ -43,6 +43,7 @@ from headrace.subjects.arguments import checked_calls
 T = TypeVar("T")
 
 
+@checked_calls()
 class ReaderGroup:
     """A reader group; made by ``hr.reader_groups.create`` or ``get``."""
 
@@ -265,7 +266,7 @@ def _seconds(name: str, value: object) -> float:
     return float(value)
 
 
-@checked_calls("create")
+@checked_calls()
 class ReaderGroups:
     """Create, get, list and delete reader groups."""
 

@@ -87,7 +87,9 @@ class ReaderGroupRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only
         return next((each.id for each in self.streams if each.name == name), None)
 
 
-_records = Records(ReaderGroupRecord, "reader group", json=True)
+_records = Records(
+    ReaderGroupRecord, "reader group", "remove it with: headrace reader rm {name}", json=True
+)
 
 
 def encode(name: str, record: ReaderGroupRecord) -> bytes:
@@ -109,6 +111,10 @@ def require(tx: Tx, name: str) -> tuple[ReaderGroupRow, ReaderGroupRecord]:
     return row, decode(row)
 
 
+def _is_there(row: ReaderGroupRow | None) -> bool:
+    return row is not None and row.config is not None
+
+
 register(
     NameForm(
         family=FAMILY,
@@ -117,5 +123,6 @@ register(
         text=lambda name: ReaderGroupName(name.group).key,
         key=lambda name: ReaderGroupName(name.group).key,
         listed=lambda tx: [FullName(FAMILY, "", row.name) for row in reader_groups.all_rows(tx)],
+        has=lambda tx, name: _is_there(reader_groups.get(tx, name.group)),
     )
 )

@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import msgspec
 
 from headrace.catalog import Tx, claims, leases, markers, streams
+from headrace.catalog.records import left_out
 from headrace.groups import decisions
 from headrace.groups.decisions import Decision
 from headrace.groups.decisions.keys import record_key
@@ -203,10 +204,15 @@ class Groups:
 
     def list(self) -> tuple[GroupInfo, ...]:
         """Every group."""
-        return self._log.catalog.read(
-            lambda tx: tuple(look(tx, group, 0) for group in properties.all_groups(tx)),
-            snapshot=True,
-        )
+
+        def look_at_all(tx: Tx) -> tuple[GroupInfo, ...]:
+            found = []
+            for group in properties.all_groups(tx):
+                with left_out(f"shared group {group.key!r}"):
+                    found.append(look(tx, group, 0))
+            return tuple(found)
+
+        return self._log.catalog.read(look_at_all, snapshot=True)
 
     def get(
         self, group: str, filter: str | None = None, *, limit: int = decisions.LIMIT

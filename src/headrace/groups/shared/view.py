@@ -156,14 +156,12 @@ def _members(name: FullName, picture: Picture, seen: SeenGroup) -> tuple[GroupMe
         if session in present or lease is None:
             continue
         if lease.expires_us > picture.now_us:
-            found.append(
-                GroupMember(
-                    member=session,
-                    state="stands by",
-                    why=f"{lease.owner} runs it; no leader has taken it in",
-                    heard_at=hearing.heard_at(lease),
-                )
+            waits = GroupMember(
+                member=session,
+                state="stands by",
+                why=f"{lease.owner} runs it; no leader has taken it in",
             )
+            found.append(hearing.heard(waits, lease, picture.now_us))
             continue
         found.append(
             GroupMember(

@@ -22,6 +22,7 @@ progress finds its way around a broken link.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -29,9 +30,10 @@ import numpy as np
 
 from headrace.errors import CursorDeletedError, UnknownRegionError, UpdateAheadError
 from headrace.groups.progress.ranges import AckedRanges
-from headrace.regions.core.origins import Lane, OriginMap, lane_reaches
+from headrace.regions.core.origins import Lane, OriginMap, TrimmedRuns
 from headrace.regions.core.progress import CursorDelta, LaneDelta, Merged, OriginProgress
 from headrace.regions.core.stamps import Life, Stamp
+from headrace.regions.core.translation import command_lanes
 
 JOURNAL_MAX = 4096
 BULK_MIN = 4096
@@ -74,10 +76,12 @@ class OriginCursor:
         restored: CursorDelta | None = None,
         revision: int = 0,
         journal_max: int = JOURNAL_MAX,
+        left: TrimmedRuns | None = None,
     ) -> None:
         self.region = region
         self.group = group
         self._log = log
+        self.left = left if left is not None else TrimmedRuns()
         self.progress = OriginProgress(group)
         if restored is not None:
             self.progress.merge(restored)
@@ -113,7 +117,8 @@ class OriginCursor:
         self._require_alive(update)
         if not 0 <= lo <= hi <= self._log.end:
             raise UpdateAheadError(update, str(self), f"the log ends at {self._log.end}")
-        for lane, first, last in self._log.origins(max(lo, self.acked.floor), hi):
+        trimmed = self.left.origins(lo, min(hi, self._log.first))
+        for lane, first, last in chain(trimmed, self._log.origins(max(lo, self.acked.floor), hi)):
             if self.progress.ack(lane, first, last):
                 self._note(lane, first, last, self.region)
         return self.acked.ack_range(lo, hi)
@@ -123,21 +128,23 @@ class OriginCursor:
     def events_appended(self, offset: int, lane: Lane, sequence: int, count: int = 1) -> None:
         """The log's map has new events; those acked before they came count at once."""
         known = self.progress.acked(lane)
-        if known is None or sequence >= known.end:
-            return
-        if sequence + count <= known.floor:
-            self.acked.ack_range(offset, offset + count)
-            return
-        acked = known.contains_many(np.arange(sequence, sequence + count, dtype=np.int64))
-        self.acked.ack_many(np.flatnonzero(acked) + offset)
+        if known is not None:
+            for lo, hi in known.between(sequence, sequence + count):
+                self.acked.ack_range(offset + lo - sequence, offset + hi - sequence)
 
-    def marker_appended(self, offset: int) -> None:
-        """The log has a new marker; nobody consumes it."""
-        self.acked.ack(offset)
+    def markers_appended(self, offset: int, count: int = 1) -> None:
+        """The log has new markers; nobody consumes them."""
+        self.acked.ack_range(offset, offset + count)
 
-    def trimmed(self) -> None:
-        """The log's map begins later: what is gone from it is done with here, and only here."""
-        self.acked.ack_range(0, self._log.first)
+    def trim(self, first: int) -> None:
+        """The log's map is about to begin at ``first``: what goes is done with here, and only here.
+
+        An ack that is under way for some of it still counts everywhere.
+        """
+        first = min(first, self._log.end)
+        for lo, hi in self.acked.missing(first):
+            self.left.add(self._log.pieces(lo, hi))
+        self.acked.ack_range(0, first)
 
     # --- what other regions do ---------------------------------------------------------
 
@@ -170,24 +177,23 @@ class OriginCursor:
     def seek(self, offset: int) -> CursorDelta:
         """Everything below ``offset`` is acked and nothing else, here and in every region.
 
-        Lanes that do not come here keep their progress.  Below the retained part of the log, the
-        seek is to the beginning of everything, which other regions may still have.
+        Lanes that do not come here keep their progress, and so does what never was here of those
+        that do.  At the end of the log, what is acked and has not come yet stays acked.  Below the
+        retained part of the log, the seek is to the beginning of everything, which other regions
+        may still have.
         """
         update = f"seek to {offset}"
         self._require_alive(update)
-        if not 0 <= offset <= self._log.end:
-            raise UpdateAheadError(update, str(self), f"the log ends at {self._log.end}")
-        cut = self._log.cut(offset) if offset > self._log.first else {}
-        stamp = self.progress.next_stamp(self.region)
-        lanes = sorted({*self._log.lanes(), *self.progress.lanes()})
-        return self._command(
-            self.progress.life,
-            tuple(
-                LaneDelta(lane, stamp, cut.get(lane, 0))
-                for lane in lanes
-                if lane_reaches(lane, self.region)
-            ),
-        )
+        self._require_within(update, offset)
+        return self._command(self.progress.life, self._lanes_below(offset))
+
+    def _lanes_below(self, offset: int) -> tuple[LaneDelta, ...]:
+        log = self._log
+        at_end = offset == log.end
+        cut = log.cut(offset) if offset > log.first or at_end else {}
+        ends = {lane: log.next_sequence(lane) for lane in log.lanes()}
+        target = [(lane, 0, sequence) for lane, sequence in cut.items()]
+        return command_lanes(self.progress, self.region, target, log.absent, ends, at_end=at_end)
 
     def delete(self) -> CursorDelta:
         """The group is gone in every region; acks under way cannot bring it back."""
@@ -199,12 +205,8 @@ class OriginCursor:
         update = f"create at {offset}"
         if not self.deleted:
             raise CursorDeletedError(update, str(self), "the group is there")
-        if not 0 <= offset <= self._log.end:
-            raise UpdateAheadError(update, str(self), f"the log ends at {self._log.end}")
-        cut = self._log.cut(offset) if offset > self._log.first else {}
-        life = Life(self.progress.next_stamp(self.region))
-        lanes = tuple(LaneDelta(lane, life.stamp, cut[lane]) for lane in sorted(cut))
-        return self._command(life, lanes)
+        self._require_within(update, offset)
+        return self._command(Life(self.progress.next_stamp(self.region)), self._lanes_below(offset))
 
     def _command(self, life: Life, lanes: tuple[LaneDelta, ...]) -> CursorDelta:
         delta = CursorDelta(self.group, life, lanes)
@@ -224,6 +226,10 @@ class OriginCursor:
     def _require_alive(self, update: str) -> None:
         if self.deleted:
             raise CursorDeletedError(update, str(self), "create the group again first")
+
+    def _require_within(self, update: str, offset: int) -> None:
+        if not 0 <= offset <= self._log.end:
+            raise UpdateAheadError(update, str(self), f"the log ends at {self._log.end}")
 
     # --- exchange ----------------------------------------------------------------------
 

@@ -39,6 +39,14 @@ class LaneEnd(msgspec.Struct, frozen=True, array_like=True):
     sequence: LogPosition
 
 
+class LaneHole(msgspec.Struct, frozen=True, array_like=True):
+    """Events of a lane from ``start`` up to ``end`` (exclusive) of which nobody speaks here."""
+
+    lane: Name
+    start: LogPosition
+    end: LogPosition
+
+
 class RequestMarker(msgspec.Struct, frozen=True, tag="request"):
     """``source`` asks every member for the position at which this marker arrives."""
 
@@ -72,7 +80,11 @@ class SnapshotMarker(msgspec.Struct, frozen=True, tag="snapshot"):
 
 
 class UpdateMarker(msgspec.Struct, frozen=True, tag="update"):
-    """The group has acked ``snapshot_id`` in ``source``: move its cursor elsewhere accordingly."""
+    """The group has acked ``snapshot_id`` in ``source``: move its cursor elsewhere accordingly.
+
+    ``holes`` were in ``source`` never, or no longer when its consumers came there: they are not
+    acked.
+    """
 
     group: Name
     source: Name
@@ -80,6 +92,7 @@ class UpdateMarker(msgspec.Struct, frozen=True, tag="update"):
     positions: tuple[RegionPosition, ...]
     seen: tuple[LaneEnd, ...] = ()
     life: Life = Life()
+    holes: tuple[LaneHole, ...] = ()
 
     def position_in(self, region: str) -> int | None:
         """The position meant for a region, if it took part in the snapshot."""
@@ -89,13 +102,15 @@ class UpdateMarker(msgspec.Struct, frozen=True, tag="update"):
 class Command(msgspec.Struct, frozen=True, tag="command"):
     """A user has deleted the group in ``source``, or set it anew: below ``floors`` all is acked.
 
-    It counts in every region, unless a command with a higher stamp is known there.
+    It counts in every region, unless a command with a higher stamp is known there.  ``holes`` never
+    were in ``source``: they stay as they are.
     """
 
     group: Name
     source: Name
     life: Life
     floors: tuple[LaneEnd, ...] = ()
+    holes: tuple[LaneHole, ...] = ()
 
 
 Marker = RequestMarker | ResponseMarker | SnapshotMarker | UpdateMarker | Command

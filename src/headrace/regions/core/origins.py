@@ -21,13 +21,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
 
 from headrace.errors import OriginOrderError
 from headrace.regions.core.markers import LaneEnd
+from headrace.regions.core.spans import RangeList, union
 
 Lane = str
 
@@ -62,19 +63,13 @@ def lane_reaches(lane: Lane, region: str) -> bool:
 class _Runs:
     """The runs of one lane, ascending both in sequence and in local offset."""
 
-    __slots__ = ("first", "lengths", "offsets", "sequences")
+    __slots__ = ("end", "lengths", "offsets", "sequences")
 
-    def __init__(self, first: int) -> None:
-        self.first = first
+    def __init__(self, end: int) -> None:
+        self.end = end
         self.sequences = array("q")
         self.offsets = array("q")
         self.lengths = array("q")
-
-    @property
-    def end(self) -> int:
-        if not self.sequences:
-            return self.first
-        return self.sequences[-1] + self.lengths[-1]
 
 
 class OriginMap:
@@ -87,14 +82,23 @@ class OriginMap:
     ([('a', 1, 3), ('b', 0, 1)], [(4, 6)])
     """
 
-    def __init__(self, first: int = 0) -> None:
+    def __init__(
+        self,
+        first: int = 0,
+        lanes: Iterable[LaneEnd] = (),
+        absent: Mapping[Lane, Sequence[tuple[int, int]]] | None = None,
+    ) -> None:
         self.first = first
         """The first offset that is retained."""
         self.end = first
         """The offset that the next record of the log will get."""
-        self._lanes: dict[Lane, _Runs] = {}
-        self.opened: dict[Lane, int] = {}
-        """The lanes that were met in the middle, and their first sequence here."""
+        self.absent: dict[Lane, RangeList] = {
+            lane: list(ranges) for lane, ranges in (absent or {}).items()
+        }
+        """What never was here of a lane, ascending: it was met in the middle, or has a gap."""
+        self._lanes: dict[Lane, _Runs] = {
+            each.lane: _Runs(self._past_gap(each.lane, each.sequence)) for each in lanes
+        }
         self._starts = array("q")
         self._names: list[Lane] = []
         self._sequences = array("q")
@@ -113,7 +117,7 @@ class OriginMap:
     def next_sequence(self, lane: Lane) -> int:
         """The sequence that the next event of a lane will have."""
         runs = self._lanes.get(lane)
-        return runs.end if runs is not None else 0
+        return runs.end if runs is not None else self._past_gap(lane, 0)
 
     def seen(self) -> tuple[LaneEnd, ...]:
         """How far every lane has come, in alphabetical order."""
@@ -122,7 +126,8 @@ class OriginMap:
     def retained(self) -> tuple[LaneEnd, ...]:
         """The first sequence of each lane that is still here (or would be next), by name.
 
-        Whoever trims a log saves it, so that the rest can be read into a map again.
+        Whoever trims a log saves it (and :attr:`absent`), so that the rest can be read into a map
+        again.
         """
         cut = self.cut(self.first)
         return tuple(LaneEnd(lane, cut[lane]) for lane in sorted(cut))
@@ -171,12 +176,17 @@ class OriginMap:
 
     def origins(self, lo: int, hi: int) -> Iterator[tuple[Lane, int, int]]:
         """Which events are at the offsets ``lo`` to ``hi`` (exclusive), as ranges of sequences."""
+        for start, end, lane, sequence in self.pieces(lo, hi):
+            yield lane, sequence, sequence + end - start
+
+    def pieces(self, lo: int, hi: int) -> Iterator[tuple[int, int, Lane, int]]:
+        """The same with their offsets: start, end (exclusive), lane, sequence at the start."""
         k = max(bisect_right(self._starts, lo) - 1, 0)
         while k < len(self._starts) and (start := self._starts[k]) < hi:
             low = max(lo, start) - start
             high = min(hi - start, self._lengths[k])
             if low < high:
-                yield self._names[k], self._sequences[k] + low, self._sequences[k] + high
+                yield start + low, start + high, self._names[k], self._sequences[k] + low
             k += 1
 
     def markers(self, lo: int, hi: int) -> Iterator[tuple[int, int]]:
@@ -194,16 +204,20 @@ class OriginMap:
 
     # --- growing -----------------------------------------------------------------------
 
-    def open_lane(self, lane: Lane, first_sequence: int) -> None:
-        """A lane is met in the middle: its events below ``first_sequence`` never come here."""
-        if lane in self._lanes:
-            raise self._refused(f"opening lane {lane!r} at {first_sequence}", lane, "it is open")
-        if first_sequence < 0:
-            raise self._refused(
-                f"opening lane {lane!r} at {first_sequence}", lane, "sequences begin at 0"
-            )
-        self._lanes[lane] = _Runs(first_sequence)
-        self.opened[lane] = first_sequence
+    def skip_to(self, lane: Lane, sequence: int) -> None:
+        """What a lane has from its next event up to ``sequence`` (exclusive) never comes here.
+
+        The lane is met in the middle, or its source trimmed it before it had crossed.
+        """
+        update, expected = f"lane {lane!r} going on at {sequence}", self.next_sequence(lane)
+        if sequence <= expected:
+            raise self._refused(update, lane, "that is nothing to pass over")
+        self._lanes.setdefault(lane, _Runs(0)).end = sequence
+        self.absent[lane] = union(self.absent.get(lane, ()), [(expected, sequence)])
+
+    def _past_gap(self, lane: Lane, sequence: int) -> int:
+        """What comes next in a lane that has come to ``sequence``, in a log that is read again."""
+        return next((hi for lo, hi in self.absent.get(lane, ()) if lo <= sequence < hi), sequence)
 
     def events(self, offset: int, lane: Lane, sequence: int, count: int = 1) -> None:
         """Events were appended: ``count`` of a lane, from ``sequence`` on, from ``offset`` on."""
@@ -221,6 +235,7 @@ class OriginMap:
             self._names
             and self._names[-1] == lane
             and self._starts[-1] + self._lengths[-1] == offset
+            and self._sequences[-1] + self._lengths[-1] == sequence
         ):
             self._lengths[-1] += count
             runs.lengths[-1] += count
@@ -232,6 +247,7 @@ class OriginMap:
             runs.offsets.append(offset)
             runs.sequences.append(sequence)
             runs.lengths.append(count)
+        runs.end = self._past_gap(lane, sequence + count)
         self.end = offset + count
 
     def marker(self, offset: int) -> None:
@@ -252,7 +268,6 @@ class OriginMap:
         for column in (self._starts, self._names, self._sequences, self._lengths):
             del column[:keep]
         for runs in self._lanes.values():
-            runs.first = runs.end
             gone = bisect_left(runs.offsets, self._starts[0] if self._starts else first)
             for numbers in (runs.sequences, runs.offsets, runs.lengths):
                 del numbers[:gone]
@@ -260,3 +275,29 @@ class OriginMap:
     def _refused(self, update: str, lane: Lane, why: str) -> OriginOrderError:
         state = f"the log ends at {self.end} and its lane at {self.next_sequence(lane)}"
         return OriginOrderError(update, state, why)
+
+
+LEFT_MAX = 4096
+"""So many runs that were trimmed unacked are remembered; of more, the oldest are forgotten."""
+
+
+class TrimmedRuns:
+    """What was trimmed before it was acked: its ack may still be under way.
+
+    Without it such an ack would mean nothing to other regions, which may still have the event.
+    """
+
+    def __init__(self, runs: Iterable[tuple[int, int, Lane, int]] = ()) -> None:
+        self.runs = list(runs)
+
+    def add(self, runs: Iterable[tuple[int, int, Lane, int]]) -> None:
+        """Runs that are about to be trimmed, in the order of the log."""
+        self.runs += runs
+        del self.runs[:-LEFT_MAX]
+
+    def origins(self, lo: int, hi: int) -> Iterator[tuple[Lane, int, int]]:
+        """Which of them are at the offsets ``lo`` to ``hi`` (exclusive)."""
+        for start, end, lane, sequence in self.runs:
+            low, high = max(lo, start), min(hi, end)
+            if low < high:
+                yield lane, sequence + low - start, sequence + high - start

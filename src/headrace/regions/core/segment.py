@@ -14,7 +14,7 @@ or its ``progress.whole()`` and revision; the map and the index are read from th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from headrace.errors import (
     CursorDeletedError,
@@ -51,7 +51,8 @@ class LinkedSegment:
     """The cores of one segment in one region.
 
     Of a log that was trimmed, ``first`` is its first offset and ``lanes`` what
-    :meth:`~headrace.regions.core.origins.OriginMap.retained` said then.
+    :meth:`~headrace.regions.core.origins.OriginMap.retained` said then; ``absent`` is what never
+    was in it.
     """
 
     def __init__(
@@ -63,13 +64,12 @@ class LinkedSegment:
         *,
         first: int = 0,
         lanes: Iterable[LaneEnd] = (),
+        absent: Mapping[Lane, Sequence[tuple[int, int]]] | None = None,
     ) -> None:
         self.region = region
         self._linked = list(members)
         """Every region ever linked: what one that left had sent before is still good."""
-        self.log = OriginMap(first)
-        for begin in lanes:
-            self.log.open_lane(begin.lane, begin.sequence)
+        self.log = OriginMap(first, lanes, absent)
         self.controller = SnapshotController(region, self._linked, settings)
         self.index = SnapshotIndex(read_snapshots)
         self.snapshot_groups: dict[str, SnapshotCursor] = {}
@@ -89,22 +89,31 @@ class LinkedSegment:
             cursor.events_appended(offset, lane, sequence, count)
 
     def marker_appended(self, offset: int, marker: Marker) -> list[RegionEffect]:
-        """A marker was appended here.
+        """A marker was appended here."""
+        return self.markers_appended(offset, (marker,))
 
-        It has its place in the log whether it makes sense or not, so one that a core refuses
+    def markers_appended(self, offset: int, markers: Sequence[Marker]) -> list[RegionEffect]:
+        """Markers were appended here one after the other, the first at ``offset``.
+
+        A snapshot brings an update of every group: told together, they cost every group one step.
+
+        A marker has its place in the log whether it makes sense or not, so one that a core refuses
         (late, repeated, from an unknown region) is told as an effect and changes nothing else.
         """
-        self.log.marker(offset)
+        for at in range(offset, offset + len(markers)):
+            self.log.marker(at)
         effects: list[RegionEffect] = []
         for group in self.snapshot_groups.values():
-            group.walk_over(offset)
+            group.walk_over(offset, len(markers))
             effects += self._updates(group)
         for cursor in self.origin_groups.values():
-            cursor.marker_appended(offset)
-        try:
-            return effects + self._handle(offset, marker)
-        except RegionError as error:
-            return [*effects, MarkerRefused(error)]
+            cursor.markers_appended(offset, len(markers))
+        for at, marker in enumerate(markers, offset):
+            try:
+                effects += self._handle(at, marker)
+            except RegionError as error:
+                effects.append(MarkerRefused(error))
+        return effects
 
     def _handle(self, offset: int, marker: Marker) -> list[RegionEffect]:
         match marker:
@@ -135,14 +144,24 @@ class LinkedSegment:
                 f"{update} of {region!r}", f"{self.region} is linked to {linked}", "it is unknown"
             )
 
-    def trimmed(self, first: int) -> None:
-        """The log below ``first`` is gone; what nobody had consumed of it is gone with it."""
+    def skip_to(self, lane: Lane, sequence: int) -> None:
+        """What a lane has up to ``sequence`` never comes here: met in the middle, or a gap."""
+        before = self.log.next_sequence(lane)
+        self.log.skip_to(lane, sequence)
+        for group in self.snapshot_groups.values():
+            group.skipped(lane, before, sequence)
+
+    def trimmed(self, first: int) -> list[RegionEffect]:
+        """The log below ``first`` is gone; what nobody had consumed of it is gone here only."""
+        for group in self.snapshot_groups.values():
+            group.trim(first)
+        for cursor in self.origin_groups.values():
+            cursor.trim(first)
         self.log.trim(first)
         self.index.trim(self.log.first)
-        for group in self.snapshot_groups.values():
-            group.acked.ack_range(0, self.log.first)
-        for cursor in self.origin_groups.values():
-            cursor.trimmed()
+        return [
+            effect for group in self.snapshot_groups.values() for effect in self._updates(group)
+        ]
 
     def events_restored(self, offset: int, lane: Lane, sequence: int, count: int = 1) -> None:
         """Events of a log that is read again from its first record, before any group is added."""
@@ -202,6 +221,9 @@ class LinkedSegment:
         if life.deleted:
             life = self.lives[name] = Life(self._next_stamp(name))
         group = SnapshotCursor(self.region, name, self.log, life=life)
+        passed = self.index.newest_at(group.mark_delete)
+        if passed is not None:  # behind a trim; the group has nothing to say of it
+            group.used = passed.local
         return self.snapshot_groups.setdefault(name, group)
 
     def _obey(self, command: Command) -> list[RegionEffect]:
@@ -217,7 +239,7 @@ class LinkedSegment:
             return []
         group = group or SnapshotCursor(self.region, name, self.log)
         if group.life != life:
-            group = group.renewed(life)
+            group = group.renewed(life, command.holes)
         group.obey(command)
         self.snapshot_groups[name] = group
         return self._updates(group)

@@ -13,8 +13,7 @@ from typing import Protocol
 from headrace.groups.progress import AckedRanges, Progress
 from headrace.regions.core.origins import Lane, lane_reaches
 from headrace.regions.core.progress import LaneDelta, OriginProgress
-
-RangeList = list[tuple[int, int]]
+from headrace.regions.core.spans import RangeList, difference, intersection
 
 
 class OriginRun(Protocol):
@@ -41,28 +40,6 @@ def newly_acked(before: Progress, after: Progress) -> RangeList:
     return intersection(missing, [(0, after.floor), *after.ranges])
 
 
-def taken_back(before: Progress, after: Progress) -> RangeList:
-    """What ``before`` had acked and ``after`` has not; a command did that."""
-    return newly_acked(after, before)
-
-
-def intersection(one: Iterable[tuple[int, int]], other: Iterable[tuple[int, int]]) -> RangeList:
-    """What two ascending sequences of ranges have in common."""
-    left, right = list(one), list(other)
-    found: RangeList = []
-    i = j = 0
-    while i < len(left) and j < len(right):
-        lo = max(left[i][0], right[j][0])
-        hi = min(left[i][1], right[j][1])
-        if lo < hi:
-            found.append((lo, hi))
-        if left[i][1] <= right[j][1]:
-            i += 1
-        else:
-            j += 1
-    return found
-
-
 def origins_of(runs: Sequence[OriginRun], ranges: Sequence[tuple[int, int]]) -> list[LaneRange]:
     """RangeList of offsets as ranges of lanes; what no run covers is a marker and left out."""
     found: list[LaneRange] = []
@@ -84,14 +61,11 @@ LaneRange = tuple[Lane, int, int]
 
 def offsets_of(runs: Iterable[OriginRun], acked: AckedRanges) -> RangeList:
     """Where the acked events of one lane are; ``runs`` are that lane's."""
-    floor, above = acked.floor, acked.to_tuples()
-    found: RangeList = []
-    for run in runs:
-        first, last = run.sequence, run.sequence + run.end - run.start
-        held = [(0, floor), *above] if above else [(0, floor)]
-        for lo, hi in intersection([(first, last)], held):
-            found.append((run.start + lo - first, run.start + hi - first))
-    return found
+    return [
+        (run.start + lo - run.sequence, run.start + hi - run.sequence)
+        for run in runs
+        for lo, hi in acked.between(run.sequence, run.sequence + run.end - run.start)
+    ]
 
 
 def is_ahead(progress: OriginProgress, ends: Mapping[Lane, int], region: str) -> bool:
@@ -107,16 +81,15 @@ def command_lanes(
     progress: OriginProgress,
     region: str,
     target: Sequence[LaneRange],
-    first_here: Mapping[Lane, int],
+    absent: Mapping[Lane, Sequence[tuple[int, int]]],
     ends: Mapping[Lane, int],
     *,
     at_end: bool,
 ) -> tuple[LaneDelta, ...]:
     """The lanes of a seek: ``target`` is what is acked after it here, by lane.
 
-    What a lane has below its first event here never was in this region, and above its end is not
-    here yet: a seek says nothing about the first, and takes back nothing of the second when it is
-    to the end.  Those parts keep the progress they have.
+    A seek says nothing about what never was in this region (``absent``), and one to the end takes
+    back nothing that is not here yet: those parts keep the progress that they have.
     """
     stamp = progress.next_stamp(region)
     by_lane: dict[Lane, RangeList] = {}
@@ -127,16 +100,14 @@ def command_lanes(
         if not lane_reaches(lane, region):
             continue
         acked = AckedRanges()
+        never, end = absent.get(lane, ()), ends.get(lane, 0)
         known = progress.acked(lane)
-        first, end = first_here.get(lane, 0), ends.get(lane, 0)
         if known is not None:
-            kept = [(0, first)] if first else []
-            kept += [(end, max(end, known.end))] if at_end else []
-            held = [(0, known.floor), *known.to_tuples()]
-            for lo, hi in intersection(kept, held):
-                acked.ack_range(lo, hi)
-        for lo, hi in sorted(by_lane.get(lane, ())):
-            if lo < hi:
-                acked.ack_range(lo, hi)
+            kept = [*never, (end, known.end)] if at_end else never
+            for first, last in kept:
+                for lo, hi in known.between(first, last):
+                    acked.ack_range(lo, hi)
+        for lo, hi in difference(sorted(by_lane.get(lane, ())), never):
+            acked.ack_range(lo, hi)
         found.append(LaneDelta(lane, stamp, acked.floor, acked.to_tuples()))
     return tuple(found)

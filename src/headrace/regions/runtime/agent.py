@@ -56,7 +56,7 @@ class RegionAgent:
         self._seen: dict[str, tuple[int, int]] = {}
         self._pending: dict[str, Theirs] = {}
         self.away: dict[str, tuple[float, str]] = {}
-        """Neighbours that cannot be read: since when, and why."""
+        """Neighbours that cannot be read or understood: since when, and why."""
         self.synced_s: dict[str, float] = {}
         """When a neighbour's progress was last known to be here."""
         self._forget_due_s = 0.0
@@ -78,6 +78,11 @@ class RegionAgent:
                 self.away[member.region] = since, str(error)
                 self._neighbours.drop(member)
                 self._pending.pop(member.region, None)
+            except HeadraceError as error:  # what it says makes no sense: the others do
+                since, before = self.away.get(member.region, (calendar_s(), ""))
+                self.away[member.region] = since, str(error)
+                if before != str(error):
+                    _log.warning("agent of the region: %s: %s", member.region, error)
         self._forget()
         return moved
 
@@ -106,8 +111,16 @@ class RegionAgent:
         if not self._log.catalog.read(look):
             return False
 
+        locks = {replicas.LOCK, entries.lock(GROUPS_BUCKET)}
+        for record in known.values():
+            if _is_leaving(record, me):
+                locks |= self._log.catalog.read(lambda tx, r=record: kinds.fence_locks(tx, r))  # type: ignore[misc]
+
         def run(tx: Tx) -> bool:
             records = groups(tx)
+            for record in records.values():
+                if _is_leaving(record, me):
+                    kinds.fence_absent(tx, record)
             moved = cursors.translate(tx, me, records) > 0
             for record in records.values():
                 if _is_leaving(record, me) and kinds.is_drained(tx, record):
@@ -118,9 +131,7 @@ class RegionAgent:
                     moved = True
             return moved
 
-        return self._log.catalog.write(
-            run, locks=(replicas.LOCK, entries.lock(GROUPS_BUCKET)), sync=False
-        )
+        return self._log.catalog.write(run, locks=sorted(locks), sync=False)
 
     def take_over(self, me: Region, member: LinkMember) -> bool:
         """Read a neighbour and apply what it says, as soon as its events are here."""

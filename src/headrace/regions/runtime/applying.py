@@ -154,9 +154,11 @@ def _follow(log: Log, me: Region, record: GroupRecord) -> None:
             ),
         )
         if record.home is not None and record.home != me.name:
-            kinds.fence_shared(tx, mine)
+            # Somebody else moved it: whoever still has it here, frozen or not, is out.
+            kinds.fence(tx, mine)
 
-    log.catalog.write(put, locks=[entries.lock(GROUPS_BUCKET), replicas.LOCK])
+    fencing = log.catalog.read(lambda tx: kinds.fence_locks(tx, record))
+    log.catalog.write(put, locks=sorted({entries.lock(GROUPS_BUCKET), replicas.LOCK, *fencing}))
 
 
 # --- progress --------------------------------------------------------------------------------
@@ -166,7 +168,8 @@ def is_behind(tx: Tx, theirs: Theirs) -> bool:
     """Whether something that the neighbour had published is not here yet."""
     places = replicas.places(tx, theirs.source)
     for name, link in links(tx).items():
-        if not link.reads(theirs.source) or name not in theirs.heads:
+        member = link.member(theirs.source)
+        if member is None or member.state == "lost" or name not in theirs.heads:
             continue
         stream = streams.get(tx, name)
         for segment in stream.segments if stream is not None else ():
@@ -216,6 +219,8 @@ def _owners(tx: Tx, mine: Mapping[str, GroupRecord]) -> dict[str, GroupRecord]:
 
 def _merge(tx: Tx, me: Region, record: GroupRecord, cursor: TheirCursor, segment: Segment) -> None:
     row = replicas.cursor(tx, cursor.reader, segment.id)
+    if row is not None:
+        row = cursors.translate_seek(tx, me, record, segment, row)
     if row is None:
         known = OriginProgress(cursor.reader, Life(Stamp(record.life.counter, record.life.region)))
     else:
@@ -223,9 +228,11 @@ def _merge(tx: Tx, me: Region, record: GroupRecord, cursor: TheirCursor, segment
     merged = known.merge(decode_delta(cursor.state))
     if row is not None and not merged.changed:
         return
+    local = b"" if row is None else row.local
     if merged.rewound and row is not None and record.ready:
         whole = _whole(tx, known, segment)
         kinds.seek(tx, record, cursor.reader, cursor.stream, (segment.number, segment.id), whole)
+        local = whole.encode()  # what is acked again from here on is news
     else:
         join(tx, cursor.reader, segment.id, _gained(tx, known, merged, segment, row is None))
     row = row or CursorRow(cursor.reader, segment.id, 0, False, 0, b"", b"")
@@ -237,6 +244,7 @@ def _merge(tx: Tx, me: Region, record: GroupRecord, cursor: TheirCursor, segment
             ahead=is_ahead(known, lanes.ends(tx, segment.id), me.name),
             sought=0,
             state=encode_cursor(known),
+            local=local,
         ),
     )
 

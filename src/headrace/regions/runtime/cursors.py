@@ -19,11 +19,11 @@ from headrace.groups.homes import GroupRecord
 from headrace.groups.progress import Progress, store
 from headrace.regions import kinds
 from headrace.regions.core.progress import CursorDelta, OriginProgress
+from headrace.regions.core.spans import intersection
 from headrace.regions.core.stamps import Life, Stamp
 from headrace.regions.core.translation import (
     LaneRange,
     command_lanes,
-    intersection,
     is_ahead,
     newly_acked,
     origins_of,
@@ -91,6 +91,16 @@ def translate(tx: Tx, me: Region, records: Mapping[str, GroupRecord]) -> int:
     return changed
 
 
+def translate_seek(
+    tx: Tx, me: Region, record: GroupRecord, segment: Segment, cursor: CursorRow
+) -> CursorRow:
+    """A seek that was made here counts before anything that another region says."""
+    rows = progress.of_group(tx, cursor.reader, [segment.id]) if cursor.sought else ()
+    for row in rows:
+        _translate_row(tx, me, record, segment, row, cursor)
+    return replicas.cursor(tx, cursor.reader, segment.id) or cursor
+
+
 def _translate_reader(
     tx: Tx, me: Region, record: GroupRecord, reader: str, segments: Mapping[int, Segment]
 ) -> int:
@@ -120,7 +130,7 @@ def _translate_row(
     else:
         known = decode_cursor(row.group, cursor.state)
     if cursor.sought:
-        changed = _command(tx, me, known, segment, after)
+        changed = _command(tx, me, known, segment, after, cursor.sought == replicas.SOUGHT_END)
     else:
         changed = _ack(tx, known, segment, row, cursor, after)
     ahead = is_ahead(known, lanes.ends(tx, segment.id), me.name)
@@ -142,12 +152,12 @@ def _life(record: GroupRecord) -> Life:
     return Life(Stamp(record.life.counter, record.life.region))
 
 
-def _place(tx: Tx, segment: Segment, at: Progress) -> list[LaneRange]:
+def _place(tx: Tx, segment: Segment, at: Progress, *, at_end: bool = False) -> list[LaneRange]:
     """All that is acked by a place that was set, not consumed up to: also what is trimmed."""
     ranges = intersection([(segment.tail, segment.head)], [(0, at.floor), *at.ranges])
     found = origins_of(lanes.runs(tx, segment.id, segment.tail, segment.head), ranges)
-    if at.floor <= segment.tail:
-        return found
+    if at.floor <= segment.tail and not at_end:
+        return found  # from the beginning of everything, which other regions may still have
     # Everything below a place is acked, as far as this region ever had it.
     starts = lanes.starts(tx, segment.id)
     firsts: dict[str, int] = dict(lanes.ends(tx, segment.id))
@@ -161,15 +171,17 @@ def _place(tx: Tx, segment: Segment, at: Progress) -> list[LaneRange]:
     return below + found
 
 
-def _command(tx: Tx, me: Region, known: OriginProgress, segment: Segment, after: Progress) -> bool:
+def _command(
+    tx: Tx, me: Region, known: OriginProgress, segment: Segment, after: Progress, at_end: bool
+) -> bool:
     """A seek was made here: it counts in every region."""
     parts = command_lanes(
         known,
         me.name,
-        _place(tx, segment, after),
-        lanes.starts(tx, segment.id),
+        _place(tx, segment, after, at_end=at_end),
+        lanes.absent(tx, segment.id),
         lanes.ends(tx, segment.id),
-        at_end=after.floor >= segment.head,
+        at_end=at_end,
     )
     known.merge(CursorDelta(known.group, known.life, parts))
     return True

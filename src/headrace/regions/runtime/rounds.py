@@ -123,8 +123,8 @@ def plan(
         for segment in mine.segments:
             place = here.places.get(segment.id)
             found = theirs.segment(segment.number)
-            if place is None or found is None:
-                continue
+            if place is None or found is None or found.lane is None:
+                continue  # of a stream that the source has unlinked, nobody knows what is whose
             _check_source(source, name, place, found)
             behind += max(0, found.head - place.next_offset)
             if found.head <= place.next_offset or left <= 0:

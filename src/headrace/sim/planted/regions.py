@@ -11,9 +11,10 @@ import msgspec
 
 from headrace.groups.progress.ranges import AckedRanges
 from headrace.regions.core import controller as controllers
+from headrace.regions.core import cursor as cursors
 from headrace.regions.core.controller import SnapshotController, SnapshotEvent, SnapshotPhase
 from headrace.regions.core.cursor import CursorMessage, OriginCursor
-from headrace.regions.core.effects import Forced, RegionEffect
+from headrace.regions.core.effects import Append, Forced, RegionEffect, SnapshotSettings
 from headrace.regions.core.markers import (
     LaneEnd,
     Marker,
@@ -21,6 +22,7 @@ from headrace.regions.core.markers import (
     SnapshotMarker,
     UpdateMarker,
 )
+from headrace.regions.core.origins import TrimmedRuns
 from headrace.regions.core.progress import CursorDelta, Merged, OriginProgress
 from headrace.regions.core.segment import LinkedSegment
 from headrace.regions.core.stamps import Life
@@ -202,13 +204,82 @@ def _journal_alone(original: Any) -> Any:
     return message_for
 
 
+def _command_lanes(**changed: Any) -> AbstractContextManager[object]:
+    """A seek by origin whose rule is changed by some arguments."""
+
+    def change(original: Any) -> Any:
+        def command_lanes(*arguments: Any, at_end: bool) -> Any:
+            progress, region, target, absent, ends = arguments
+            absent = changed.get("absent", absent)
+            return original(
+                progress, region, target, absent, ends, at_end=changed.get("at_end", at_end)
+            )
+
+        return command_lanes
+
+    return patched(cursors, "command_lanes", change)
+
+
+# --- scripts: what no course of the world would show in time ---
+
+
+def _join_of_an_idle_stream() -> str | None:
+    """A region that joins a stream without traffic is asked for a snapshot."""
+    segment = LinkedSegment("a", ["b"], lambda _lo, _hi: [], SnapshotSettings(interval_ms=0))
+    segment.create("g")
+    segment.members_changed(["b", "c"])
+    started = segment.tick("S1", 0, ["b", "c"])
+    return None if any(isinstance(e, Append) for e in started) else f"a region joins: {started}"
+
+
+def _no_news_of_joining(original: Any) -> Any:
+    def members_changed(self: SnapshotController, members: Iterable[str]) -> list[RegionEffect]:
+        covered = self._traffic_covered
+        effects: list[RegionEffect] = original(self, members)
+        self._traffic_covered = covered
+        return effects
+
+    return members_changed
+
+
 PLANTED = (
+    PlantedBug(
+        "regions/seek acks what never was here",
+        "a seek where a lane began in the middle acks its history everywhere",
+        lambda: _command_lanes(absent={}),
+        _hunt,
+    ),
+    PlantedBug(
+        "regions/seek to the end takes back what has not come",
+        "a seek to the end takes acks back of events that are not here yet",
+        lambda: _command_lanes(at_end=False),
+        _hunt,
+    ),
     _bug(
-        "round not on the wire",
+        "retention counts as acking",
+        "what was trimmed unconsumed, or never was here, goes with an update",
+        SnapshotCursor,
+        "skipped",
+        lambda _original: lambda *_arguments: None,
+    ),
+    _bug(
+        "acks in flight are trimmed",
+        "an ack of what was trimmed in flight counts in one region only",
+        TrimmedRuns,
+        "origins",
+        lambda _original: lambda *_arguments: iter(()),
+    ),
+    PlantedBug(
+        "regions/no snapshot for who joins an idle stream",
+        "a region that joins a stream without traffic waits for its groups for ever",
+        lambda: patched(SnapshotController, "members_changed", _no_news_of_joining),
+        _join_of_an_idle_stream,
+    ),
+    PlantedBug(
+        "regions/round not on the wire",
         "an answer counts for whatever round is under way",
-        SnapshotController,
-        "_accepting",
-        _any_round,
+        lambda: patched(SnapshotController, "_accepting", _any_round),
+        by_seeds("regions-members", 300),
     ),
     PlantedBug(
         "regions/live member set",

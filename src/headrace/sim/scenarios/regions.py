@@ -5,8 +5,9 @@ to the others, over links that lose, repeat and stop, and that now and then send
 arrived.  One group is kept under snapshots and one under origin cursors, side by side; their
 consumers sit in one region, ack out of order, and move: cleanly (after the target has caught up)
 or suddenly, when their region is gone.  Members change in the middle of a snapshot, users seek,
-delete and create, some events stay in their region.  How much was delivered again in either mode
-is counted by kind of switch.
+delete and create, some events stay in their region.  A region may have begun before the others, and
+some of those were linked without its history; retention removes what nobody has consumed yet.  How
+much was delivered again in either mode is counted by kind of switch.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ class RegionsScenario(Scenario):
         self.world.reach(f"regions.{count}")
         self.seeks = rng.random() < 0.4
         self.journal_max = rng.choice((2, 16, 4096))
+        self.trims = rng.random() < 0.4
+        history = rng.choice((0, 0, rng.randint(1, 9)))
+        without = [name for name in names[1:] if rng.random() < 0.5]
         missing = rng.choice([None, None, *names[1:]])
         self.regions = {
             name: Region(self.world, name, [n for n in names if n != name]) for name in names
@@ -68,6 +72,11 @@ class RegionsScenario(Scenario):
             if name != missing:
                 segment.snapshot_groups[GROUP] = SnapshotCursor(name, GROUP, segment.log)
             self.world.spawn(region)
+        for _ in range(history):
+            self.home.publish(None)
+        for name in without if history else ():
+            self.world.reach("linked without history")
+            self.regions[name].join_without_history(self.home)
         self.world.call_in(15, self._consume)
 
     # --- outside -----------------------------------------------------------------------
@@ -84,9 +93,29 @@ class RegionsScenario(Scenario):
         if not self.home.awake:
             chosen.append(Action("sudden switch", 12, self._switch_suddenly))
         if self.seeks:
-            chosen.append(Action("seek", 1, self._seek))
+            chosen.append(Action("seek", 3, self._seek))
             chosen.append(Action("delete", 1, self._delete))
+        if self.trims:
+            chosen.append(Action("trim", 2, self._trim))
+            chosen.append(Action("trim too early", 1, self._trim_too_early))
         return chosen
+
+    def _trim(self) -> None:
+        rng = self.world.rng
+        region, part = rng.choice(list(self.regions.values())), rng.random()
+        first = region.first + int(part * (len(region.log) - region.first + 1))
+        if region.awake and first > region.first:
+            if region.unacked(region.by_origin.acked, 1) < [first]:
+                self.world.reach("trimmed unconsumed")
+            if region is self.home and any(o < first for o in self.in_hand["origin"]):
+                self.world.reach("trimmed in flight")
+            region.trim(first)
+
+    def _trim_too_early(self) -> None:
+        rng = self.world.rng
+        source = rng.choice(list(self.regions.values()))
+        if source.lose(rng.choice(source.others), rng.randint(1, 4)):
+            self.world.reach("gap in a lane")
 
     def _publish(self) -> None:
         rng = self.world.rng
@@ -168,8 +197,9 @@ class RegionsScenario(Scenario):
         self.in_hand = {"origin": [], "snapshot": []}
         self.home.note("seeks to %s", offset)
         self.world.reach("seek")
+        before = self.home.by_origin.progress.whole()
         self.home.by_origin.seek(offset)
-        self.oracle.origin_commanded(self.home, offset)
+        self.oracle.origin_commanded(self.home, offset, before)
         everywhere = rng.random() < 0.5
         if self.home.by_snapshot is not None:
             if everywhere:
@@ -215,8 +245,9 @@ class RegionsScenario(Scenario):
             self.in_hand["snapshot"] = []
         if home.by_origin.deleted and (dice < 0.2 or not self.world.faults.active):
             offset = int(dice * 5 * len(home.log)) if self.world.faults.active else 0
+            before = home.by_origin.progress.whole()
             home.by_origin.create(offset)
-            self.oracle.origin_commanded(home, offset)
+            self.oracle.origin_commanded(home, offset, before)
             home.note("creates the group at %s", offset)
             self.world.reach("create")
             self.touched(home)

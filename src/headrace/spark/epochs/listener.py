@@ -165,7 +165,7 @@ class EpochListener(StreamingQueryListener):
             stored = epochs.standing(tx, where.stream.id, name).publisher
             if stored is None:
                 return False
-            before = ledger.decode_publisher(stored).frontier
+            before = ledger.decode_publisher(stored, name).frontier
             after = join(where.shape, before, wanted)
             if after == before:
                 return False

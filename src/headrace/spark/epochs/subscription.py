@@ -48,7 +48,7 @@ class QueryHold:
                 ids = [number for _, number in self._streams]
                 epoch_subscriptions.create(tx, self.name, encode_form(form), ids)
                 return None
-            known = decode_form(found.form)
+            known = decode_form(found.form, self.name)
             if known.mode != MODE or known.streams != self._streams:
                 raise EpochSubscriptionError(
                     f"subscription {self.name!r} is of {', '.join(n for n, _ in known.streams)} in "
@@ -56,7 +56,9 @@ class QueryHold:
                     f"{', '.join(n for n, _ in self._streams)}; choose another subscriptionName, "
                     f"or forget it (headrace epoch forget {self.name})"
                 )
-            return None if found.frontier is None else decode_frontier(found.frontier)
+            if found.frontier is None:
+                return None
+            return decode_frontier(found.frontier, self.name)
 
         locks = [stored_streams.lock(number) for _, number in self._streams]
         found: Frontier | None = self._log.catalog.write(

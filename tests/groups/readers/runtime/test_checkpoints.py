@@ -191,6 +191,7 @@ def test_bad_places_change_nothing(catalog_url: str) -> None:
         revision = (await group.info()).revision
         for place, error in (
             ({"orders/0": 99, "orders/1": 0}, InvalidInputError),
+            ({"orders/0": -1, "orders/1": 0}, InvalidInputError),
             ({"orders/0": 0}, InvalidInputError),
             ({"orders/7": 0}, InvalidInputError),
             ({"clicks": "latest"}, InvalidPositionError),

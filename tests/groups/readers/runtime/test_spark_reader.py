@@ -164,6 +164,58 @@ def test_what_others_did_meanwhile_is_left_to_them(catalog_url: str) -> None:
     run(catalog_url, work)
 
 
+def test_a_checkpoint_is_usable_after_another_reader_has_finished_its_segments(
+    catalog_url: str,
+) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        await begin(hr, segments=1)
+        directory = Directory()
+        first = Query(hr, directory)
+        plan = await next_plan(first)
+        await first.bind(await first.reader.open(plan))
+        await first.reader.leave()
+        await hr.split("orders", 0, 2)
+        assert await read_alone(hr, until_read=100) == list(range(100))
+        await send(hr, *range(100, 150))
+        async with headrace.open(catalog_url, housekeeping=False) as other:
+            second = Query(other, directory)
+            assert await second.batch() == []  # the last batch again: nothing of it is left
+            written: list[tuple[str, int]] = []
+            while len(written) < 50:
+                written += await next_batch(second)
+            assert {segment for segment, _ in written} == {"orders/1", "orders/2"}
+            assert sorted([*written, *(("orders/0", n) for n in range(100))]) == everything(hr)
+            await second.reader.leave()
+
+    run(catalog_url, work)
+
+
+def test_of_two_drivers_on_one_checkpoint_the_later_one_goes_on_and_the_other_ends(
+    catalog_url: str,
+) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        await begin(hr)
+        directory = Directory()
+        written: list[tuple[str, int]] = []
+        async with headrace.open(catalog_url, housekeeping=False) as other:
+            drivers = [Query(hr, directory)]
+            written += await next_batch(drivers[0])
+            for number, where in enumerate((other, hr, other)):
+                await send(hr, *range(100 + 10 * number, 110 + 10 * number))
+                drivers.append(Query(where, directory))  # started while the last one is alive
+                while len(written) < 110 + 10 * number:
+                    written += await next_batch(drivers[-1])
+                earlier = drivers[-2].reader
+                while earlier._life is not None and not earlier._life.over:
+                    await asyncio.sleep(0.05)  # it hears of it in a moment
+                with pytest.raises(QueryReplacedError, match="so this one ends"):
+                    await earlier.plan(directory.offsets[-1], None)
+            assert sorted(written) == everything(hr)
+            await drivers[-1].reader.leave()
+
+    run(catalog_url, work)
+
+
 def test_a_batch_that_a_sink_has_counted_is_not_opened_again_even_after_a_reset(
     catalog_url: str,
 ) -> None:

@@ -6,7 +6,9 @@ import pytest
 
 from headrace.errors import StaleTokenError
 from headrace.groups.progress import Progress
+from headrace.groups.shared.core import agent as agent_module
 from headrace.groups.shared.core.agent import Agent
+from headrace.groups.shared.core.borrower import Borrower
 from headrace.groups.shared.core.borrower_states import Status
 from headrace.groups.shared.core.effects import Effect, Gone, Install, ToLeader, ToRegistry
 from headrace.groups.shared.core.messages import (
@@ -132,3 +134,28 @@ def test_install_names_the_borrower() -> None:
     effects = made.receive(Grant("g", "s:4:1", 5, "orders/0", 1, Progress()), 0)
     assert isinstance(effects[0], Install)
     assert made.subscription_of(effects[0].borrower) == "one"
+
+
+def test_a_tick_finds_out_what_is_next_as_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of idle subscriptions are looked at once a tick, and not once more afterwards."""
+    asked = 0
+
+    class Counted(Borrower):
+        @property
+        def due_ms(self) -> int:
+            nonlocal asked
+            asked += 1
+            return super().due_ms
+
+    monkeypatch.setattr(agent_module, "Borrower", Counted)
+    made = agent()
+    for number in range(100):
+        made.subscribe(f"s{number}", f"g{number}", number * 10)
+    now_ms = made.due_ms
+    asked = 0
+    for _ in range(5):
+        made.tick(now_ms)
+        assert made.due_ms > now_ms
+        now_ms = made.due_ms
+    assert asked <= 5 * 110
+    assert now_ms == min(each.due_ms for each in made.borrowers.values())

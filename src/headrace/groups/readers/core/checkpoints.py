@@ -122,6 +122,11 @@ class Checkpoints:
         """Every checkpoint that is known by name, oldest first."""
         return list(self._by_name.values())
 
+    def known(self) -> list[Checkpoint]:
+        """Every checkpoint that can be gone back to, also one whose name was used again."""
+        last = [] if self.last is None else [self.last]
+        return [*self._by_name.values(), *last]
+
     def outstanding(self, kind: CheckpointKind) -> int:
         """How many of a kind wait for readers."""
         return sum(1 for c in self._by_name.values() if c.pending and c.kind is kind)

@@ -7,6 +7,9 @@ the lease that it joined with.  A reader is dead when that lease has run out or 
 (the process came back and took a new one).  Any living reader may find out, and puts the dead one
 offline at its last acked positions.
 
+The catalog's clock may be put back.  So whoever looks also counts by its own clock, and takes a
+lease for over that stood unchanged for its time to live.
+
 This is decided and carried out in one transaction with a look at the leases, so nobody is buried
 that renewed in time.  A reader that was only slow and is still at work finds its claims gone:
 its acks are refused and do not count, and it is told to start again.
@@ -28,6 +31,9 @@ class ReaderLease(msgspec.Struct, frozen=True):
 
     token: int
     expires_ms: int
+    unrenewed: bool = False
+    """Whether somebody has watched it for its time to live, and it was not renewed.  That holds
+    whatever the catalog's clock says, which may have been put back."""
 
 
 class DeadReader(msgspec.Struct, frozen=True):
@@ -51,6 +57,8 @@ def dead_readers(
             why = f"its lease passed on, from token {member.lease_token} to {lease.token}"
         elif lease.expires_ms <= now_ms:
             why = f"its lease ran out {now_ms - lease.expires_ms} ms ago"
+        elif lease.unrenewed:
+            why = "its lease was not renewed in its time to live"
         else:
             continue
         found.append(DeadReader(member.name, member.token, why))

@@ -258,7 +258,10 @@ def _countable(opening: SparkOpening, views: Views) -> Acks:
     for span in opening.spans:
         if not _holds(span, views, (opening.life,)):
             raise BatchFenced(f"{span.segment} is no longer this query's")
-        missing = views[span.segment].acked.missing(span.ranges[-1][1])
+        acked = views[span.segment].acked
+        if not len(acked) and acked.floor <= span.ranges[0][0]:
+            continue  # the usual case: nothing is acked from here on
+        missing = acked.missing(span.ranges[-1][1])
         if _size(intersected(span.ranges, missing)) != _size(span.ranges):
             raise BatchFenced(f"{span.segment} was acked by others meanwhile")
     return {span.segment: span.ranges for span in opening.spans}

@@ -174,6 +174,17 @@ class ReaderGroupState:
                 found[segment] = holding.offset
         return found
 
+    def named(self) -> set[SegmentId]:
+        """Every segment that the state or one of its checkpoints speaks of."""
+        found = {*self.positions(), *self.end_cut}
+        waits = [self.future]
+        for checkpoint in self.checkpoints.known():
+            found.update(checkpoint.positions)
+            waits.append(checkpoint.waits)
+        for each in waits:
+            found.update(each, *each.values())
+        return found
+
     def blockers(self) -> dict[str, tuple[str, ...]]:
         """Which readers each outstanding checkpoint waits for, oldest checkpoint first."""
         return {c.name: tuple(c.pending) for c in self.checkpoints.all() if c.pending}

@@ -189,7 +189,8 @@ class ReaderHub:
         self._writers: dict[str, StampedReplica] = {}
         self._renewals: dict[ReaderLife, tuple[str, int, int]] = {}
         self._renewing: asyncio.Task[None] | None = None
-        self._looks: dict[str, asyncio.Task[liveness.DeadLook]] = {}
+        self._watch = leases.Watch()
+        self._looks: dict[str, asyncio.Task[int | None]] = {}
 
     # -- following ------------------------------------------------------------------------
 
@@ -287,16 +288,19 @@ class ReaderHub:
         if task is None:
             task = self._looks[name.group] = self._host.spawn(self._detect(following), awaited=True)
             task.add_done_callback(lambda _: self._host.after(LOOK_AGAIN_S, forget))
-        return (await asyncio.shield(task)).next_expiry_in_ms
+        return await asyncio.shield(task)
 
-    async def _detect(self, following: Following) -> liveness.DeadLook:
+    async def _detect(self, following: Following) -> int | None:
         name, state = following.name, following.state
         catalog = self._host.log.catalog
         found = await self._host.in_thread(catalog.read, lambda tx: liveness.look(tx, name, state))
-        if found.dead:
-            for dead, _ in await self.transact(name, liveness.bury):
+        over, next_ms = self._watch.unrenewed(found.held, found.now_us, self._host.now_ms())
+        if found.dead or over:
+            bury = partial(liveness.bury, unrenewed=over)
+            for dead, _ in await self.transact(name, bury):
                 _log.warning("reader %s of group %s: %s", dead.reader, name.group, dead.why)
-        return found
+        expiry_ms = found.next_expiry_in_ms
+        return next_ms if expiry_ms is None or next_ms is None else min(expiry_ms, next_ms)
 
 
 def hub_of(host: Host) -> ReaderHub:

@@ -6,12 +6,12 @@ run out puts that reader offline, in a transaction that looks again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from headrace.catalog import Tx, leases
-from headrace.catalog.leases import Lease
+from headrace.catalog.leases import Ended, Lease
 from headrace.groups.readers.core import failure
 from headrace.groups.readers.core.failure import DeadReader, ReaderLease
 from headrace.groups.readers.core.state import ReaderGroupState
@@ -50,6 +50,9 @@ class DeadLook(msgspec.Struct, frozen=True):
 
     dead: tuple[DeadReader, ...]
     next_expiry_in_ms: int | None
+    held: tuple[Ended, ...]
+    """The leases of the group's readers."""
+    now_us: int
 
 
 def join(
@@ -74,32 +77,46 @@ def leave(commit: GroupCommit, reader: str, token: int, lease_token: int, why: s
     return committed
 
 
-def look(tx: Tx, name: ReaderGroupName, state: ReaderGroupState) -> DeadLook:
-    """Who is dead by the catalog's clock, and when to look again; only reads."""
-    now_ms = tx.now_us() // 1000
-    held = _leases(tx, name)
+def look(
+    tx: Tx,
+    name: ReaderGroupName,
+    state: ReaderGroupState,
+    unrenewed: Collection[Lease] = (),
+) -> DeadLook:
+    """Who is dead, by the catalog's clock or by leases that were watched (``unrenewed``).
+
+    Also when to look again.  Only reads.
+    """
+    now_us = tx.now_us()
+    now_ms = now_us // 1000
+    found = leases.owned(tx, name.leases)
+    over = {(lease.name, lease.token, lease.expires_us) for lease in unrenewed}
+    held = {
+        lease.name.removeprefix(name.leases): ReaderLease(
+            lease.token,
+            lease.expires_us // 1000,
+            (lease.name, lease.token, lease.expires_us) in over,
+        )
+        for lease in found
+    }
     expiry_ms = failure.next_expiry_ms(state, held, now_ms)
     return DeadLook(
         tuple(failure.dead_readers(state, held, now_ms)),
         None if expiry_ms is None else expiry_ms - now_ms,
+        tuple(found),
+        now_us,
     )
 
 
-def bury(commit: GroupCommit) -> list[tuple[DeadReader, Committed]]:
+def bury(
+    commit: GroupCommit, unrenewed: Collection[Lease] = ()
+) -> list[tuple[DeadReader, Committed]]:
     """Put every dead reader offline where it has acked to."""
-    found = look(commit.tx, commit.name, commit.state)
+    found = look(commit.tx, commit.name, commit.state, unrenewed)
     return [
         (dead, commit.put(RemoveReader(dead.reader, token=dead.token, why=dead.why)))
         for dead in found.dead
     ]
-
-
-def _leases(tx: Tx, name: ReaderGroupName) -> dict[str, ReaderLease]:
-    prefix = name.leases
-    return {
-        lease.name.removeprefix(prefix): ReaderLease(lease.token, lease.expires_us // 1000)
-        for lease in leases.beginning_with(tx, prefix)
-    }
 
 
 def renew(tx: Tx, due: Sequence[tuple[str, int, int]]) -> list[bool]:

@@ -231,15 +231,17 @@ class _Views:
 
     def of_opening(self, opening: SparkOpening) -> Mapping[SegmentId, SegmentView]:
         """Each with the life of the opening as its owner, if it is still claimed as it was."""
-        tokens = {span.segment: span.token for span in opening.spans}
-        return {
-            segment: msgspec.structs.replace(
-                view, owner=opening.life if view.token == tokens[segment] else OTHER_LIFE
-            )
-            if view.owner is not None
-            else view
-            for segment, view in self.by_life(lambda _: OTHER_LIFE).items()
-        }
+        found = {}
+        for span in opening.spans:
+            claim = self._claims.get(unit_of(span.segment))
+            progress = self._progress.get(span.segment)
+            if claim is None or progress is None:
+                continue
+            owner = None
+            if claim.owner is not None:
+                owner = opening.life if claim.token == span.token else OTHER_LIFE
+            found[span.segment] = SegmentView(owner, claim.token, progress.acked())
+        return found
 
     def ack(self, acks: Acks) -> None:
         """Add to the progress."""

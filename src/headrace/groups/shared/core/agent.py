@@ -26,7 +26,7 @@ from headrace.groups.shared.core.messages import (
     Revoked,
     Unit,
 )
-from headrace.groups.shared.core.settings import BorrowerSettings
+from headrace.groups.shared.core.settings import FAR_MS, BorrowerSettings
 
 
 class Agent:
@@ -53,7 +53,7 @@ class Agent:
     def due_ms(self) -> int:
         """When ``tick`` may have something to do."""
         if self._due_ms is None:
-            self._due_ms = min((b.due_ms for b in self._borrowers.values()), default=2**63 - 1)
+            self._due_ms = min((b.due_ms for b in self._borrowers.values()), default=FAR_MS)
         return self._due_ms
 
     @property
@@ -153,9 +153,16 @@ class Agent:
         """Do what is due."""
         self._due_ms = None
         effects: list[Effect] = []
+        made, next_ms = self._made, FAR_MS
         for borrower in list(self._borrowers.values()):
-            if now_ms >= borrower.due_ms:
+            due_ms = borrower.due_ms
+            if now_ms >= due_ms:
                 effects += self._handle(borrower.tick(now_ms), now_ms)
+                due_ms = borrower.due_ms
+            if due_ms < next_ms:
+                next_ms = due_ms
+        if made == self._made:
+            self._due_ms = next_ms
         return effects
 
     def lose_leader(self, borrower: str, now_ms: int) -> list[Effect]:

@@ -63,7 +63,7 @@ from headrace.groups.shared.core.messages import (
     UnitReport,
     UpdateProgress,
 )
-from headrace.groups.shared.core.settings import BorrowerSettings
+from headrace.groups.shared.core.settings import FAR_MS, BorrowerSettings
 from headrace.groups.shared.core.unconfirmed import HeldUnit, ReportIndex
 
 
@@ -93,6 +93,7 @@ class Borrower:
         self._pings: dict[int, int] = {}
         """When each unanswered ping was sent."""
         self._ping_number = 0
+        self._lost_after_ms = settings.ping_timeout_ms
         self._sent: deque[tuple[int, int]] = deque()
         """(report, time): that report was not sent before that time; one entry per known time."""
         self._clock_ms = now_ms
@@ -118,14 +119,14 @@ class Borrower:
         if self.status is Status.CONNECTING:
             return self._find_due_ms
         if self.status is Status.GONE:
-            return 2**63 - 1
-        due_ms = min(self._ping_due_ms, self._leader_lost_ms, self._resend_due_ms)
+            return FAR_MS
+        due_ms = min(self._ping_due_ms, self._alive_ms + self._lost_after_ms, self._resend_due_ms)
         unsubscribing = self.status is Status.UNSUBSCRIBING
         return min(due_ms, self._unsubscribe_deadline_ms) if unsubscribing else due_ms
 
     @property
     def _leader_lost_ms(self) -> int:
-        return self._alive_ms + self.settings.ping_timeout_ms
+        return self._alive_ms + self._lost_after_ms
 
     def snapshot(self) -> tuple[object, ...]:
         """Everything that decides what it will do, as comparable values."""

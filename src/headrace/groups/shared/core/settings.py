@@ -15,6 +15,9 @@ import msgspec
 
 from headrace.errors import InvalidInputError
 
+FAR_MS = 2**63 - 1
+"""When a thing is due that never is."""
+
 
 class Balance(StrEnum):
     """What a fair share is measured in."""

@@ -24,7 +24,7 @@ from enum import Enum
 
 import msgspec
 
-from headrace.catalog import Tx, claims, entries, leases, streams
+from headrace.catalog import Tx, claims, entries, leases, streams, vacant
 from headrace.errors import CatalogClosedError, HeadraceError
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import load
@@ -68,7 +68,10 @@ def judge(tx: Tx, doubts: Sequence[Doubt]) -> list[Verdict]:
     for doubt in doubts:
         leader, segment_id = leaders[doubt.group], segments.get(doubt.unit)
         if leader is None or segment_id is None:
-            found.append(Verdict.DOES_NOT)  # the group or the stream is deleted
+            stream, _, number = doubt.unit.rpartition("/")
+            gone = leader is not None and vacant.is_gone(tx, stream, int(number))
+            # The group or the stream is deleted, or the segment was acked to its end by somebody.
+            found.append(Verdict.UNKNOWN if gone else Verdict.DOES_NOT)
         else:
             found.append(_judge(tx, doubt, leader, segment_id))
     return found
