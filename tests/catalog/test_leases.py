@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.catalog import Catalog
+from headrace.catalog import Catalog, leases
 from headrace.errors import InvalidInputError, LeaseLost
 from tests.support import wait_until
 
@@ -63,6 +63,46 @@ def test_a_lease_ends_by_itself(catalog: Catalog) -> None:
     assert taken.token == 2
     clock_us = catalog.read(lambda tx: tx.now_us())
     assert clock_us >= held.expires_us
+
+
+def test_one_that_is_not_renewed_ends_although_the_clock_was_put_back(
+    catalog: Catalog, reopen: Callable[[], Catalog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = 1_000_000
+    monkeypatch.setattr(leases, "steady_ms", lambda: now_ms)
+    other = reopen()
+    dead = other.leases.acquire("leader", "dead", 5_000)
+    assert dead is not None
+    later = "UPDATE leases SET expires_us = expires_us + ?, heard_us = heard_us + ?"
+    catalog.write(lambda tx: tx.execute(later, (60_000_000, 60_000_000)))
+    assert catalog.leases.acquire("leader", "b", 5_000) is None
+    now_ms += 4_000
+    assert catalog.leases.get("leader") is not None
+    assert catalog.leases.acquire("leader", "b", 5_000) is None
+    catalog.write(lambda tx: leases.extend(tx, "leader", dead.token, 65_000))
+    now_ms += 4_000
+    assert catalog.leases.acquire("leader", "b", 5_000) is None  # renewed meanwhile
+    now_ms += 64_000
+    assert catalog.leases.get("leader") is not None
+    now_ms += 1_000
+    assert catalog.leases.get("leader") is None
+    assert catalog.leases.acquire("leader", "b", 5_000) is not None
+    with pytest.raises(LeaseLost):
+        other.leases.renew(dead, 5_000)
+
+
+def test_what_was_renewed_since_it_seemed_to_be_over_is_left_alone(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = 0
+    monkeypatch.setattr(leases, "steady_ms", lambda: now_ms)
+    held = catalog.leases.acquire("leader", "a", 5_000)
+    assert held is not None
+    assert catalog.leases.get("leader") == held
+    now_ms = 5_000
+    assert catalog.leases.get("leader") is None
+    catalog.leases.renew(held, 6_000)
+    assert catalog.leases.acquire("leader", "b", 5_000) is None
 
 
 def test_an_expired_lease_cannot_be_renewed(catalog: Catalog) -> None:

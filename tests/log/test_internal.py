@@ -51,7 +51,7 @@ def test_people_cannot_change_an_internal_stream(log: Log) -> None:
         log.configure_stream("orders.billing", scaling=Fixed())
     with pytest.raises(InternalStreamError):
         log.split("orders.billing", 0)
-    with pytest.raises(InvalidEventError, match="only the group appends"):
+    with pytest.raises(InvalidEventError, match="which alone appends"):
         log.append("orders.billing", Event(subject="0.a", value=b""))
     with pytest.raises(InvalidNameError):
         log.create_stream("orders.billing", StreamConfig(subjects=("a",)))

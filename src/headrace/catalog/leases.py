@@ -9,6 +9,7 @@ by its own monotonic clock (:class:`Watch`): one that is not renewed for its tim
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -245,6 +246,11 @@ def _check_ttl(name: str, ttl_ms: int) -> None:
         raise InvalidInputError(f"lease {name!r}: ttl_ms is {ttl_ms}; it must be 1 to {TTL_MS_MAX}")
 
 
+def steady_ms() -> int:
+    """A clock that nobody puts forward or back."""
+    return time.monotonic_ns() // 1_000_000
+
+
 class Watch:
     """Leases that somebody waits for, as they were first seen by his monotonic clock."""
 
@@ -297,16 +303,43 @@ class Watch:
 
 
 class Leases:
-    """Lease operations, each one transaction."""
+    """Lease operations, each one transaction.
+
+    Whoever asks again and again takes a lease that is not renewed for its time to live, also when
+    the catalog's clock was put back.
+    """
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
+        self._watch = Watch()
+        self._over: dict[str, Lease] = {}
 
     def get(self, name: str) -> Lease | None:
-        return self._catalog.read(lambda tx: get(tx, name))
+        """The lease, if somebody holds it now."""
+
+        def look(tx: Tx) -> tuple[Ended | None, int]:
+            return last_owner(tx, name), tx.now_us()
+
+        found, now_us = self._catalog.read(look)
+        self._over.pop(name, None)
+        if found is None or found.expires_us <= now_us:
+            return None
+        held = Lease(name, found.owner, found.token, found.expires_us)
+        seen_ms = steady_ms() - self._watch.see(held, steady_ms())
+        if not found.heard_us or seen_ms < (found.expires_us - found.heard_us) // 1000:
+            return held
+        self._over[name] = held
+        return None
 
     def acquire(self, name: str, owner: str, ttl_ms: int) -> Lease | None:
-        return self._catalog.write(lambda tx: acquire(tx, name, owner, ttl_ms), locks=(lock(name),))
+        """Take the lease if it is free; None while another holds it."""
+        over = self._over.pop(name, None)
+        lease = self._catalog.write(
+            lambda tx: acquire(tx, name, owner, ttl_ms, over), locks=(lock(name),)
+        )
+        if lease is None:
+            self.get(name)  # from now on it is watched
+        return lease
 
     def renew(self, lease: Lease, ttl_ms: int) -> Lease:
         return self._catalog.write(

@@ -114,11 +114,15 @@ class PublisherClosedError(EpochError):
 class EpochStreamError(InvalidInputError):
     """Events were sent to an epoch stream without saying which epoch they belong to."""
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(
-            f"stream {stream!r} is published by epochs, and plain events belong to none; open "
+    def __init__(self, stream: str, *, stored: bool = True) -> None:
+        how = (
             f"hr.epoch_publisher({stream!r}, NAME), or use headrace epoch publish; in Spark, give "
             "epochColumn or epoch"
+        )
+        if not stored:
+            how = f"hr.live_publisher({stream!r}, NAME), or use headrace epoch publish"
+        super().__init__(
+            f"stream {stream!r} is published by epochs, and plain events belong to none; open {how}"
         )
         self.stream = stream
 

@@ -203,7 +203,8 @@ class Write:
 
     def _checked_shares(self, route: Route, pending: Pending) -> list[Share]:
         if route.stream.config.epochs is not None and pending.progress is None:
-            raise EpochStreamError(pending.stream)
+            stored = route.stream.config.epochs.stored
+            raise EpochStreamError(pending.stream, stored=stored)
         if pending.pinned is None and not pending.captured:
             # The compiled kernel checks the subjects in the same pass.
             shares = route.prefix and self._compiled_shares(route, pending, route.prefix)

@@ -25,6 +25,7 @@ from headrace.catalog.streams import Segment, Stream
 from headrace.errors import (
     HeadraceError,
     InvalidPositionError,
+    NotStoredError,
     SegmentGoneError,
     TrimmedError,
     UnknownSegmentError,
@@ -82,6 +83,12 @@ class Reader:
         self._left = query.limit
         self._turns = catalog.turns
         self.stream = catalog.read(lambda tx: streams.require(tx, stream), snapshot=True)
+        epochs = self.stream.config.epochs
+        if epochs is not None and not epochs.stored:
+            raise NotStoredError(
+                f"stream {stream!r} stores nothing: its rows go from publishers to subscribers "
+                "directly; hear them with hr.live_epochs, or headrace epoch read"
+            )
         chosen = _chosen(self.stream, query)
         starts = self._places(query.start, chosen, "start")
         ends = None if query.follow else self._ends(query.until, chosen)

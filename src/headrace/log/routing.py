@@ -81,8 +81,9 @@ class Route:
     def check_subjects(self, batch: pa.RecordBatch) -> None:
         """Refuse a batch with a subject that the stream does not capture."""
         if self.stream.config.internal:
+            whose = "an epoch stream" if self.stream.name.endswith(".epochs") else "a group"
             raise InvalidEventError(
-                f"stream {self.stream.name!r} belongs to a group; only the group appends to it"
+                f"stream {self.stream.name!r} belongs to {whose}, which alone appends to it"
             )
         subjects = batch.column("subject")
         captured: Any = None

@@ -13,12 +13,17 @@ from headrace.epochs.core.commits import JoinStream
 from headrace.epochs.core.times import INTEGERS
 from headrace.errors import (
     EpochStreamEndedError,
+    EpochStreamError,
     FrontierError,
+    InternalStreamError,
+    InvalidEventError,
+    InvalidPositionError,
     InvalidTokenError,
     NoEpochsError,
     NotStoredError,
     PublisherLimitError,
     TimeShapeError,
+    UnknownSegmentError,
 )
 from tests.epochs.runtime.test_publisher import lines, run, table
 
@@ -90,7 +95,48 @@ def test_a_stream_that_stores_nothing_is_not_read_or_resumed(catalog_url: str) -
                     pass
         with pytest.raises(NotStoredError):
             await hr.epoch_status("live")
+        with pytest.raises(NotStoredError, match=r"hr\.live_epochs"):
+            await anext(hr.read("live"))
+        with pytest.raises(EpochStreamError, match=r"hr\.live_publisher"):
+            await hr.append("live", headrace.Event(subject="live.a", value=b""))
         with pytest.raises(TypeError):
             hr.live_epochs("live", start=0)
+
+    run(catalog_url, work)
+
+
+def test_segments_that_would_give_nothing(catalog_url: str) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        async with hr.epoch_publisher("a", "eu") as pub:
+            await pub.append(0, table(20), advance_to=1)
+        with pytest.raises(InvalidPositionError, match="would give nothing"):
+            async with hr.epochs("a", name="n", segments=[]):
+                pass
+        with pytest.raises(UnknownSegmentError, match="a has no segment 77"):
+            async with hr.epochs("a", name="n", segments=[0, 77]):
+                pass
+        assert not await hr.epoch_subscriptions()
+        rows = 0
+        for number in range(4):
+            async with hr.epochs("a", start="earliest", until=1, segments=[number]) as epochs:
+                rows += sum([epoch.rows async for epoch in epochs])
+        assert rows == 20
+
+    run(catalog_url, work)
+
+
+def test_whatever_people_do_to_the_progress_log(catalog_url: str) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        async with hr.epoch_publisher("a", "eu") as pub:
+            await pub.append(0, table(3), advance_to=1)
+        before = await lines(hr)
+        for before_what in ({0: 1}, None):
+            with pytest.raises(InternalStreamError, match="not trimmed by hand"):
+                await hr.trim("a.epochs", before_what)
+        with pytest.raises(InternalStreamError, match="not deleted by hand"):
+            await hr.delete_stream("a.epochs")
+        with pytest.raises(InvalidEventError, match="belongs to an epoch stream"):
+            await hr.append("a.epochs", headrace.Event(subject="line", value=b""))
+        assert await lines(hr) == before
 
     run(catalog_url, work)

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from headrace.catalog.streams import Epochs, StreamConfig
+from headrace.epochs.runtime.progress_log import ProgressLog
 from headrace.epochs.runtime.subscriptions import listed
 from headrace.errors import (
+    CatalogUnavailableError,
     DataLossError,
     EpochsAbortedError,
     EpochSubscriptionError,
@@ -30,7 +33,7 @@ from headrace.spark.columns import default_schema
 from headrace.spark.epochs import planner
 from headrace.spark.listener import lag_of
 from tests.epochs.runtime.writer import Writer
-from tests.spark.engine import Engine, batch_rows, source, stream_reader
+from tests.spark.engine import Engine, batch_rows, rows_of, source, stream_reader
 
 
 @pytest.fixture(autouse=True)
@@ -269,6 +272,52 @@ def test_a_subscription_follows_the_checkpoint(log: Log, options: Any) -> None:
     create(log, "pays")
     with pytest.raises(EpochSubscriptionError, match="forget"):
         Engine(named | {"subscribe": "pays"})
+
+
+def test_a_query_that_goes_on_from_its_checkpoint_moves_its_subscription(
+    log: Log, options: Any
+) -> None:
+    writer = create(log)
+    days(writer, 0, 2)
+    first = Engine(options | {"subscriptionName": "report", "startingFrontier": "earliest"})
+    first.run()
+    assert listed(log.catalog)[0].frontier == (2,)
+    days(writer, 2, 4)
+    for name in ("report", "other"):  # one that the query was given later begins where it is
+        # Spark does not ask a query with a checkpoint where to begin.
+        reader = stream_reader(options | {"subscriptionName": name})
+        place = json.loads(first.log[-1])
+        for _ in range(2):
+            place = reader.latestOffset(place, reader.getDefaultReadLimit())
+        found = {info.name: info.frontier for info in listed(log.catalog)}
+        assert found[name] == (4,)
+
+
+def test_a_plan_that_fails_loses_no_epoch(
+    log: Log, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = create(log)
+    days(writer, 0, 2)
+    engine = Engine(options | {"startingFrontier": "earliest", "maxEpochsPerTrigger": 1})
+    engine.plan()
+    engine.execute()  # the second epoch waits in the walk
+    days(writer, 2, 4)
+    scan = ProgressLog.scan
+
+    def failing(self: ProgressLog, start: int, end: int) -> Any:
+        lines = scan(self, start, end)
+        yield next(lines)
+        raise CatalogUnavailableError("not now")
+
+    reader, start = engine.reader, json.loads(engine.log[-1])
+    with monkeypatch.context() as patch:
+        patch.setattr(ProgressLog, "scan", failing)
+        with pytest.raises(CatalogUnavailableError):
+            reader.latestOffset(start, ReadAllAvailable())
+    parts = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    assert told([row for part in parts for row in rows_of(reader.read(part))]) == {
+        1: 4, 2: 4, 3: 4
+    }  # fmt: skip
 
 
 def test_the_lag_is_told_in_epochs_and_rows(log: Log, options: Any) -> None:

@@ -18,6 +18,7 @@ from headrace.errors import (
     InvalidPositionError,
     NoEpochsError,
     TimeShapeError,
+    UnknownSegmentError,
 )
 from headrace.log.log import Log
 
@@ -69,6 +70,18 @@ def opened(log: Log, names: Sequence[str]) -> tuple[list[Stream], TimeShape]:
                 f"stream {stream.name!r} stores nothing; hear it with hr.live_epochs"
             )
     return found, TimeShape(lengths.pop())
+
+
+def check_segments(log: Log, names: Sequence[str], chosen: frozenset[int]) -> None:
+    """Raise if there are none, or one that no stream has."""
+    if not chosen:
+        raise InvalidPositionError("segments=[] would give nothing; leave it out for all of them")
+    known = {segment.number for name in names for segment in log.stream(name).segments}
+    for number in chosen:
+        if type(number) is not int or number not in known:
+            raise UnknownSegmentError(
+                f"segments={sorted(chosen, key=str)}: {', '.join(names)} has no segment {number!r}"
+            )
 
 
 def frontier_of(shape: TimeShape, given: FrontierLike, what: str) -> Frontier:

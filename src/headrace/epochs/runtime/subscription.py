@@ -151,6 +151,9 @@ class EpochSubscription:
 
     async def _open(self) -> None:
         log, wanted = self._host.log, self._start
+        if self._segments is not None:
+            chosen = self._segments
+            await self._host.in_thread(starting.check_segments, log, self.streams, chosen)
         if self._named is not None:
             wanted = await self._named.take(self.streams, self.mode, wanted, self._segments)
         begun = await self._host.in_thread(

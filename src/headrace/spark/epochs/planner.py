@@ -160,9 +160,11 @@ class EpochPlanner:
     def _plan(self, at: Frontier, limited: bool) -> Frontier:
         if not at:
             return at  # the streams are closed, and everything was read
-        if self._walk is None or self._walk[0] != at:
-            self._walk = (at, EpochWalk(self._begin(at), self._target))
-        walk = self._walk[1]
+        # Only a walk that came to its end is gone on with: one that failed may have lost its place.
+        known, self._walk = self._walk, None
+        walk = None if known is None or known[0] != at else known[1]
+        if walk is None:
+            walk = EpochWalk(self._begin(at), self._target)
         taken, end = self._taken(walk, limited)
         if end == at and walk.ended is not None and walk.ended.end is End.ABORTED:
             raise EpochsAbortedError(
@@ -206,12 +208,13 @@ class EpochPlanner:
         behind = None
         at = self._frontier(start)
         if self._walk is not None and self._walk[0] == at:
-            walk, heads = self._walk[1], self._walk[1].heads()
-            looks = 0
+            (_, walk), self._walk = self._walk, None
+            heads, looks = walk.heads(), 0
             while looks < LAG_PORTIONS and walk.more(heads):
                 looks += 1
             rows = sum(one.rows for epoch in walk.waiting for one in references_of(epoch))
             behind = EpochBehind(len(walk.waiting), rows, looks == LAG_PORTIONS)
+            self._walk = (at, walk)
         found = self._offset(now)
         return EpochOffset(catalog=found.catalog, epochs=found.epochs, behind=behind)
 

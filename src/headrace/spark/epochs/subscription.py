@@ -22,6 +22,7 @@ from headrace.epochs.core.form import (
 from headrace.epochs.core.times import TimeShape
 from headrace.errors import EpochSubscriptionError
 from headrace.log.log import Log
+from headrace.spark.epochs.texts import frontier_text
 from headrace.subjects import check_name
 
 MODE = "spark"
@@ -37,6 +38,7 @@ class QueryHold:
         self._streams = tuple((stream.name, stream.id) for stream in sorted(streams, key=_name))
         self._shape = shape
         self._at: Frontier | None = None
+        self._looked = False
 
     def take(self, start: str) -> Frontier | None:
         """Record it before a start is chosen; its frontier, if it has one already."""
@@ -64,7 +66,7 @@ class QueryHold:
         found: Frontier | None = self._log.catalog.write(
             look, locks=[epoch_subscriptions.lock(self.name), *locks]
         )
-        self._at = found
+        self._at, self._looked = found, True
         return found
 
     def chosen(self, frontier: Frontier) -> None:
@@ -73,10 +75,15 @@ class QueryHold:
             self._put(frontier)
 
     def move(self, frontier: Frontier) -> None:
-        """Spark has this place in its checkpoint: what lies before it was read."""
-        if self._at is None:
-            return  # forgotten, or not chosen yet
-        if frontier != self._at and not_before(self._shape, frontier, self._at):
+        """Spark has this place in its checkpoint: what lies before it was read.
+
+        A query that goes on from its checkpoint is not asked where to begin: it begins here.
+        """
+        if not self._looked:
+            self.take(frontier_text(frontier))
+        if self._at is None or (
+            frontier != self._at and not_before(self._shape, frontier, self._at)
+        ):
             self._put(frontier)
 
     def _put(self, frontier: Frontier) -> None:
