@@ -20,6 +20,7 @@ import headrace.sync
 from headrace.catalog import epoch_subscriptions, epochs, leases
 from headrace.errors import CatalogClosedError, InvalidInputError, WrongLoopError
 from tests.api.test_client import run, values_of
+from tests.groups.shared.runtime.support import until
 from tests.support import wait_until
 
 CLOSE_S = 1.0
@@ -108,7 +109,7 @@ def test_closing_closes_sessions_members_and_reads(tmp_path: Path) -> None:
             asyncio.create_task(consume(source))
             for source in (session, member, hr.read("s", follow=True))
         ]
-        await asyncio.sleep(0.1)
+        await until(lambda: session.units and member.status.partitions, "all to be at work")
         await hr.close()
         async with asyncio.timeout(5):
             await asyncio.gather(*ends, return_exceptions=True)
@@ -336,7 +337,7 @@ def test_a_session_that_was_dropped_warns_and_ends(tmp_path: Path) -> None:
         session = await hr.session("dropped").__aenter__()
         await session.subscribe("s.>")
         await session.subscribe("$share/g/s.>")
-        await asyncio.sleep(0.05)
+        await until(lambda own=session: own.units, "a segment of the group")  # type: ignore[misc]
         with pytest.warns(ResourceWarning, match="dropped"):  # noqa: PT031
             del session
             gc.collect()

@@ -133,7 +133,8 @@ def test_news_that_a_dying_publisher_did_not_send_is_found(synced_url: str) -> N
         heard = threading.Event()
         catalog.subscribe(f"stream:{stream.id}", heard.set)
         wait_until(lambda: listening_port(admin), "a listener")
-        time.sleep(1.2)  # the first look, from which on the second can tell
+        listened_s = time.monotonic()  # the next look is the one that the one after it tells from
+        wait_until(lambda: catalog._listener.heard_s > listened_s, "a look")  # type: ignore[attr-defined]
         heard.clear()
         admin.execute("UPDATE headrace.segments SET head = head + 1")  # and no NOTIFY
         assert heard.wait(5)

@@ -20,6 +20,7 @@ from headrace.log import limits
 from headrace.log.append import Write
 from headrace.log.placing import Stale
 from tests.api.test_client import rows_of, run, table_of
+from tests.groups.shared.runtime.support import until
 
 
 @pytest.fixture(params=["on the event loop", "on threads"])
@@ -387,6 +388,7 @@ def test_what_is_given_up_before_its_commit_is_never_written(
         gate = threading.Event()
         async with headrace.open(catalog_url, loop_io=loop_io) as hr:
             await hr.create_stream("a", subjects=["a.>"])
+            committer = hr.log.catalog._committer
             for known in (False, True):  # whether the route is, or has to be looked up
                 gate.clear()
                 held = hr.host.in_transaction(lambda _: gate.wait(), small=False)
@@ -394,7 +396,7 @@ def test_what_is_given_up_before_its_commit_is_never_written(
                 calls: list[asyncio.Task[Any]] = [
                     asyncio.create_task(hr.publish("a.x", b"%d" % n, key="k")) for n in (0, 1)
                 ]
-                await asyncio.sleep(0.02)  # both are handed over, and wait for the committer
+                await until(lambda: committer._queued == 2, "both to wait for the committer")
                 calls.append(asyncio.create_task(hr.append("a", one(2))))
                 calls.append(asyncio.create_task(hr.append("a", one(3))))
                 await asyncio.sleep(0)
