@@ -87,11 +87,14 @@ def look(catalog: Catalog, owner: str) -> int:
         if leases.acquire(tx, LEASE, owner, TTL_MS) is None:
             return 0
         told = 0
+        decided: dict[str, list[Decision]] = {}
         for lease, losses in found:
             if leases.tell(tx, lease):
                 told += 1
                 for group, decision in losses:
-                    record_linked(tx, group, [decision])
+                    decided.setdefault(group, []).append(decision)
+        for group, every in decided.items():
+            record_linked(tx, group, every)
         return told
 
     groups = {group for _, losses in found for group, _ in losses}

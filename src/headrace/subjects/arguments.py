@@ -84,8 +84,12 @@ def check_value(name: str, value: object, hint: Any) -> None:
 
 def check_fields(record: msgspec.Struct) -> None:
     """Raise an error that names the field, unless all fields of a record fit their annotations."""
-    for field, hint in typing.get_type_hints(type(record)).items():
+    for field, hint in _hints(type(record)).items():
         check_value(f"{type(record).__name__}.{field}", getattr(record, field), hint)
+
+
+# To find them compiles every annotation, which took most of the time in which a member joins.
+_hints = functools.cache(typing.get_type_hints)
 
 
 def _is_variadic(parameter: inspect.Parameter) -> bool:

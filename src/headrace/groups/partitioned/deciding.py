@@ -37,10 +37,10 @@ def configured(tx: Tx, name: GroupName, told: list[Decision]) -> None:
     decisions.record(tx, key_of(name), told[1:], cause=first.number)
 
 
-def joined(tx: Tx, name: GroupName, member: str, instance: str) -> None:
-    """An instance has come, and asks for the pin of its member."""
-    if is_there(tx, name):
-        record_linked(tx, key_of(name), [came(member, instance)])
+def record(tx: Tx, name: GroupName, told: list[Decision]) -> None:
+    """Record all that a transaction decides about a group at once, since links are looked up."""
+    if told and is_there(tx, name):
+        record_linked(tx, key_of(name), told)
 
 
 def came(member: str, instance: str) -> Decision:
@@ -51,10 +51,8 @@ def came(member: str, instance: str) -> Decision:
 
 def pinned(
     tx: Tx, name: GroupName, member: str, instance: str, token: int, before: leases.Ended | None
-) -> None:
+) -> list[Decision]:
     """An instance has the pin; ``before`` is whose it was, if that one let it run out."""
-    if not is_there(tx, name):
-        return
     told = []
     reason = f"nobody held the pin of {member}"
     if before is not None and before.owner != instance:
@@ -64,7 +62,7 @@ def pinned(
     told.append(
         Decision(what=What.PINNED, reason=reason, target=member, instance=instance, token=token)
     )
-    record_linked(tx, key_of(name), told)
+    return told
 
 
 def lost(tx: Tx, name: GroupName, member: str, pin: leases.Ended) -> Decision:
@@ -82,17 +80,12 @@ def lost(tx: Tx, name: GroupName, member: str, pin: leases.Ended) -> Decision:
     )
 
 
-def unpinned(
-    tx: Tx, name: GroupName, member: str, instance: str, token: int, reason: str, *, left: bool
-) -> None:
+def unpinned(member: str, instance: str, token: int, reason: str, *, left: bool) -> Decision:
     """An instance has given its pin back, to leave or to stand by."""
-    if not is_there(tx, name):
-        return
-    told = Decision(
+    return Decision(
         what=What.LEFT if left else What.UNPINNED,
         reason=reason or "it gave up the pin",
         source=member,
         instance=instance,
         token=token,
     )
-    record_linked(tx, key_of(name), [told])

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import typing
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 
 import headrace
 from headrace import testing
+from headrace.catalog import decisions
 from headrace.errors import (
     AnsweredError,
     ConsumerClosedError,
@@ -21,6 +25,7 @@ from headrace.errors import (
     InvalidNameError,
 )
 from headrace.groups.decisions import What
+from headrace.groups.partitioned.core import config
 from headrace.groups.partitioned.core.distribution import moved
 from headrace.groups.partitioned.core.messages import Phase
 from headrace.groups.partitioned.names import GroupName
@@ -602,3 +607,38 @@ def test_scripts_join_and_administer_without_await(catalog_url: str) -> None:
         assert [info.name.group for info in hr.groups.list("orders")] == ["billing"]
         hr.groups.delete("orders", "billing")
         assert hr.groups.list() == ()
+
+
+def test_many_that_join_together_share_the_work(
+    catalog_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known of a group is worked out for all of them, and not for each."""
+    counts = Counter[str]()
+
+    def count(owner: object, name: str) -> None:
+        original = getattr(owner, name)
+
+        def counted(*args: object, **options: object) -> object:
+            counts[name] += 1
+            return original(*args, **options)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    async def work(hr: headrace.Headrace) -> None:
+        names = [f"m{number}" for number in range(30)]
+        await hr.create_stream("orders", ["orders.>"], partitions=30)
+        await hr.groups.create_static("orders", "billing", max_members=30, members=names)
+        async with AsyncExitStack() as stack:
+            first = await stack.enter_async_context(hr.join("orders", "billing", names[0]))
+            await first.settled()
+            count(config, "blocks")
+            count(decisions, "last")
+            count(typing, "get_type_hints")
+            joining = (hr.join("orders", "billing", name) for name in names[1:])
+            joined = await asyncio.gather(*map(stack.enter_async_context, joining))
+            await asyncio.gather(*(member.settled() for member in joined))
+            assert counts["blocks"] < 10, "the assignment"
+            assert counts["last"] < 10, "what their decisions follow from"
+            assert not counts["get_type_hints"], "what options have to be"
+
+    run(catalog_url, work)

@@ -31,6 +31,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from headrace.catalog import Tx, claims, entries, leases, progress
 from headrace.errors import CatalogClosedError, HeadraceError, InvalidGroupConfigError
 from headrace.groups.homes import GROUPS_BUCKET
@@ -311,6 +313,9 @@ class Hub:
         known = self._views.get(name.key)
         if known is not None and known.number > number:
             return known
+        if known is not None and known.config == view.config and known.group == view.group:
+            # Many members see one record, which keeps the assignment that was worked out for it.
+            view = msgspec.structs.replace(view, config=known.config, group=known.group)
         self._views[name.key] = view
         return view
 

@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.catalog import Tx, entries, leases, streams
 from headrace.errors import HeadraceError
+from headrace.groups.decisions import Decision
 from headrace.groups.partitioned import deciding
 from headrace.groups.partitioned.core.messages import (
     AcquirePin,
@@ -29,6 +30,7 @@ from headrace.groups.partitioned.core.messages import (
     ReleasePin,
 )
 from headrace.groups.partitioned.core.pins import ClaimOwner, ClaimRefused
+from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime import ownership
 from headrace.groups.partitioned.runtime.ownership import STEP_DOWN_BUCKET, Moment, Taken
 
@@ -117,13 +119,15 @@ def carry_out(
     ``over`` are pins that nobody renews, as they were last seen.
     """
     found: list[Told] = []
+    told: dict[GroupName, list[Decision]] = {}
     claiming: dict[tuple[MemberInstance, int], list[int]] = {}
     for asked in batch:
         joined, name, core = asked.joined, asked.joined.name, asked.joined.core
         match asked.request:
             case AcquirePin(asked_ms):
+                decided = told.setdefault(name, [])
                 if not joined.announced:
-                    deciding.joined(tx, name, core.member, core.instance)
+                    decided.append(deciding.came(core.member, core.instance))
                 before = leases.last_owner(tx, joined.pin)
                 answer = ownership.acquire_pin(
                     tx,
@@ -133,14 +137,16 @@ def carry_out(
                     over.get(joined.pin),
                 )
                 if answer.token is not None:
-                    deciding.pinned(tx, name, core.member, core.instance, answer.token, before)
+                    about = (core.member, core.instance, answer.token)
+                    decided += deciding.pinned(tx, name, *about, before)
                     found.append((joined, PinGranted(answer.token, asked_ms), None))
                 else:
                     found.append((joined, PinHeld(answer.holder, answer.expires_in_ms), None))
             case ReleasePin(token):
                 if ownership.release_pin(tx, name, core.member, token):
-                    about = (core.member, core.instance, token, asked.why)
-                    deciding.unpinned(tx, name, *about, left=asked.leaves)
+                    about = (core.member, core.instance, token)
+                    gave_up = deciding.unpinned(*about, asked.why, left=asked.leaves)
+                    told.setdefault(name, []).append(gave_up)
                 found.append((joined, PinReleased(token), None))
             case ReleasePartition(partition, token):
                 owner = owner_of(joined, asked.pin_token)
@@ -148,6 +154,8 @@ def carry_out(
                 found.append((joined, Released(partition, token), None))
             case ClaimPartition(partition, pin_token):
                 claiming.setdefault((joined, pin_token), []).append(partition)
+    for name, decided in told.items():
+        deciding.record(tx, name, decided)
     moment = Moment(tx)
     for (joined, pin_token), partitions in claiming.items():
         shared = frozenset(segments.get(joined.name.stream, ()))
