@@ -126,22 +126,7 @@ def carry_out(
         match asked.request:
             case AcquirePin(asked_ms):
                 decided = told.setdefault(name, [])
-                if not joined.announced:
-                    decided.append(deciding.came(core.member, core.instance))
-                before = leases.last_owner(tx, joined.pin)
-                answer = ownership.acquire_pin(
-                    tx,
-                    joined.pin,
-                    core.instance,
-                    core.timings.pin_ttl_ms,
-                    over.get(joined.pin),
-                )
-                if answer.token is not None:
-                    about = (core.member, core.instance, answer.token)
-                    decided += deciding.pinned(tx, name, *about, before)
-                    found.append((joined, PinGranted(answer.token, asked_ms), None))
-                else:
-                    found.append((joined, PinHeld(answer.holder, answer.expires_in_ms), None))
+                found.append((joined, _acquired(tx, joined, asked_ms, over, decided), None))
             case ReleasePin(token):
                 if ownership.release_pin(tx, name, core.member, token):
                     about = (core.member, core.instance, token)
@@ -161,6 +146,27 @@ def carry_out(
         shared = frozenset(segments.get(joined.name.stream, ()))
         found.extend(_claims(moment, joined, pin_token, partitions, shared))
     return found
+
+
+def _acquired(
+    tx: Tx,
+    joined: MemberInstance,
+    asked_ms: int,
+    over: Mapping[str, leases.Lease],
+    decided: list[Decision],
+) -> PinGranted | PinHeld:
+    core = joined.core
+    if not joined.announced:
+        decided.append(deciding.came(core.member, core.instance))
+    before = leases.last_owner(tx, joined.pin)
+    answer = ownership.acquire_pin(
+        tx, joined.pin, core.instance, core.timings.pin_ttl_ms, over.get(joined.pin)
+    )
+    if answer.token is None:
+        return PinHeld(answer.holder, answer.expires_in_ms)
+    about = (core.member, core.instance, answer.token)
+    decided += deciding.pinned(tx, joined.name, *about, before)
+    return PinGranted(answer.token, asked_ms)
 
 
 def _claims(
