@@ -163,15 +163,7 @@ def asynchronous_calls(url: str) -> None:
                         "session": lambda: hr.session("x").__aenter__(),
                         "join": lambda: hr.join("s", "g", "m").__aenter__(),
                     }
-                    seen = {}
-                    for name, call in calls.items():
-                        try:
-                            await asyncio.wait_for(call(), 5)
-                            seen[name] = "done"
-                        except ForkedError as error:
-                            seen[name] = str(error)
-                        except BaseException as error:
-                            seen[name] = f"{type(error).__name__}: {error}"
+                    seen = {name: await refused_soon(call) for name, call in calls.items()}
                     await asyncio.wait_for(following.close(), 5)
                     await asyncio.wait_for(member.close(), 5)
                     await asyncio.wait_for(hr.close(), 5)
@@ -189,6 +181,83 @@ def asynchronous_calls(url: str) -> None:
         show(seen=seen, stored=await asyncio.to_thread(stored, url))
 
     asyncio.run(main())
+
+
+def protocol_calls(url: str) -> None:
+    """Calls of reader groups, epochs and regions, in a child with an event loop of its own."""
+
+    async def main() -> None:
+        event = headrace.Event(subject="e.x", value=b"")
+        async with headrace.open(url) as hr:
+            await hr.create_stream("s", ["s.>"])
+            await hr.create_stream("e", ["e.>"], epochs=headrace.Epochs())
+            await hr.create_stream("l", ["l.>"], epochs=headrace.Epochs(stored=False))
+            await hr.publish("s.parent", b"0")
+            group = await hr.reader_groups.create("r", streams=["s"])
+            async with (
+                group.reader("r1") as reader,
+                hr.epoch_publisher("e", "eu") as publisher,
+                hr.epochs("e", name="report", start="earliest") as epochs,
+                hr.live_publisher("l", "eu") as live,
+                hr.live_epochs("l") as heard,
+            ):
+                delivery = await anext(aiter(reader))
+                await publisher.append(0, event, advance_to=1)
+                epoch = await anext(aiter(epochs))
+                calls: dict[str, Callable[[], Any]] = {
+                    "reader": lambda: anext(aiter(reader)),
+                    "ack": delivery.ack,
+                    "another reader": lambda: group.reader("r2").__aenter__(),
+                    "info": group.info,
+                    "checkpoint": lambda: group.checkpoint("c"),
+                    "reset": group.reset,
+                    "reader groups": hr.reader_groups.list,
+                    "append": lambda: publisher.append(2, event),
+                    "advance": lambda: publisher.advance_to(5),
+                    "give up": publisher.close,
+                    "epoch ack": epoch.ack,
+                    "epoch rows": epoch.table,
+                    "transaction": lambda: epoch.transaction().__aenter__(),
+                    "next epoch": lambda: anext(aiter(epochs)),
+                    "status": lambda: hr.epoch_status("e"),
+                    "another publisher": lambda: hr.epoch_publisher("e", "us").__aenter__(),
+                    "live append": lambda: live.append(3, event),
+                    "next live epoch": lambda: anext(aiter(heard)),
+                    "regions": hr.regions.status,
+                    "seek": lambda: hr.seek("r", "earliest"),
+                }
+                ends = [reader.close, publisher.leave, epochs.close, live.leave, heard.close]
+
+                async def call_all() -> dict[str, str]:
+                    seen = {name: await refused_soon(call) for name, call in calls.items()}
+                    for end in (*ends, hr.close):
+                        await asyncio.wait_for(end(), 5)
+                    return seen
+
+                def child() -> dict[str, str]:
+                    asyncio.set_event_loop(None)
+                    asyncio._set_running_loop(None)
+                    return asyncio.run(call_all())
+
+                seen = in_child(child)
+                await delivery.ack()
+                await epoch.ack()
+                await publisher.advance_to(7)
+            frontier = (await hr.epoch_status("e")).frontier
+        show(seen=seen, frontier=frontier, stored=await asyncio.to_thread(stored, url))
+
+    asyncio.run(main())
+
+
+async def refused_soon(call: Callable[[], Any]) -> str:
+    """How a call ended; one that waits is stopped."""
+    try:
+        await asyncio.wait_for(call(), 5)
+    except ForkedError as error:
+        return str(error)
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
+    return "done"
 
 
 def busy_parent(url: str) -> None:

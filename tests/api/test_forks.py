@@ -52,6 +52,12 @@ def test_every_call_is_refused_in_a_child_and_works_on_in_the_parent(
     assert set(seen["stored"]) == {"s.parent"}
 
 
+def test_reader_groups_epochs_and_regions_are_refused_in_a_child_too(catalog_url: str) -> None:
+    seen = run("protocol_calls", catalog_url)
+    assert set(seen["seen"].values()) == {FORKED}, seen
+    assert (seen["frontier"], seen["stored"]) == ([7], {"s.parent": 1})
+
+
 def test_a_child_forked_while_other_threads_write_and_read_does_not_hang(catalog_url: str) -> None:
     seen = run("busy_parent", catalog_url)
     assert seen["children"] == [[FORKED, 5]] * 20

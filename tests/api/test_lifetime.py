@@ -477,3 +477,40 @@ def test_who_iterates_keeps_a_member_and_whoever_closed_is_not_warned(tmp_path: 
         warnings.simplefilter("error")
         run(work())
         gc.collect()
+
+
+def test_closing_gives_back_what_readers_and_epochs_held(tmp_path: Path) -> None:
+    async def ended(source: Any) -> str:
+        try:
+            async for _ in source:
+                pass
+        except CatalogClosedError:
+            return "closed"
+        return "ended"
+
+    async def work() -> None:
+        hr = await opened(tmp_path / "d")
+        await hr.create_stream("e", ["e.>"], epochs=headrace.Epochs())
+        group = await hr.reader_groups.create("r", streams=["s"])
+        reader = await group.reader("r1").__aenter__()
+        publisher = await hr.epoch_publisher("e", "eu").__aenter__()
+        named = await hr.epochs("e", name="report").__aenter__()
+        ends = [asyncio.create_task(ended(source)) for source in (reader, named)]
+        await asyncio.sleep(0)
+        began_s = time.monotonic()
+        await asyncio.gather(hr.close(), hr.close())
+        assert time.monotonic() - began_s < CLOSE_S
+        async with asyncio.timeout(5):
+            assert set(await asyncio.gather(*ends)) <= {"closed", "ended"}
+        with pytest.raises(CatalogClosedError):
+            await publisher.advance_to(1)
+        async with headrace.open(tmp_path / "d") as again:
+            held = again.log.catalog.read(
+                lambda tx: tx.rows("SELECT name FROM leases WHERE owner <> ''")
+            )
+            assert held == []
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(work())
+        gc.collect()

@@ -161,6 +161,8 @@ class Host:
 
     def dropped(self, what: object, close: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Something of an application was dropped unclosed, on whatever thread: close it, warn."""
+        if self.is_forked:
+            return
         if self.is_open and self.loop.is_running():
             self.loop.call_soon_threadsafe(lambda: self.spawn(close()))
         text = f"{what} was never closed; use `async with`"

@@ -92,7 +92,7 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
     async def leave(self) -> None:
         """Stop serving; with times still held subscribers are told that the rest never comes."""
         server = self._server
-        if server is None:
+        if server is None or self._host.is_forked:
             return
         if self.core.aborted is None and not self.core.closed:
             self._tell(self.core.abort(f"publisher {self.name} has left with times still held"))

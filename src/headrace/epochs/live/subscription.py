@@ -144,7 +144,7 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
 
     async def close(self) -> None:
         """Hear no more."""
-        if self._closed:
+        if self._closed or self._host.is_forked:
             return
         self._closed = True
         self._unsubscribe()

@@ -146,7 +146,7 @@ class EpochPublisher:
 
     async def leave(self) -> None:
         """Give the lease back; the times stay held, and the rows stay as they are."""
-        if self._how:
+        if self._how or self._host.is_forked:
             return
         self._end("has left")
         token = self._held.token

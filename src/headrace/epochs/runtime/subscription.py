@@ -144,6 +144,8 @@ class EpochSubscription:
     async def close(self) -> None:
         """End it; the frontier of a named subscription stays where it was acked."""
         self._closed = True
+        if self._host.is_forked:
+            return
         for tail, _ in self._feeds.values():
             tail.close()
         if self._named is not None:
