@@ -129,7 +129,10 @@ def loaded(spark: SparkSession, reader: DataStreamReader | DataFrameReader) -> D
     from pyspark.errors import PySparkException
 
     try:
-        return reader.load()
+        frame = reader.load()
+        if is_connect(spark):
+            _ = frame.schema  # only now does the server look for it
+        return frame
     except PySparkException as error:
         if NOT_FOUND in str(error):
             raise not_found(spark) from error
