@@ -35,6 +35,7 @@ from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.regions import losing, moving
 from headrace.regions.linking import link, name_region
+from headrace.regions.records import get_group
 from headrace.regions.runtime.agent import LEASE
 from headrace.regions.runtime.neighbours import Neighbours
 from headrace.regions.status import check
@@ -230,7 +231,7 @@ class Ordeal:
         wait(lambda: self._knows_home(side), f"{lost} knows that it is not the home")
 
     def _knows_home(self, side: Side) -> bool:
-        found = side.log.catalog.read(lambda tx: moving.get_group(tx, self.key))
+        found = side.log.catalog.read(lambda tx: get_group(tx, self.key))
         return found is not None and found.home == self.home and side.has_agent()
 
     def _known(self, side: Side) -> set[str]:
