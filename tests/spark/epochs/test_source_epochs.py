@@ -331,7 +331,7 @@ def test_planning_looks_at_few_epochs_however_many_a_line_holds(
     engine = Engine(options | {"startingFrontier": "earliest", "maxEpochsPerTrigger": 3})
     engine.plan()
     planned = engine.reader._planner
-    assert planned is not None
+    assert isinstance(planned, planner.EpochPlanner)
     assert planned._walk is not None
     assert len(planned._walk[1].waiting) == 17  # two lines, less what the batch took
     engine.execute()
