@@ -70,6 +70,20 @@ def test_a_trim_that_takes_from_a_reader_group_wants_a_yes_too(orders: Cli) -> N
     assert "reader group reader/report has not acked 1; to trim it" in asked.err
 
 
+def test_a_trim_that_takes_from_a_subscription_to_epochs_wants_a_yes_too(orders: Cli) -> None:
+    assert orders("stream", "create", "days", "--subjects", "days.>", "--epochs", "int").status == 0
+    for time in (1, 2, 3):
+        given = ("days.eu", "x", "--time", str(time), "--advance-to", str(time + 1))
+        assert orders("epoch", "publish", "days", *given).status == 0
+    assert orders("epoch", "read", "days", "--name", "s", "--limit", "1").status == 0
+    asked = orders("stream", "trim", "days", "--before", "0s")
+    assert (asked.status, asked.out) == (2, "")
+    assert "subscription epochs/days/s has not acked up to 2; to trim it" in asked.err
+    assert orders("stream", "trim", "days", "--before", "0s", "--yes").status == 0
+    told = orders("epoch", "decisions", "days", "--json").json
+    assert [each["what"] for each in told][-1] == "trimmed past"
+
+
 def test_a_broken_record_of_one_group_keeps_nobody_from_trimming_and_finding(orders: Cli) -> None:
     audited(orders, 1)
     database = sqlite3.connect("headrace-data/headrace.db")

@@ -3,7 +3,7 @@
 ``--what log`` is the torture of the log alone, ``--what groups`` that of partitioned groups,
 ``--what shared`` that of shared groups, ``--what readers`` that of reader groups, ``--what
 spark-readers`` that of a Spark query in one, ``--what epochs`` that of publishers and subscribers
-of epochs.
+of epochs, ``--what regions`` that of groups that move between two regions (SQLite).
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ from tests.torture.groups.run import torture_groups
 from tests.torture.reader_run import Result as ReadersResult
 from tests.torture.reader_run import show as show_readers
 from tests.torture.reader_run import torture_readers
+from tests.torture.regions import Outcome as RegionsOutcome
+from tests.torture.regions import show as show_regions
+from tests.torture.regions import torture_all_regions
 from tests.torture.run import Catalog, Result, new_folder, torture
 from tests.torture.shared_run import Result as SharedResult
 from tests.torture.shared_run import show as show_shared
@@ -52,6 +55,7 @@ class Results(msgspec.Struct, frozen=True):
     readers: ReadersResult | None = None
     epochs: EpochsResult | None = None
     spark_readers: SparkReadersResult | None = None
+    regions: tuple[RegionsOutcome, ...] = ()
 
     @property
     def sound(self) -> bool:
@@ -59,14 +63,16 @@ class Results(msgspec.Struct, frozen=True):
             *(self.log, self.groups, self.shared),
             *(self.readers, self.epochs, self.spark_readers),
         )
-        return not any(part.findings for part in parts if part is not None)
+        return not any(part.findings for part in parts if part is not None) and not any(
+            outcome.counted.findings for outcome in self.regions
+        )
 
 
 @app.default
 def main(
     *,
     what: Annotated[
-        Literal["log", "groups", "shared", "readers", "epochs", "spark-readers", "all"],
+        Literal["log", "groups", "shared", "readers", "epochs", "spark-readers", "regions", "all"],
         Parameter(help="whom to torture"),
     ] = "all",
     kills: Annotated[int, Parameter(help="writers to kill, over all catalogs")] = 220,
@@ -145,6 +151,9 @@ def main(
                 lambda tell: torture_spark_readers(catalogs, faults, chosen, folder, tell),
             )
             result = msgspec.structs.replace(result, spark_readers=drivers)
+        if what in ("regions", "all"):
+            moved = torture_all_regions(faults // 6, chosen, folder)
+            result = msgspec.structs.replace(result, regions=moved)
         done = True
     finally:
         if keep or not done or not result.sound:
@@ -166,6 +175,7 @@ def main(
             show_epochs(console, result.epochs)
         if result.spark_readers is not None:
             show_spark_readers(console, result.spark_readers)
+        show_regions(console, result.regions)
     return 0 if result.sound else 1
 
 

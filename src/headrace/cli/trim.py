@@ -70,7 +70,8 @@ def trim(
 
 def _loss(loss: GroupLoss) -> str:
     most = "" if loss.exact else "up to "
-    return f"{loss.kind} group {loss.group} has not acked {most}{loss.lost_events:,}"
+    what = "subscription" if loss.kind == operation.EPOCH else f"{loss.kind} group"
+    return f"{what} {loss.group} has not acked {most}{loss.lost_events:,}"
 
 
 def _show(done: TrimPlan, options: Options, *, dry_run: bool) -> None:

@@ -29,8 +29,8 @@ class NotWrittenHereError(LinkError):
 
     def __init__(self, stream: str) -> None:
         super().__init__(
-            f"stream {stream!r} is not written in this region; publish where it is, or take it "
-            f"over with: headrace region promote {stream}"
+            f"stream {stream!r} is not written in this region; publish where it is: `headrace "
+            "region status` names it"
         )
         self.stream = stream
 

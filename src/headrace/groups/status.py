@@ -115,7 +115,7 @@ def status_of(
     *,
     thorough: bool = True,
 ) -> CatalogStatus:
-    """The same of a picture and its groups; less thorough, without streams and damage."""
+    """The status that a picture and its groups show; less thorough, without streams and damage."""
     groups = [msgspec.structs.replace(each, units=()) for each in seen]
     found = [finding for each in groups for finding in _findings(each, behind_s)]
     found += [*_unreadable(picture), *_damaged(picture)] if thorough else []

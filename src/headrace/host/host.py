@@ -319,7 +319,7 @@ class Host:
         return self._news.subscribe(self.log.catalog, channel, call)
 
     async def listen(self, channel: str, call: Callable[[], None]) -> Callable[[], None]:
-        """The same on a thread, for whoever is on the event loop; cancelled, it is undone."""
+        """Subscribe as :meth:`on_news`, on a thread; a caller that is cancelled is unsubscribed."""
         subscribing = self._on_thread(partial(self.on_news, channel, call))
         return await self.or_undo(subscribing, lambda stop: stop())
 

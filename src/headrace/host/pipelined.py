@@ -83,7 +83,7 @@ class Pipelined:
         self._host.writes.put(self._give(write))
 
     def _put_from_thread(self, write: Write) -> None:
-        """The same from another thread than the loop's; there is room."""
+        """Hand over a write from another thread than the loop's; there is room."""
         self._check_subjects(write)
         if write.size_bytes > SMALL_BYTES:
             write.prepare()

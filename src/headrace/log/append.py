@@ -388,6 +388,8 @@ class Write:
             batch = batch.drop_columns(["timestamp"])
             for at in range(0, batch.num_rows, limits.READ_ROWS):
                 found = crc32(events.encode_blob(batch.slice(at, limits.READ_ROWS)), found)
+            if pending.progress is not None:
+                found = crc32(pending.progress.content, found)
         return found
 
     @property

@@ -33,6 +33,10 @@ class EpochProgress(Protocol):
     def locks(self) -> Iterable[str]: ...
 
     @property
+    def content(self) -> bytes:
+        """What it says beside its rows, for telling a repeat from something else."""
+
+    @property
     def different_times(self) -> int:
         """How many different times its rows have."""
 

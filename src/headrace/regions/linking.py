@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
@@ -118,7 +118,7 @@ def link(
     )
     if region == me.name:
         raise LinkError(f"region {region!r} is this one; link a stream to another region")
-    _check_options(me, region, writers, log.catalog.read(lambda tx: get_link(tx, stream)))
+    _check_options(me, member, writers, log.catalog.read(lambda tx: get_link(tx, stream)))
     since = _backfill(backfill)
     variables = os.environ if environ is None else environ
     there = _open_other(log, member, variables, look=one_sided)
@@ -141,8 +141,14 @@ def link(
         there.catalog.close()
 
 
-def _check_options(me: Region, region: str, writers: str, known: LinkRecord | None) -> None:
-    regions = {me.name, region} | {m.region for m in (known.members if known else ())}
+def _check_options(me: Region, member: LinkMember, writers: str, known: LinkRecord | None) -> None:
+    regions = {me.name, member.region} | {m.region for m in (known.members if known else ())}
+    same = None if known is None else known.member(member.region)
+    if same is not None and same.catalog != member.catalog:
+        raise LinkError(
+            f"region {member.region!r} of this stream is the catalog at {same.catalog}; give that "
+            "address, or give the other catalog a name of its own"
+        )
     if writers != ALL and writers not in regions:
         raise LinkError(
             f"writers={writers!r} is none of the stream's regions; give 'all' or one of "
@@ -150,8 +156,8 @@ def _check_options(me: Region, region: str, writers: str, known: LinkRecord | No
         )
     if known is not None and known.writers != writers:
         raise LinkError(
-            f"the stream is linked with writers={known.writers!r}; link it with the same, or move "
-            "it with: headrace region promote"
+            f"the stream is linked with writers={known.writers!r}; link it with the same, or take "
+            "it out of the other regions first, with: headrace region unlink"
         )
 
 
@@ -383,7 +389,8 @@ def _address(place: str | Path) -> str:
     text = str(place)
     if "://" not in text:
         return str(Path(text).expanduser().absolute())
-    if urlsplit(text).password is not None:
+    parts = urlsplit(text)
+    if parts.password is not None or "password" in dict(parse_qsl(parts.query)):
         raise LinkError(
             "an address that is stored must not hold a password; leave it out, and name where it "
             "is with credentials=env:NAME"

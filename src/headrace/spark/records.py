@@ -83,7 +83,7 @@ def read_status(catalog: Catalog) -> PipelineStatus:
 
 
 def status_of(stored: Mapping[str, bytes], *, led: bool) -> PipelineStatus:
-    """The same from the entries of the bucket."""
+    """The status that the entries of the bucket tell."""
     supervisor: SupervisorRecord | None = None
     jobs = []
     for key, value in stored.items():

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -29,6 +30,7 @@ from headrace.errors import (
     NotStoredError,
     PublisherClosedError,
     PublisherInUseError,
+    SequenceReusedError,
     TimeShapeError,
     UnknownStreamError,
 )
@@ -400,3 +402,19 @@ async def test_a_publisher_is_shown_with_what_it_holds(tmp_path: Path) -> None:
         async with publisher:
             await publisher.advance_to(17)
             assert repr(publisher) == "<EpochPublisher 'eu' of 'days', holding 17>"
+
+
+async def test_a_sequence_that_comes_again_with_another_advance_is_refused(tmp_path: Path) -> None:
+    async with headrace.open(tmp_path) as hr:
+        await hr.create_stream("days", ["days.>"], epochs=headrace.Epochs())
+        event = headrace.Event(subject="days.x", value=b"1")
+        async with hr.epoch_publisher("days", "eu") as publisher:
+            once: dict[str, Any] = {"producer": "source", "sequence": 1}
+            first = await publisher.append(3, event, advance_to=4, **once)
+            assert await publisher.append(3, event, advance_to=4, **once) == first
+            for advance_to in (None, 5):
+                with pytest.raises(SequenceReusedError):
+                    await publisher.append(3, event, advance_to=advance_to, **once)
+            with pytest.raises(SequenceReusedError):
+                await publisher.append(4, event, advance_to=4, **once)
+            assert publisher.frontier == 4

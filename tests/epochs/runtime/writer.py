@@ -31,6 +31,7 @@ class RowsAlone:
     joins = False
     locks: tuple[str, ...] = ()
     publisher = None
+    content = b""
 
     def __init__(self, stamps: npt.NDArray[np.int64]) -> None:
         self._stamps = stamps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,29 @@ def test_an_instance_that_joins_is_recorded_before_what_follows_from_it(catalog_
                 )
 
     run(catalog_url, work)
+
+
+def test_events_cost_no_records(tmp_path: Path) -> None:
+    """Publishing, consuming and acking record nothing: only steps do."""
+
+    async def whats(events: int) -> list[str]:
+        async with headrace.open(tmp_path / str(events)) as hr:
+            await hr.create_stream("orders", subjects=["orders.>"], partitions=2)
+            await hr.groups.create_static("orders", "billing", max_members=2, members=["m1"])
+            async with hr.join("orders", "billing", member="m1") as member:
+                for n in range(events):
+                    await hr.publish(f"orders.{n}", b"x")
+                deliveries = aiter(member)
+                for _ in range(events):
+                    await (await anext(deliveries)).ack()
+                await wait_for(hr, "orders/billing", What.ASSIGNED)
+            found = await hr.groups.decisions("orders/billing")
+            return sorted(each.what.value for each in found)
+
+    async def main() -> None:
+        assert await whats(1) == await whats(200)
+
+    headrace.testing.run(asyncio.wait_for(main(), 120), autojump=True)
 
 
 @pytest.mark.parametrize("kind", ["shared", "reader"])

@@ -30,7 +30,7 @@ from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.spark.columns import default_schema
-from headrace.spark.epochs import planner
+from headrace.spark.epochs import planner, walk
 from headrace.spark.listener import lag_of
 from tests.epochs.runtime.writer import Writer
 from tests.spark.engine import Engine, batch_rows, rows_of, source, stream_reader
@@ -318,6 +318,33 @@ def test_a_plan_that_fails_loses_no_epoch(
     assert told([row for part in parts for row in rows_of(reader.read(part))]) == {
         1: 4, 2: 4, 3: 4
     }  # fmt: skip
+
+
+def test_planning_looks_at_few_epochs_however_many_a_line_holds(
+    log: Log, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walk, "EPOCHS", 15)
+    writer = create(log)
+    for first in range(0, 300, 10):
+        rows = [(day, b"") for day in range(first, first + 10)]
+        writer.publish("eu", rows, advance_to=first + 10)
+    engine = Engine(options | {"startingFrontier": "earliest", "maxEpochsPerTrigger": 3})
+    engine.plan()
+    planned = engine.reader._planner
+    assert isinstance(planned, planner.EpochPlanner)
+    assert planned._walk is not None
+    assert len(planned._walk[1].waiting) == 17  # two lines, less what the batch took
+    engine.execute()
+    engine.run()
+    assert told(engine.rows) == dict.fromkeys(range(300), 1)
+    everything = Engine(options | {"startingFrontier": "earliest"})
+    assert told(everything.run()) == dict.fromkeys(range(300), 1)
+    repeated = stream_reader(options)
+    ends = (json.loads(everything.initial), json.loads(everything.log[-1]))
+    parts = repeated.partitions(*ends)
+    assert told([row for part in parts for row in rows_of(repeated.read(part))]) == told(
+        everything.rows
+    )
 
 
 def test_the_lag_is_told_in_epochs_and_rows(log: Log, options: Any) -> None:

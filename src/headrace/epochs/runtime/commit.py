@@ -148,6 +148,11 @@ class LedgerPart:
         return self._where.locks
 
     @property
+    def content(self) -> bytes:
+        advances = [step.advance_to for step in self.steps if step.advance_to is not None]
+        return repr(advances).encode() if advances else b""
+
+    @property
     def different_times(self) -> int:
         """How many different times its rows have."""
         return sum(len(step.times) for step in self.steps)

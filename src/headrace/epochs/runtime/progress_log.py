@@ -79,7 +79,7 @@ class ProgressLog:
             yield from self.decoded(batch)
 
     def batches(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """The same lines as stored events (``offset``, ``timestamp``, ``value``)."""
+        """Lines as they are stored: events (``offset``, ``timestamp``, ``value``)."""
         cursor = Cursor(self._log.catalog, self._log.store, self.name, self._segment, start)
         while cursor.position < end:
             batch = cursor.next(end)

@@ -197,7 +197,7 @@ class EpochPublisher:
 
     @property
     def frontiers(self) -> Frontier:
-        """The same, always as a tuple of times."""
+        """Where its source resumes, always as a tuple of times."""
         return ledger.minimal(self.where.shape, self._state.held) if self._state.frontier else ()
 
     @property
@@ -380,7 +380,7 @@ class EpochPublisher:
         self.check_active()
 
     def check_active(self) -> None:
-        """The same, on any thread."""
+        """Raise if it is not the active one, on any thread."""
         if self._how == "lost":
             raise Fenced(f"epochs/{self.stream}", self.name, self._held.token)
         if self._how:

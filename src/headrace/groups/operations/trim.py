@@ -11,7 +11,7 @@ from datetime import datetime
 
 import msgspec
 
-from headrace.catalog import Tx, batches, markers, streams
+from headrace.catalog import Tx, batches, epochs, markers, streams
 from headrace.catalog.streams import Segment, Stream
 from headrace.groups import decisions
 from headrace.groups.decisions import Decision, What, ranges
@@ -20,6 +20,9 @@ from headrace.groups.operations.targets import Target, all_targets, spots
 from headrace.groups.progress.ranges import AckedRanges
 from headrace.log import internal
 from headrace.log.log import Log
+
+EPOCH = "epoch"
+"""The kind of a named subscription to epochs, which is no group, and loses like one."""
 
 
 class SegmentCut(msgspec.Struct, frozen=True):
@@ -60,7 +63,27 @@ def plan(log: Log, stream: str, before: Mapping[int, int] | datetime | None = No
     if before is not None or found.name.endswith(internal.progress_log("")):
         internal.refuse(found, "trimmed")  # else its own policy is applied
     cuts = log.cuts(stream, before)
-    return log.catalog.read(lambda tx: _planned(tx, stream, cuts), snapshot=True)
+    planned = log.catalog.read(lambda tx: _planned(tx, stream, cuts), snapshot=True)
+    if found.config.epochs is None or not found.config.epochs.stored or not planned.removed_events:
+        return planned
+    losses = (*planned.losses, *_of_epochs(log, planned))
+    return msgspec.structs.replace(planned, losses=losses)
+
+
+def _of_epochs(log: Log, planned: TrimPlan) -> Iterable[GroupLoss]:
+    """What named subscriptions have not acked of complete epochs: some of it may go."""
+    from headrace.epochs.runtime.status import status  # loaded where there are epochs
+
+    for one in status(log, planned.stream).subscriptions:
+        if one.rows or one.at_least:
+            most = planned.removed_events if one.at_least else one.rows
+            yield GroupLoss(
+                group=f"{epochs.record_name(planned.stream)}/{one.name}",
+                kind=EPOCH,
+                lost_events=min(most, planned.removed_events),
+                exact=False,
+                segments=tuple(cut.segment for cut in planned.cuts if cut.removed_events),
+            )
 
 
 def trim(log: Log, stream: str, before: Mapping[int, int] | datetime | None = None) -> TrimPlan:
@@ -71,7 +94,7 @@ def trim(log: Log, stream: str, before: Mapping[int, int] | datetime | None = No
     if planned.losses:
         log.catalog.write(
             lambda tx: _record(tx, planned),
-            locks=[lock for loss in planned.losses for lock in decisions.locks(loss.group)],
+            locks=[lock for each in planned.losses for lock in decisions.locks(_told_to(each))],
         )
     cuts = tuple(
         SegmentCut(number, first, first - tails.get(number, 0))
@@ -145,12 +168,17 @@ def _unacked(
     }
 
 
+def _told_to(loss: GroupLoss) -> str:
+    """In whose record it stands: subscriptions to epochs share that of their stream."""
+    return loss.group.rpartition("/")[0] if loss.kind == EPOCH else loss.group
+
+
 def _record(tx: Tx, planned: TrimPlan) -> None:
     for loss in planned.losses:
         count = f"{'' if loss.exact else 'up to '}{loss.lost_events:,}"
         decisions.record(
             tx,
-            loss.group,
+            _told_to(loss),
             [
                 Decision(
                     what=What.TRIMMED_PAST,

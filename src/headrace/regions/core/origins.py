@@ -180,7 +180,7 @@ class OriginMap:
             yield lane, sequence, sequence + end - start
 
     def pieces(self, lo: int, hi: int) -> Iterator[tuple[int, int, Lane, int]]:
-        """The same with their offsets: start, end (exclusive), lane, sequence at the start."""
+        """Runs of events: first offset, end (exclusive), lane, sequence of the first."""
         k = max(bisect_right(self._starts, lo) - 1, 0)
         while k < len(self._starts) and (start := self._starts[k]) < hi:
             low = max(lo, start) - start

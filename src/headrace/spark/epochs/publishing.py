@@ -42,6 +42,8 @@ class EpochCommitPart:
 
     joins = False
     publisher: object = None
+    content = b""
+    """A query may compute another advance when a batch is repeated; its first one counts."""
     different_times = 0
     """Of interest where appends are joined."""
 

@@ -16,7 +16,9 @@ from headrace.epochs.core.subscriber import Subscriber
 from headrace.epochs.runtime.starting import EpochBegin
 
 LINES = 256
-"""So many lines are taken at a time."""
+"""So many lines are taken at a time, at most."""
+EPOCHS = 1000
+"""Nor more lines than give so many epochs: one may hold thousands."""
 
 
 class EpochWalk:
@@ -60,6 +62,7 @@ class EpochWalk:
         """Take in lines below ``heads``; false when there are none that matter."""
         if self.ended is not None:
             return False
+        enough = len(self.waiting) + EPOCHS
         merged = set(self._subscriber.frontier)
         behind = [name for name, at in self._next.items() if at < heads[name]]
         holding = [
@@ -70,7 +73,9 @@ class EpochWalk:
             for number, line in self._logs[name].scan(self._next[name], end):
                 for message in self._feeds[name].messages(number, line):
                     self._take(self._subscriber.receive(name, message))
-            self._next[name] = end
+                self._next[name] = number + 1
+                if len(self.waiting) >= enough:
+                    break
         return bool(behind)
 
     def _take(self, effects: list[Effect]) -> None:

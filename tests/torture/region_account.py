@@ -1,0 +1,98 @@
+"""The account of regions: what was published, given and acked where, and what that must not be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+
+class Line(msgspec.Struct, frozen=True, order=True):
+    """A program was given an event, or its ack came back (``got``, ``acked``, ``refused``)."""
+
+    at_ns: int
+    what: str
+    value: str
+    region: str = ""
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """From this moment on a region did without another; ``known`` was acked by then, as it knew."""
+
+    at_ns: int
+    region: str
+    known: frozenset[str]
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """How it went."""
+
+    published: int
+    acked: int
+    in_doubt: int
+    """Given, and whether they were acked is known to nobody: their program died."""
+    again: int
+    """Given again although they had been acked; only after a loss."""
+    findings: tuple[str, ...]
+
+
+def read(path: Path, region: str) -> list[Line]:
+    """A journal; a line that its program did not finish does not count."""
+    found = []
+    if path.exists():
+        for line in path.read_text(encoding="ascii").splitlines(keepends=True):
+            if line.endswith("\n"):
+                at, what, value = line.split()
+                found.append(Line(int(at), what, value, region))
+    return found
+
+
+def judge(
+    published: Sequence[str],
+    lines: Iterable[Line],
+    losses: Sequence[Loss] = (),
+    in_doubt_max: int = 0,
+) -> Counted:
+    """``published`` values are ``region-key-number``, ascending for each region and key."""
+    acked: dict[str, int] = {}
+    got: set[str] = set()
+    last: dict[tuple[str, str], int] = {}
+    again: list[str] = []
+    findings: list[str] = []
+    for line in sorted(lines):
+        if line.what == "acked":
+            acked.setdefault(line.value, line.at_ns)
+        elif line.what == "got":
+            if line.value not in got:
+                origin, key, number = line.value.split("-")
+                if int(number) < last.get((origin, key), -1):
+                    findings.append(f"out of order: {line.value} came after a later one of its key")
+                last[origin, key] = int(number)
+                got.add(line.value)
+            if line.value in acked:
+                again.append(line.value)
+                findings += _excuse(line, acked[line.value], losses)
+    missing = sorted(set(published) - got)
+    if missing:
+        findings.append(f"lost: {len(missing)} were given to nobody, such as {missing[0]}")
+    unknown = sorted(got - set(published))
+    if unknown:
+        findings.append(f"no event: {unknown[0]} was given and never published")
+    doubtful = got - set(acked)
+    if len(doubtful) > in_doubt_max:
+        findings.append(
+            f"lost: {len(doubtful)} were given and never acked, such as {min(doubtful)}; at most "
+            f"{in_doubt_max} were in hand where a program died"
+        )
+    return Counted(len(published), len(acked), len(doubtful), len(again), tuple(findings))
+
+
+def _excuse(line: Line, acked_ns: int, losses: Sequence[Loss]) -> list[str]:
+    """A repeat is excused by a loss after its ack, in the region that did not know of the ack."""
+    for loss in losses:
+        if acked_ns < loss.at_ns < line.at_ns and line.region == loss.region:
+            if line.value in loss.known:
+                return [f"again: {line.value} was known to be acked in {loss.region}"]
+            return []
+    return [f"again: {line.value} was given in {line.region} after its ack"]

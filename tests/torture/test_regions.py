@@ -1,0 +1,62 @@
+"""The torture of regions, in short; and an account that finds what it is there for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.torture.region_account import Line, Loss, judge
+from tests.torture.regions import Kind, torture_regions
+
+PUBLISHED = ("eu-1-0", "eu-1-1", "us-1-0")
+
+
+def course(*told: str) -> list[Line]:
+    """``region what value``, one after the other."""
+    return [
+        Line(at, what, value, region)
+        for at, (region, what, value) in enumerate(each.split() for each in told)
+    ]
+
+
+WELL = (
+    "eu got eu-1-0",
+    "eu acked eu-1-0",
+    "us got us-1-0",
+    "us acked us-1-0",
+    "us got eu-1-1",
+    "us acked eu-1-1",
+)
+
+
+def test_what_is_lost_again_or_out_of_order_is_found() -> None:
+    assert judge(PUBLISHED, course(*WELL)).findings == ()
+    assert "given to nobody" in judge(PUBLISHED, course(*WELL[:4])).findings[0]
+    assert "never acked" in judge(PUBLISHED, course(*WELL[:5])).findings[0]
+    assert judge(PUBLISHED, course(*WELL[:5]), (), 1).findings == ()
+    assert "again" in judge(PUBLISHED, course(*WELL, "us got eu-1-0")).findings[0]
+    early = ("us got eu-1-1", *WELL[:4], "us acked eu-1-1")
+    assert "out of order" in judge(PUBLISHED, course(*early)).findings[0]
+    unknown = judge(PUBLISHED, course(*WELL, "us got eu-9-9"), (), 1)
+    assert "never published" in unknown.findings[0]
+
+
+def test_a_loss_excuses_what_had_not_crossed_and_nothing_else() -> None:
+    again = course(*WELL, "us got eu-1-0", "us acked eu-1-0")
+    unknown = (Loss(5, "us", frozenset()),)
+    assert judge(PUBLISHED, again, unknown).findings == ()
+    assert judge(PUBLISHED, again, unknown).again == 1
+    crossed = (Loss(5, "us", frozenset({"eu-1-0"})),)
+    assert "was known to be acked" in judge(PUBLISHED, again, crossed).findings[0]
+    assert "again" in judge(PUBLISHED, again, (Loss(5, "eu", frozenset()),)).findings[0]
+
+
+@pytest.mark.parametrize(("kind", "loss_part"), [("static", 0.4), ("shared", 0.0)])
+def test_groups_move_between_regions_while_programs_die(
+    tmp_path: Path, kind: Kind, loss_part: float
+) -> None:
+    outcome = torture_regions(kind, 3, 3, tmp_path, loss_part=loss_part)
+    assert outcome.counted.findings == ()
+    assert outcome.switches + outcome.losses == 3
+    assert sum(outcome.faults.values()) == 1
