@@ -7,6 +7,7 @@ to its members alone; what the catalog knows is what is not acked, and what was 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
@@ -15,14 +16,13 @@ import pyarrow.compute as pc
 from headrace.catalog import Tx, claims, leases
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import InvalidInputError
-from headrace.groups import names
 from headrace.groups.findings import moment
 from headrace.groups.operations import targets
 from headrace.groups.operations.letters import LIMIT, Selection, select, stream_of
 from headrace.groups.operations.targets import Spot, Target
 from headrace.groups.shapes import UnitView
 from headrace.groups.shared.keys import session_lease
-from headrace.groups.view import one_group
+from headrace.groups.view import all_groups
 from headrace.log import limits
 from headrace.log.log import Log
 from headrace.log.read import Query
@@ -118,9 +118,13 @@ def find_key(
             )
     names = {each.name for each in chosen}
     units: list[KeyUnit] = []
-    for target in log.catalog.read(lambda tx: list(targets.all_targets(tx)), snapshot=True):
+    every, seen = log.catalog.read(
+        lambda tx: (list(targets.all_targets(tx)), all_groups(tx)), snapshot=True
+    )
+    views = {each.group: each.units for each in seen}
+    for target in every:
         if any(reader.stream in names for reader in target.readers):
-            units += _units(log, target, key, found, scan_events)
+            units += _units(log, target, views.get(target.name, ()), key, found, scan_events)
     latest = sorted((e for own in found.values() for e in own), key=lambda e: e.published_at)
     return FoundKey(
         key=key,
@@ -177,12 +181,13 @@ def _scan(log: Log, stream: Stream, segment: Segment, key: str, most: int) -> li
 def _units(
     log: Log,
     target: Target,
+    owned: Sequence[UnitView],
     key: str,
     found: dict[tuple[str, int], list[KeyEvent]],
     scan_events: int,
 ) -> list[KeyUnit]:
     """The units of a group that hold the key; of an elastic one, those of its work queue."""
-    here = log.catalog.read(lambda tx: _held_spots(tx, target), snapshot=True)
+    here = log.catalog.read(lambda tx: _held_spots(tx, target, owned), snapshot=True)
     letters = stream_of(log, target)
     dead = tuple(
         letter.id
@@ -223,16 +228,16 @@ def _units(
     return units
 
 
-def _held_spots(tx: Tx, target: Target) -> list[tuple[Spot, UnitView]]:
+def _held_spots(tx: Tx, target: Target, owned: Sequence[UnitView]) -> list[tuple[Spot, UnitView]]:
     """Where the group is, and whose each place is now."""
     spots = targets.spots(tx, target)
     if target.session:
-        owned = {claim.unit: claim for claim in claims.of_group(tx, target.key)}
+        held = {claim.unit: claim for claim in claims.of_group(tx, target.key)}
         session = leases.get(tx, session_lease(target.session))
         found = []
         for spot in spots:
             unit = target.claim_of(spot.stream.name, spot.segment.number)
-            claim = owned.get(unit)
+            claim = held.get(unit)
             mine = claim is not None and claim.owner is not None and session is not None
             view = UnitView(
                 unit=unit,
@@ -242,7 +247,7 @@ def _held_spots(tx: Tx, target: Target) -> list[tuple[Spot, UnitView]]:
             )
             found.append((spot, view))
         return found
-    views = {view.unit: view for view in one_group(tx, names.resolve(tx, target.name)).units}
+    views = {view.unit: view for view in owned}
     nobody = UnitView(unit="")
     return [
         (
