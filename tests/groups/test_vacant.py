@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.catalog import Tx, progress, streams
 from headrace.errors import HeadraceError
+from headrace.groups.shared import ended_units
 from headrace.groups.vacant import drop_vacant
 from headrace.log.audit import examine
 from headrace.log.events import Event
@@ -49,7 +51,11 @@ async def take(source: Any, count: int) -> list[int]:
 
 
 async def until_dropped(hr: headrace.Headrace, left: int) -> None:
-    """Trim and drop until so many segments are left; groups record ends on their own."""
+    """Trim and drop until so many segments are left.
+
+    Groups record the ends of segments on their own, in less than the time that those stay.
+    """
+    await asyncio.sleep(10)
     while True:
         stream = hr.log.stream("s")
         await hr.trim("s", {s.number: s.head for s in stream.segments if s.sealed})
@@ -57,6 +63,13 @@ async def until_dropped(hr: headrace.Headrace, left: int) -> None:
         if len(numbers_of(hr)) <= left:
             return
         await asyncio.sleep(0.05)
+
+
+def ends(tx: Tx) -> int:
+    """How many ends of units groups keep."""
+    stream = streams.require(tx, "s")
+    groups = progress.subscribed(tx, stream.id)
+    return sum(len(ended_units.finished(tx, group)) for group in groups)
 
 
 def in_order(found: list[int]) -> bool:
@@ -87,6 +100,7 @@ def test_events_come_once_and_in_order_while_segments_come_and_go(
         assert in_order(found)
         await source.close()
         assert list(examine(hr.log)) == []
+        assert hr.log.catalog.read(ends) <= 1
 
     run(catalog_url, work)
 

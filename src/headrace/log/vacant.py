@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from headrace.catalog import Catalog, Tx, streams, vacant
-from headrace.catalog.streams import Stream
+from headrace.catalog.streams import Segment, Stream
 from headrace.log import limits, order
 
 
@@ -37,11 +37,13 @@ def drop_vacant(
     *,
     named: Callable[[Tx, Stream], Collection[int]] = lambda _tx, _stream: (),
     locks: Sequence[str] = (),
+    also: Callable[[Tx, Stream, Sequence[Segment]], None] = lambda _tx, _stream, _going: None,
     grace_s: float = limits.VACANT_GRACE_S,
 ) -> tuple[int, ...]:
     """Remove the segments of a stream that are over; returns their numbers.
 
-    ``named`` tells the segments that somebody speaks of elsewhere, under ``locks``.
+    ``named`` tells the segments that somebody speaks of elsewhere, and ``also`` is done with those
+    that go; both hold ``locks``.
     """
     stream_id = catalog.read(lambda tx: streams.id_of(tx, name))
     if stream_id is None:
@@ -57,6 +59,7 @@ def drop_vacant(
         over = order.standing(graph, through).finished
         going = [segment for segment in stream.segments if segment.number in over]
         if going:
+            also(tx, stream, going)
             vacant.remove(tx, stream.id, going)
         return tuple(segment.number for segment in going)
 
