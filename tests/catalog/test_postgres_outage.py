@@ -38,7 +38,8 @@ async def consume(machine: PostgresMachine, outage_ms: int) -> list[int]:
                 followed.extend(int(v.rstrip(b"\0")) for v in batch.column("value").to_pylist())
 
         found: list[int] = []
-        options = {"prefetch_bytes": 4096, "outage_ms": outage_ms}
+        # The pin runs out during the outage, and nobody else can take it.
+        options = {"prefetch_bytes": 4096, "outage_ms": outage_ms, "pin_ttl_ms": 500}
         async with hr.join("s", "g", member="m", **options) as member:
             deliveries = aiter(member)
             fault = None

@@ -35,8 +35,8 @@ from headrace.groups.consumer.units import Units
 BLOCK_EVENTS = 512
 SHARE_EVENTS = 64
 """Events taken from all units at a time, and the smallest quota of one unit among them."""
-VALID_S = 0.001
-"""How often to look whether the owner has noticed that its lease is over."""
+VALID_S, VALID_MAX_S = 0.001, 0.05
+"""How often to look whether the owner knows by now if its lease is still its own."""
 
 
 class Consumer(Units):
@@ -95,8 +95,10 @@ class Consumer(Units):
 
         Others may have acked meanwhile what stands ready here.
         """
-        while self._now_s() >= self.valid_until_s and self._closed is None:
-            await self.host.sleep(VALID_S)
+        pause_s = VALID_S
+        while self._now_s() >= self.valid_until_s and not (self._closed or self._ready.failures):
+            await self.host.sleep(pause_s)
+            pause_s = min(2 * pause_s, VALID_MAX_S)
 
     def _check(self) -> None:
         """Raise a failure that was noted, or ``StopAsyncIteration`` if the consumer is closed."""

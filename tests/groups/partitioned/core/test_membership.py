@@ -137,14 +137,44 @@ def test_static_groups_have_the_same_instances() -> None:
 # --- the pin -------------------------------------------------------------------------------
 
 
-def test_the_pin_is_renewed_and_lost_when_it_cannot_be() -> None:
+def test_a_pin_that_cannot_be_renewed_is_asked_for_until_the_catalog_answers() -> None:
     driver = pinned("m1")
     assert driver.hears(Tick(), 1500) == [RenewPin(3, 1500)]
     driver.hears(PinRenewed(3, 1500))
-    assert driver.hears(Tick(), 5000) == [RenewPin(3, 5000)]
-    lost = driver.hears(Tick(), 6500)
-    assert lost == [*(Abandon(p, 10) for p in range(4)), AcquirePin(6500)]
+    for now_ms in (5000, 6500, 8000):
+        assert driver.hears(Tick(), now_ms) == [RenewPin(3, now_ms)]
+    assert driver.instance.pin_until_ms == 6500  # it hands out nothing meanwhile
+    assert "could not be renewed" in driver.instance.explain()[-1]
+    assert driver.instance.owned == dict.fromkeys(range(4), 10)
+    driver.hears(PinRenewed(3, 8000))
+    assert driver.instance.pin_until_ms == 13000
+    assert len(driver.instance.explain()) == 1
+
+
+def test_a_pin_that_somebody_took_meanwhile_is_lost() -> None:
+    driver = pinned("m1")
+    assert driver.hears(Tick(), 9000) == [RenewPin(3, 9000)]
+    assert driver.hears(PinLost(3)) == [*(Abandon(p, 10) for p in range(4)), AcquirePin(9000)]
     assert (driver.instance.phase, driver.instance.owned) == (Phase.STANDBY, {})
+
+
+def test_who_doubts_its_pin_claims_nothing_until_it_is_renewed() -> None:
+    driver = Driver()
+    driver.hears(ConfigSeen(1, make_static(max_members=1, members=["m1"])))
+    driver.hears(PinGranted(1, 0))
+    assert driver.hears(Tick(), 5000) == [RenewPin(1, 5000)]
+    assert driver.instance.wake_at_ms == 6500
+    driver.hears(PinRenewed(1, 5000))
+    assert driver.hears(Tick(), 5001) == [ClaimPartition(0, 1)]
+
+
+def test_a_claim_that_is_refused_for_the_pin_asks_about_the_pin() -> None:
+    driver = Driver()
+    driver.hears(ConfigSeen(1, make_static(max_members=1, members=["m1"])))
+    driver.hears(PinGranted(1, 0))
+    assert driver.hears(ClaimDenied(0, 1, Refusal.NOT_PINNED), 100) == [RenewPin(1, 100)]
+    driver.hears(PinRenewed(1, 100))
+    assert driver.hears(Tick(), 300) == [ClaimPartition(0, 1)]
 
 
 def test_a_lost_pin_abandons_everything_at_once() -> None:
@@ -266,14 +296,6 @@ def test_a_partition_is_waited_for_until_its_owner_has_finished() -> None:
     assert driver.hears(denied) == []
     assert len(driver.instance.decisions) == count  # the same is not said twice
     assert driver.hears(Claimed(0, 3, 2)) == [Consume(0, 2)]
-
-
-def test_a_claim_without_a_pin_means_that_the_pin_is_lost() -> None:
-    driver = Driver()
-    driver.sees(group("m1", partitions=1))
-    driver.hears(PinGranted(3, 0))
-    assert driver.hears(ClaimDenied(0, 3, Refusal.NOT_PINNED)) == [AcquirePin(0)]
-    assert driver.instance.phase is Phase.STANDBY
 
 
 def test_a_claim_that_is_answered_too_late_is_given_back() -> None:

@@ -24,8 +24,11 @@ off: what is in flight is abandoned, which means that its acks no longer count.
 repeated without harm.  A late or repeated answer is recognised by its token and changes nothing.
 A claim that was made but never heard of shows up with the next renewal and is given back.
 
-*Doubt.*  When the pin was not renewed for its time to live by the instance's own clock, it acts
-as if the pin were lost.  Safety does not depend on that: it comes from the fencing tokens.
+*Doubt.*  When the pin was not renewed for its time to live by the instance's own clock, another
+instance may have it, or nobody can, because the catalog is away.  The instance hands out nothing
+(its runtime sees to that, by ``pin_until_ms``), claims and gives back nothing, keeps what it holds,
+and asks until it is answered: the catalog renews a pin that has run out if nobody took it.  Safety
+does not depend on that: it comes from the fencing tokens.
 """
 
 from __future__ import annotations
@@ -149,11 +152,9 @@ class Instance:
     @property
     def wake_at_ms(self) -> int | None:
         """When a Tick has something to do."""
-        times = [self._partitions.wake_at_ms]
+        times = [] if self._doubts_pin() else [self._partitions.wake_at_ms]
         if self.phase in (Phase.STANDBY, Phase.PINNED, Phase.STEPPING_DOWN):
             times.append(self._pin_at_ms)
-        if self._holds_pin():
-            times.append(self._pin_until_ms)
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
     def explain(self) -> list[str]:
@@ -161,6 +162,8 @@ class Instance:
         lines = [f"{self.member}/{self.instance} is {self.phase.value}"]
         if self.phase is Phase.WAITING:
             lines.append(self._why_waiting())
+        if self._doubts_pin():
+            lines.append("its pin could not be renewed in time; it waits for the catalog's answer")
         return lines + self._partitions.explain()
 
     # --- events ------------------------------------------------------------------------
@@ -192,7 +195,7 @@ class Instance:
                     self._acquire_pin()
             case PinLost(token):
                 if token == self.pin_token:
-                    self._lose_pin("another instance has taken it, or the catalog let it expire")
+                    self._lose_pin("another instance has it, or it was taken away")
             case PinReleased(token):
                 if self.phase is Phase.STEPPING_DOWN and token == self._pin_token:
                     self._unpinned()
@@ -218,10 +221,9 @@ class Instance:
             case Claimed(partition, pin_token, token) if pin_token == self.pin_token:
                 partitions.claimed(partition, token)
             case ClaimDenied(partition, pin_token, refusal, owner) if pin_token == self.pin_token:
+                partitions.denied(partition, refusal, owner)
                 if refusal is Refusal.NOT_PINNED:
-                    self._lose_pin("the catalog says that it is not held")
-                else:
-                    partitions.denied(partition, refusal, owner)
+                    self._renew_pin()  # which tells whether it ran out, or is another's
             case ClaimLost(partition, token) if partitions.has(partition, token):
                 partitions.lost(partition)
             case Drained(partition, token) if partitions.has(partition, token, Stage.DRAINING):
@@ -271,6 +273,10 @@ class Instance:
 
     def _holds_pin(self) -> bool:
         return self.phase in (Phase.PINNED, Phase.STEPPING_DOWN)
+
+    def _doubts_pin(self) -> bool:
+        """Whether the pin may be another's by now."""
+        return self._holds_pin() and self._out.now_ms >= self._pin_until_ms
 
     def _acquire_pin(self) -> None:
         self._pin_at_ms = self._out.now_ms + self.timings.request_timeout_ms
@@ -372,9 +378,6 @@ class Instance:
 
     def _on_tick(self) -> None:
         now = self._out.now_ms
-        if self._holds_pin() and now >= self._pin_until_ms:
-            self._lose_pin("it could not be renewed in time")
-            return
         if now >= self._pin_at_ms:
             match self.phase:
                 case Phase.STANDBY if now >= self._hold_until_ms:
@@ -385,7 +388,8 @@ class Instance:
                     self._renew_pin()
                 case _:
                     pass
-        self._partitions.tick()
+        if not self._doubts_pin():
+            self._partitions.tick()
 
     def _enter(self, cause: PhaseCause, what: What, reason: str, *, passing: bool = False) -> None:
         self.phase = PHASE_TRANSITIONS[self.phase, cause]

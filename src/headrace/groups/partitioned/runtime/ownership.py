@@ -127,14 +127,17 @@ def expires_in_ms(expires_us: int, now_us: int) -> int:
 
 
 def renew_pins(tx: Tx, pins: Sequence[tuple[str, int, int]]) -> list[bool]:
-    """Prolong (pin, token, ttl_ms) that are still held; says which were."""
+    """Prolong (pin, token, ttl_ms), also those that ran out, unless somebody else has them.
+
+    Says which it has prolonged.  Nobody else acted under a pin that still has this token.
+    """
     now = tx.now_us()
     held = read_pins(tx, [pin for pin, _, _ in pins])
     answers = []
     due = []
     for pin, token, ttl_ms in pins:
         found = held.get(pin)
-        kept = found is not None and found.token == token and _ms(now) < found.expires_ms
+        kept = found is not None and found.token == token
         answers.append(kept)
         if kept:
             due.append((now + ttl_ms * 1000, pin))
