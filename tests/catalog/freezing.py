@@ -11,8 +11,8 @@ import signal
 import sys
 
 from headrace.catalog import Tx, open_catalog
-from headrace.catalog.postgres_calls import Exchange
 from headrace.catalog.postgres_connections import PgConnection
+from headrace.catalog.postgres_pipeline import Pipeline
 from headrace.catalog.streams import lock
 from headrace.log.events import Event
 from headrace.log.log import Log
@@ -32,7 +32,7 @@ def main(url: str, at: int, what: str) -> None:
     global left
     log = Log(open_catalog(url), None)
     log.append("s", Event(subject="s.a", value=b"before"))
-    real_execute, real_flush = PgConnection.execute, Exchange._flush
+    real_execute, real_flush = PgConnection.execute, Pipeline.flush
 
     def execute(self, *args, **kwargs):  # type: ignore[no-untyped-def]
         found = real_execute(self, *args, **kwargs)
@@ -44,7 +44,7 @@ def main(url: str, at: int, what: str) -> None:
         count()
 
     PgConnection.execute = execute  # type: ignore[method-assign]
-    Exchange._flush = flush  # type: ignore[method-assign]
+    Pipeline.flush = flush  # type: ignore[method-assign]
     stream_id = log.stream("s").id
     left = at
 

@@ -13,22 +13,28 @@ from headrace.errors import Fenced, InvalidInputError, LeaseLost
 def test_a_grant_needs_a_higher_token_or_is_the_same_again(reopen: Callable[[], Catalog]) -> None:
     catalog = reopen()
 
-    def grant(owner: str, token: int) -> claims.Claim:
-        return catalog.write(lambda tx: claims.grant(tx, "g", "u", owner, token))
+    def grant(owner: str, token: int, unit: str = "u") -> claims.Claim | None:
+        wanted = [("v", owner, token), (unit, owner, token)]
+        catalog.write(lambda tx: claims.grant(tx, "g", wanted))
+        return catalog.claims.get("g", unit)
 
-    assert grant("a", 3) == claims.Claim("g", "u", "a", 3)
-    assert grant("a", 3).token == 3
+    for _ in range(2):
+        assert grant("a", 3) == claims.Claim("g", "u", "a", 3)
     for owner, token in (("b", 3), ("b", 2), ("a", 1)):
         with pytest.raises(Fenced) as refused:
             grant(owner, token)
         assert refused.value.current == 3
-    assert grant("b", 7).owner == "b"
+    assert catalog.claims.list("g") == (
+        claims.Claim("g", "u", "a", 3),
+        claims.Claim("g", "v", "a", 3),
+    )
+    assert grant("b", 7) == claims.Claim("g", "u", "b", 7)
     with pytest.raises(Fenced):
         catalog.read(lambda tx: claims.check(tx, "g", "u", 3))
     catalog.read(lambda tx: claims.check(tx, "g", "u", 7))
     assert catalog.claims.take("g", "u", "c").token == 8
     with pytest.raises(InvalidInputError):
-        catalog.write(lambda tx: claims.grant(tx, "g", "", "a", 9))
+        grant("a", 9, "")
 
 
 def test_a_seized_lease_fences_whoever_held_it(reopen: Callable[[], Catalog]) -> None:

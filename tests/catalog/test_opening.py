@@ -21,6 +21,7 @@ from headrace.catalog import (
     open_catalog,
     postgres,
     postgres_connections,
+    postgres_tx,
     producers,
     schema,
     sqlite,
@@ -46,7 +47,9 @@ def raw(catalog_url: str) -> Iterator[tuple[Tx, dict[str, str]]]:
         with postgres_connections.PgConnection.connect(catalog_url) as pg:
             pg.execute("CREATE SCHEMA IF NOT EXISTS headrace")
             pg.execute("SET search_path TO headrace")
-            yield postgres_connections.PostgresTx(pg), postgres.TYPES
+            tx = postgres_tx.PostgresTx(pg)
+            yield tx, postgres.TYPES
+            tx.settle()
         return
     folder = Path(catalog_url)
     folder.mkdir(exist_ok=True)

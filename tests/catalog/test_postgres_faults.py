@@ -264,12 +264,15 @@ class CutAtCommit:
 
     def commit(self, writer: PostgresWriter, channels: set[str]) -> None:
         when, self.when = self.when, "never"
+        assert writer._tx is not None
+        writer._tx.settle()
+        assert writer._connection is not None
         if when == "before":
-            writer._held.execute("SELECT 'about to commit'")
+            writer._connection.execute("SELECT 'about to commit'")
             assert self._cut("%about to commit%") == 1
         elif when == "after":
             # The server commits, and its answer is lost on the way.
-            writer._held.execute("COMMIT")
+            writer._connection.execute("COMMIT")
             assert self._cut("COMMIT") >= 1
         self._real(writer, channels)
 

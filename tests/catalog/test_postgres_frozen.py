@@ -51,6 +51,7 @@ def test_whoever_is_kept_waiting_is_told_for_what_and_by_whom(synced_url: str) -
         held, release = threading.Event(), threading.Event()
 
         def hold(tx: Tx) -> None:
+            tx.row("SELECT 1")
             held.set()
             while not release.wait(0.2):
                 tx.row("SELECT 1")

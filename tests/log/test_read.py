@@ -14,7 +14,7 @@ import pytest
 
 from headrace.catalog import Catalog, checkpoints
 from headrace.catalog.connections import SqliteTx
-from headrace.catalog.postgres_connections import PostgresTx
+from headrace.catalog.postgres_tx import PostgresTx
 from headrace.catalog.sqlite import SqliteCatalog
 from headrace.errors import (
     CatalogClosedError,

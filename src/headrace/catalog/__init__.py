@@ -6,10 +6,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headrace.catalog.base import Catalog
-from headrace.catalog.transaction import Tx
+from headrace.catalog.transaction import Query, Tx
 from headrace.errors import CatalogError, UnknownSchemeError
 
-__all__ = ["Catalog", "Tx", "open_catalog"]
+__all__ = ["Catalog", "Query", "Tx", "open_catalog"]
 
 
 def open_catalog(

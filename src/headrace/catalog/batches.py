@@ -319,15 +319,15 @@ def trim(
         return False
     span = segment_id, due[0].start, due[-1].start
     last = due[-1]
-    tx.execute(
+    tx.later(
         "INSERT INTO graveyard (path, buried_us) SELECT path, ? FROM batches WHERE segment_id = ? "
         "AND start_offset >= ? AND start_offset <= ? AND path IS NOT NULL",
         (tx.now_us(), *span),
     )
-    tx.execute(
+    tx.later(
         "DELETE FROM batches WHERE segment_id = ? AND start_offset >= ? AND start_offset <= ?", span
     )
-    tx.execute(
+    tx.later(
         "UPDATE segments SET tail = ?, trimmed_bytes = ?, markers = markers - ? WHERE id = ?",
         (last.end, last.total_bytes, markers.trim(tx, segment_id, last.end), segment_id),
     )

@@ -7,13 +7,13 @@ that commit on, and every operation that checks it is refused with
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.catalog.keys import check_key
-from headrace.catalog.transaction import Tx, in_parts
+from headrace.catalog.transaction import Query, Tx, in_parts
 from headrace.errors import Fenced
 
 if TYPE_CHECKING:
@@ -38,16 +38,24 @@ def lock(group: str, unit: str) -> str:
     return f"claim:{group}:{unit}"
 
 
+def asking(group: str, unit: str) -> Query:
+    """The query of :func:`get`."""
+    return "SELECT owner, token FROM claims WHERE group_name = ? AND unit = ?", (group, unit)
+
+
 def get(tx: Tx, group: str, unit: str) -> Claim | None:
-    row = tx.row("SELECT owner, token FROM claims WHERE group_name = ? AND unit = ?", (group, unit))
+    row = tx.row(*asking(group, unit))
     return None if row is None else Claim(group, unit, row[0], row[1])
+
+
+def asking_group(group: str) -> Query:
+    """The query of :func:`of_group`."""
+    return "SELECT unit, owner, token FROM claims WHERE group_name = ? ORDER BY unit", (group,)
 
 
 def of_group(tx: Tx, group: str) -> tuple[Claim, ...]:
     """All claims of a group, by unit; also those without an owner."""
-    rows = tx.rows(
-        "SELECT unit, owner, token FROM claims WHERE group_name = ? ORDER BY unit", (group,)
-    )
+    rows = tx.rows(*asking_group(group))
     return tuple(Claim(group, unit, owner, token) for unit, owner, token in rows)
 
 
@@ -73,25 +81,31 @@ def take(tx: Tx, group: str, unit: str, owner: str) -> Claim:
     return Claim(group, unit, owner, row[0])
 
 
-def grant(tx: Tx, group: str, unit: str, owner: str, token: int) -> Claim:
-    """Make ``owner`` the owner under a token that somebody else has chosen.
-
-    Raises :class:`Fenced` unless the token is higher than the stored one, or the same claim is
-    made again.
-    """
+def hand_over(tx: Tx, group: str, unit: str, owner: str, token: int) -> None:
+    """Make ``owner`` the owner under the next token, which was judged under :func:`lock`."""
     _check(group, unit, owner)
-    row = tx.row(
+    tx.later(
         "INSERT INTO claims (group_name, unit, owner, token) VALUES (?, ?, ?, ?) "
         "ON CONFLICT (group_name, unit) DO UPDATE SET owner = excluded.owner, "
-        "token = excluded.token WHERE claims.token < excluded.token "
-        "OR (claims.token = excluded.token AND claims.owner = excluded.owner) RETURNING token",
+        "token = excluded.token",
         (group, unit, owner, token),
     )
-    if row is None:
-        held = get(tx, group, unit)
-        raise Fenced(group, unit, token, 0 if held is None else held.token)
     tx.notify(channel(group))
-    return Claim(group, unit, owner, token)
+
+
+def grant(tx: Tx, group: str, wanted: Sequence[tuple[str, str, int]]) -> None:
+    """Make somebody the owner of each unit, (unit, owner, token), under a token chosen elsewhere.
+
+    Raises :class:`Fenced` unless each token is higher than the stored one, or the same claim is
+    made again.  The caller holds the units' locks.
+    """
+    held = hold(tx, group, [unit for unit, _, _ in wanted])
+    for unit, owner, token in wanted:
+        known = held.get(unit)
+        again = known is not None and (known.token, known.owner) == (token, owner)
+        if known is not None and known.token >= token and not again:
+            raise Fenced(group, unit, token, known.token)
+        hand_over(tx, group, unit, owner, token)
 
 
 def check(tx: Tx, group: str, unit: str, token: int) -> None:
@@ -99,6 +113,18 @@ def check(tx: Tx, group: str, unit: str, token: int) -> None:
     claim = get(tx, group, unit)
     if claim is None or claim.token != token or claim.owner is None:
         raise Fenced(group, unit, token, 0 if claim is None else claim.token)
+
+
+def asking_hold(tx: Tx, group: str, units: Iterable[str]) -> list[Query]:
+    """The queries of :func:`hold`."""
+    return [
+        (
+            f"SELECT unit, owner, token FROM claims WHERE group_name = ? AND unit IN ({marks}) "
+            f"ORDER BY unit{tx.for_update}",
+            (group, *part),
+        )
+        for part, marks in in_parts(sorted(set(units)))
+    ]
 
 
 def hold(tx: Tx, group: str, units: Iterable[str]) -> dict[str, Claim]:
@@ -109,12 +135,8 @@ def hold(tx: Tx, group: str, units: Iterable[str]) -> dict[str, Claim]:
     a takeover finds every ack that counts.
     """
     found = {}
-    for part, marks in in_parts(sorted(set(units))):
-        query = (
-            f"SELECT unit, owner, token FROM claims WHERE group_name = ? AND unit IN ({marks}) "
-            f"ORDER BY unit{tx.for_update}"
-        )
-        for unit, owner, token in tx.rows(query, (group, *part)):
+    for query in asking_hold(tx, group, units):
+        for unit, owner, token in tx.rows(*query):
             found[str(unit)] = Claim(group, str(unit), owner, int(token))
     return found
 
@@ -146,7 +168,7 @@ def top(tx: Tx, group: str) -> int:
 def release(tx: Tx, group: str, unit: str, token: int) -> None:
     """Give the unit back; raises :class:`Fenced` when the token is stale."""
     check(tx, group, unit, token)
-    tx.execute("UPDATE claims SET owner = NULL WHERE group_name = ? AND unit = ?", (group, unit))
+    tx.later("UPDATE claims SET owner = NULL WHERE group_name = ? AND unit = ?", (group, unit))
     tx.notify(channel(group))
 
 

@@ -317,6 +317,8 @@ class Committer:
             driver.savepoint()
         try:
             operation.result = operation.fn(tx)
+            if not alone:
+                tx.settle()  # what fails is this operation's, and no other's
         except BaseException as error:
             operation.error = driver.translate(error)
             operation.channels.clear()

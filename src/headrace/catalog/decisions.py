@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.catalog.keys import check_key
-from headrace.catalog.transaction import Tx
+from headrace.catalog.transaction import Query, Tx
 
 KEPT = 2_000
 """Of each group, so many are kept however old they are."""
@@ -21,6 +21,12 @@ KEPT_MAX = 20_000
 PRUNE_EVERY = 250
 PRUNED_AT_ONCE = 500
 """More than are added between two prunings, so that the list never grows for long."""
+
+_COUNT_UP = (
+    "INSERT INTO decision_counts (group_key, number) VALUES (?, ?) "
+    "ON CONFLICT (group_key) DO UPDATE SET number = decision_counts.number + excluded.number"
+)
+_COUNT = "SELECT number FROM decision_counts WHERE group_key = ?"
 
 Stored = tuple[int, int, bytes]
 """(number, at_us, record)"""
@@ -35,21 +41,25 @@ def lock(group: str) -> str:
     return f"decisions:{group}"
 
 
-def append(tx: Tx, group: str, records: Sequence[tuple[int, bytes]]) -> int:
-    """Add (at_us, record) under the group's :func:`lock`; returns the number of the first."""
+def append(
+    tx: Tx, group: str, records: Sequence[tuple[int, bytes]], after: int | None = None
+) -> int:
+    """Add (at_us, record) under the group's :func:`lock`; returns the number of the first.
+
+    ``after`` is the number of the last one, if the caller has read it (:func:`count`).
+    """
     check_key(group, "a group's name")
-    row = tx.row(
-        "INSERT INTO decision_counts (group_key, number) VALUES (?, ?) "
-        "ON CONFLICT (group_key) DO UPDATE SET number = decision_counts.number + excluded.number "
-        "RETURNING number",
-        (group, len(records)),
-    )
-    assert row is not None
-    last = int(row[0])
-    first = last - len(records) + 1
-    tx.executemany(
+    new = (group, len(records))
+    if after is None:
+        row = tx.row(f"{_COUNT_UP} RETURNING number", new)
+        assert row is not None
+        after = int(row[0]) - len(records)
+    else:
+        tx.later(_COUNT_UP, new)
+    first, last = after + 1, after + len(records)
+    tx.later(
         "INSERT INTO decisions (group_key, number, at_us, record) VALUES (?, ?, ?, ?)",
-        [(group, first + at, at_us, data) for at, (at_us, data) in enumerate(records)],
+        *((group, first + at, at_us, data) for at, (at_us, data) in enumerate(records)),
     )
     for step in range((first - 1) // PRUNE_EVERY, last // PRUNE_EVERY):
         _prune(tx, group, (step + 1) * PRUNE_EVERY)
@@ -76,14 +86,19 @@ def _prune(tx: Tx, group: str, number: int) -> None:
         tx.execute("DELETE FROM decisions WHERE group_key = ? AND number <= ?", (group, upto))
 
 
+def asking(group: str, limit: int, before: int | None = None) -> tuple[Query, Query]:
+    """The queries of :func:`last` and of :func:`count`."""
+    bound, params = ("", (group,)) if before is None else (" AND number < ?", (group, before))
+    query = (
+        f"SELECT number, at_us, record FROM decisions WHERE group_key = ?{bound} "
+        "ORDER BY number DESC LIMIT ?"
+    )
+    return (query, (*params, limit)), (_COUNT, (group,))
+
+
 def last(tx: Tx, group: str, limit: int, before: int | None = None) -> list[Stored]:
     """The last of a group, or the last before a number; oldest first."""
-    bound, params = ("", (group,)) if before is None else (" AND number < ?", (group, before))
-    rows = tx.rows(
-        f"SELECT number, at_us, record FROM decisions WHERE group_key = ?{bound} "
-        "ORDER BY number DESC LIMIT ?",
-        (*params, limit),
-    )
+    rows = tx.rows(*asking(group, limit, before)[0])
     return [(number, at_us, bytes(data)) for number, at_us, data in reversed(rows)]
 
 
@@ -99,7 +114,7 @@ def after(tx: Tx, group: str, number: int, limit: int) -> list[Stored]:
 
 def count(tx: Tx, group: str) -> int:
     """The number of the last decision about a group, 0 if there never was one."""
-    row = tx.row("SELECT number FROM decision_counts WHERE group_key = ?", (group,))
+    row = tx.row(_COUNT, (group,))
     return 0 if row is None else int(row[0])
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.catalog.keys import check_key
-from headrace.catalog.transaction import Tx
+from headrace.catalog.transaction import Query, Tx
 from headrace.errors import ConflictError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -44,6 +44,19 @@ class Changes(msgspec.Struct, frozen=True):
     reset: bool
 
 
+_GET = "SELECT value, revision FROM entries WHERE bucket = ? AND key = ? AND value IS NOT NULL"
+_CHANGED = (
+    "SELECT key, value, revision FROM entries WHERE bucket = ? AND revision > ? ORDER BY revision"
+)
+_NEXT_REVISION = (
+    "INSERT INTO buckets (bucket, revision, pruned_revision) VALUES (?, 1, 0) "
+    "ON CONFLICT (bucket) DO UPDATE SET revision = buckets.revision + 1"
+)
+_OVER = (
+    "ON CONFLICT (bucket, key) DO UPDATE SET value = excluded.value, revision = excluded.revision"
+)
+
+
 def channel(bucket: str) -> str:
     """The channel that is notified when the bucket changes."""
     return f"bucket:{bucket}"
@@ -53,11 +66,13 @@ def lock(bucket: str) -> str:
     return f"bucket:{bucket}"
 
 
+def asking(bucket: str, key: str) -> Query:
+    """The query of :func:`get`."""
+    return _GET, (bucket, key)
+
+
 def get(tx: Tx, bucket: str, key: str) -> Entry | None:
-    row = tx.row(
-        "SELECT value, revision FROM entries WHERE bucket = ? AND key = ? AND value IS NOT NULL",
-        (bucket, key),
-    )
+    row = tx.row(*asking(bucket, key))
     return None if row is None else Entry(bucket, key, bytes(row[0]), row[1])
 
 
@@ -74,8 +89,21 @@ def keys(tx: Tx, bucket: str, beginning: str) -> list[str]:
 def put(tx: Tx, bucket: str, key: str, value: bytes, *, if_revision: int | None = None) -> int:
     """Set the entry and return its new revision; the caller holds the bucket's lock."""
     _check(bucket, key, value)
-    _expect(tx, bucket, key, if_revision)
+    if if_revision is not None:
+        _expect(tx, bucket, key, if_revision)
     return _store(tx, bucket, key, value)
+
+
+def store(tx: Tx, bucket: str, key: str, value: bytes) -> None:
+    """As :func:`put`, for who does not need the revision, and so need not wait for it."""
+    _check(bucket, key, value)
+    tx.later(_NEXT_REVISION, (bucket,))
+    tx.later(
+        "INSERT INTO entries (bucket, key, value, revision) "
+        "SELECT bucket, ?, ?, revision FROM buckets WHERE bucket = ? " + _OVER,
+        (key, value, bucket),
+    )
+    tx.notify(channel(bucket))
 
 
 def delete(tx: Tx, bucket: str, key: str, *, if_revision: int | None = None) -> int | None:
@@ -111,17 +139,20 @@ def latest(tx: Tx, bucket: str) -> int:
     return 0 if row is None else int(row[0])
 
 
+def asking_changes(bucket: str, since: int) -> tuple[Query, Query]:
+    """The queries of :func:`changes`, unless it has to begin anew."""
+    known = "SELECT revision, pruned_revision FROM buckets WHERE bucket = ?"
+    return (known, (bucket,)), (_CHANGED, (bucket, since))
+
+
 def changes(tx: Tx, bucket: str, since: int) -> Changes:
-    row = tx.row("SELECT revision, pruned_revision FROM buckets WHERE bucket = ?", (bucket,))
-    if row is None:
+    known, rows = tx.together(*asking_changes(bucket, since))
+    if not known:
         return Changes((), 0, reset=since > 0)
-    revision, pruned = row
+    revision, pruned = known[0]
     reset = since < pruned or since > revision
-    rows = tx.rows(
-        "SELECT key, value, revision FROM entries WHERE bucket = ? AND revision > ? "
-        "ORDER BY revision",
-        (bucket, 0 if reset else since),
-    )
+    if reset and since:
+        rows = tx.rows(_CHANGED, (bucket, 0))
     found = tuple(
         Entry(bucket, key, None if value is None else bytes(value), at)
         for key, value, at in rows
@@ -140,6 +171,8 @@ def _expect(tx: Tx, bucket: str, key: str, if_revision: int | None) -> int:
 
 def _prune(tx: Tx, bucket: str, upto: int) -> None:
     # In steps, so that most deletions do not search for tombstones.
+    if upto < TOMBSTONES_KEPT // 10:
+        return
     count = tx.execute(
         "UPDATE buckets SET pruned_revision = ? WHERE bucket = ? AND pruned_revision <= ?",
         (upto, bucket, upto - TOMBSTONES_KEPT // 10),
@@ -152,17 +185,11 @@ def _prune(tx: Tx, bucket: str, upto: int) -> None:
 
 
 def _store(tx: Tx, bucket: str, key: str, value: bytes | None) -> int:
-    row = tx.row(
-        "INSERT INTO buckets (bucket, revision, pruned_revision) VALUES (?, 1, 0) "
-        "ON CONFLICT (bucket) DO UPDATE SET revision = buckets.revision + 1 RETURNING revision",
-        (bucket,),
-    )
+    row = tx.row(f"{_NEXT_REVISION} RETURNING revision", (bucket,))
     assert row is not None
     revision = int(row[0])
-    tx.execute(
-        "INSERT INTO entries (bucket, key, value, revision) VALUES (?, ?, ?, ?) "
-        "ON CONFLICT (bucket, key) DO UPDATE "
-        "SET value = excluded.value, revision = excluded.revision",
+    tx.later(
+        "INSERT INTO entries (bucket, key, value, revision) VALUES (?, ?, ?, ?) " + _OVER,
         (bucket, key, value, revision),
     )
     tx.notify(channel(bucket))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.catalog.keys import check_key
-from headrace.catalog.transaction import Row, Tx, in_parts
+from headrace.catalog.transaction import Query, Row, Tx, in_parts
 from headrace.errors import InvalidInputError, LeaseLost
 
 if TYPE_CHECKING:
@@ -64,24 +64,48 @@ def get(tx: Tx, name: str) -> Lease | None:
     return Lease(name, owner, token, expires_us)
 
 
+def asking(name: str) -> Query:
+    """The query of :func:`last` and of :func:`get`."""
+    return "SELECT owner, token, expires_us FROM leases WHERE name = ?", (name,)
+
+
 def last(tx: Tx, name: str) -> tuple[str | None, int, int]:
     """(owner, token, expires_us) as they were left, also of a lease that has run out.
 
     The owner is None when it was given back, and the token is 0 when nobody ever took it.
     """
-    row = tx.row("SELECT owner, token, expires_us FROM leases WHERE name = ?", (name,))
+    row = tx.row(*asking(name))
     return (None, 0, 0) if row is None else (row[0], int(row[1]), int(row[2]))
+
+
+def asking_not_released(names: Sequence[str]) -> list[Query]:
+    """The queries of :func:`not_released`."""
+    return [
+        (
+            f"SELECT name, owner, token, expires_us FROM leases WHERE name IN ({marks}) "
+            "AND owner IS NOT NULL",
+            tuple(part),
+        )
+        for part, marks in in_parts(names)
+    ]
 
 
 def not_released(tx: Tx, names: Sequence[str]) -> list[Lease]:
     """Those of the leases that have an owner, even if they have run out."""
     found: list[Row] = []
-    for part, marks in in_parts(names):
-        found += tx.rows(
-            f"SELECT name, owner, token, expires_us FROM leases WHERE name IN ({marks}) "
-            "AND owner IS NOT NULL",
-            part,
-        )
+    for query in asking_not_released(names):
+        found += tx.rows(*query)
+    return [Lease(*row) for row in found]
+
+
+def hold(tx: Tx, names: Sequence[str]) -> list[Lease]:
+    """As :func:`not_released`; nobody else changes them before this transaction is over.
+
+    The rows are locked in the order of their names, by everybody who locks several.
+    """
+    found: list[Row] = []
+    for sql, part in asking_not_released(sorted(names)):
+        found += tx.rows(f"{sql} ORDER BY name{tx.for_update}", part)
     return [Lease(*row) for row in found]
 
 
@@ -94,9 +118,14 @@ def ended(tx: Tx, name: str) -> Ended | None:
     return None if row is None else _ended(row)
 
 
+def asking_last_owner(name: str) -> Query:
+    """The query of :func:`last_owner`."""
+    return f"{_ENDED} AND name = ?", (name,)
+
+
 def last_owner(tx: Tx, name: str) -> Ended | None:
     """A lease as it stands, if it was not given back, whether it has run out or not."""
-    row = tx.row(f"{_ENDED} AND name = ?", (name,))
+    row = tx.row(*asking_last_owner(name))
     return None if row is None else _ended(row)
 
 
@@ -144,9 +173,9 @@ def owned(tx: Tx, text: str) -> list[Ended]:
 def set_expiry(tx: Tx, due: Sequence[tuple[int, str]]) -> None:
     """Set when leases run out, each (expires_us, name); who holds them was checked before."""
     now_us = tx.now_us()
-    tx.executemany(
+    tx.later(
         "UPDATE leases SET expires_us = ?, heard_us = ?, told = 0 WHERE name = ?",
-        [(expires_us, now_us, name) for expires_us, name in due],
+        *((expires_us, now_us, name) for expires_us, name in due),
     )
 
 
@@ -156,26 +185,40 @@ def acquire(tx: Tx, name: str, owner: str, ttl_ms: int, over: Lease | None = Non
     One that still is as the caller has watched it run out (``over``) is free, too.
     """
     _check(name, owner, ttl_ms)
-    held = get(tx, name)
-    if held is not None and held.owner != owner and held != over:
-        return None
-    return seize(tx, name, owner, ttl_ms)
+    row = tx.row(*asking_taking(tx, name))
+    if row is not None and row[0] is not None and row[2] > tx.now_us():
+        held = Lease(name, *row)
+        if held.owner != owner and held != over:
+            return None
+    return _take(tx, name, owner, ttl_ms, row)
+
+
+def asking_taking(tx: Tx, name: str) -> Query:
+    """The query of :func:`acquire` and :func:`seize`; a renewal that comes in between waits."""
+    sql, params = asking(name)
+    return sql + tx.for_update, params
 
 
 def seize(tx: Tx, name: str, owner: str, ttl_ms: int) -> Lease:
-    """Take the lease whoever holds it; the former owner's token is stale from here on."""
+    """Take the lease whoever holds it; the former owner's token is stale from here on.
+
+    The caller holds the :func:`lock` of the lease.
+    """
     _check(name, owner, ttl_ms)
+    return _take(tx, name, owner, ttl_ms, tx.row(*asking_taking(tx, name)))
+
+
+def _take(tx: Tx, name: str, owner: str, ttl_ms: int, row: Row | None) -> Lease:
     now_us = tx.now_us()
-    row = tx.row(
-        "INSERT INTO leases (name, owner, token, expires_us, heard_us) VALUES (?, ?, 1, ?, ?) "
-        "ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, token = leases.token + 1, "
-        "expires_us = excluded.expires_us, heard_us = excluded.heard_us "
-        "RETURNING token, expires_us",
-        (name, owner, now_us + ttl_ms * 1000, now_us),
+    lease = Lease(name, owner, 1 if row is None else int(row[1]) + 1, now_us + ttl_ms * 1000)
+    tx.later(
+        "INSERT INTO leases (name, owner, token, expires_us, heard_us) VALUES (?, ?, ?, ?, ?) "
+        "ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, token = excluded.token, "
+        "expires_us = excluded.expires_us, heard_us = excluded.heard_us",
+        (name, owner, lease.token, lease.expires_us, now_us),
     )
-    assert row is not None
     tx.notify(channel(name))
-    return Lease(name, owner, row[0], row[1])
+    return lease
 
 
 def extend(tx: Tx, name: str, token: int, ttl_ms: int) -> None:
@@ -184,7 +227,7 @@ def extend(tx: Tx, name: str, token: int, ttl_ms: int) -> None:
     check(tx, name, token)
     now_us = tx.now_us()
     # One whose end was told of has come back to life.
-    tx.execute(
+    tx.later(
         "UPDATE leases SET expires_us = ?, heard_us = ?, told = 0 WHERE name = ?",
         (now_us + ttl_ms * 1000, now_us, name),
     )
@@ -206,8 +249,8 @@ def check(tx: Tx, name: str, token: int) -> None:
 
     A lease that has run out and was not taken over still counts: it has no other owner.
     """
-    row = tx.row("SELECT owner, token FROM leases WHERE name = ?", (name,))
-    if row is None or row[0] is None or row[1] != token:
+    owner, current, _ = last(tx, name)
+    if owner is None or current != token:
         raise LeaseLost(name, token)
 
 

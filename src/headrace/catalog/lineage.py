@@ -83,15 +83,18 @@ class Lineage:
             if connection.server.lineage == self._known:
                 self._flushed = max(self._flushed, flushed)
 
-    def check(self, connection: PgConnection) -> None:
-        """Look at a new connection; fence if its history is another than the catalog's."""
+    def check(self, connection: PgConnection, recorded: str | None = None) -> None:
+        """Look at a new connection; fence if its history is another than the catalog's.
+
+        ``recorded`` is the catalog's, if it has just been read.
+        """
         server = connection.server
         if server.standby or not server.has_catalog:
             return
         with self._lock:
             fell = server.lineage == self._known and server.flushed < self._flushed
-            if server.lineage == self._known and not fell:
-                self._flushed = server.flushed
+            if server.lineage in (self._known, recorded) and not fell:
+                self._known, self._flushed = server.lineage, server.flushed
                 return
             first, self._known = self._known is None, server.lineage
             why = "its log is shorter than it was" if fell else "another server or timeline"

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,7 +24,7 @@ import psycopg
 from headrace.catalog import forks, postgres_calls, schema
 from headrace.catalog.base import Catalog
 from headrace.catalog.committer import Committer
-from headrace.catalog.lineage import Lineage
+from headrace.catalog.lineage import SETTING, Lineage
 from headrace.catalog.postgres_calls import SCHEMA_LOCK
 from headrace.catalog.postgres_connections import (
     CLOCK,
@@ -31,8 +32,6 @@ from headrace.catalog.postgres_connections import (
     SIZE,
     VERSION_MIN,
     PgConnection,
-    PostgresTx,
-    ReadTx,
     Server,
     connect_patiently,
     is_broken,
@@ -47,6 +46,7 @@ from headrace.catalog.postgres_options import (
     without_password,
 )
 from headrace.catalog.postgres_pool import PostgresPool
+from headrace.catalog.postgres_tx import PostgresTx, ReadTx
 from headrace.catalog.postgres_writer import UNSYNCED, PostgresWriter
 from headrace.catalog.transaction import Tx
 from headrace.errors import (
@@ -106,18 +106,22 @@ class PostgresCatalog(Catalog):
     # -- opening ------------------------------------------------------------------------
 
     def _open(self, create: bool, migrate: bool) -> None:
+        begun_s = time.monotonic()
         connection = connect_patiently(self._url, self.options)
+        connect_s = time.monotonic() - begun_s
+        recorded: str | None = None
         try:
             if self.looked:
                 look = ReadTx(connection, self._clock)
                 schema.judge_look(look.row(schema.QUERY), self.where)
             else:
                 self._judge(connection)
-                if migrate or not self._is_ready(connection, create):
+                ready, recorded = self._is_ready(connection, create)
+                if migrate or not ready:
                     self._migrate(connection)
                     connection.close()
                     connection = connect_patiently(self._url, self.options)
-            self._lineage.check(connection)
+            self._lineage.check(connection, recorded)
         except psycopg.Error as error:
             connection.close()
             raise translate(error, self.where) from error
@@ -125,7 +129,7 @@ class PostgresCatalog(Catalog):
             connection.close()
             raise
         self._pool.pids.add(connection.server.pid)
-        self._pool.adopt(connection)
+        self._pool.adopt(connection, connect_s)
 
     def _judge(self, connection: PgConnection) -> None:
         """Refuse a server on which promises would not hold."""
@@ -159,28 +163,33 @@ class PostgresCatalog(Catalog):
                     return True
         return False
 
-    def _is_ready(self, connection: PgConnection, create: bool) -> bool:
-        """Whether nothing has to be made; raises where that would be a surprise."""
+    def _is_ready(self, connection: PgConnection, create: bool) -> tuple[bool, str | None]:
+        """Whether nothing has to be made; raises where that would be a surprise.
+
+        Also the history that the catalog was used under.
+        """
         if not connection.server.has_catalog:
             if not create:
                 raise NotACatalogError(
                     f"there is no Headrace catalog at {self.where}; "
                     "`headrace stream create` makes one"
                 )
-            return False
+            return False, None
         row = connection.execute(
-            f"SELECT ({schema.QUERY}), to_regproc(%s) IS NOT NULL", (postgres_calls.function()[0],)
+            f"SELECT ({schema.QUERY}), to_regproc(%s) IS NOT NULL, "
+            "(SELECT value FROM meta WHERE key = %s)",
+            (postgres_calls.function()[0], SETTING),
         ).fetchone()
         assert row is not None
         version = schema.judge(row[:1], self.where)
         if connection.server.standby:
-            return True
+            return True, row[2]
         if version == schema.VERSION and not row[1]:
             # Calls are an optimisation: who may not make their function does without it.
             with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
                 self._migrate(connection)
-            return True
-        return version == schema.VERSION
+            return True, row[2]
+        return version == schema.VERSION, row[2]
 
     def _migrate(self, connection: PgConnection) -> None:
         name = self.options.schema
@@ -250,6 +259,10 @@ class PostgresCatalog(Catalog):
             return connection.server, connection.server.pid != connection.info.backend_pid
         finally:
             self._pool.give(connection)
+
+    def wait_for_listener(self) -> None:
+        """Wait until news of other programs are heard, if somebody here wants any."""
+        self._listener.wait()
 
     def tell_as_another(self, channel: str) -> None:
         """Tell news as another program would: this one hears it by way of the server."""

@@ -12,21 +12,21 @@ their own.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import select
 import struct
-import time
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
 
 import psycopg
-from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
 
 from headrace.catalog import schema
 from headrace.catalog.calls import AckCall, AppendCall, Call
 from headrace.catalog.postgres_connections import PgConnection, lock_number
+from headrace.catalog.postgres_pipeline import Pipeline
 
 SCHEMA_LOCK = lock_number("schema")
 """Shared by writers; whoever migrates waits for them, and they for him."""
@@ -143,90 +143,56 @@ class Exchange:
 
     def __init__(self, connection: PgConnection, limit_s: float) -> None:
         self._connection = connection
-        self._pg = connection.pgconn
-        self._poller = select.poll()
-        self._poller.register(self._pg.socket, select.POLLIN)
-        self._deadline_s = time.monotonic() + limit_s
         self._limit_s = limit_s
-        self._syncs = 0
-        self._preparing: list[bytes] = []
+        self._pipeline: Pipeline | None = None
+        self._preparing: list[list[bytes]] = []
+        """For each group of statements, those that it prepares."""
 
     def send(self, arguments: list[bytes | None], notices: Sequence[tuple[str, str]]) -> None:
         """Send the call and, as transactions of their own, what others are to hear of it."""
-        pg, known = self._pg, self._connection.prepared
+        pg = self._connection.pgconn
+        pipeline = self._pipeline = Pipeline(self._connection, self._limit_s)
         name = function()[0].encode()
-        pg.enter_pipeline_mode()
-        if name not in known:
-            marks = ", ".join(f"${n}" for n in range(1, len(_PARAMETERS) + 1))
-            pg.send_prepare(name, b"SELECT %s(%s)" % (name, marks.encode()), _PARAMETERS)
-            self._preparing.append(name)
+        marks = ", ".join(f"${n}" for n in range(1, len(_PARAMETERS) + 1))
+        self._prepare(name, b"SELECT %s(%s)" % (name, marks.encode()), _PARAMETERS)
         pg.send_query_prepared(name, arguments, _BINARY)
-        pg.pipeline_sync()
-        self._syncs = 1
+        pipeline.sync()
         if notices:
-            if b"notify" not in known:
-                pg.send_prepare(b"notify", _NOTIFY, [_TEXT, _TEXT])
-                self._preparing.append(b"notify")
+            self._prepare(b"notify", _NOTIFY, [_TEXT, _TEXT])
             for where, payload in notices:
                 pg.send_query_prepared(b"notify", [where.encode(), payload.encode()])
-            pg.pipeline_sync()
-            self._syncs += 1
-        self._flush()
+            pipeline.sync()
+        pipeline.flush()
+
+    def _prepare(self, name: bytes, text: bytes, types: Sequence[int]) -> None:
+        due = name not in self._connection.prepared
+        self._preparing.append([name] if due else [])
+        if due:
+            self._connection.pgconn.send_prepare(name, text, types)
 
     def answer(self) -> list[int]:
         """What the function returned, once that is durable; raises the driver's errors."""
-        value = self._until_sync()
+        value = self._results()[-1].get_value(0, 0)
         assert value is not None
         return [int(number) for number in value[1:-1].split(b",")]
 
     def finish(self) -> None:
         """Read what is left, so that the connection can be used again; no news is no error."""
+        pipeline = self._pipeline
+        if pipeline is None:
+            return
+        while pipeline.syncs and not self._connection.closed:
+            with contextlib.suppress(psycopg.Error):
+                self._results()
+        if not self._connection.closed:
+            pipeline.end()
+
+    def _results(self) -> list[PGresult]:
+        assert self._pipeline is not None
+        prepared = self._preparing.pop(0)
         try:
-            while self._syncs:
-                self._until_sync()
-        except psycopg.OperationalError:
-            if self._connection.closed or self._syncs:
-                self._connection.close()
-                return
-        except psycopg.Error:
-            if self._syncs:
-                self._connection.close()
-                return
-        self._pg.exit_pipeline_mode()
-
-    def _until_sync(self) -> bytes | None:
-        value: bytes | None = None
-        failed: psycopg.Error | None = None
-        while True:
-            while self._pg.is_busy():
-                self._wait(select.POLLIN)
-                self._pg.consume_input()
-            result = self._pg.get_result()
-            if result is None:
-                continue
-            if result.status == ExecStatus.PIPELINE_SYNC:
-                self._syncs -= 1
-                break
-            if result.status == ExecStatus.TUPLES_OK:
-                value = result.get_value(0, 0)
-            elif result.status == ExecStatus.COMMAND_OK and self._preparing:
-                self._connection.prepared.add(self._preparing.pop(0))
-            elif result.status == ExecStatus.FATAL_ERROR and failed is None:
-                failed = error_from_result(result)
-        if failed is not None:
-            raise failed
-        return value
-
-    def _flush(self) -> None:
-        while self._pg.flush():
-            if self._wait(select.POLLIN | select.POLLOUT) & select.POLLIN:
-                self._pg.consume_input()
-
-    def _wait(self, what: int) -> int:
-        left_s = self._deadline_s - time.monotonic()
-        self._poller.modify(self._pg.socket, what)
-        found = self._poller.poll(left_s * 1000) if left_s > 0 else []
-        if not found:
-            self._connection.close()
-            raise psycopg.OperationalError(f"no answer within {self._limit_s:.0f} s")
-        return found[0][1]
+            return self._pipeline.results()
+        finally:
+            heard = self._pipeline.heard
+            if prepared and heard and heard[0].status == ExecStatus.COMMAND_OK:
+                self._connection.prepared.update(prepared)

@@ -7,27 +7,27 @@ server is (:class:`Server`).
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import select
 import socket
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, LiteralString, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import psycopg
 from psycopg import errors as pg_errors
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import TransactionStatus
+from psycopg.generators import fetch_many
+from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
 
 from headrace.catalog import forks
 from headrace.catalog.postgres_options import PostgresOptions, where_of
-from headrace.catalog.transaction import FREQUENT, CatalogClock, Row, Tx
+from headrace.catalog.transaction import FREQUENT, Row
 from headrace.errors import (
     CatalogError,
     CatalogForbiddenError,
@@ -47,11 +47,6 @@ EVERYBODY = "*"
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 VERSION_MIN = 140000
 FULL = ("too many clients", "remaining connection slots", "too many connections")
-
-
-@lru_cache(maxsize=512)
-def _sql(text: str) -> LiteralString:
-    return text.replace("%", "%%").replace("?", "%s")
 
 
 @lru_cache(maxsize=4096)
@@ -97,6 +92,8 @@ class PgConnection(psycopg.Connection[Row]):
     server: Server
     prepared: set[bytes]
     """The statements of :mod:`headrace.catalog.postgres_calls` that it knows."""
+    unheard = False
+    """Whether a statement was sent whose answer nobody has read."""
 
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
         if timeout is not None:
@@ -107,65 +104,30 @@ class PgConnection(psycopg.Connection[Row]):
             self.close()
             raise pg_errors.OperationalError(f"no answer within {self.limit_s:.0f} s") from None
 
+    def send_only(self, text: bytes) -> None:
+        """Send a statement whose answer is read by whoever uses the connection next."""
+        self.pgconn.send_query(text)
+        self.unheard = True
 
-class PostgresTx(Tx):
-    """A transaction, or a single read, on one PostgreSQL connection."""
-
-    for_update = " FOR UPDATE"
-
-    def __init__(self, connection: PgConnection, clock: CatalogClock | None = None) -> None:
-        super().__init__(clock)
-        self._connection = connection
-        self.clock_us: int | None = None
-
-    def execute(self, sql: str, params: Sequence[Any] = ()) -> int:
-        return self._connection.execute(_sql(sql), params, binary=True).rowcount
-
-    def rows(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
-        return self._connection.execute(_sql(sql), params, binary=True).fetchall()
-
-    def row(self, sql: str, params: Sequence[Any] = ()) -> Row | None:
-        return self._connection.execute(_sql(sql), params, binary=True).fetchone()
-
-    def iterate(self, sql: str, params: Sequence[Any] = ()) -> Iterator[Row]:
-        with self._connection.cursor(binary=True) as cursor:
-            cursor.execute(_sql(sql), params)
-            yield from cursor
-
-    def executemany(self, sql: str, params: Sequence[Sequence[Any]]) -> int:
-        with self._connection.cursor() as cursor:
-            cursor.executemany(_sql(sql), params)
-            return cursor.rowcount
-
-    def _database_us(self) -> int:
-        if self.clock_us is not None:
-            return self.clock_us
-        row = self.row(f"SELECT {CLOCK}")
-        assert row is not None
-        return int(row[0])
-
-
-class ReadTx(PostgresTx):
-    """A connection for reads."""
-
-    @contextlib.contextmanager
-    def snapshot(self, patience_s: float) -> Iterator[None]:
-        """One snapshot for all queries; it locks nobody out, so it may rest for longer."""
-        self._connection.execute(
-            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; "
-            f"SET LOCAL idle_in_transaction_session_timeout TO '{patience_s:.0f}s'".encode(),
-            prepare=False,
-        )
+    def hear(self) -> None:
+        """Read the answer of what was only sent; one that failed has closed the connection."""
+        if not self.unheard:
+            return
+        self.unheard = False
         try:
-            yield
-        finally:
-            if not self._connection.closed:
-                self._connection.execute("ROLLBACK")
+            for result in self.wait(fetch_many(self.pgconn)):
+                if result.status == ExecStatus.FATAL_ERROR:
+                    self.close()
+        except psycopg.Error:
+            self.close()
 
 
 def is_broken(connection: PgConnection) -> bool:
     """Closed, or interrupted in the middle of something."""
-    return connection.info.transaction_status != TransactionStatus.IDLE
+    if connection.unheard and not connection.closed:
+        return False
+    piping = connection.pgconn.pipeline_status != PipelineStatus.OFF
+    return piping or connection.info.transaction_status != TransactionStatus.IDLE
 
 
 _connections: weakref.WeakSet[PgConnection] = weakref.WeakSet()

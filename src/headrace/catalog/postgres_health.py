@@ -75,6 +75,7 @@ def _news_ms(catalog: PostgresCatalog) -> float | None:
     heard = threading.Event()
     unsubscribe = catalog.subscribe(channel, heard.set)
     try:
+        catalog.wait_for_listener()
         time.sleep(0.2)  # whoever begins to listen wakes everybody once
         heard.clear()
         begun_s = time.perf_counter()

@@ -63,7 +63,7 @@ class Listener:
         """When it was last known to hear."""
 
     def want(self, *, frequent: bool) -> None:
-        """Listen; returns when it does, or when the server has had its time."""
+        """Begin to listen; everybody looks for himself once it does, so nobody waits for it."""
         due = []
         with self._lock:
             for where in (self._schema, self._schema + FREQUENT_SUFFIX)[: 1 + frequent]:
@@ -77,7 +77,10 @@ class Listener:
                 self._thread.start()
             elif due:
                 os.write(self._waker, b"!")
-        for ready in due:
+
+    def wait(self) -> None:
+        """Wait until it listens, or until the server has had its time."""
+        for ready in list(self._wanted.values()):
             ready.wait(CONNECT_TIMEOUT_S)
 
     def close(self) -> None:

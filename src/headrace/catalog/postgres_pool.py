@@ -41,6 +41,8 @@ class PostgresPool:
         self.pids: set[int] = set()
         """Server processes of this program's connections: their news are its own."""
         self.opened = 0
+        self._connect_s = 0.0
+        """How long the last connection took to make."""
 
     @property
     def turns(self) -> int:
@@ -49,7 +51,9 @@ class PostgresPool:
 
     def connect(self) -> PgConnection:
         """A connection outside the count; close it with :meth:`close_one`."""
+        begun_s = time.monotonic()
         connection = connect_patiently(self._url, self._options)
+        self._connect_s = time.monotonic() - begun_s
         try:
             self._lineage.check(connection)
         except BaseException:
@@ -66,8 +70,10 @@ class PostgresPool:
     def take(self) -> tuple[PgConnection, bool]:
         """A connection, and whether it was made just now."""
         held = getattr(self._mine, "held", 0)
+        connection: PgConnection | None = None
         with self._free:
             deadline = time.monotonic() + self._options.lock_timeout_s
+            patient = self._taken > 0
             while True:
                 if self.is_forked:
                     raise ForkedError
@@ -75,11 +81,15 @@ class PostgresPool:
                     raise CatalogClosedError("the catalog was closed; open it again")
                 if self._idle:
                     connection, _ = self._idle.pop()
-                    self._taken += 1
-                    self._mine.held = held + 1
-                    return connection, False
-                if self._taken < self._options.connections - 1 or held:
                     break
+                if held:
+                    break
+                if self._taken < self._options.connections - 1:
+                    # One that comes back soon is there sooner than a new one.
+                    if not patient or not self._free.wait(self._connect_s):
+                        break
+                    patient = False
+                    continue
                 if not self._free.wait(deadline - time.monotonic()):
                     raise CatalogUnavailableError(
                         f"{where_of(self._url)}: all {self._taken} connections of this program "
@@ -87,15 +97,18 @@ class PostgresPool:
                         "headrace_connections in the address"
                     )
             self._taken += 1
+        fresh = connection is None
         try:
-            connection = self.connect()
+            if connection is None:
+                connection = self.connect()
+            connection.hear()
         except BaseException:
             with self._free:
                 self._taken -= 1
                 self._free.notify()
             raise
         self._mine.held = held + 1
-        return connection, True
+        return connection, fresh
 
     def give(self, connection: PgConnection) -> None:
         """Back to the pool; one that is broken, or of another history, is closed."""
@@ -115,8 +128,9 @@ class PostgresPool:
         for each in surplus:
             self.close_one(each)
 
-    def adopt(self, connection: PgConnection) -> None:
-        """Keep one that was connected outside the count."""
+    def adopt(self, connection: PgConnection, connect_s: float) -> None:
+        """Keep one that was connected outside the count, which took so long."""
+        self._connect_s = connect_s
         with self._free:
             self._idle.append((connection, time.monotonic()))
 

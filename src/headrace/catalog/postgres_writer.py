@@ -1,9 +1,10 @@
 """Writing to PostgreSQL: transactions that hold their locks for as short as possible.
 
 What a write says (:mod:`headrace.catalog.calls`) goes to the server as one statement.  Everything
-else is a transaction of several: it begins with one message (begin, locks, signature, clock), and
-ends with one (commit, and the news as a second transaction).  Between two messages the server
-waits for this program for ``idle_timeout_s``, then it undoes the transaction.
+else is a transaction of several: it begins with its first statement (begin, locks, signature and
+clock go with it), and ends with one message (commit, and the news as a second transaction).
+Between two messages the server waits for this program for ``idle_timeout_s``, then it undoes the
+transaction.
 
 Every transaction *signs*: it writes its number, which grows, into the row of its writer.  When a
 connection breaks and a commit was not answered, another connection declares that number void.
@@ -24,7 +25,7 @@ from typing import Any
 import psycopg
 from psycopg import errors as pg_errors
 
-from headrace.catalog import postgres_calls, schema
+from headrace.catalog import postgres_calls, postgres_pipeline, schema
 from headrace.catalog.calls import AppendCall, Call
 from headrace.catalog.notifier import Notifier
 from headrace.catalog.postgres_calls import SCHEMA_LOCK, Exchange
@@ -32,19 +33,28 @@ from headrace.catalog.postgres_connections import (
     CLOCK,
     LOST_STATEMENT,
     PgConnection,
-    PostgresTx,
     first_line,
     lock_number,
     notices,
     translate,
 )
 from headrace.catalog.postgres_options import PostgresOptions
+from headrace.catalog.postgres_pipeline import Answer, Statement
 from headrace.catalog.postgres_pool import PostgresPool
+from headrace.catalog.postgres_tx import PostgresTx
 from headrace.catalog.transaction import CatalogClock, Tx
 from headrace.catalog.write_driver import LONG_WAY, WriteDriver
 from headrace.errors import CatalogUnavailableError
 
+_SAVEPOINT = "SAVEPOINT operation"
 UNSYNCED = "set_config('synchronous_commit', 'off', true)"
+
+
+_SIGN = (
+    f"INSERT INTO writers (name, number, seen_us) VALUES (?, ?, {CLOCK}) "
+    "ON CONFLICT (name) DO UPDATE SET number = excluded.number, seen_us = excluded.seen_us "
+    "WHERE writers.number < excluded.number"
+)
 
 
 class PostgresWriter(WriteDriver):
@@ -74,6 +84,7 @@ class PostgresWriter(WriteDriver):
         self._exchange: Exchange | None = None
         """A call whose news are still to be confirmed."""
         self._waits_for: list[str] = []
+        self._tx: PostgresTx | None = None
         self.calls = True
 
     def enter(self, *, wait: bool) -> bool:
@@ -185,6 +196,8 @@ class PostgresWriter(WriteDriver):
             held = self._who_holds(names)
             self._give()
             raise held from error
+        if isinstance(error, LOST_STATEMENT):
+            self._lose()  # which statements it knows is not known
         self._give()
         state = error.sqlstate
         if state == postgres_calls.UNSIGNED and attempt == 1:
@@ -205,74 +218,67 @@ class PostgresWriter(WriteDriver):
 
     def begin(self, locks: Iterable[str], sync: bool) -> Tx:
         self._waits_for = sorted(locks)
-        numbers = sorted(lock_number(name) for name in self._waits_for)
-        for attempt in (1, 2):
-            connection = self._take()
-            try:
-                return self._begin(connection, numbers, sync)
-            except psycopg.Error as error:
-                if isinstance(error, pg_errors.LockNotAvailable):
-                    held = self._who_holds(self._waits_for)
-                    self._lose()
-                    raise held from error
-                # Nothing has been written yet, so a connection that broke while idle is replaced.
-                lost = connection.closed or isinstance(error, LOST_STATEMENT)
-                self._lose()
-                if attempt == 2 or not lost:
-                    raise
-        raise AssertionError("unreachable")
-
-    def _begin(self, connection: PgConnection, locks: list[int], sync: bool) -> Tx:
-        """One message: the server is never left in the middle of it."""
+        connection = self._take()
         self._number += 1
-        listed = ",".join(str(number) for number in locks)
-        cursor = connection.execute(
-            f"BEGIN; {'' if sync else 'SET LOCAL synchronous_commit TO off; '}"
-            f"SELECT pg_advisory_xact_lock_shared({SCHEMA_LOCK}); "
-            # An array is unnested in its order, so all writers lock in the same order.
-            f"SELECT pg_advisory_xact_lock(name) FROM unnest('{{{listed}}}'::bigint[]) AS name; "
-            f"INSERT INTO writers (name, number, seen_us) VALUES ('{self._name}', {self._number}, "
-            f"{CLOCK}) ON CONFLICT (name) DO UPDATE SET number = excluded.number, "
-            "seen_us = excluded.seen_us WHERE writers.number < excluded.number; "
-            f"SELECT {CLOCK}, ({schema.QUERY})".encode(),
-            prepare=False,
-        )
-        while cursor.nextset():
-            pass
-        row = cursor.fetchone()
-        assert row is not None
-        tx = PostgresTx(connection, self._clock)
-        tx.clock_us = int(row[0])
-        try:
-            schema.judge(row[1:], self._where)
-        except BaseException:
-            self.rollback()
-            raise
-        return tx
+        self._tx = PostgresTx(connection, self._clock, _Begin(self, sync))
+        return self._tx
+
+    def begin_statements(self, sync: bool) -> list[Statement]:
+        """What a transaction begins with."""
+        # An array is unnested in its order, so all writers lock in the same order.
+        locks = sorted(lock_number(name) for name in self._waits_for)
+        return [
+            ("BEGIN", ()),
+            *([] if sync else [("SET LOCAL synchronous_commit TO off", ())]),
+            (f"SELECT pg_advisory_xact_lock_shared({SCHEMA_LOCK})", ()),
+            ("SELECT pg_advisory_xact_lock(name) FROM unnest(?::bigint[]) AS name", (locks,)),
+            (_SIGN, (self._name, self._number)),
+            (f"SELECT {CLOCK}, ({schema.QUERY})", ()),
+        ]
+
+    def begun(self, answer: Answer) -> int:
+        """A transaction has begun: its time, unless the catalog was migrated."""
+        (row,) = answer.rows
+        schema.judge(row[1:], self._where)
+        return int(row[0])
+
+    def begin_again(self, error: psycopg.Error) -> PgConnection:
+        """A transaction could not begin: another connection, if that may help; or raises."""
+        if isinstance(error, pg_errors.LockNotAvailable):
+            held = self._who_holds(self._waits_for)
+            self._lose()
+            raise held from error
+        # Nothing has been written yet, so a connection that broke while idle is replaced.
+        lost = self._connection is None or self._connection.closed
+        lost = lost or isinstance(error, LOST_STATEMENT)
+        self._lose()
+        if not lost:
+            raise error
+        return self._take()
 
     def savepoint(self) -> None:
-        self._held.execute("SAVEPOINT operation")
+        assert self._tx is not None
+        self._tx.later(_SAVEPOINT, ())
 
     def rollback_to_savepoint(self) -> bool:
-        if self._held.closed:
+        connection, tx = self._connection, self._tx
+        assert tx is not None
+        if connection is None or connection.closed:
             return False
-        self._held.execute("ROLLBACK TO SAVEPOINT operation")
+        if (_SAVEPOINT, ()) not in tx.take_due():  # else nothing of the operation was sent
+            connection.execute("ROLLBACK TO SAVEPOINT operation")
         return True
-
-    @property
-    def _held(self) -> PgConnection:
-        assert self._connection is not None
-        return self._connection
 
     def commit(self, channels: set[str]) -> None:
         """Commit, and tell: one message, two transactions."""
-        connection = self._held
-        text = "COMMIT"
-        for where, payload in notices(self._options.schema, channels):
-            told = psycopg.sql.quote(payload, connection)
-            text += f"; SELECT {UNSYNCED}, pg_notify('{where}', {told})"
+        assert self._tx is not None
+        self._tx.begin()
+        assert self._connection is not None
+        due = [*self._tx.take_due(), ("COMMIT", ())]
+        for notice in notices(self._options.schema, channels):
+            due.append((f"SELECT {UNSYNCED}, pg_notify(?, ?)", notice))
         try:
-            connection.execute(text.encode(), prepare=False)
+            postgres_pipeline.run(self._connection, due)
         except psycopg.Error as error:
             self._lose()
             if not self._has_committed()[0]:
@@ -360,6 +366,15 @@ class PostgresWriter(WriteDriver):
             self._connection = connection
             connection.execute("DELETE FROM writers WHERE name = %s", (self._name,))
         self._give()
+
+
+class _Begin:
+    """How a transaction of a writer begins."""
+
+    def __init__(self, writer: PostgresWriter, sync: bool) -> None:
+        self.statements = writer.begin_statements(sync)
+        self.begun = writer.begun
+        self.another = writer.begin_again
 
 
 def _results(calls: Sequence[Call], answer: list[int]) -> list[Any]:

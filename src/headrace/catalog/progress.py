@@ -15,9 +15,7 @@ from functools import lru_cache
 
 import msgspec
 
-from headrace.catalog.transaction import FREQUENT, Tx
-
-IN_ONE_QUERY = 200
+from headrace.catalog.transaction import FREQUENT, Query, Tx, in_parts
 
 _INSERT = (
     "INSERT INTO progress (group_name, segment_id, floor, state) VALUES (?, ?, ?, ?) "
@@ -42,7 +40,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 def subscribe(tx: Tx, stream_id: int, group: str) -> None:
     """From now on, this group holds back the stream's retention."""
-    tx.execute(
+    tx.later(
         "INSERT INTO subscriptions (stream_id, group_name, created_us) VALUES (?, ?, ?) "
         "ON CONFLICT (stream_id, group_name) DO NOTHING",
         (stream_id, group, tx.now_us()),
@@ -86,23 +84,27 @@ def seek_channel(group: str) -> str:
     return f"seek:{group}"
 
 
-def of_group(tx: Tx, group: str, ids: Sequence[int] | None = None) -> list[Progress]:
-    """The rows of a group, all or those of some segments."""
+def asking(group: str, ids: Sequence[int] | None = None) -> list[Query]:
+    """The queries of :func:`of_group`."""
     query = "SELECT segment_id, floor, state FROM progress WHERE group_name = ?"
     if ids is None:
-        found = tx.rows(query, (group,))
-    else:
-        found = []
-        for begin in range(0, len(ids), IN_ONE_QUERY):
-            part = ids[begin : begin + IN_ONE_QUERY]
-            marks = ", ".join("?" * len(part))
-            found += tx.rows(f"{query} AND segment_id IN ({marks})", (group, *part))
+        return [(query, (group,))]
+    return [
+        (f"{query} AND segment_id IN ({marks})", (group, *part)) for part, marks in in_parts(ids)
+    ]
+
+
+def of_group(tx: Tx, group: str, ids: Sequence[int] | None = None) -> list[Progress]:
+    """The rows of a group, all or those of some segments."""
+    found = []
+    for query in asking(group, ids):
+        found += tx.rows(*query)
     return [Progress(group, segment_id, floor, bytes(state)) for segment_id, floor, state in found]
 
 
 def put(tx: Tx, *rows: Progress) -> None:
     """Record progress, row by row; one whose floor would fall is left as it is."""
-    _each(tx, _PUT, [(row.group, row.segment_id, row.floor, row.state) for row in rows])
+    tx.later(_PUT, *((row.group, row.segment_id, row.floor, row.state) for row in rows))
 
 
 def replace(tx: Tx, rows: Sequence[tuple[Progress, bytes]]) -> int:
@@ -115,7 +117,7 @@ def replace(tx: Tx, rows: Sequence[tuple[Progress, bytes]]) -> int:
 
 def reset(tx: Tx, *rows: Progress) -> None:
     """Record progress in place of what is there, whatever that is."""
-    _each(tx, _INSERT, [(row.group, row.segment_id, row.floor, row.state) for row in rows])
+    tx.later(_INSERT, *((row.group, row.segment_id, row.floor, row.state) for row in rows))
 
 
 def _each(tx: Tx, sql: str, params: Sequence[Sequence[object]]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from importlib import resources
 
-from headrace.catalog.transaction import Row, Tx
+from headrace.catalog.transaction import Query, Row, Tx
 from headrace.errors import CatalogTooNewError, CatalogTooOldError
 
 MIGRATIONS: tuple[str, ...] = (
@@ -70,13 +70,18 @@ def judge_look(found: Row | None, where: str) -> int:
     return version
 
 
+def asking_setting(key: str) -> Query:
+    """The query of :func:`get_setting`."""
+    return "SELECT value FROM meta WHERE key = ?", (key,)
+
+
 def get_setting(tx: Tx, key: str) -> str | None:
-    row = tx.row("SELECT value FROM meta WHERE key = ?", (key,))
+    row = tx.row(*asking_setting(key))
     return None if row is None else str(row[0])
 
 
 def put_setting(tx: Tx, key: str, value: str) -> None:
-    tx.execute(
+    tx.later(
         "INSERT INTO meta (key, value) VALUES (?, ?) "
         "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
         (key, value),

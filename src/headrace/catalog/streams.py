@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -28,7 +29,7 @@ from headrace.catalog.stream_config import (
     StreamConfig,
     decode_config,
 )
-from headrace.catalog.transaction import Row, Tx, in_parts
+from headrace.catalog.transaction import Query, Row, Tx, in_parts
 from headrace.errors import UnknownStreamError, UnreadableRecordError
 
 __all__ = [
@@ -126,17 +127,25 @@ def lock(stream_id: int) -> str:
     return f"stream:{stream_id}"
 
 
+_NAMED = "SELECT id, name, config, created_us FROM streams WHERE name = ?"
 _SEGMENT = (
     "id, number, range_lo, range_hi, head, tail, bytes, trimmed_bytes, max_ts_us, created_us, "
     "sealed_us, markers, lane"
 )
 
 
+def asking(name: str) -> tuple[Query, Query, Query]:
+    """The queries of :func:`get`."""
+    where = "WHERE stream_id = (SELECT id FROM streams WHERE name = ?) "
+    edges, segments = _asking_segments(where, (name,))
+    return (_NAMED, (name,)), edges, segments
+
+
 def get(tx: Tx, name: str) -> Stream | None:
-    row = tx.row("SELECT id, name, config, created_us FROM streams WHERE name = ?", (name,))
-    if row is None:
+    found, edges, segments = tx.together(*asking(name))
+    if not found:
         return None
-    (stream,) = _with_segments(tx, [row])
+    (stream,) = _streams(found, edges, segments)
     if isinstance(stream, UnreadableRecordError):
         raise stream
     return stream
@@ -158,7 +167,7 @@ def removable(tx: Tx, name: str) -> Stream:
 
     One without a readable configuration captures nothing; its events and segments are all there.
     """
-    row = tx.row("SELECT id, name, config, created_us FROM streams WHERE name = ?", (name,))
+    row = tx.row(_NAMED, (name,))
     if row is None:
         return require(tx, name)
     (stream,) = _with_segments(tx, [row])
@@ -229,36 +238,6 @@ def tail_of(tx: Tx, segment_id: int) -> int | None:
     """The first offset of a segment that is retained; None if the segment is gone."""
     row = tx.row("SELECT tail FROM segments WHERE id = ?", (segment_id,))
     return None if row is None else int(row[0])
-
-
-def extents(tx: Tx, stream_id: int) -> list[tuple[int, int, int, int, bool]]:
-    """(number, id, head, tail, sealed) of every segment."""
-    rows = tx.rows(
-        "SELECT number, id, head, tail, sealed_us IS NOT NULL FROM segments "
-        "WHERE stream_id = ? ORDER BY number",
-        (stream_id,),
-    )
-    return [(number, key, head, tail, bool(sealed)) for number, key, head, tail, sealed in rows]
-
-
-def fingerprint(tx: Tx, stream_id: int) -> tuple[int, ...]:
-    """Sums over a stream's segments that change whenever one of them does; markers come last."""
-    row = tx.row(
-        "SELECT COUNT(*), SUM(number), SUM(head), SUM(tail), COUNT(sealed_us), SUM(markers) "
-        "FROM segments WHERE stream_id = ?",
-        (stream_id,),
-    )
-    return () if row is None else tuple(int(value or 0) for value in row)
-
-
-def edges(tx: Tx, stream_id: int) -> list[tuple[int, int]]:
-    """(predecessor, successor), sorted, of all segments that follow from others."""
-    rows = tx.rows(
-        "SELECT predecessor, successor FROM segment_edges WHERE stream_id = ? "
-        "ORDER BY predecessor, successor",
-        (stream_id,),
-    )
-    return [(before, after) for before, after in rows]
 
 
 def heads(tx: Tx, stream_id: int) -> list[tuple[int, int, int, bool]]:
@@ -360,25 +339,37 @@ def _with_segments(tx: Tx, rows: list[Row]) -> Iterator[Stream | UnreadableRecor
 
     An error stands in the place of one whose configuration cannot be read.
     """
-    few = rows if len(rows) <= FEW else [(None,)]
+    if len(rows) > FEW:
+        queries = [*_asking_segments()]
+    else:
+        each = [_asking_segments("WHERE stream_id = ? ", (row[0],)) for row in rows]
+        queries = [query for both in each for query in both]
+    found = tx.together(*queries)
+    return _streams(rows, chain(*found[::2]), chain(*found[1::2]))
+
+
+def _asking_segments(where: str = "", params: tuple[object, ...] = ()) -> tuple[Query, Query]:
+    """The queries for the edges and for the segments of streams."""
+    return (
+        f"SELECT stream_id, predecessor, successor FROM segment_edges {where}"
+        "ORDER BY stream_id, predecessor, successor",
+        params,
+    ), (f"SELECT stream_id, {_SEGMENT} FROM segments {where}ORDER BY stream_id, number", params)
+
+
+def _streams(
+    rows: Iterable[Row], edges: Iterable[Row], parts: Iterable[Row]
+) -> Iterator[Stream | UnreadableRecordError]:
     before: dict[tuple[int, int], list[int]] = {}
     after: dict[tuple[int, int], list[int]] = {}
     segments: dict[int, list[Segment]] = {}
-    for only, *_ in few:
-        where, params = ("WHERE stream_id = ? ", (only,)) if only is not None else ("", ())
-        for stream_id, first, second in tx.rows(
-            f"SELECT stream_id, predecessor, successor FROM segment_edges {where}"
-            "ORDER BY stream_id, predecessor, successor",
-            params,
-        ):
-            before.setdefault((stream_id, second), []).append(first)
-            after.setdefault((stream_id, first), []).append(second)
-        for stream_id, *found, markers, lane in tx.rows(
-            f"SELECT stream_id, {_SEGMENT} FROM segments {where}ORDER BY stream_id, number", params
-        ):
-            place = stream_id, found[1]
-            found += (tuple(before.get(place, ())), tuple(after.get(place, ())), markers, lane)
-            segments.setdefault(stream_id, []).append(Segment(*found))
+    for stream_id, first, second in edges:
+        before.setdefault((stream_id, second), []).append(first)
+        after.setdefault((stream_id, first), []).append(second)
+    for stream_id, *found, markers, lane in parts:
+        place = stream_id, found[1]
+        found += (tuple(before.get(place, ())), tuple(after.get(place, ())), markers, lane)
+        segments.setdefault(stream_id, []).append(Segment(*found))
     for stream_id, name, config, created_us in rows:
         own = tuple(segments.get(stream_id, ()))
         try:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 Row = tuple[Any, ...]
+Query = tuple[str, tuple[object, ...]]
+"""SQL with ``?`` for parameters, and the parameters."""
 T = TypeVar("T")
 
 IN_ONE_QUERY = 400
@@ -70,6 +72,29 @@ class Tx(ABC):
     @abstractmethod
     def executemany(self, sql: str, params: Sequence[Sequence[Any]]) -> int:
         """Run a statement once for each parameter row; returns how many rows were changed."""
+
+    def later(self, sql: str, *params: Sequence[Any]) -> None:
+        """Run a statement for each parameter row, whenever it suits the database.
+
+        It is done before any other statement of this transaction; what it changed is not told.
+        """
+        if len(params) == 1:
+            self.execute(sql, params[0])
+        elif params:
+            self.executemany(sql, params)
+
+    def together(self, *queries: tuple[str, Sequence[Any]]) -> list[list[Row]]:
+        """The rows of several queries."""
+        return [self.rows(sql, params) for sql, params in queries]
+
+    def foresee(self, *queries: tuple[str, Sequence[Any]]) -> None:  # noqa: B027
+        """Tell which queries are about to be made: a server far away is asked all of them at once.
+
+        No query may be foreseen that changes something.
+        """
+
+    def settle(self) -> None:  # noqa: B027 (most wait for nothing)
+        """Do what waits for its time (:meth:`later`)."""
 
     def now_us(self) -> int:
         """The catalog's clock in microseconds since 1970 (never the client's own)."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.catalog import Tx, entries, replicas, schema
+from headrace.catalog import Query, Tx, entries, replicas, schema
 from headrace.errors import UnreadableRecordError
 
 GROUPS_BUCKET = "region-groups"
@@ -69,6 +69,11 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
 def this_region(tx: Tx) -> str | None:
     """The name of the region that a catalog is."""
     return schema.get_setting(tx, "region")
+
+
+def asking(key: str) -> Query:
+    """The query of :func:`waits_here`."""
+    return entries.asking(GROUPS_BUCKET, key)
 
 
 def waits_here(tx: Tx, key: str) -> str:

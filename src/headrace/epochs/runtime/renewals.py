@@ -55,7 +55,7 @@ class Renewals:
         names = [each.name for each in kept]
 
         def renew(tx: Tx) -> dict[str, int]:
-            found = {lease.name: lease.token for lease in leases.not_released(tx, names)}
+            found = {lease.name: lease.token for lease in leases.hold(tx, names)}
             now_us = tx.now_us()
             due = [
                 (now_us + each.ttl_ms * 1000, each.name)
@@ -66,8 +66,7 @@ class Renewals:
             return found
 
         try:
-            locks = [leases.lock(name) for name in names[:1]]
-            found = await self._host.in_transaction(renew, locks, small=len(kept) < 100)
+            found = await self._host.in_transaction(renew, small=len(kept) < 100)
         except HeadraceError as error:
             _log.warning("leases of epoch publishers were not renewed: %s", error)
         else:

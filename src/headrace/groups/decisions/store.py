@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from headrace.catalog import Tx
+from headrace.catalog import Query, Tx
 from headrace.catalog import decisions as stored
 from headrace.catalog.records import Records
 from headrace.errors import InvalidInputError
@@ -42,17 +42,25 @@ def channel(group: str) -> str:
     return stored.channel(group)
 
 
-def record(tx: Tx, group: str, decisions: Sequence[Decision], *, cause: int = 0) -> list[Decision]:
+def record(
+    tx: Tx,
+    group: str,
+    decisions: Sequence[Decision],
+    *,
+    cause: int = 0,
+    after: int | None = None,
+) -> list[Decision]:
     """Add decisions under :func:`locks`; returns them with their numbers and times.
 
-    ``cause`` is for those that name none of their own.
+    ``cause`` is for those that name none of their own; ``after`` is the number of the last
+    decision, if the caller has read it.
     """
     if not decisions:
         return []
     now_us = tx.now_us()
     bounded = [_bounded(each, now_us, cause) for each in decisions]
     data = [(each.at_us, _records.encode(group, each)) for each in bounded]
-    first = stored.append(tx, group, data)
+    first = stored.append(tx, group, data, after)
     return [
         msgspec.structs.replace(each, number=first + at, group=group)
         for at, each in enumerate(bounded)
@@ -61,8 +69,10 @@ def record(tx: Tx, group: str, decisions: Sequence[Decision], *, cause: int = 0)
 
 def record_linked(tx: Tx, group: str, fresh: list[Decision]) -> list[Decision]:
     """Record decisions and link them with those before them, under ``locks(group)``."""
+    tx.foresee(*asking(group))
     before = read(tx, group, LOOKED_BACK)
-    return record(tx, group, linked(fresh, before, stored.count(tx, group) + 1))
+    count = stored.count(tx, group)
+    return record(tx, group, linked(fresh, before, count + 1), after=count)
 
 
 def _bounded(decision: Decision, now_us: int, cause: int) -> Decision:
@@ -75,6 +85,11 @@ def _bounded(decision: Decision, now_us: int, cause: int) -> Decision:
         number=0,  # both are columns
         group="",
     )
+
+
+def asking(group: str) -> tuple[Query, ...]:
+    """The queries of whoever records what follows from what was decided before."""
+    return stored.asking(group, LOOKED_BACK)
 
 
 def read(tx: Tx, group: str, limit: int = LIMIT, before: int | None = None) -> list[Decision]:

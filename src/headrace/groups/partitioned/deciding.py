@@ -5,7 +5,7 @@ What its instances decide by themselves, they hand to the recorder of their prog
 
 from __future__ import annotations
 
-from headrace.catalog import Tx, claims, entries, leases
+from headrace.catalog import Query, Tx, claims, entries, leases
 from headrace.groups import decisions
 from headrace.groups.decisions import Decision, What, ranges
 from headrace.groups.decisions.core.record import moment
@@ -25,9 +25,16 @@ def locks(name: GroupName) -> list[str]:
     return decisions.locks(key_of(name))
 
 
+def asking(name: GroupName) -> list[Query]:
+    """The queries of whoever records something about a group."""
+    found = [entries.asking(bucket, name.key) for bucket in (ELASTIC_BUCKET, STATIC_BUCKET)]
+    return [*found, *decisions.asking(key_of(name))]
+
+
 def is_there(tx: Tx, name: GroupName) -> bool:
     """Whether there is such a group: nothing is recorded about one that was deleted."""
     buckets = (ELASTIC_BUCKET, STATIC_BUCKET)
+    tx.foresee(*asking(name))
     return any(entries.get(tx, bucket, name.key) is not None for bucket in buckets)
 
 

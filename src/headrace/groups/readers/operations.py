@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from headrace.catalog import Tx, reader_groups, streams
+from headrace.catalog import Tx, extents, reader_groups, streams
 from headrace.catalog import progress as stored
 from headrace.catalog.extents import Extent
 from headrace.errors import InvalidInputError, InvalidPositionError, NotRetainedByHandError
@@ -56,7 +56,7 @@ def checkpoint_value(
     def look(tx: Tx) -> list[tuple[str, int, bytes]]:
         by_id: dict[int, SegmentId] = {}
         for stream in read:
-            for number, key, *_ in streams.extents(tx, stream.id):
+            for number, key, *_ in extents.every(tx, stream.id):
                 by_id[key] = SegmentId(stream.name, number)
         return [
             (by_id[row.segment_id].stream, by_id[row.segment_id].number, row.state)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from headrace.catalog import Tx, leases
+from headrace.catalog import Query, Tx, leases
 from headrace.groups import decisions
 from headrace.groups.decisions import Decision, What
 from headrace.groups.decisions.core.record import moment
@@ -17,6 +17,11 @@ from headrace.groups.decisions.store import record_linked
 def locks(group: str) -> list[str]:
     """The locks under which decisions about a group may be recorded."""
     return decisions.locks(record_key(group))
+
+
+def asking(group: str) -> tuple[Query, ...]:
+    """The queries of whoever records something about a group."""
+    return decisions.asking(record_key(group))
 
 
 def configured(tx: Tx, group: str, reason: str) -> None:

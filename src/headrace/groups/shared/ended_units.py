@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.catalog import Tx, claims, entries, progress
+from headrace.catalog import Query, Tx, claims, entries, progress
 from headrace.groups import decisions
 from headrace.groups.decisions.keys import record_key
 from headrace.groups.shared.keys import finished_bucket
@@ -12,7 +12,12 @@ from headrace.groups.shared.keys import finished_bucket
 
 def put_finished(tx: Tx, group: str, unit: str, segment_id: int) -> None:
     """A unit is over for the group."""
-    entries.put(tx, finished_bucket(group), unit, str(segment_id).encode())
+    entries.store(tx, finished_bucket(group), unit, str(segment_id).encode())
+
+
+def asking_finished(group: str) -> tuple[Query, Query]:
+    """The queries of :func:`finished`."""
+    return entries.asking_changes(finished_bucket(group), 0)
 
 
 def finished(tx: Tx, group: str) -> dict[str, int]:

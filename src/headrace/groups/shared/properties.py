@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.catalog import Tx, entries, leases
+from headrace.catalog import Query, Tx, entries, leases
 from headrace.catalog.records import Records
 from headrace.errors import (
     InvalidInputError,
@@ -87,7 +87,12 @@ _statuses = Records(LeaderStatus, "the status of shared group")
 
 def put(tx: Tx, properties: GroupProperties) -> None:
     """Store a group's properties; the caller holds the bucket's lock."""
-    entries.put(tx, BUCKET, properties.key, _records.encode(properties.key, properties))
+    entries.store(tx, BUCKET, properties.key, _records.encode(properties.key, properties))
+
+
+def asking(key: str) -> Query:
+    """The query of :func:`get`."""
+    return entries.asking(BUCKET, key)
 
 
 def get(tx: Tx, key: str) -> GroupProperties | None:
@@ -232,7 +237,7 @@ def put_status(tx: Tx, key: str, status: LeaderStatus) -> None:
     """Store what a leader says about its group, if it still leads."""
     leases.check(tx, lease_name(key), status.token)
     stamped = msgspec.structs.replace(status, at_us=tx.now_us())
-    entries.put(tx, STATUS_BUCKET, key, _statuses.encode(key, stamped))
+    entries.store(tx, STATUS_BUCKET, key, _statuses.encode(key, stamped))
 
 
 def status_locks(key: str) -> tuple[str, ...]:

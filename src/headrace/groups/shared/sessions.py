@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import msgspec
 
-from headrace.catalog import Tx, claims, entries, leases
+from headrace.catalog import Query, Tx, claims, entries, leases
 from headrace.catalog.records import Records
 from headrace.errors import (
     InvalidInputError,
@@ -98,6 +98,11 @@ def check_expiry(expiry_ms: int) -> int:
     return expiry_ms
 
 
+def asking(name: str) -> tuple[Query, ...]:
+    """The queries for a session and for who runs it."""
+    return entries.asking(BUCKET, name), leases.asking(lease_name(name))
+
+
 def get(tx: Tx, name: str) -> SessionRecord | None:
     """A session as it is stored."""
     entry = entries.get(tx, BUCKET, name)
@@ -108,13 +113,14 @@ def get(tx: Tx, name: str) -> SessionRecord | None:
 
 def put(tx: Tx, record: SessionRecord) -> None:
     """Store a session."""
-    entries.put(tx, BUCKET, record.name, _records.encode(record.name, record))
+    entries.store(tx, BUCKET, record.name, _records.encode(record.name, record))
 
 
 def open(
     tx: Tx, name: str, peer: str, *, persistent: bool, expiry_ms: int, unnamed: bool = False
 ) -> tuple[SessionRecord, int]:
     """Take a session over, or begin one; returns it with the token of whoever runs it now."""
+    tx.foresee(*asking(name), leases.asking_taking(tx, lease_name(name)))
     found = get(tx, name)
     if found is not None and (is_over(tx, found) or not found.persistent or not persistent):
         forget(tx, found)
@@ -153,6 +159,7 @@ def unsubscribe(tx: Tx, name: str, token: int, text: str) -> None:
 
 def owned(tx: Tx, name: str, token: int) -> SessionRecord:
     """The session, if this token is the newest; else it was taken over."""
+    tx.foresee(*asking(name))
     try:
         leases.check(tx, lease_name(name), token)
     except LeaseLost:

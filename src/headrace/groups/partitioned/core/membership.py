@@ -24,11 +24,9 @@ off: what is in flight is abandoned, which means that its acks no longer count.
 repeated without harm.  A late or repeated answer is recognised by its token and changes nothing.
 A claim that was made but never heard of shows up with the next renewal and is given back.
 
-*Doubt.*  When the pin was not renewed for its time to live by the instance's own clock, another
-instance may have it, or nobody can, because the catalog is away.  The instance hands out nothing
-(its runtime sees to that, by ``pin_until_ms``), claims and gives back nothing, keeps what it holds,
-and asks until it is answered: the catalog renews a pin that has run out if nobody took it.  Safety
-does not depend on that: it comes from the fencing tokens.
+*Doubt.*  When the pin was not renewed for its time to live, by the instance's own clock, it hands
+out nothing, keeps what it holds, and asks until the catalog answers: a pin that has run out is
+renewed if nobody took it.  Safety does not depend on that: it comes from the fencing tokens.
 """
 
 from __future__ import annotations
@@ -140,9 +138,7 @@ class Instance:
     @property
     def settled(self) -> bool:
         """Pinned with exactly what the config says, or standing by, waiting or closed."""
-        if self.phase is Phase.PINNED:
-            return self._partitions.as_wanted
-        return self.phase is not Phase.STEPPING_DOWN
+        return self._partitions.as_wanted if self.phase is Phase.PINNED else not self._holds_pin()
 
     @property
     def decisions(self) -> deque[InstanceDecision]:
@@ -153,7 +149,7 @@ class Instance:
     def wake_at_ms(self) -> int | None:
         """When a Tick has something to do."""
         times = [] if self._doubts_pin() else [self._partitions.wake_at_ms]
-        if self.phase in (Phase.STANDBY, Phase.PINNED, Phase.STEPPING_DOWN):
+        if self.phase is Phase.STANDBY or self._holds_pin():
             times.append(self._pin_at_ms)
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
@@ -162,8 +158,8 @@ class Instance:
         lines = [f"{self.member}/{self.instance} is {self.phase.value}"]
         if self.phase is Phase.WAITING:
             lines.append(self._why_waiting())
-        if self._doubts_pin():
-            lines.append("its pin could not be renewed in time; it waits for the catalog's answer")
+        elif self._doubts_pin():
+            lines.append("its pin could not be renewed in time: the catalog does not answer")
         return lines + self._partitions.explain()
 
     # --- events ------------------------------------------------------------------------
@@ -275,7 +271,6 @@ class Instance:
         return self.phase in (Phase.PINNED, Phase.STEPPING_DOWN)
 
     def _doubts_pin(self) -> bool:
-        """Whether the pin may be another's by now."""
         return self._holds_pin() and self._out.now_ms >= self._pin_until_ms
 
     def _acquire_pin(self) -> None:

@@ -275,6 +275,7 @@ class Hub:
         since = dict(self._revisions)
 
         def look(tx: Tx) -> dict[str, entries.Changes]:
+            tx.foresee(*(q for b in buckets for q in entries.asking_changes(b, since[b])))
             return {bucket: entries.changes(tx, bucket, since[bucket]) for bucket in buckets}
 
         changed: set[str] = set()
@@ -477,7 +478,12 @@ class Hub:
 
     async def _read_pins(self, names: Iterable[str]) -> tuple[int, dict[str, leases.Lease]]:
         wanted = list(names)
-        now_us, held = await self._read(lambda tx: (tx.now_us(), leases.not_released(tx, wanted)))
+
+        def look(tx: Tx) -> tuple[int, list[leases.Lease]]:
+            tx.foresee(*leases.asking_not_released(wanted))
+            return tx.now_us(), leases.not_released(tx, wanted)
+
+        now_us, held = await self._read(look)
         return now_us, {lease.name: lease for lease in held}
 
     async def _read(self, fn: Callable[[Tx], T]) -> T:

@@ -10,10 +10,10 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 import msgspec
 
-from headrace.catalog import Tx, claims, entries, leases, streams
+from headrace.catalog import Query, Tx, claims, entries, leases, progress, streams
 from headrace.errors import Fenced, InvalidNameError, UnknownGroupError
+from headrace.groups import homes
 from headrace.groups.consumer.types import OwnedUnit
-from headrace.groups.homes import waits_here
 from headrace.groups.partitioned.core.config import GroupConfig, decode_elastic, decode_static
 from headrace.groups.partitioned.core.pins import (
     ClaimOwner,
@@ -40,8 +40,19 @@ STEP_DOWN_BUCKET = "group-step-downs"
 # --- reading -------------------------------------------------------------------------------
 
 
+def asking_config(name: GroupName) -> list[Query]:
+    """The queries of :func:`read_config`."""
+    return [entries.asking(bucket, name.key) for bucket in (STATIC_BUCKET, ELASTIC_BUCKET)]
+
+
+def asking_group(name: GroupName) -> list[Query]:
+    """The queries for a group and how its partitions lie."""
+    return [*asking_config(name), *streams.asking(name.stream), homes.asking(name.key)]
+
+
 def read_config(tx: Tx, name: GroupName) -> GroupConfig | None:
     """The config of a group, static or elastic."""
+    tx.foresee(*asking_config(name))
     for bucket, decode in ((STATIC_BUCKET, decode_static), (ELASTIC_BUCKET, decode_elastic)):
         entry = entries.get(tx, bucket, name.key)
         if entry is not None and entry.value is not None:
@@ -62,9 +73,10 @@ class View(msgspec.Struct, frozen=True):
 
 def read_view(tx: Tx, name: GroupName, number: int) -> View:
     """A group and how its partitions lie, if it and its stream are there."""
+    tx.foresee(*asking_group(name))
     config = read_config(tx, name)
     source = streams.get(tx, name.stream)
-    if config is None or source is None or waits_here(tx, name.key):
+    if config is None or source is None or homes.waits_here(tx, name.key):
         return View(number, None)
     layout = layout_of(config, source.config)
     return View(number, claimed_config(config, layout), config, layout)
@@ -132,7 +144,7 @@ def renew_pins(tx: Tx, pins: Sequence[tuple[str, int, int]]) -> list[bool]:
     Says which it has prolonged.  Nobody else acted under a pin that still has this token.
     """
     now = tx.now_us()
-    held = read_pins(tx, [pin for pin, _, _ in pins])
+    held = {lease.name: lease for lease in leases.hold(tx, [pin for pin, _, _ in pins])}
     answers = []
     due = []
     for pin, token, ttl_ms in pins:
@@ -191,9 +203,10 @@ class Moment:
         return self._groups[name]
 
     def _look(self, name: GroupName) -> Group | None:
+        self.tx.foresee(*asking_group(name))
         config = read_config(self.tx, name)
         source = streams.get(self.tx, name.stream)
-        if config is None or source is None or waits_here(self.tx, name.key):
+        if config is None or source is None or homes.waits_here(self.tx, name.key):
             return None
         read = read_stream(name, config)
         stream = source if read == name.stream else streams.get(self.tx, read)
@@ -222,10 +235,20 @@ def claim(
     segments: Container[int] = (),
 ) -> list[Taken | ClaimRefused]:
     """Claim partitions for an owner, each judged for itself, under :func:`claim_locks`."""
-    tx, group = moment.tx, moment.group(name)
+    tx = moment.tx
+    tx.foresee(
+        *(claims.asking(name.key, str(partition)) for partition in partitions),
+        *leases.asking_not_released([name.pin(owner.member)]),
+        *asking_group(name),
+    )
+    group = moment.group(name)
+    if group is not None and group.layout is Layout.SEGMENTS:
+        ids = (group.stream.segment(partition) for partition in partitions)
+        tx.foresee(*(q for s in ids if s is not None for q in progress.asking(name.key, [s.id])))
     now_ms = _ms(tx.now_us())
     own_pin = _pin(tx, name, owner.member)
     answers: list[Taken | ClaimRefused] = []
+    new: list[tuple[str, int]] = []
     for partition in partitions:
         row = claims.get(tx, name.key, str(partition))
         held = None if row is None else PartitionClaim(_owner(row.owner), row.token)
@@ -244,10 +267,11 @@ def claim(
             continue
         assert group is not None
         if holder != owner:
-            taken = claims.take(tx, name.key, str(partition), owner.encode())
-            assert taken.token == verdict.token, f"{taken.token}, but {verdict.token} was judged"
+            new.append((str(partition), verdict.token))
         units = _units(tx, name, group, owner, partition, verdict.token, segments)
         answers.append(Taken(partition, verdict.token, units))
+    for unit, token in new:
+        claims.hand_over(tx, name.key, unit, owner.encode(), token)
     return answers
 
 

@@ -37,6 +37,9 @@ from headrace.groups.partitioned.runtime.ownership import STEP_DOWN_BUCKET, Mome
 if TYPE_CHECKING:
     from headrace.groups.partitioned.runtime.member import MemberInstance
 
+FORESEEN_MAX = 100
+"""Instances for which is asked ahead, at most."""
+
 _log = logging.getLogger(__name__)
 
 Request = AcquirePin | ReleasePin | ClaimPartition | ReleasePartition
@@ -108,6 +111,17 @@ def locks_of(batch: Sequence[Asked], segments: Mapping[str, Sequence[int]]) -> l
     return sorted(locks)
 
 
+def _foresee(tx: Tx, batch: Sequence[Asked]) -> None:
+    """Ask for the pins that are wanted, in one order, and for what was decided before."""
+    acquiring = [a.joined for a in batch if isinstance(a.request, AcquirePin)][:FORESEEN_MAX]
+    pins = sorted(joined.pin for joined in acquiring)
+    tx.foresee(
+        *(query for joined in acquiring for query in deciding.asking(joined.name)),
+        *(leases.asking_last_owner(pin) for pin in pins),
+        *(leases.asking_taking(tx, pin) for pin in pins),
+    )
+
+
 def carry_out(
     tx: Tx,
     batch: Sequence[Asked],
@@ -118,6 +132,7 @@ def carry_out(
 
     ``over`` are pins that nobody renews, as they were last seen.
     """
+    _foresee(tx, batch)
     found: list[Told] = []
     told: dict[GroupName, list[Decision]] = {}
     claiming: dict[tuple[MemberInstance, int], list[int]] = {}

@@ -126,7 +126,7 @@ def renew(tx: Tx, due: Sequence[tuple[str, int, int]]) -> list[bool]:
     name, everything is still its own.
     """
     now_us = tx.now_us()
-    held = {lease.name: lease for lease in leases.not_released(tx, [name for name, _, _ in due])}
+    held = {lease.name: lease for lease in leases.hold(tx, [name for name, _, _ in due])}
     kept = [name in held and held[name].token == token for name, token, _ in due]
     prolonged = [
         (now_us + ttl_ms * 1000, name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import NamedTuple
 
-from headrace.catalog import Tx, claims, extents, streams
+from headrace.catalog import Tx, claims, extents
 from headrace.catalog.extents import Extent
 from headrace.groups.consumer import OwnedUnit
 from headrace.groups.progress import Progress
@@ -82,11 +82,11 @@ class GroupMoment:
         for stream in self.record.streams:
             if only is not None and stream.name not in only:
                 continue
-            for number, key, head, tail, sealed in streams.extents(self.tx, stream.id):
+            for number, key, head, tail, sealed in extents.every(self.tx, stream.id):
                 segment = SegmentId(stream.name, number)
                 places[segment] = Extent(key, head, tail, sealed)
                 graph[segment] = ()
-            for before, after in streams.edges(self.tx, stream.id):
+            for before, after in extents.edges(self.tx, stream.id):
                 follower, first = SegmentId(stream.name, after), SegmentId(stream.name, before)
                 if follower in graph and first in graph:
                     graph[follower] = (*graph[follower], first)

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from headrace.catalog import Tx, streams
 from headrace.catalog.extents import Extent
+from headrace.catalog.extents import every as every_extent
 from headrace.errors import DataLossError
 from headrace.groups.progress.store import load_all
 from headrace.groups.readers.core.segments import SegmentId
@@ -131,7 +132,7 @@ class SparkPlanning:
         def look(tx: Tx) -> dict[SegmentId, int]:
             found = {}
             for stream in record.streams:
-                for number, _, head, _, _ in streams.extents(tx, stream.id):
+                for number, _, head, _, _ in every_extent(tx, stream.id):
                     found[SegmentId(stream.name, number)] = head
             return found
 

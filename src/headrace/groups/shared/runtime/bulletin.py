@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.catalog import Tx
+from headrace.catalog import Tx, leases
 from headrace.errors import HeadraceError
 from headrace.groups.decisions import Decision, What
 from headrace.groups.shared import deciding, properties
 from headrace.groups.shared.properties import BorrowerStatus, LeaderStatus
+from headrace.groups.shared.runtime.state import lease_name
 
 if TYPE_CHECKING:
     from headrace.groups.shared.runtime.leading import Leading
@@ -73,6 +74,7 @@ class Bulletin:
         group, asked_ms = self._leading.group, self._home.now_ms
 
         def run(tx: Tx) -> None:
+            tx.foresee(leases.asking(lease_name(group)), *deciding.asking(group))
             properties.put_status(tx, group, status)
             deciding.led(tx, group, decided, asked_ms)
 

@@ -41,13 +41,14 @@ def locks() -> tuple[str, ...]:
 def register(tx: Tx, address: Address) -> str:
     """Store where a peer listens; returns the catalog's secret."""
     now_us = tx.now_us()
+    tx.foresee(*entries.asking_changes(BUCKET, 0), schema.asking_setting(SETTING))
     for entry in entries.changes(tx, BUCKET, 0).entries:
         if entry.value is not None:
             found = _addresses.decode_or(entry.key, entry.value, None)
             if found is None or now_us - found.seen_us > STALE_US:
                 entries.delete(tx, BUCKET, entry.key)
     stamped = msgspec.structs.replace(address, seen_us=now_us)
-    entries.put(tx, BUCKET, address.peer, _addresses.encode(address.peer, stamped))
+    entries.store(tx, BUCKET, address.peer, _addresses.encode(address.peer, stamped))
     secret = schema.get_setting(tx, SETTING)
     if secret is None:
         secret = secrets.token_urlsafe(32)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog import Tx, leases
 from headrace.errors import HeadraceError, LeaseLost
-from headrace.groups.homes import waits_here
+from headrace.groups import homes
 from headrace.groups.shared import deciding, properties
 from headrace.groups.shared.core.records import StoredUnit
 from headrace.groups.shared.core.registry import StartLeader
@@ -73,10 +73,16 @@ class Election:
         name = state.lease_name(group)
 
         def read(tx: Tx) -> tuple[GroupProperties | None, leases.Lease | None]:
-            found = None if waits_here(tx, group) else properties.get(tx, group)
+            tx.foresee(homes.asking(group), properties.asking(group), leases.asking(name))
+            found = None if homes.waits_here(tx, group) else properties.get(tx, group)
             return found, leases.get(tx, name)
 
         def claim(tx: Tx, over: leases.Lease | None) -> tuple[str | None, int]:
+            tx.foresee(
+                *(homes.asking(group), properties.asking(group), leases.asking(name)),
+                *(leases.asking_last_owner(name), leases.asking_taking(tx, name)),
+                *deciding.asking(group),
+            )
             found, held = read(tx)
             if found is None or (held is not None and held != over):
                 return None if held is None else held.owner, 0
@@ -112,7 +118,9 @@ class Election:
         peer, group = self._peer, start.group
 
         def read(tx: Tx) -> tuple[GroupProperties, list[StoredUnit]]:
-            leases.check(tx, state.lease_name(group), start.token)
+            name = state.lease_name(group)
+            tx.foresee(leases.asking(name), properties.asking(group), *state.asking(group))
+            leases.check(tx, name, start.token)
             found = properties.require(tx, group)
             return found, state.load(tx, group, found.filter)
 

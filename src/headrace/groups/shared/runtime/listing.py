@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from headrace.catalog import Tx, markers, streams
+from headrace.catalog import Tx, extents, markers, streams
 from headrace.catalog.streams import decode_config
 from headrace.groups.shared.core.messages import Unit, unit_of
 from headrace.groups.shared.core.records import Listing, SegmentInfo
@@ -74,17 +74,24 @@ class Segments:
         for stream_id, name, config in streams.stored_configs(tx):
             if self._can_match(stream_id, config):
                 found[stream_id] = name
+        tx.foresee(
+            *(
+                query
+                for each in found
+                for query in extents.asking(each, new=everything or each not in self._sums)
+            )
+        )
         places: dict[Unit, Place] = {}
         predecessors: dict[Unit, tuple[Unit, ...]] = {}
         sums: dict[int, Sums] = {}
         for stream_id, name in found.items():
-            here = streams.fingerprint(tx, stream_id)
+            here = extents.fingerprint(tx, stream_id)
             if self._sums.get(stream_id) == here and not everything:
                 continue
             sums[stream_id] = here
             new = False
             marked = markers.newest(tx, stream_id, MARKERS_MAX) if here[-1] else {}
-            for number, segment_id, head, tail, sealed in streams.extents(tx, stream_id):
+            for number, segment_id, head, tail, sealed in extents.every(tx, stream_id):
                 unit = unit_of(name, number)
                 own = tuple(marked.get(segment_id, ()))
                 places[unit] = Place(stream_id, number, segment_id, head, tail, sealed, own)
@@ -157,7 +164,7 @@ def _edges(
     tx: Tx, stream_id: int, name: str, places: dict[Unit, Place]
 ) -> dict[Unit, tuple[Unit, ...]]:
     before: dict[Unit, list[Unit]] = {}
-    for predecessor, successor in streams.edges(tx, stream_id):
+    for predecessor, successor in extents.edges(tx, stream_id):
         before.setdefault(unit_of(name, successor), []).append(unit_of(name, predecessor))
     return {
         unit: tuple(before.get(unit, ()))

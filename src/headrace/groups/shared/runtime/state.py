@@ -11,7 +11,7 @@ from itertools import islice
 
 import msgspec
 
-from headrace.catalog import Tx, claims, entries, leases, progress
+from headrace.catalog import Query, Tx, claims, entries, leases, progress
 from headrace.catalog.records import Records
 from headrace.groups.progress import Progress, store
 from headrace.groups.progress.store import Joining, SeekPlace, load_all, write_of
@@ -56,8 +56,15 @@ def decode_handed(group: str, data: bytes | None) -> list[Handed]:
     return _handed.decode_or(group, data, [])
 
 
+def asking(group: str) -> list[Query]:
+    """The queries of :func:`load`, but for those about streams."""
+    units = (claims.asking_group(group), *progress.asking(group))
+    return [*units, *ended_units.asking_finished(group)]
+
+
 def load(tx: Tx, group: str, filter: str) -> list[StoredUnit]:
     """Everything that is stored about the units of a group that exist."""
+    tx.foresee(*asking(group))
     tokens = {unit_of_claim(claim.unit): claim.token for claim in claims.of_group(tx, group)}
     rows = load_all(tx, group)
     over = ended_units.finished(tx, group)
@@ -121,6 +128,13 @@ def run_commit(
 
     Raises ``LeaseLost`` if somebody else leads, and ``Fenced`` if a claim's token is not new.
     """
+    if commit.claims:
+        units = [claim_unit(group, c.unit) for c in commit.claims]
+        ids = [segments[c.unit].segment_id for c in commit.claims if c.unit in segments]
+        tx.foresee(
+            *(leases.asking(lease_name(group)), *claims.asking_hold(tx, group, units)),
+            *progress.asking(group, ids),
+        )
     leases.check(tx, lease_name(group), commit.token)
     known = [record for record in commit.progress if record.unit in segments]
     writes = [
@@ -145,8 +159,11 @@ def _claim(
     tx: Tx, group: str, commit: Commit, segments: Mapping[Unit, SegmentKey]
 ) -> list[tuple[Unit, Progress]]:
     """Store who owns units now; returns how far the group has come in each."""
-    for claim in commit.claims:
-        claims.grant(tx, group, claim_unit(group, claim.unit), claim.borrower, claim.unit_token)
+    claims.grant(
+        tx,
+        group,
+        [(claim_unit(group, c.unit), c.borrower, c.unit_token) for c in commit.claims],
+    )
     ids = {c.unit: segments[c.unit].segment_id for c in commit.claims if c.unit in segments}
     here = load_all(tx, group, list(ids.values()))
     return [(c.unit, here.get(ids.get(c.unit, -1), Progress())) for c in commit.claims]
@@ -211,7 +228,7 @@ def _put_handed(
     ]
     if handed:
         slot = f"{commit.number % SLOTS}-{part}"
-        entries.put(tx, ended_units.handed_bucket(group), slot, _handed.encode(group, handed))
+        entries.store(tx, ended_units.handed_bucket(group), slot, _handed.encode(group, handed))
 
 
 _handed = Records(list[Handed], "hand-overs of group", json=False)
