@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.errors import CatalogUnavailableError, Fenced, HeadraceError
+from headrace.epochs.runtime.subscription import EpochSubscription
+from headrace.errors import (
+    CatalogUnavailableError,
+    CatalogWentBackError,
+    Fenced,
+    HeadraceError,
+)
 from tests.postgres_server import PostgresMachine, postgres_machine
 
 PATIENCE_S = 60.0
@@ -181,5 +187,81 @@ def test_fail_over_to_a_synchronous_standby_loses_nothing_and_repeats_nothing(
                 assert len(found.acked) == len(set(found.acked)), (name, found.acked)
             stored = [int(v) async for b in hr.read("s") for v in b.column("value").to_pylist()]
             assert sorted(stored) == list(range(20))
+
+    asyncio.run(work())
+
+
+async def epochs_until(
+    subscription: EpochSubscription, seen: list[tuple[Any, list[bytes]]], last: int
+) -> None:
+    """Take whole epochs up to a time; a server that is away is waited for."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            async for epoch in subscription:
+                table = await epoch.table()
+                seen.append((epoch.time, table["value"].to_pylist()))
+                if epoch.time == last:
+                    return
+        except CatalogUnavailableError:
+            await asyncio.sleep(0.1)
+    raise AssertionError(f"epoch {last} never came: {seen}")
+
+
+async def advance(url: str, times: range, what: bytes) -> None:
+    """Publish one row in each epoch, as a program of its own that begins where it has to."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            async with headrace.open(url, housekeeping=False) as hr:
+                async with hr.epoch_publisher("days", "eu") as pub:
+                    for day in times:
+                        await pub.append(
+                            day, [headrace.Event(subject="days", value=what)], advance_to=day + 1
+                        )
+                return
+        except CatalogUnavailableError:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_subscription_to_epochs_goes_on_or_says_that_what_it_read_is_gone(
+    pair: tuple[PostgresMachine, PostgresMachine, str], lost: bool
+) -> None:
+    primary, standby, url = pair
+
+    async def work() -> None:
+        async with headrace.open(url, housekeeping=False) as hr:
+            await hr.create_stream("days", subjects=["days"], epochs=headrace.Epochs())
+            await advance(url, range(3), b"first")
+            seen: list[tuple[Any, list[bytes]]] = []
+            async with hr.epochs("days", start="earliest") as subscription:
+                await epochs_until(subscription, seen, 2)
+                await until(lambda: caught_up(primary), "the standby")
+                if lost:
+                    standby.stop()
+                await advance(url, range(3, 6), b"second")
+                await epochs_until(subscription, seen, 5)
+                assert [time for time, _ in seen] == list(range(6))
+                if lost:
+                    await asyncio.to_thread(gone_back, primary, standby)
+                    await advance(url, range(3, 8), b"other")
+                    with pytest.raises(CatalogWentBackError, match="is not in it"):
+                        await epochs_until(subscription, seen, 7)
+                    assert [time for time, _ in seen] == list(range(6))
+                else:
+                    await until(lambda: caught_up(primary), "the standby")
+                    primary.kill()
+                    standby.promote()
+                    await advance(url, range(6, 8), b"third")
+                    await epochs_until(subscription, seen, 7)
+                    assert [time for time, _ in seen] == list(range(8))
+            again: list[tuple[Any, list[bytes]]] = []
+            async with hr.epochs("days", start="earliest") as subscription:
+                await epochs_until(subscription, again, 7)
+            assert [time for time, _ in again] == list(range(8))
+            assert again[4][1] == ([b"other"] if lost else [b"second"])
 
     asyncio.run(work())

@@ -225,6 +225,10 @@ class UnsafeServerError(CatalogError):
     """The database server, or what stands before it, would break a promise of Headrace."""
 
 
+class CatalogWentBackError(CatalogError):
+    """The catalog has another history than before; what was known of it may never have been."""
+
+
 class CatalogClosedError(CatalogError):
     """The catalog was closed; open it again."""
 

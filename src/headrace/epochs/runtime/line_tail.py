@@ -24,6 +24,7 @@ class LineTail:
         self._host = host
         self._progress = progress
         self.next_line = start
+        self._last: Line | None = None
         self._reader: Reader | None = None
         self.news = asyncio.Event()
         self._leave: Callable[[], None] | None = None
@@ -48,8 +49,18 @@ class LineTail:
         if batch is None or not batch.num_rows:
             return []
         found = list(self._progress.decoded(batch))
-        self.next_line = found[-1][0] + 1
+        self.next_line, self._last = found[-1][0] + 1, found[-1][1]
         return found
+
+    def is_as_known(self) -> bool:
+        """Whether the log still has what was read of it, after the catalog's history changed.
+
+        A line tells its publisher's token, which is never the same in another history.
+        """
+        tail, head = self._progress.bounds()
+        if self._last is None or head < self.next_line:
+            return head >= self.next_line
+        return tail < self.next_line and self._progress.line(self.next_line - 1) == self._last
 
     async def _load(self) -> pa.RecordBatch | None:
         assert self._reader is not None

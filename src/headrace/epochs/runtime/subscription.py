@@ -51,6 +51,7 @@ from headrace.epochs.runtime.line_tail import LineTail
 from headrace.epochs.runtime.read_ahead import ReadAhead
 from headrace.epochs.runtime.starting import EpochBegin, EpochStart, FrontierLike
 from headrace.errors import (
+    CatalogWentBackError,
     EpochAckError,
     EpochsAbortedError,
     InvalidConfigError,
@@ -116,6 +117,7 @@ class EpochSubscription:
         self._items: deque[EpochItem] = deque()
         self._ended: Ended | None = None
         self._pumping = asyncio.Lock()
+        self._turns = host.turns
         self._rows: ReadAhead | None = None
         self.client: object = None
         """The open log that it was made by."""
@@ -273,6 +275,7 @@ class EpochSubscription:
             yield EpochStep(self, times, references, epochs[-1].resume)
 
     async def _next(self) -> EpochItem | None:
+        await self._check_history()
         while not self._items:
             if self._closed:
                 return None
@@ -281,6 +284,20 @@ class EpochSubscription:
                 return None
             await self._pump()
         return self._items.popleft()
+
+    async def _check_history(self) -> None:
+        """Raise if what was read is not in the log: the catalog went back."""
+        turns = self._host.turns
+        if self._turns == turns:
+            return
+        for tail, _ in self._feeds.values():
+            if not await self._host.in_thread(tail.is_as_known):
+                raise CatalogWentBackError(
+                    f"epochs of {', '.join(self.streams)}: the catalog went back, and what was "
+                    "read here is not in it; open the subscription again: with a name it goes on "
+                    "from what the catalog knows to be acked, else choose a start"
+                )
+        self._turns = turns
 
     def _finish(self, ended: Ended) -> None:
         if ended.end is End.ABORTED:
@@ -294,7 +311,9 @@ class EpochSubscription:
                 return
             found = False
             for name, (tail, feed) in self._feeds.items():
-                for number, line in await tail.load():
+                lines = await tail.load()
+                await self._check_history()
+                for number, line in lines:
                     found = True
                     for message in feed.messages(number, line):
                         self._take(self._live.receive(name, message))
