@@ -217,8 +217,10 @@ class Ordeal:
         hidden = side.path.with_name(f"{lost}-hidden")
         side.path.rename(hidden)
         self.near.close()
+        # Before the survivor may begin: what it is given from the first moment on is judged.
+        known = frozenset(self._known(survivor))
+        self.losses.append(Loss(time.monotonic_ns(), left, known))
         losing.fail_over(survivor.log, lost, self.near, force=True)
-        self.losses.append(Loss(time.monotonic_ns(), left, frozenset(self._known(survivor))))
         self.home = left
         self._progress(left, 20)
         hidden.rename(side.path)
