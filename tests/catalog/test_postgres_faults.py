@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+import headrace
 from headrace.catalog import Catalog, Tx, open_catalog, postgres_connections, postgres_pool
 from headrace.catalog.postgres import PostgresCatalog
 from headrace.catalog.postgres_calls import Exchange
@@ -346,3 +349,34 @@ def test_text_that_postgres_cannot_hold_is_refused_in_our_words(catalog: Postgre
             log.stream(name)
         with pytest.raises(HeadraceError):
             catalog.entries.get("b", name)
+
+
+def test_what_an_appender_was_given_after_a_write_that_failed_is_not_written(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the same group: the log holds a prefix of what was given."""
+    real, calls = PostgresWriter.call, 0
+
+    def cut(self: PostgresWriter, *args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise CatalogUnavailableError("the connection was cut")
+        return real(self, *args)
+
+    async def main() -> None:
+        async with headrace.open(postgres_url, store=tmp_path / "store", housekeeping=False) as hr:
+            await hr.create_stream("s", ["s.>"])
+            monkeypatch.setattr(PostgresWriter, "call", cut)
+            appender = hr.appender("s")
+            # The second goes to a file, so that it is joined with none of the others.
+            sizes = {b"a": 1, b"b": 3_000_000, b"c": 1}
+            with hr.log.catalog._committer._turn:
+                for letter, size in sizes.items():
+                    await appender.append([Event(subject="s.x", value=letter * size)])
+            with pytest.raises(CatalogUnavailableError):
+                await appender.close()
+            found = [v async for batch in hr.read("s") for v in batch.column("value").to_pylist()]
+            assert [value[:1] for value in found] == [b"a"]
+
+    asyncio.run(asyncio.wait_for(main(), 60))

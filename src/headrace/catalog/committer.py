@@ -265,6 +265,9 @@ class Committer:
             failure = driver.translate(error)
             for operation, _ in said:
                 operation.error = operation.error or failure
+                # At once: what stands behind it may not be written without it.
+                self._answer(operation)
+                operation.done = nobody
             return set(), rest
         if results is None:
             return set(), group
