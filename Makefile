@@ -11,13 +11,15 @@ PEERS  := $(VENV)/.installed-peers
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# Installed from pinned, hashed requirements; nothing is done while those are unchanged.
+# Installed from pinned, hashed requirements; nothing is done while those are unchanged. They name
+# every package there is, so pip need not look for others (--no-deps): a new release of one that
+# others ask for with an extra would stop it.
 $(STAMP): requirements/dev.txt requirements/compiler.txt pyproject.toml hatch_build.py src/headrace/compiled/_kernels.pyx
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) (once, and again when requirements change)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/dev.txt
 	@test -n "$$CC" || command -v cc > /dev/null || command -v gcc > /dev/null || command -v clang > /dev/null || \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/compiler.txt
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/compiler.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -c "from headrace.compiled import kernels as k; \
 	  k or print('note: the compiled parts could not be built (for that, Python needs its headers);', \
@@ -51,7 +53,7 @@ bench: $(STAMP) ## benchmarks as ratios, against bench/baseline.json; JSON in be
 
 $(PEERS): $(STAMP) requirements/peers.txt
 	@echo "installing the peers of the benchmarks in $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/peers.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/peers.txt
 	@touch $(PEERS)
 
 bench-peers: $(PEERS) ## the same work on Headrace, NATS JetStream and (if installed) Redis Streams
