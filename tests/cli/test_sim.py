@@ -9,9 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.cli.sim import app
-from headrace.groups.shared.core.holdings import Holdings
 from headrace.sim import planted
-from headrace.sim.planted import PlantedBug, patched
+from headrace.sim.planted import PlantedBug
 
 
 def run(*arguments: str) -> int:
@@ -73,21 +72,15 @@ def test_command_that_makes_no_sense_ends_with_2_and_one_line(
 def test_violation_ends_with_1_the_seed_and_a_shortened_history(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def keeps_the_token(original: object) -> object:
-        def assign(self: Holdings, state: object, member: object, now_ms: int) -> None:
-            state.token = 0  # type: ignore[attr-defined]
-            original(self, state, member, now_ms)  # type: ignore[operator]
-
-        return assign
-
-    with patched(Holdings, "assign", keeps_the_token):
-        code = run("shared", "--seeds", "0..9", "--steps", "400", "--jobs", "1")
+    bug = next(bug for bug in planted.planted_bugs() if bug.name.startswith("delivery/"))
+    with bug.plant():
+        code = run("delivery", "--seeds", "0..99", "--steps", "400", "--jobs", "1")
     assert code == 1
     printed = capsys.readouterr()
     assert "VIOLATION" in printed.out
     assert "seed " in printed.err
     assert "shortened in" in printed.err
-    assert "headrace sim shared --replay" in printed.err
+    assert "headrace sim delivery --replay" in printed.err
 
 
 def bug(name: str, finding: str | None) -> PlantedBug:

@@ -134,7 +134,9 @@ def test_whitespace_and_control_characters_and_no_others_are_refused() -> None:
         if char.isspace() or unicodedata.category(char) in {"Cc", "Zs", "Zl", "Zp"}
     ]
     good = sorted(set(chars) - set(bad))
-    assert [char for char in chars if fault_of(f"a{char}b") is not None] == bad
+    # One by one as far as characters are assigned, and the ends of planes; all of them in a column.
+    alone = [char for char in chars if ord(char) < 0x33500 or ord(char) & 0xFFFF in (0, 0xFFFF)]
+    assert [char for char in alone if fault_of(f"a{char}b") is not None] == bad
     assert first_invalid_subject(pa.array([f"a{char}b" for char in good])) is None
     with tiny_blocks(8):
         for char in bad:
