@@ -129,7 +129,7 @@ def test_regions_of_a_stream_that_is_not_linked_are_refused(orders: Log) -> None
 
 def test_where_a_stream_is_not_written_only_other_regions_events_come(orders: Log) -> None:
     link(orders, lane="")
-    with pytest.raises(NotWrittenHereError, match="promote"):
+    with pytest.raises(NotWrittenHereError, match="publish where it is"):
         publish(orders, 1)
     publish(orders, 1, LaneStep(lane="us", sequence=0))
     orders.append_marker("orders", 0, b"internal")

@@ -72,6 +72,7 @@ class SlowHost(Host):
         self._rig = r
         self._log = r.hr.log
         self._loads = r.hr.host.loads
+        self._pool = r.hr.host._pool
         self.reads = 0
 
     async def in_thread(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

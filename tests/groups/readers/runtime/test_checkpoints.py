@@ -195,7 +195,7 @@ def test_bad_places_change_nothing(catalog_url: str) -> None:
             ({"orders/0": 0}, InvalidInputError),
             ({"orders/7": 0}, InvalidInputError),
             ({"clicks": "latest"}, InvalidPositionError),
-            (7, InvalidPositionError),
+            (7, InvalidInputError),
             (StreamCut(catalog="x", group="report", streams=cut.streams, offsets=cut.offsets),
              ForeignCutError),
         ):  # fmt: skip
