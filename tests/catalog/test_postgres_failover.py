@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
 import headrace
+from headrace.catalog import lineage, open_catalog
+from headrace.catalog.postgres import PostgresCatalog
+from headrace.catalog.postgres_connections import PgConnection
+from headrace.catalog.postgres_pool import PostgresPool
 from headrace.epochs.runtime.subscription import EpochSubscription
 from headrace.errors import (
+    CatalogError,
     CatalogUnavailableError,
     CatalogWentBackError,
     Fenced,
@@ -191,6 +198,24 @@ def test_fail_over_to_a_synchronous_standby_loses_nothing_and_repeats_nothing(
     asyncio.run(work())
 
 
+def test_a_fence_that_failed_is_made_by_the_next_connection(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> bool:
+        raise psycopg.OperationalError("the server went away")
+
+    with contextlib.closing(open_catalog(postgres_url)) as catalog:
+        assert isinstance(catalog, PostgresCatalog)
+        catalog._lineage._known = "another"
+        with monkeypatch.context() as patch:
+            patch.setattr(lineage, "_fence", fail)
+            with pytest.raises(CatalogError):
+                catalog.entries.get("b", "k")
+        assert catalog.turns == 0
+        assert catalog.entries.get("b", "k") is None
+        assert catalog.turns == 1
+
+
 async def epochs_until(
     subscription: EpochSubscription, seen: list[tuple[Any, list[bytes]]], last: int
 ) -> None:
@@ -226,42 +251,68 @@ async def advance(url: str, times: range, what: bytes) -> None:
             await asyncio.sleep(0.1)
 
 
-@pytest.mark.parametrize("lost", [True, False])
+@pytest.mark.parametrize("noticed", ["before", "by its own read"])
+@pytest.mark.parametrize("lost", ["nothing", "the last epochs", "the publisher, too"])
 def test_a_subscription_to_epochs_goes_on_or_says_that_what_it_read_is_gone(
-    pair: tuple[PostgresMachine, PostgresMachine, str], lost: bool
+    pair: tuple[PostgresMachine, PostgresMachine, str],
+    monkeypatch: pytest.MonkeyPatch,
+    lost: str,
+    noticed: str,
 ) -> None:
     primary, standby, url = pair
+    deaf, connect = threading.Event(), PostgresPool.connect
+
+    def connected(self: PostgresPool) -> PgConnection:
+        if deaf.is_set() and threading.current_thread().name == "headrace-listen":
+            raise CatalogUnavailableError("not yet")
+        return connect(self)
+
+    monkeypatch.setattr(PostgresPool, "connect", connected)
 
     async def work() -> None:
         async with headrace.open(url, housekeeping=False) as hr:
             await hr.create_stream("days", subjects=["days"], epochs=headrace.Epochs())
-            await advance(url, range(3), b"first")
             seen: list[tuple[Any, list[bytes]]] = []
-            async with hr.epochs("days", start="earliest") as subscription:
-                await epochs_until(subscription, seen, 2)
-                await until(lambda: caught_up(primary), "the standby")
-                if lost:
-                    standby.stop()
-                await advance(url, range(3, 6), b"second")
+            later: list[tuple[Any, list[bytes]]] = []
+            begin = 3 if lost == "the last epochs" else 0
+            await advance(url, range(begin), b"first")
+            await until(lambda: caught_up(primary), "the standby")
+            if lost != "nothing":
+                standby.stop()
+            # A publisher that is new in both histories has the same token in both.
+            await advance(url, range(begin, 6), b"second")
+            async with (
+                hr.epochs("days", start="earliest") as subscription,
+                hr.epochs("days", start="open") as waiting,
+            ):
                 await epochs_until(subscription, seen, 5)
                 assert [time for time, _ in seen] == list(range(6))
-                if lost:
-                    await asyncio.to_thread(gone_back, primary, standby)
-                    await advance(url, range(3, 8), b"other")
-                    with pytest.raises(CatalogWentBackError, match="is not in it"):
-                        await epochs_until(subscription, seen, 7)
-                    assert [time for time, _ in seen] == list(range(6))
-                else:
+                if noticed == "by its own read":
+                    deaf.set()
+                if lost == "nothing":
                     await until(lambda: caught_up(primary), "the standby")
                     primary.kill()
                     standby.promote()
                     await advance(url, range(6, 8), b"third")
-                    await epochs_until(subscription, seen, 7)
-                    assert [time for time, _ in seen] == list(range(8))
+                else:
+                    await asyncio.to_thread(gone_back, primary, standby)
+                    await advance(url, range(begin, 8), b"other")
+                if noticed == "before":
+                    await until(lambda: hr.log.catalog.turns, "the other history")
+                for each, its in ((subscription, seen), (waiting, later)):
+                    if lost == "nothing":
+                        await epochs_until(each, its, 7)
+                        continue
+                    for _ in range(2):
+                        with pytest.raises(CatalogWentBackError, match="is not in it"):
+                            await epochs_until(each, its, 7)
+                ends = 8 if lost == "nothing" else 6
+                assert [time for time, _ in seen] == list(range(ends))
+                assert [time for time, _ in later] == list(range(6, ends))
             again: list[tuple[Any, list[bytes]]] = []
             async with hr.epochs("days", start="earliest") as subscription:
                 await epochs_until(subscription, again, 7)
             assert [time for time, _ in again] == list(range(8))
-            assert again[4][1] == ([b"other"] if lost else [b"second"])
+            assert again[4][1] == [b"second" if lost == "nothing" else b"other"]
 
     asyncio.run(work())

@@ -67,9 +67,12 @@ class Catalog(ABC):
         self._clock = CatalogClock()
         self._committer: Committer
         self._closed = False
-        self.turns = 0
+
+    @property
+    def turns(self) -> int:
         """How often its history turned out to be another one: then what was read of it before
         may never have been (:mod:`headrace.catalog.lineage`)."""
+        return 0
 
     @abstractmethod
     def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False) -> T:

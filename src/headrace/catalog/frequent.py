@@ -41,7 +41,8 @@ class Frequent:
         if not often:
             return channels, often
         now_s = time.monotonic()
-        if now_s < self._next_s:
+        # If some are pending, it is the thread's turn: else both would tell at every interval.
+        if now_s < self._next_s or self._late:
             return channels - often, often
         self._next_s = now_s + EVERY_S
         return channels, set()
@@ -74,7 +75,10 @@ class Frequent:
             self._wanted.wait()
             self._hurry.wait(self._next_s - time.monotonic())
             with self._lock:
-                late, self._late = self._late, set()
+                late = self._late
+                if late:
+                    # In this order: who finds none pending finds that it is not time yet.
+                    self._next_s = time.monotonic() + EVERY_S
+                    self._late = set()
             if late:
-                self._next_s = time.monotonic() + EVERY_S
                 self._tell(late)

@@ -96,22 +96,24 @@ class Lineage:
             if server.lineage in (self._known, recorded) and not fell:
                 self._known, self._flushed = server.lineage, server.flushed
                 return
-            first, self._known = self._known is None, server.lineage
+            first = self._known is None
             why = "its log is shorter than it was" if fell else "another server or timeline"
             fenced = False
             # A role that may only read stores nothing over anything, and leaves it to the others.
             with contextlib.suppress(InsufficientPrivilege, ReadOnlySqlTransaction):
                 fenced = self._fences and _fence(connection, why, force=fell)
-            self._flushed = server.flushed
+            # Only now: if that failed, the next connection has to do it.
+            self._known, self._flushed = server.lineage, server.flushed
             if first and not fenced:
                 return
+            # Before anybody else is let through to the new history: who reads of it can tell.
+            self.turns += 1
         _log.warning(
             "%s went back or changed its server (%s): all leases and claims were taken away, and "
             "everything is read anew",
             self._where,
             why,
         )
-        self.turns += 1
         self._turned()
 
 

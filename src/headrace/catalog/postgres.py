@@ -90,7 +90,7 @@ class PostgresCatalog(Catalog):
         self._url, self.options = split(url)
         self.where = where_of(url)
         self.address = without_password(url)
-        self._lineage = Lineage(self.where, self._turned, fences=not look)
+        self._lineage = Lineage(self.where, self.notifier.everybody, fences=not look)
         self._pool = PostgresPool(self._url, self.options, self._lineage)
         self._open(create, migrate)
         self._listener = Listener(self.options.schema, self._pool, self.notifier, self._lineage)
@@ -229,10 +229,9 @@ class PostgresCatalog(Catalog):
         if row != ("e",):
             connection.execute("ALTER TABLE batches ALTER COLUMN data SET STORAGE EXTERNAL")
 
-    def _turned(self) -> None:
-        """The catalog's history is another one: forget what was known of it."""
-        self.turns += 1
-        self.notifier.everybody()
+    @property
+    def turns(self) -> int:
+        return self._lineage.turns
 
     # -- reading ------------------------------------------------------------------------
 

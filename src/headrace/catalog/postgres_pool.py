@@ -14,11 +14,14 @@ from __future__ import annotations
 import threading
 import time
 
+import psycopg
+
 from headrace.catalog.lineage import Lineage
 from headrace.catalog.postgres_connections import (
     PgConnection,
     connect_patiently,
     is_broken,
+    translate,
 )
 from headrace.catalog.postgres_options import PostgresOptions, where_of
 from headrace.errors import CatalogClosedError, CatalogUnavailableError, ForkedError
@@ -56,6 +59,9 @@ class PostgresPool:
         self._connect_s = time.monotonic() - begun_s
         try:
             self._lineage.check(connection)
+        except psycopg.Error as error:
+            connection.close()
+            raise translate(error, where_of(self._url)) from error
         except BaseException:
             connection.close()
             raise
@@ -97,6 +103,9 @@ class PostgresPool:
                         "headrace_connections in the address"
                     )
             self._taken += 1
+        if connection is not None and not self._lineage.is_current(connection):
+            self.close_one(connection)
+            connection = None
         fresh = connection is None
         try:
             if connection is None:

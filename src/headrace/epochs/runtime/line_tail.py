@@ -10,7 +10,7 @@ from functools import partial
 import pyarrow as pa
 
 from headrace.epochs.core.lines import Line
-from headrace.epochs.runtime.progress_log import ProgressLog
+from headrace.epochs.runtime.progress_log import ProgressLog, StoredLine, last_stored
 from headrace.errors import TrimmedError
 from headrace.host.host import Host
 from headrace.log.cursor import FileAhead
@@ -24,7 +24,10 @@ class LineTail:
         self._host = host
         self._progress = progress
         self.next_line = start
-        self._last: Line | None = None
+        self._before: StoredLine | None = None
+        """The line before the next one, as it was when it was read."""
+        self._loaded: list[tuple[int, Line]] = []
+        self._loaded_last: StoredLine | None = None
         self._reader: Reader | None = None
         self.news = asyncio.Event()
         self._leave: Callable[[], None] | None = None
@@ -33,8 +36,15 @@ class LineTail:
         """Subscribe to news first, look second."""
         host = self._host
         self._leave = await host.listen(self._progress.channel, self.news.set)
+        self._reader = await host.in_thread(self._opened)
+
+    def _opened(self) -> Reader:
+        # Without it, nothing could be told after the catalog's history changed.
+        with suppress(TrimmedError):
+            if self._progress.bounds()[0] < self.next_line:
+                self._before = self._progress.stored(self.next_line - 1)
         query = Query(start={0: self.next_line}, follow=True)
-        self._reader = await host.in_thread(host.log.reader, self._progress.name, query)
+        return self._host.log.reader(self._progress.name, query)
 
     def close(self) -> None:
         if self._leave is not None:
@@ -43,24 +53,40 @@ class LineTail:
         self.news.set()
 
     async def load(self) -> list[tuple[int, Line]]:
-        """The next lines, in order; empty if there are none yet (wait for ``news``)."""
-        self.news.clear()
-        batch = await self._load()
-        if batch is None or not batch.num_rows:
-            return []
-        found = list(self._progress.decoded(batch))
-        self.next_line, self._last = found[-1][0] + 1, found[-1][1]
-        return found
+        """The next lines, in order; empty if there are none yet (wait for ``news``).
+
+        The same ones until they were taken (:meth:`take`).
+        """
+        if not self._loaded:
+            self.news.clear()
+            batch = await self._load()
+            if batch is not None and batch.num_rows:
+                self._loaded = list(self._progress.decoded(batch))
+                self._loaded_last = last_stored(batch)
+        return self._loaded
+
+    def take(self) -> None:
+        """What was loaded is taken in, and follows what was read before."""
+        if self._loaded:
+            self.next_line, self._before = self._loaded[-1][0] + 1, self._loaded_last
+            self._loaded, self._loaded_last = [], None
 
     def is_as_known(self) -> bool:
         """Whether the log still has what was read of it, after the catalog's history changed.
 
-        A line tells its publisher's token, which is never the same in another history.
+        What was loaded and not taken may be of either history, so both are looked at: what it is
+        to follow, and the last of it.
         """
+        known = [(self.next_line - 1, self._before)] if self.next_line else []
+        if self._loaded:
+            known.append((self._loaded[-1][0], self._loaded_last))
         tail, head = self._progress.bounds()
-        if self._last is None or head < self.next_line:
-            return head >= self.next_line
-        return tail < self.next_line and self._progress.line(self.next_line - 1) == self._last
+        with suppress(TrimmedError):
+            return all(
+                tail <= number < head and self._progress.stored(number) == line
+                for number, line in known
+            )
+        return False
 
     async def _load(self) -> pa.RecordBatch | None:
         assert self._reader is not None

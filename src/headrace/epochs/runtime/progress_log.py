@@ -23,6 +23,15 @@ from headrace.log import internal
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
 
+StoredLine = tuple[int, bytes]
+"""A line as it is stored, with the time when it was: never the same in another history."""
+
+
+def last_stored(batch: pa.RecordBatch) -> StoredLine:
+    """The last line in a batch of stored events."""
+    end = batch.slice(batch.num_rows - 1)
+    return end.column("timestamp").cast("int64")[0].as_py(), end.column("value")[0].as_py()
+
 
 def epochs_of(stream: Stream) -> Epochs:
     """How the stream's epochs are configured; raises if it has none."""
@@ -72,6 +81,10 @@ class ProgressLog:
     def line(self, number: int) -> Line:
         """One line."""
         return next(self.scan(number, number + 1))[1]
+
+    def stored(self, number: int) -> StoredLine:
+        """One line as it is stored."""
+        return last_stored(next(self.batches(number, number + 1)))
 
     def scan(self, start: int, end: int) -> Iterator[tuple[int, Line]]:
         """(number, line) from ``start`` to ``end`` - 1, at most what was committed."""

@@ -160,13 +160,7 @@ class EpochSubscription:
             await self._host.in_thread(starting.check_segments, log, self.streams, chosen)
         if self._named is not None:
             wanted = await self._named.take(self.streams, self.mode, wanted, self._segments)
-        begun = await self._host.in_thread(
-            starting.resolve,
-            log,
-            self.streams,
-            "open" if wanted is None else wanted,
-            at_least=self._at_least,
-        )
+        begun = await self._resolved("open" if wanted is None else wanted)
         until: Frontier = ()
         if self._until is not None:
             until = starting.frontier_of(begun.shape, self._until, "until")
@@ -194,9 +188,24 @@ class EpochSubscription:
             feed = LineFeed(name, place.lower, self._segments)
             self._feeds[name] = (tail, feed)
             await tail.open()
+        if self._turns != self._host.turns:
+            raise CatalogWentBackError(
+                f"epochs of {', '.join(self.streams)}: the catalog went back or changed its server "
+                "while the subscription was opened; open it again"
+            )
         for place in begun.streams:
             name = place.progress.stream.name
             self._take(self._subscriber.receive(name, self._feeds[name][1].snapshot(place.upper)))
+
+    async def _resolved(self, wanted: EpochStart) -> EpochBegin:
+        """Where to begin, all of it looked up in one history of the catalog."""
+        while True:
+            self._turns = self._host.turns
+            begun = await self._host.in_thread(
+                starting.resolve, self._host.log, self.streams, wanted, at_least=self._at_least
+            )
+            if self._turns == self._host.turns:
+                return begun
 
     # -- reading ------------------------------------------------------------------------
 
@@ -313,6 +322,7 @@ class EpochSubscription:
             for name, (tail, feed) in self._feeds.items():
                 lines = await tail.load()
                 await self._check_history()
+                tail.take()
                 for number, line in lines:
                     found = True
                     for message in feed.messages(number, line):
