@@ -121,6 +121,22 @@ def class_names_used_twice(package: Path) -> list[str]:
     ]
 
 
+def types_first_used_in_a_call(package: Path) -> list[str]:
+    """Decoding that names its type: msgspec crashes if two threads are the first to use a type.
+
+    A decoder that is made with the module is safe.  Commands have one thread.
+    """
+    return [
+        f"{path}:{node.lineno} {ast.unparse(node.func)}"
+        for path, text in sources(package)
+        if not path.startswith("cli/")
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("msgspec.json.decode", "msgspec.msgpack.decode")
+        and any(keyword.arg == "type" for keyword in node.keywords)
+    ]
+
+
 Check = Callable[[Path], list[str]]
 
 NUMBERS: dict[str, tuple[Check, int]] = {
@@ -130,6 +146,8 @@ NUMBERS: dict[str, tuple[Check, int]] = {
     f"files over {FILE_LINES_MAX} lines": (files_over(FILE_LINES_MAX), 0),
     f"functions over {FUNCTION_LINES} lines": (long_functions, 0),
     "class names that a layer has twice": (class_names_used_twice, 6),
+    # That of the node's requests, which are all read on one loop.
+    "types that are first used in a call": (types_first_used_in_a_call, 1),
 }
 
 
@@ -152,7 +170,10 @@ def test_what_is_untidy_is_found(tmp_path: Path) -> None:
         "from headrace.groups.other.core.b import C\nfrom headrace.log import order, read\n"
         "def f():\n    from asyncio import sleep\n    from . import b\nclass Twice: ...\n"
     )
-    (tmp_path / "groups" / "b.py").write_text("Twice = int\nclass _Once: ...\nFLAG = 1\n")
+    (tmp_path / "groups" / "b.py").write_text(
+        "Twice = int\nclass _Once: ...\nFLAG = 1\n"
+        "msgspec.json.decode(b'1')\nmsgspec.json.decode(b'1', type=Twice)\n"
+    )
     (folder / "c.py").write_text(
         "class Twice: ...\nclass _Once: ...\ndef f(tx):\n    '''Select what is from here.'''\n"
         "    tx.rows(f'SELECT a '\n'FROM {b}')\n" + "    pass\n" * 500
@@ -169,4 +190,5 @@ def test_what_is_untidy_is_found(tmp_path: Path) -> None:
     assert files_over(506)(tmp_path) == []
     assert long_functions(tmp_path) == ["log/c.py:3 f has 504 lines"]
     assert class_names_used_twice(tmp_path) == ["Twice: groups/some/core/a.py, and groups/b.py"]
+    assert types_first_used_in_a_call(tmp_path) == ["groups/b.py:5 msgspec.json.decode"]
     assert len(LAYERS) > 5

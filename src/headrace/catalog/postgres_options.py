@@ -48,6 +48,10 @@ class PostgresOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.fsync == "off" or os.environ.get(FSYNC_VARIABLE) == "off"
 
 
+# Used here, since the first use of a type by msgspec is not safe in several threads at once.
+msgspec.convert({}, PostgresOptions)
+
+
 def split(url: str) -> tuple[str, PostgresOptions]:
     """The address for the driver, and what it says to Headrace."""
     try:

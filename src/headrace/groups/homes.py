@@ -66,6 +66,10 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
 
+# Made here, since the first use of a type by msgspec is not safe in several threads at once.
+_group_decoder = msgspec.msgpack.Decoder(GroupRecord)
+
+
 def this_region(tx: Tx) -> str | None:
     """The name of the region that a catalog is."""
     return schema.get_setting(tx, "region")
@@ -107,7 +111,7 @@ def put_group(tx: Tx, record: GroupRecord) -> None:
 def decode_group(key: str, data: bytes) -> GroupRecord:
     """A group as it was stored."""
     try:
-        return msgspec.msgpack.decode(data, type=GroupRecord)
+        return _group_decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise UnreadableRecordError(
             f"the record of replicated group {key!r} cannot be read ({error}); restore the catalog "

@@ -31,6 +31,9 @@ from headrace.subjects import overlaps
 STATIC: Literal["static"] = "static"
 SHARED: Literal["shared"] = "shared"
 
+# Made here, since the first use of a type by msgspec is not safe in several threads at once.
+_properties_decoder = msgspec.json.Decoder(GroupProperties)
+
 
 def describe(tx: Tx, key: str, linked: Mapping[str, object]) -> GroupRecord:
     """A group that is to be replicated; ``linked`` are the streams of this region that are."""
@@ -88,7 +91,7 @@ def make(log: Log, record: GroupRecord) -> None:
     if record.family == STATIC:
         create_with(log, GroupName.of_key(record.key), decode_static(record.config))
         return
-    found = msgspec.json.decode(record.config, type=GroupProperties)
+    found = _properties_decoder.decode(record.config)
 
     def run(tx: Tx) -> None:
         properties.declare(tx, found, "earliest", {}, exist_ok=True)

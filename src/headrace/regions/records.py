@@ -81,6 +81,10 @@ class LinkRecord(msgspec.Struct, frozen=True, kw_only=True):
         return found is not None and found.state == "active"
 
 
+# Made here, since the first use of a type by msgspec is not safe in several threads at once.
+_link_decoder = msgspec.json.Decoder(LinkRecord)
+
+
 def get_region(tx: Tx) -> Region | None:
     """The region that this catalog is."""
     name = this_region(tx)
@@ -128,7 +132,7 @@ def put_link(tx: Tx, link: LinkRecord) -> None:
 def decode_link(stream: str, data: bytes) -> LinkRecord:
     """A link as it was stored."""
     try:
-        return msgspec.json.decode(data, type=LinkRecord)
+        return _link_decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise UnreadableRecordError(
             f"the link of stream {stream!r} cannot be read ({error}); restore the catalog from a "

@@ -10,6 +10,9 @@ from headrace.errors import HeadraceError, InvalidDeliveryConfigError, InvalidIn
 from headrace.groups.consumer.types import ConsumerOptions
 from headrace.groups.delivery import DeliveryConfig
 
+# Used here, since the first use of a type by msgspec is not safe in several threads at once.
+msgspec.convert({}, ConsumerOptions)
+
 
 def consumer_options(
     given: Mapping[str, object], member: str, what: str, beside: Sequence[str]

@@ -55,7 +55,7 @@ class StreamCut(_Placed, frozen=True, kw_only=True):
     @staticmethod
     def parse(text: str) -> StreamCut:
         """The inverse of ``str``."""
-        return _parsed(StreamCut, "cut", text)
+        return _parsed(_cut_decoder, "cut", text)
 
 
 class GroupCheckpoint(_Placed, frozen=True, kw_only=True):
@@ -74,7 +74,7 @@ class GroupCheckpoint(_Placed, frozen=True, kw_only=True):
     @staticmethod
     def parse(text: str) -> GroupCheckpoint:
         """The inverse of ``str``."""
-        return _parsed(GroupCheckpoint, "checkpoint", text)
+        return _parsed(_checkpoint_decoder, "checkpoint", text)
 
     @property
     def progress(self) -> dict[SegmentId, Progress]:
@@ -83,6 +83,10 @@ class GroupCheckpoint(_Placed, frozen=True, kw_only=True):
 
 
 P = TypeVar("P", StreamCut, GroupCheckpoint)
+
+# Made here, since the first use of a type by msgspec is not safe in several threads at once.
+_cut_decoder = msgspec.msgpack.Decoder(tuple[int, StreamCut])
+_checkpoint_decoder = msgspec.msgpack.Decoder(tuple[int, GroupCheckpoint])
 
 
 def offsets_of(cut: Cut) -> tuple[tuple[str, int, int], ...]:
@@ -96,7 +100,7 @@ def _text(what: str, value: _Placed) -> str:
     return f"headrace-{what}:{base64.urlsafe_b64encode(checked).decode()}"
 
 
-def _parsed(kind: type[P], what: str, text: str) -> P:
+def _parsed(decoder: msgspec.msgpack.Decoder[tuple[int, P]], what: str, text: str) -> P:
     head, _, body = text.strip().partition(":")
     if head != f"headrace-{what}":
         raise InvalidCutTextError(what, f"it begins with {head[:30]!r}, not 'headrace-{what}:'")
@@ -110,10 +114,9 @@ def _parsed(kind: type[P], what: str, text: str) -> P:
         data = unpacking.decompress(checked[4:], TEXT_CHARS_MAX)
         if unpacking.unconsumed_tail:
             raise InvalidCutTextError(what, "it is too large")
-        number, value = msgspec.msgpack.decode(data, type=tuple[int, kind])  # type: ignore[valid-type]
+        number, value = decoder.decode(data)
     except (ValueError, zlib.error, msgspec.MsgspecError) as error:
         raise InvalidCutTextError(what, str(error)) from error
     if number != _FORMAT:
         raise InvalidCutTextError(what, f"it has format {number}, and {_FORMAT} is known here")
-    found: P = value
-    return found
+    return value

@@ -271,12 +271,16 @@ def removable(tx: Tx, name: str) -> SessionInfo:
         return info(tx, _salvaged(tx, name))
 
 
+# Made here, since the first use of a type by msgspec is not safe in several threads at once.
+_salvaged_decoder = msgspec.json.Decoder(_Salvaged)
+
+
 def _salvaged(tx: Tx, name: str) -> SessionRecord:
     """A record that cannot be read, with those of its subscriptions that can."""
     entry = entries.get(tx, BUCKET, name)
     subscriptions: tuple[Subscription, ...] = ()
     with suppress(msgspec.MsgspecError, UnicodeError):
-        found = msgspec.json.decode(entry.value if entry and entry.value else b"", type=_Salvaged)
+        found = _salvaged_decoder.decode(entry.value if entry and entry.value else b"")
         subscriptions = found.subscriptions
     return SessionRecord(
         name=name,

@@ -31,6 +31,10 @@ class _Ticket(msgspec.Struct, frozen=True, array_like=True):
     until_s: int
 
 
+# Made here, since the first use of a type by msgspec is not safe in several threads at once.
+_ticket_decoder = msgspec.msgpack.Decoder(_Ticket)
+
+
 class Codes:
     """Codes that were given out and not used yet."""
 
@@ -71,7 +75,7 @@ def who_of(keyring: Keyring, cookie: str, now_s: float) -> Who | None:
         return None
     try:
         raw = base64.urlsafe_b64decode(data + "=" * (-len(data) % 4))
-        ticket = msgspec.msgpack.decode(raw, type=_Ticket)
+        ticket = _ticket_decoder.decode(raw)
     except (ValueError, msgspec.MsgspecError):
         return None
     if ticket.until_s <= now_s:

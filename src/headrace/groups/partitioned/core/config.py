@@ -378,11 +378,14 @@ class _Salvaged(msgspec.Struct, frozen=True):
     members: tuple[str, ...] = ()
 
 
+_salvaged_decoder = msgspec.json.Decoder(_Salvaged)
+
+
 def salvaged(data: bytes, *, elastic: bool) -> GroupConfig:
     """As much of a config that cannot be read as deleting its group needs."""
     members: tuple[str, ...] = ()
     with suppress(msgspec.MsgspecError, UnicodeError):
-        members = msgspec.json.decode(data, type=_Salvaged).members
+        members = _salvaged_decoder.decode(data).members
     count = max(1, len(members))
     if elastic:
         return ElasticGroupConfig(
