@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.catalog import scratch
 from headrace.catalog.scratch import Scratch, sweep
 from tests.support import ROOT, SOURCES, wait_until
 
@@ -112,3 +113,25 @@ def test_a_sweep_leaves_links_and_files_alone(tmp_path: Path) -> None:
     sweep("x-", tmp_path)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["kept", "x-file", "x-link"]
     sweep("x-", tmp_path / "nowhere")
+
+
+def test_a_sweep_between_the_making_and_the_lock_takes_nothing_from_anybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = scratch._open, 0
+
+    def swept(path: Path) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            path.rmdir()
+        descriptor = real(path)
+        if calls == 2:
+            path.rmdir()
+        return descriptor
+
+    monkeypatch.setattr(scratch, "_open", swept)
+    mine = Scratch("x-", tmp_path)
+    assert calls == 3
+    assert list(tmp_path.iterdir()) == [mine.path]
+    mine.close()

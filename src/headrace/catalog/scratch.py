@@ -14,6 +14,7 @@ import tempfile
 import weakref
 from pathlib import Path
 
+TRIES_MAX = 10
 SWEEP_MAX = 1000
 """Folders that one sweep looks at, so that opening never takes long."""
 
@@ -22,9 +23,7 @@ class Scratch:
     """A folder in use; see the module's text."""
 
     def __init__(self, prefix: str, within: Path | None = None) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=within))
-        self._descriptor = _open(self.path)
-        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+        self.path, self._descriptor = _made(prefix, within)
         # A finalizer, so that it also runs at exit; a forked child detaches it.
         self.close = weakref.finalize(self, _let_go, self.path, self._descriptor, os.getpid())
 
@@ -55,6 +54,23 @@ def sweep(prefix: str, within: Path | None = None) -> None:
             pass  # it is in use
         finally:
             os.close(descriptor)
+
+
+def _made(prefix: str, within: Path | None) -> tuple[Path, int]:
+    """A new folder, locked.  A sweep may come between the two, and then another one is made."""
+    for left in reversed(range(TRIES_MAX)):
+        path = Path(tempfile.mkdtemp(prefix=prefix, dir=within))
+        try:
+            descriptor = _open(path)
+        except FileNotFoundError:
+            if not left:
+                raise
+            continue
+        fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits for a sweep that is at it
+        if path.exists():
+            return path, descriptor
+        os.close(descriptor)
+    raise FileNotFoundError(f"{path} is removed by others whenever it is made")
 
 
 def _open(path: Path) -> int:

@@ -47,7 +47,7 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
     eager: bool = False
     """Whether acks count elsewhere before the events that were published by then arrived."""
     ready: bool = True
-    """Whether its progress has arrived here."""
+    """Whether its progress has arrived here; of one that was deleted, whether it is gone here."""
     deleted: bool = False
     """Kept after a deletion, so that it reaches the other regions."""
     adopted: bool = False
@@ -98,7 +98,9 @@ def deleted_here(tx: Tx, key: str) -> None:
         stamp = HomeStamp(found.stamp.counter + 1, this_region(tx) or "")
         put_group(
             tx,
-            msgspec.structs.replace(found, deleted=True, stamp=stamp, handing=None, home=None),
+            msgspec.structs.replace(
+                found, deleted=True, ready=True, stamp=stamp, handing=None, home=None
+            ),
         )
         tx.notify(replicas.CHANNEL)
 

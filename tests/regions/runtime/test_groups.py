@@ -247,6 +247,34 @@ async def test_a_switch_that_cannot_end_changes_nothing(tmp_path: Path) -> None:
 
 
 @in_loop
+async def test_a_group_made_anew_where_one_was_deleted_stays(tmp_path: Path) -> None:
+    """A deletion is carried out once, where it was made and where it is heard of."""
+    async with two_regions(tmp_path, PARTITIONED) as (eu, us):
+        near = RegionRunner(eu.log)._neighbours
+
+        def settled(key: str, *, deleted: bool) -> bool:
+            found = us.log.catalog.read(lambda tx: get_group(tx, key))
+            return found is not None and found.ready and found.deleted == deleted
+
+        with running(eu, us):
+            await eu.groups.create_static("orders", "billing", max_members=4, members=["m1"])
+            moving.enable(eu.log, "orders.billing", near)
+            await until(lambda: settled("orders.billing", deleted=False))
+            await eu.groups.delete("orders", "billing")
+            await until(lambda: settled("orders.billing", deleted=True))
+            for client in (eu, us):
+                await client.groups.create_static(
+                    "orders", "billing", max_members=4, members=["m1"]
+                )
+            # Another group makes both agents look at all groups again.
+            await eu.groups.create_static("orders", "audit", max_members=4, members=["m1"])
+            moving.enable(eu.log, "orders.audit", near)
+            await until(lambda: settled("orders.audit", deleted=False))
+        for client in (eu, us):
+            assert await client.groups.get("orders", "billing")
+
+
+@in_loop
 async def test_a_deleted_group_goes_in_every_region_and_may_come_again(tmp_path: Path) -> None:
     async with two_regions(tmp_path, PARTITIONED) as (eu, us):
         near = RegionRunner(eu.log)._neighbours

@@ -94,7 +94,7 @@ def take_over_groups(log: Log, me: Region, theirs: Theirs) -> None:
         if record.stamp > mine.stamp:
             _follow(log, me, record)
             mine = log.catalog.read(partial(get_group, key=key))
-        if mine is not None and (mine.deleted or not mine.ready):
+        if mine is not None and not mine.ready:
             _settle(log, mine)
 
 
@@ -119,12 +119,23 @@ def _begin(log: Log, me: Region, record: GroupRecord) -> None:
 
 
 def _settle(log: Log, record: GroupRecord) -> None:
-    """Finish what was begun: a group that is to be made or deleted here, after a crash too."""
+    """Finish what was begun: a group that is to be made or deleted here, after a crash too.
+
+    A deletion is carried out once: a group that is made under the name afterwards is another one.
+    """
     there = log.catalog.read(lambda tx: kinds.exists(tx, record))
-    if record.deleted and there:
+    if not record.deleted:
+        if not there:
+            kinds.make(log, record)
+        return
+    if there:
         kinds.remove(log, record)
-    elif not record.deleted and not there:
-        kinds.make(log, record)
+
+    def carried_out(tx: Tx) -> None:
+        if get_group(tx, record.key) == record:
+            put_group(tx, msgspec.structs.replace(record, ready=True))
+
+    log.catalog.write(carried_out, locks=(entries.lock(GROUPS_BUCKET),))
 
 
 def _follow(log: Log, me: Region, record: GroupRecord) -> None:
@@ -150,7 +161,7 @@ def _follow(log: Log, me: Region, record: GroupRecord) -> None:
                 deleted=record.deleted,
                 life=record.life,
                 config=record.config,
-                ready=mine.ready and not again,
+                ready=mine.ready and not again and not record.deleted,
             ),
         )
         if record.home is not None and record.home != me.name:
