@@ -380,3 +380,17 @@ def test_what_an_appender_was_given_after_a_write_that_failed_is_not_written(
             assert [value[:1] for value in found] == [b"a"]
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        psycopg.errors.IdleInTransactionSessionTimeout("terminating connection"),
+        psycopg.errors.TransactionTimeout("terminating connection"),
+        psycopg.errors.AdminShutdown("terminating connection"),
+        psycopg.InterfaceError("the connection is closed"),
+    ],
+)
+def test_a_connection_that_the_server_ended_is_ridden_out(error: psycopg.Error) -> None:
+    """As of a program that was frozen within a transaction, which the server has taken back."""
+    assert isinstance(postgres_connections.translate(error, "here"), CatalogUnavailableError)

@@ -39,7 +39,12 @@ def test_the_commands_of_the_design_are_there() -> None:
 def test_every_command_s_help_shows_an_example_and_the_shared_options(
     cli: Cli, words: tuple[str, ...]
 ) -> None:
-    shown = cli(*words, "--help")
+    try:
+        shown = cli(*words, "--help")
+    except SystemError:
+        # CPython 3.11 counts the depth of all threads that parse Python as one (gh-106905), and
+        # helping reads docstrings from source, beside the servers of other tests.
+        shown = cli(*words, "--help")
     assert shown.status == 0
     assert f"headrace {words[0]}" in shown.out.split("Usage:", 1)[1].split("\n", 1)[1]
     for option in ("--catalog", "--store", "--json"):

@@ -244,6 +244,8 @@ def _set_up(connection: PgConnection, options: PostgresOptions) -> Server:
 
 # --- errors ----------------------------------------------------------------------------------
 
+CUT_OFF = (pg_errors.IdleInTransactionSessionTimeout, pg_errors.TransactionTimeout)
+"""The server ended a connection that was silent for too long, as that of a frozen program."""
 LOST_STATEMENT = pg_errors.InvalidSqlStatementName
 """Raised when psycopg believes a statement prepared that an aborted pipeline never prepared."""
 
@@ -274,7 +276,9 @@ def translate(error: BaseException, where: str) -> BaseException:
             f"{where} has not the tables of a catalog ({said}); was it dropped, or is a pooler in "
             "transaction mode in between?"
         )
-    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | LOST_STATEMENT):
+    if isinstance(
+        error, (psycopg.OperationalError, psycopg.InterfaceError, LOST_STATEMENT, *CUT_OFF)
+    ):
         return CatalogUnavailableError(f"{where} did not answer: {said}")
     return CatalogError(f"{where}: {said}")
 

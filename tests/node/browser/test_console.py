@@ -127,7 +127,7 @@ def test_events_are_filtered_followed_and_linked(page: Page, console: RunningNod
     page.locator("hr-events tbody a").first.click()
     expect(page.locator("hr-events")).to_contain_text("the event at")
     page.goto(f"{base}/streams/orders/events")
-    page.get_by_label("Text").fill("total")
+    page.get_by_role("textbox", name="Text").fill("total")
     page.get_by_role("button", name="Look", exact=True).click()
     expect(page.locator("hr-events [role=status]")).to_contain_text("looked at")
     page.get_by_role("button", name="Follow").click()
