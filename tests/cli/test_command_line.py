@@ -41,9 +41,10 @@ def test_every_command_s_help_shows_an_example_and_the_shared_options(
 ) -> None:
     try:
         shown = cli(*words, "--help")
-    except SystemError:
-        # CPython 3.11 counts the depth of all threads that parse Python as one (gh-106905), and
-        # helping reads docstrings from source, beside the servers of other tests.
+    except SystemError as error:
+        # Seen once on CPython 3.11, from ast.parse, while servers of other tests ran beside it.
+        if "recursion depth mismatch" not in str(error):
+            raise
         shown = cli(*words, "--help")
     assert shown.status == 0
     assert f"headrace {words[0]}" in shown.out.split("Usage:", 1)[1].split("\n", 1)[1]
