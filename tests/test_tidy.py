@@ -8,7 +8,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,10 +34,19 @@ PURE = (
 """What a core may use of the package, beside cores."""
 
 
-def sources(package: Path) -> Iterator[tuple[str, str]]:
+@cache
+def sources(package: Path) -> list[tuple[str, str]]:
     """(path, text) of every module."""
-    for file in sorted(package.rglob("*.py")):
-        yield file.relative_to(package).as_posix(), file.read_text()
+    return [
+        (file.relative_to(package).as_posix(), file.read_text())
+        for file in sorted(package.rglob("*.py"))
+    ]
+
+
+@cache
+def tree(text: str) -> ast.Module:
+    """A module, parsed once for all checks."""
+    return ast.parse(text)
 
 
 def impure_cores(package: Path) -> list[str]:
@@ -45,7 +55,7 @@ def impure_cores(package: Path) -> list[str]:
     for path, text in sources(package):
         if "core" not in path.split("/")[:-1] and not path.startswith("groups/delivery/"):
             continue
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(tree(text)):
             match node:
                 case ast.Import(names=names):
                     targets = [alias.name for alias in names]
@@ -72,7 +82,7 @@ def sql_outside_the_catalog(package: Path) -> list[str]:
         f"{path}:{node.lineno} {' '.join(node.value.split())[:60]}"
         for path, text in sources(package)
         if not path.startswith("catalog/")
-        for node in ast.walk(ast.parse(text))
+        for node in ast.walk(tree(text))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and SQL.search(node.value)
     ]
 
@@ -90,7 +100,7 @@ def long_functions(package: Path) -> list[str]:
     return [
         f"{path}:{node.lineno} {node.name} has {length} lines"
         for path, text in sources(package)
-        for node in ast.walk(ast.parse(text))
+        for node in ast.walk(tree(text))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.end_lineno is not None
         and (length := node.end_lineno - node.lineno + 1) > FUNCTION_LINES
@@ -102,7 +112,7 @@ def class_names_used_twice(package: Path) -> list[str]:
     homes: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
     for path, text in sources(package):
         rank = RANKS[part_of(package / path, package)]
-        for node in ast.parse(text).body:
+        for node in tree(text).body:
             match node:
                 case ast.ClassDef(name=name):
                     pass
@@ -130,11 +140,34 @@ def types_first_used_in_a_call(package: Path) -> list[str]:
         f"{path}:{node.lineno} {ast.unparse(node.func)}"
         for path, text in sources(package)
         if not path.startswith("cli/")
-        for node in ast.walk(ast.parse(text))
+        for node in ast.walk(tree(text))
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) in ("msgspec.json.decode", "msgspec.msgpack.decode")
         and any(keyword.arg == "type" for keyword in node.keywords)
     ]
+
+
+def second_writers_of_progress(package: Path) -> list[str]:
+    """Calls that write rows of progress elsewhere than in the one store of them."""
+    found = []
+    for path, text in sources(package):
+        if path in ("catalog/progress.py", "groups/progress/store.py"):
+            continue
+        parsed = tree(text)
+        names = {
+            alias.asname or alias.name
+            for node in ast.walk(parsed)
+            if isinstance(node, ast.ImportFrom) and node.module == "headrace.catalog"
+            for alias in node.names
+            if alias.name == "progress"
+        }
+        writing = {f"{name}.{verb}" for name in names for verb in ("put", "replace", "reset")}
+        found += [
+            f"{path}:{node.lineno} {ast.unparse(node.func)}"
+            for node in ast.walk(parsed)
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in writing
+        ]
+    return found
 
 
 Check = Callable[[Path], list[str]]
@@ -146,6 +179,7 @@ NUMBERS: dict[str, tuple[Check, int]] = {
     f"files over {FILE_LINES_MAX} lines": (files_over(FILE_LINES_MAX), 0),
     f"functions over {FUNCTION_LINES} lines": (long_functions, 0),
     "class names that a layer has twice": (class_names_used_twice, 6),
+    "writers of progress beside the store": (second_writers_of_progress, 0),
     # That of the node's requests, which are all read on one loop.
     "types that are first used in a call": (types_first_used_in_a_call, 1),
 }
@@ -170,6 +204,10 @@ def test_what_is_untidy_is_found(tmp_path: Path) -> None:
         "from headrace.groups.other.core.b import C\nfrom headrace.log import order, read\n"
         "def f():\n    from asyncio import sleep\n    from . import b\nclass Twice: ...\n"
     )
+    (tmp_path / "groups" / "d.py").write_text(
+        "from headrace.catalog import Tx, progress as stored\n"
+        "stored.put(tx)\nstored.of_group(tx)\nstored.reset(tx)\n"
+    )
     (tmp_path / "groups" / "b.py").write_text(
         "Twice = int\nclass _Once: ...\nFLAG = 1\n"
         "msgspec.json.decode(b'1')\nmsgspec.json.decode(b'1', type=Twice)\n"
@@ -191,4 +229,8 @@ def test_what_is_untidy_is_found(tmp_path: Path) -> None:
     assert long_functions(tmp_path) == ["log/c.py:3 f has 504 lines"]
     assert class_names_used_twice(tmp_path) == ["Twice: groups/some/core/a.py, and groups/b.py"]
     assert types_first_used_in_a_call(tmp_path) == ["groups/b.py:5 msgspec.json.decode"]
+    assert second_writers_of_progress(tmp_path) == [
+        "groups/d.py:2 stored.put",
+        "groups/d.py:4 stored.reset",
+    ]
     assert len(LAYERS) > 5

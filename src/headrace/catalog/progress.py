@@ -3,8 +3,7 @@
 ``floor`` is a column, so that retention can compare it; ``state`` (acked ranges, attempts) is the
 group's own and opaque here.  A group counts for a stream's retention once it is subscribed.
 
-Rows are written by ``groups/progress/store.py``, and those of named subscriptions to epochs by
-``epochs/runtime/holding.py``.  :func:`put` and :func:`replace` let no
+Rows are read and written by ``groups/progress/store.py``.  :func:`put` and :func:`replace` let no
 floor fall, whatever they are given; :func:`reset` is the one that does.
 """
 

@@ -43,6 +43,8 @@ LOOP_BYTES = limits.INLINE_BYTES
 """The most that the event loop commits itself, gathered from several calls."""
 GROUP_BYTES = 4 * limits.INLINE_BYTES
 """The most that is encoded as one group; beyond ``LOOP_BYTES`` a thread commits it."""
+LOOP_ROWS = 8192
+"""The most rows of epochs that the event loop reads at once: sorting them by time takes CPU."""
 FEW = 64
 """Up to this many events to read, acks or units of progress count as small for the event loop."""
 

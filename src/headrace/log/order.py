@@ -49,8 +49,8 @@ class Order(Generic[K]):
     """The segments that a reader has still to finish; those that it has finished are forgotten."""
 
     def __init__(self) -> None:
-        self._awaited: dict[K, set[K]] = {}
-        """Whom each segment still waits for; nobody if it is ready."""
+        self._awaited: dict[K, set[K] | None] = {}
+        """Whom each segment still waits for; nobody if it is ready, None before it has joined."""
         self._followers: dict[K, list[K]] = {}
         """Who waits for a segment."""
 
@@ -60,30 +60,36 @@ class Order(Generic[K]):
 
     def is_ready(self, segment: K) -> bool:
         """Whether a segment takes part and waits for nobody."""
-        return self._awaited.get(segment) == set()
+        awaited = self._awaited.get(segment)
+        return awaited is not None and not awaited
 
     @property
     def waiting(self) -> dict[K, frozenset[K]]:
-        """The segments that wait, and whom for."""
-        return {segment: frozenset(before) for segment, before in self._awaited.items() if before}
+        """The segments that wait, and whom for; one that has not joined waits for itself."""
+        return {
+            segment: frozenset((segment,) if awaited is None else awaited)
+            for segment, awaited in self._awaited.items()
+            if awaited is None or awaited
+        }
 
     def expect(self, segment: K) -> None:
         """A segment takes part; it waits until ``join`` tells its predecessors."""
-        self._awaited.setdefault(segment, {segment})
+        self._awaited.setdefault(segment, None)
 
     def join(self, found: Mapping[K, Iterable[K]]) -> list[K]:
         """Take segments in, each with its predecessors; returns those that are ready.
 
         Segments that have joined before stay as they are.
         """
+        known = self._awaited
         for segment in found:
-            self.expect(segment)
+            known.setdefault(segment, None)
         ready = []
         for segment, predecessors in found.items():
-            if segment not in self._awaited[segment]:
+            if known[segment] is not None:
                 continue
-            awaited = {p for p in predecessors if p in self._awaited}
-            self._awaited[segment] = awaited
+            awaited = {p for p in predecessors if p in known} if predecessors else set()
+            known[segment] = awaited
             for predecessor in awaited:
                 self._followers.setdefault(predecessor, []).append(segment)
             if not awaited:
@@ -102,7 +108,7 @@ class Order(Generic[K]):
         ready = []
         for follower in self._followers.pop(segment, ()):
             awaited = self._awaited.get(follower)
-            if awaited is not None and segment in awaited:
+            if awaited and segment in awaited:
                 awaited.remove(segment)
                 if not awaited:
                     ready.append(follower)

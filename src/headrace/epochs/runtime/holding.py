@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from headrace.catalog import Tx, epoch_subscriptions, progress
+from headrace.catalog import Tx, epoch_subscriptions
 from headrace.catalog.epoch_subscriptions import SubscriptionRow, reader_name
-from headrace.catalog.progress import Progress
 from headrace.catalog.records import left_out
 from headrace.catalog.streams import Limits, Stream
 from headrace.epochs.core.antichains import Frontier
@@ -19,7 +18,8 @@ from headrace.epochs.core.form import decode_form, decode_frontier
 from headrace.epochs.runtime import kept
 from headrace.epochs.runtime.progress_log import ProgressLog
 from headrace.errors import UnknownStreamError
-from headrace.groups.progress.record import Progress as Record
+from headrace.groups.progress import Progress
+from headrace.groups.progress.store import join
 from headrace.log.log import Log
 
 LINES_MAX = 10_000
@@ -35,8 +35,7 @@ def move_floors(log: Log) -> None:
 
 
 def _move(log: Log, row: SubscriptionRow, frontier: Frontier) -> None:
-    reader = reader_name(row.name)
-    found: list[Progress] = []
+    found: dict[int, Progress] = {}
     for name, stream_id in decode_form(row.form, row.name).streams:
         try:
             stream = log.stream(name)
@@ -46,13 +45,12 @@ def _move(log: Log, row: SubscriptionRow, frontier: Frontier) -> None:
             floors = kept.retried(partial(needed, log, stream, frontier))
             for segment in stream.segments:
                 if floor := floors.get(segment.number):
-                    state = Record(floor).encode()
-                    found.append(Progress(reader, segment.id, floor, state))
+                    found[segment.id] = Progress(floor)
 
     def put(tx: Tx) -> None:
         current = epoch_subscriptions.get(tx, row.name)
         if current is not None and current.created_us == row.created_us:
-            progress.put(tx, *found)
+            join(tx, reader_name(row.name), found)
 
     if found:
         log.catalog.write(put, locks=(epoch_subscriptions.lock(row.name),))

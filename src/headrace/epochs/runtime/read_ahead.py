@@ -19,14 +19,13 @@ from headrace.epochs.core.times import Time
 from headrace.epochs.runtime.epoch_rows import EpochRows, TooLarge
 from headrace.epochs.runtime.given import EpochItem, WholeEpoch
 from headrace.host.host import Host
+from headrace.host.loads import LOOP_ROWS
 from headrace.log.cursor import FileAhead
 
 AHEAD_ROWS = 65_536
 FIRST_ROWS = 4096
 """Of unknown size."""
 AHEAD_BYTES = 16 * 1024 * 1024
-LOOP_ROWS = 8192
-"""More are not read on the event loop, where others wait for it."""
 
 
 class ReadAhead:

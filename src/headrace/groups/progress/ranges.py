@@ -204,6 +204,8 @@ class AckedRanges:
     def merge(self, other: AckedRanges) -> int:
         """Ack everything that ``other`` has acked; returns how many offsets that added."""
         gained = self.ack_range(0, other._floor)
+        if not other._blocks:
+            return gained  # the usual case
         flat = np.array(other._flat(), dtype=np.int64)
         return gained + self._union(flat[::2], flat[1::2])
 

@@ -30,11 +30,15 @@ class Progress(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, acked: AckedRanges, attempts: dict[int, int]) -> Progress:
         """The record of a running owner; attempts of what is acked meanwhile are dropped."""
+        if not attempts and not acked.acked_above_floor:
+            return cls(acked.floor)  # the usual case
         kept = sorted((offset, n) for offset, n in attempts.items() if offset not in acked)
         return cls(floor=acked.floor, ranges=acked.to_tuples(), attempts=tuple(kept))
 
     def acked(self) -> AckedRanges:
         """The acked offsets as a set that can be changed."""
+        if not self.ranges:
+            return AckedRanges(self.floor)
         return AckedRanges.from_tuples(self.floor, self.ranges)
 
     def merge(self, other: Progress) -> Progress:

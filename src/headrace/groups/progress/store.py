@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from headrace.catalog import Tx, claims, replicas
 from headrace.catalog import progress as stored
@@ -50,6 +50,15 @@ class Write(stored.Progress, frozen=True):
     """Which of two writes of this program was made later, whichever is committed later."""
 
 
+class HasProgress(Protocol):
+    """A row that holds progress: of a group, or of what trimming took."""
+
+    @property
+    def floor(self) -> int: ...
+    @property
+    def state(self) -> bytes: ...
+
+
 class SeekPlace(NamedTuple):
     """Where a group is to go on in a segment, and the unit whose owner has it."""
 
@@ -61,7 +70,7 @@ class SeekPlace(NamedTuple):
 # --- reading ---------------------------------------------------------------------------------
 
 
-def decode(row: stored.Progress) -> Progress:
+def decode(row: HasProgress) -> Progress:
     """A row as the record that it holds; old rows with a floor alone have no ``state``."""
     return Progress.decode(row.state) if row.state else Progress(row.floor)
 

@@ -199,8 +199,8 @@ def _ack(
     ranges: list[tuple[int, int]] = []
     lower = 0
     for trim in replicas.trims(tx, row.group, segment.id):
-        then = Progress.decode(trim.state) if trim.state else Progress(trim.floor)
-        ranges += intersection([(lower, trim.upto)], newly_acked(before, then))
+        then = newly_acked(before, store.decode(trim))
+        ranges += intersection([(lower, trim.upto)], then)
         lower = trim.upto
     if lower:
         replicas.forget_trims(tx, row.group, segment.id, lower)

@@ -39,5 +39,5 @@ def test_of_commits_that_keep_their_distance_one_in_four_tells_who_waits() -> No
         pace.gather()
         judged.append(pace.judging)
     assert judged == [False, False, False, True] * 2
-    list(pace.gather_if_busy())
+    pace.gather_if_busy()
     assert pace.judging, "each report is heard when it comes"

@@ -93,9 +93,6 @@ class UnitState:
     @property
     def progress(self) -> Progress:
         """How far the group has come, as a record."""
-        acked = self.acked
-        if not self.attempts and not acked.acked_above_floor:
-            return Progress(acked.floor)  # the usual case
         return Progress.of(self.acked, self.attempts)
 
     @property
@@ -122,7 +119,7 @@ class UnitState:
     def is_claimed_by(self, borrower: str, token: int) -> bool:
         """Whether a claim that has become durable is the one it waits for."""
         mine = self.borrower == borrower and self.token == token
-        return mine and self.status is not AssignmentStatus.FREE
+        return mine and self.status is not FREE
 
     def add(self, progress: Progress) -> None:
         """Merge stored progress: transactions store acks that the leader does not know of."""

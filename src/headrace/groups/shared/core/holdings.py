@@ -19,10 +19,14 @@ import msgspec
 
 from headrace.groups.decisions.core import lineage
 from headrace.groups.decisions.core.record import What
-from headrace.groups.progress import Progress
 from headrace.groups.progress.ranges import AckedRanges
 from headrace.groups.shared.core import balance as planning
-from headrace.groups.shared.core.assignment import GRANTED, AssignmentStatus, UnitState
+from headrace.groups.shared.core.assignment import (
+    GRANTED,
+    GRANTING,
+    AssignmentStatus,
+    UnitState,
+)
 from headrace.groups.shared.core.ledger import Ledger
 from headrace.groups.shared.core.messages import Grant, Revoke, Revoked, Unit
 from headrace.groups.shared.core.records import (
@@ -36,7 +40,7 @@ from headrace.groups.shared.core.settings import Balance, LeaderSettings
 from headrace.groups.shared.core.unrecorded import Unrecorded
 from headrace.log.order import Order
 
-LOADED = (AssignmentStatus.GRANTING, AssignmentStatus.GRANTED)
+LOADED = (GRANTING, GRANTED)
 
 
 class LedMember:
@@ -164,7 +168,8 @@ class Holdings:
             if state is None:
                 state = self.units[info.unit] = UnitState(info.unit, AckedRanges(info.start))
                 self._ledger.save(state)
-                follows[info.unit] = info.predecessors
+                if info.predecessors:
+                    follows[info.unit] = info.predecessors
             state.head = max(state.head, info.head, info.end or 0)
             state.end = info.end if state.end is None else state.end
             state.markers = info.markers
@@ -387,12 +392,11 @@ class Holdings:
 
     def grant(self, state: UnitState, now_ms: int) -> list[LeaderEffect]:
         """Send the grant of a unit to its owner."""
-        if state.status is not AssignmentStatus.GRANTING:
+        if state.status is not GRANTING:
             return self.resend(state, now_ms)
         state.resend_ms = now_ms + self._settings.resend_ms
-        progress = Progress.of(state.acked, state.attempts)
-        grant = Grant(self._group, state.borrower, self._token, state.unit, state.token, progress)
-        return [ToBorrower(grant)]
+        about = (self._group, state.borrower, self._token, state.unit, state.token)
+        return [ToBorrower(Grant(*about, state.progress))]
 
     def revoke(self, state: UnitState, now_ms: int) -> list[LeaderEffect]:
         """Ask for a unit back; one whose grant was not announced is simply withdrawn."""

@@ -129,7 +129,9 @@ class Leader(Reception):
         if isinstance(message, UpdateProgress):
             self._pace.reported(message.borrower, now_ms)
         if not self._pace.kept:
-            return self._take(message, now_ms) + self._settle(now_ms)
+            effects = self._take(message, now_ms)
+            effects += self._settle(now_ms)
+            return effects
         refused = self._take_kept(now_ms)
         try:
             answers = self._take(message, now_ms)
@@ -188,7 +190,9 @@ class Leader(Reception):
                 if state.status is AssignmentStatus.REVOKING:
                     state.move("final progress durable")
                 effects += holdings.resend(state, now_ms)
-        return [*effects, *self._confirm(done.confirmations, now_ms), *self._settle(now_ms)]
+        effects += self._confirm(done.confirmations, now_ms)
+        effects += self._settle(now_ms)
+        return effects
 
     def _confirm(self, reports: Sequence[tuple[str, int]], now_ms: int) -> list[LeaderEffect]:
         self._pace.confirmed(reports, now_ms)
@@ -345,7 +349,8 @@ class Leader(Reception):
             return []
         commit = self._ledger.next_commit(now_ms)
         if commit is not None:
-            return [*self._pace.gather_if_busy(), commit]
+            gather = self._pace.gather_if_busy()
+            return [commit] if gather is None else [gather, commit]
         settled = self._ledger.settled_confirmations()
         return self._confirm(settled, now_ms) if settled else []
 

@@ -88,12 +88,15 @@ class Ledger:
 
     def next_commit(self, now_ms: int) -> Commit | None:
         """A commit of everything noted, if there is something and none is under way."""
-        if self._under_way or not self.noted:
+        if self._under_way is not None or not self.noted:
             return None
         self._commits += 1
-        progress = [ProgressRecord(u, s.progress, s.consumed) for u, s in self._progress.items()]
+        progress, finals = [], []
+        for unit, state in self._progress.items():
+            progress.append(ProgressRecord(unit, state.progress, state.consumed))
+            if state.final:
+                finals.append((unit, state.token))
         claims = [ClaimRecord(u, s.borrower, s.token) for u, s in self._claims.items()]
-        finals = [(unit, s.token) for unit, s in self._progress.items() if s.final]
         commit = Commit(
             self._commits, self._token, tuple(progress), tuple(claims), tuple(self._forget)
         )
@@ -104,7 +107,7 @@ class Ledger:
 
     def settled_confirmations(self) -> list[tuple[str, int]]:
         """Reports that may be confirmed because nothing is left to be stored."""
-        if self._under_way or self._progress:
+        if self._under_way is not None or self._progress:
             return []
         settled, self._confirmations = self._confirmations, []
         return settled

@@ -10,7 +10,7 @@ eager shows in how soon a report follows the last confirmation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from headrace.groups.shared.core.messages import UpdateProgress
 from headrace.groups.shared.core.records import Gather
@@ -62,12 +62,12 @@ class Pace:
         self.judging = self._commits % JUDGED == 0
         return Gather(GATHER_MS, self.judging)
 
-    def gather_if_busy(self) -> Iterable[Gather]:
+    def gather_if_busy(self) -> Gather | None:
         """A commit is made; delay the next one only if there is much to store."""
         if self.busy:
-            return (self.gather(),)
+            return self.gather()
         self.judging = True
-        return ()
+        return None
 
     def keep(self, report: UpdateProgress, now_ms: int) -> bool:
         """Keep a report for the delayed commit; False if none is delayed."""
@@ -82,12 +82,16 @@ class Pace:
         """Hand over what was kept, to be processed now."""
         kept, self.kept = self.kept, []
         if kept:
-            self._measure(len(kept), now_ms)
+            if now_ms - self._window_ms >= PACE_MS:
+                self._measure(now_ms)
+            self._count += len(kept)
         return kept
 
     def reported(self, borrower: str, now_ms: int) -> None:
         """A report is processed as it comes, without being kept."""
-        self._measure(1, now_ms)
+        if now_ms - self._window_ms >= PACE_MS:
+            self._measure(now_ms)
+        self._count += 1
         if self.judging:
             self._judge(borrower, now_ms)
 
@@ -100,13 +104,10 @@ class Pace:
         for borrower, _ in reports:
             self._confirmed_ms[borrower] = now_ms
 
-    def _measure(self, reports: int, now_ms: int) -> None:
-        """Count reports, for their rate."""
-        past_ms = now_ms - self._window_ms
-        if past_ms >= PACE_MS:
-            self._rate = self._count * 1000 / past_ms
-            self._count, self._window_ms = 0, now_ms
-        self._count += reports
+    def _measure(self, now_ms: int) -> None:
+        """An interval is over: the rate of its reports, and count anew."""
+        self._rate = self._count * 1000 / (now_ms - self._window_ms)
+        self._count, self._window_ms = 0, now_ms
 
     def _judge(self, borrower: str, now_ms: int) -> None:
         """A report of this borrower has come: take into the average whether it is eager."""

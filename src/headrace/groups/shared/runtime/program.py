@@ -45,7 +45,7 @@ class SharedRuntime:
             return
         try:
             found = await self._host.in_thread(self.options.resolved, self._host.log.catalog)
-            self.secured = await asyncio.to_thread(Secured, self._tls, found.dialled)
+            self.secured = await self._host.in_thread(Secured, self._tls, found.dialled)
         except BaseException:
             await self._host.close()
             raise
