@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from headrace.cli import run
+from tests import json_page
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             patch.setattr(sys, "stdin", io.TextIOWrapper(raw))
             status = run(argv)
         said = capsys.readouterr()
+        if "--json" in argv and status in (0, 1) and said.out and "--help" not in argv:
+            json_page.check_printed(argv, said.out)
         return Result(status, said.out, said.err)
 
     return call

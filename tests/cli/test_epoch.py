@@ -33,7 +33,7 @@ def epochs_of(cli: Cli, *more: str) -> list[tuple[int, list[str]]]:
     values: list[str] = []
     for line in done.lines:
         if "complete" in line:
-            assert line["rows"] == len(values)
+            assert line["epoch_events"] == len(values)
             found.append((line["complete"], values))
             values = []
         else:
@@ -59,7 +59,12 @@ def test_rows_of_a_file_and_an_advance(days: Cli) -> None:
     pq.write_table(pa.table({"who": ["x", "y"], "n": [1, 2]}), "day.parquet")
     words = ("--file", "day.parquet", "--subject", "days.{who}", "--value", "who")
     done = days("epoch", "publish", "days", "--time", "17", *words, "--advance-to", "18", "--json")
-    assert done.json == {"stream": "days", "publisher": "cli", "rows": 2, "frontier": [18]}
+    assert done.json == {
+        "stream": "days",
+        "publisher": "cli",
+        "published_events": 2,
+        "frontier": [18],
+    }
     lines = b'{"subject": "days.z", "value": "z", "epoch": [18]}\n'
     done = days("epoch", "publish", "days", "--json-lines", "--advance-to", "19", stdin=lines)
     assert done.status == 0, done.err
@@ -186,7 +191,7 @@ def test_a_publisher_killed_in_mid_epoch_is_not_seen(days: Cli) -> None:
         assert "1 row of it in unfinished epochs (0) was taken back" in again.err
         *rows, end = _lines(reader, 3)
         assert [row["value"] for row in rows] == ["half", "whole"]
-        assert (end["complete"], end["rows"]) == (0, 2)
+        assert (end["complete"], end["epoch_events"]) == (0, 2)
         reader.send_signal(signal.SIGINT)
         rest, said = reader.communicate(timeout=PATIENCE_S)
         assert (reader.returncode, rest, said) == (EXIT_INTERRUPTED, "", "")
@@ -203,7 +208,7 @@ def test_a_stream_that_stores_nothing_goes_from_terminal_to_terminal(days: Cli) 
         assert "2 rows in stream ticks" in sent.out
         *rows, end = _lines(reader, 3)
         assert [row["value"] for row in rows] == ["one", "two"]
-        assert end == {"complete": 3, "rows": 2}
+        assert end == {"complete": 3, "epoch_events": 2}
         assert reader.wait(3 * PATIENCE_S) == 0  # the only publisher has closed
     for bad in (
         ("epoch", "read", "ticks", "--from", "0"),
@@ -219,7 +224,7 @@ def test_a_stream_that_stores_nothing_goes_from_terminal_to_terminal(days: Cli) 
 
 def _state_of(cli: Cli, publisher: str) -> str:
     found = cli("epoch", "status", "days", "--json").json["publishers"]
-    return str(next(one["state"] for one in found if one["name"] == publisher))
+    return str(next(one["state"] for one in found if one["publisher"] == publisher))
 
 
 def test_status_tells_what_is_open_and_who_is_behind(days: Cli) -> None:
@@ -230,22 +235,22 @@ def test_status_tells_what_is_open_and_who_is_behind(days: Cli) -> None:
     assert days("epoch", "advance", "days", "2", "--publisher", "us").status == 0
     assert epochs_of(days, "--name", "report") == []
     found = days("epoch", "status", "days", "--json").json
-    assert (found["frontier"], found["since"], found["upper"]) == ([0], [0], [1])
-    assert found["open"] == [[0, 2], [1, 1]]
-    states = {one["name"]: (one["state"], one["holds_back"]) for one in found["publishers"]}
+    assert (found["frontier"], found["readable_from"], found["upper"]) == ([0], [0], [1])
+    assert [(one["epoch"], one["open_events"]) for one in found["open"]] == [(0, 2), (1, 1)]
+    states = {one["publisher"]: (one["state"], one["holds_back"]) for one in found["publishers"]}
     assert states == {"eu": ("left", True), "us": ("left", False)}
-    assert [one["epochs"] for one in found["subscriptions"]] == [0]
+    assert [one["lag_epochs"] for one in found["subscriptions"]] == [0]
 
     assert days("epoch", "rollback", "days", "eu").status == 0
     found = days("epoch", "status", "days", "--json").json
     assert (found["frontier"], found["open"]) == ([2], [])
     (behind,) = found["subscriptions"]
-    assert (behind["name"], behind["epochs"], behind["rows"]) == ("report", 2, 2)
+    assert (behind["subscription"], behind["lag_epochs"], behind["lag_events"]) == ("report", 2, 2)
     assert "2 complete epochs (2 rows) not acked" in days("epoch", "explain", "days").out
     assert "report" in days("epoch", "subscriptions").out
     assert epochs_of(days, "--name", "report") == [(0, ["us"]), (1, ["us"])]
     (caught_up,) = days("epoch", "status", "days", "--json").json["subscriptions"]
-    assert caught_up["epochs"] == 0
+    assert caught_up["lag_epochs"] == 0
     assert days("epoch", "forget", "report").status == 0
     assert days("epoch", "forget", "report").status == EXIT_USAGE
     assert days("epoch", "subscriptions", "--json").json == []

@@ -40,16 +40,20 @@ def test_a_work_queue_that_nobody_fills_is_told_of(billing: Cli) -> None:
     for words in (("elastic", "info"), ("explain",), ("lag",)):
         said = billing("group", *words, "orders", "billing")
         assert "no pipeline runs to fill it; start one with: headrace pipeline" in said.out, words
-    found = billing("--json", "group", "elastic", "info", "orders", "billing").json["findings"]
-    assert found == [billing("--json", "group", "lag", "orders", "billing").json["finding"]]
+    found = billing("--json", "group", "elastic", "info", "orders", "billing").json["finding"]
+    assert found == billing("--json", "group", "lag", "orders", "billing").json["finding"]
 
 
 def test_an_elastic_group_is_created_listed_shown_and_removed(billing: Cli) -> None:
     shown = billing("--json", "group", "elastic", "info", "orders", "billing").json
-    assert shown.pop("findings") == []
-    assert shown["partitions"] == {"m1": [0, 1], "m2": [2, 3]}
-    assert shown["partitioning-wildcards"] == [2]
-    assert (shown["kind"], shown["stream"], shown["group"]) == ("elastic", "orders", "billing")
+    assert shown["finding"] == ""
+    assert shown["assignment"] == {"m1": [0, 1], "m2": [2, 3]}
+    assert shown["wildcards"] == [2]
+    assert (shown["kind"], shown["stream"], shown["group"]) == (
+        "elastic",
+        "orders",
+        "orders/billing",
+    )
     assert billing("--json", "group", "elastic", "ls", "orders").json == [shown]
     assert "billing" in billing("group", "elastic", "ls").out
     assert "m2      2-3" in billing("group", "elastic", "info", "orders", "billing").out
@@ -72,32 +76,32 @@ def test_a_static_group_is_created_with_members_or_with_mappings(cli: Cli) -> No
         "--json", "group", "static", "create", "orders", "audit", "--max-members", "3",
         "--mapping", "m1:0,2", "--mapping", "m2:1", "--filter", "o.eu.>", "--start", "latest",
     )  # fmt: skip
-    assert made.json["partitions"] == {"m1": [0, 2], "m2": [1]}
+    assert made.json["assignment"] == {"m1": [0, 2], "m2": [1]}
     assert cli("group", "static", "info", "orders", "audit").status == 0
     other = cli("group", "static", "create", "orders", "b", "--max-members", "3", "--members", "x")
     assert "static group b on orders: 3 partitions" in other.out
     changed = cli("group", "members", "add", "orders", "audit", "m3")
     assert (changed.status, "static and cannot change" in changed.err) == (1, True)
     assert cli("group", "static", "rm", "orders", "audit", "--yes", "--json").json == {
-        "deleted": "audit",
-        "stream": "orders",
+        "deleted": "orders/audit"
     }
 
 
 def test_members_and_mappings_change(billing: Cli) -> None:
     added = billing("--json", "group", "members", "add", "orders", "billing", "m3,m4").json
-    assert list(added["partitions"]) == ["m1", "m2", "m3", "m4"]
+    assert list(added["assignment"]) == ["m1", "m2", "m3", "m4"]
     dropped = billing("--json", "group", "elastic", "members", "drop", "orders", "billing", "m3")
-    assert list(dropped.json["partitions"]) == ["m1", "m2", "m4"]
+    assert list(dropped.json["assignment"]) == ["m1", "m2", "m4"]
     mapped = billing("--json", "group", "mapping", "set", "orders", "billing", "a:0,1", "b:2,3")
-    assert mapped.json["partitions"] == {"a": [0, 1], "b": [2, 3]}
+    assert mapped.json["assignment"] == {"a": [0, 1], "b": [2, 3]}
     assert billing("--json", "group", "partitions", "orders", "billing", "b").json == {
+        "group": "orders/billing",
         "member": "b",
         "partitions": [2, 3],
     }
     assert billing("group", "partitions", "orders", "billing", "a").out == "0, 1\n"
     back = billing("--json", "group", "mapping", "unset", "orders", "billing", "--members", "z")
-    assert back.json["partitions"] == {"z": [0, 1, 2, 3]}
+    assert back.json["assignment"] == {"z": [0, 1, 2, 3]}
 
 
 def test_active_lag_and_explain_tell_who_is_missing(billing: Cli) -> None:

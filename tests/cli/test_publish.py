@@ -61,7 +61,7 @@ def test_each_line_becomes_an_event(orders: Cli) -> None:
     assert done.out == "published 4 to orders\n"
     assert [event["value"] for event in published(orders)] == ["1", "", "2", "3"]
     assert orders("--json", "publish", "orders.n", "--lines").json == {
-        "published": 0,
+        "published_events": 0,
         "streams": {},
     }
 
@@ -77,7 +77,7 @@ def test_json_lines_carry_whole_events(orders: Cli) -> None:
     ]
     given = "\n\n".join(json.dumps(event) for event in events).encode()
     done = orders("--json", "publish", "--json-lines", stdin=given)
-    assert done.json == {"published": 5, "streams": {"orders": 3, "audit": 2}}
+    assert done.json == {"published_events": 5, "streams": {"orders": 3, "audit": 2}}
     events[1]["value"] = '{"a":[1,null]}'
     assert published(orders) == events[:3]
     assert [event["value"] for event in published(orders, "audit")] == ["7", "null"]
@@ -208,7 +208,7 @@ def test_a_parquet_file_becomes_events_with_rows_as_json(orders: Cli) -> None:
         "--json", "publish", "--file", "sales.parquet", "--stream", "orders",
         "--subject", "orders.{shop}", "--key", "item", "--timestamp", "at",
     )  # fmt: skip
-    assert done.json == {"published": 3, "streams": {"orders": 3}}
+    assert done.json == {"published_events": 3, "streams": {"orders": 3}}
     events = rows_of(orders)
     assert [event["subject"] for event in events] == ["orders.eu", "orders.us", "orders.eu"]
     assert [event.get("key") for event in events] == ['ap"ple', "pear\n", None]

@@ -41,14 +41,18 @@ def test_a_group_is_declared_listed_shown_explained_and_removed(orders: Cli) -> 
     shown = orders("--json", "group", "shared", "info", "audit").json
     assert [one["what"] for one in shown["decisions"]] == ["configured"]
     assert {**listed, "decisions": shown["decisions"]} == shown  # a list tells of none
-    assert (listed["group"], listed["start"], listed["lag_events"]) == ("audit", "earliest", 3)
+    assert (listed["group"], listed["start"], listed["lag_events"]) == (
+        "$share/audit/orders.>",
+        "earliest",
+        3,
+    )
     assert (listed["leader"], listed["members"]) == (None, [])
     assert [unit["unit"] for unit in listed["units"]] == ["orders/0", "orders/1"]
     assert "3 events to do" in orders("group", "shared", "info", "audit").out
     assert "audit" in orders("group", "shared", "ls").out
     assert "nobody" in orders("group", "shared", "explain", "audit").out
     gone = orders("group", "shared", "rm", "audit", "--json")
-    assert gone.json == {"deleted": "audit", "dead_letters": 0}
+    assert gone.json == {"deleted": "$share/audit/orders.>", "dead_letters": 0}
     gone = orders("group", "shared", "info", "audit")
     assert gone.status == 2
     assert "there are none yet" in gone.err
@@ -165,7 +169,7 @@ def test_dead_letters_go_with_their_group_and_with_their_session(orders: Cli) ->
     assert "with 2 dead letters" in orders("group", "shared", "rm", "audit", "--force").out
     assert internal() == ["~w:orders.>.dead"]
     removed = orders("session", "rm", "w", "--json").json
-    assert removed == {"removed": "w", "dead_letters": 2}
+    assert removed == {"deleted": "w", "dead_letters": 2}
     assert internal() == []
 
 
@@ -185,7 +189,7 @@ def test_a_group_and_a_session_in_use_are_removed_only_by_force(orders: Cli) -> 
 
         def joined() -> bool:
             found = orders("group", "shared", "explain", "audit", "--json").json
-            return [units for _, units, _ in found["members"]] == [2]
+            return [one["units"] for one in found["members"]] == [2]
 
         wait_until(joined, "the member to be seen")
         assert "has 2 segments" in orders("group", "shared", "explain", "audit").out

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cyclopts import App
 
 from headrace.catalog import open_catalog, schema
+from headrace.cli.done_shapes import CatalogVersion
 from headrace.cli.options import NONE, Options
 
 app = App(name="catalog", help="Make or migrate the catalog.")
@@ -24,4 +25,4 @@ def migrate(*, options: Options = NONE) -> None:
     finally:
         catalog.close()
     told = f"{where} has version {schema.VERSION}"
-    options.show({"catalog": where, "version": schema.VERSION}, told)
+    options.show(CatalogVersion(catalog=where, version=schema.VERSION), told)

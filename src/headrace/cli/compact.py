@@ -11,6 +11,7 @@ from cyclopts import Group, Parameter
 from rich.markup import escape
 from rich.progress import SpinnerColumn, TextColumn
 
+from headrace.cli.done_shapes import CompactedStream, CompactionPolicyShape, CompactionSet
 from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import counted, progress
@@ -86,8 +87,8 @@ def compact(
         if policy is not None:
             kept = settings if policy == "on" else None
             log.set_compaction(name, kept)
-            data = None if kept is None else msgspec.structs.asdict(kept)
-            options.show({"stream": name, "policy": data}, _policy_text(name, kept))
+            data = None if kept is None else _shape(kept)
+            options.show(CompactionSet(stream=name, policy=data), _policy_text(name, kept))
             return
         text = TextColumn("{task.completed:,.0f} events in {task.fields[files]:,} files")
         with progress(SpinnerColumn(), text, quiet=options.json) as bar:
@@ -98,7 +99,12 @@ def compact(
                 dry_run=dry_run,
                 progress=lambda done: bar.update(task, completed=done.events, files=done.files),
             )
-    options.show(done, *_lines(done))
+    told = msgspec.structs.asdict(done)
+    options.show(CompactedStream(compacted_events=told.pop("events"), **told), *_lines(done))
+
+
+def _shape(kept: CompactionPolicy) -> CompactionPolicyShape:
+    return CompactionPolicyShape(**msgspec.structs.asdict(kept))
 
 
 def _lines(done: Compacted) -> Iterator[str]:

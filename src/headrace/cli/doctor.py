@@ -15,6 +15,7 @@ from rich.text import Text
 
 from headrace.cli.checks import Check
 from headrace.cli.doctor_server import check_server
+from headrace.cli.done_shapes import Doctor
 from headrace.cli.failures import EXIT_FAILED, without_passwords
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import counted, table
@@ -55,7 +56,7 @@ def doctor(
     """
     checks = list(examine(options, start_spark=spark, deep=deep))
     failed = any(check.state == "failed" for check in checks)
-    options.show({"ok": not failed, "checks": checks}, _table(checks))
+    options.show(Doctor(ok=not failed, checks=tuple(checks)), _table(checks))
     return EXIT_FAILED if failed else 0
 
 

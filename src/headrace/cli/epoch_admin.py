@@ -7,6 +7,8 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.markup import escape
 
+from headrace.cli.done_shapes import Deleted
+from headrace.cli.epoch_shapes import EndedPublisher
 from headrace.cli.epoch_times import PublisherArgument, StreamArgument
 from headrace.cli.options import NONE, Options
 from headrace.epochs import operators
@@ -23,7 +25,7 @@ def rollback(
     with options.open() as log:
         operators.roll_back(log, stream, publisher)
     options.show(
-        {"stream": stream, "rolled_back": publisher},
+        EndedPublisher(stream=stream, publisher=publisher, ended="rolled back"),
         f"what [bold]{escape(publisher)}[/bold] left unfinished is taken back; "
         f"{escape(stream)} goes on without it",
     )
@@ -39,7 +41,7 @@ def release(
     with options.open() as log:
         operators.release(log, stream, publisher)
     options.show(
-        {"stream": stream, "released": publisher},
+        EndedPublisher(stream=stream, publisher=publisher, ended="released"),
         f"what [bold]{escape(publisher)}[/bold] left counts; {escape(stream)} goes on without it",
     )
 
@@ -59,7 +61,7 @@ def abort(
     with options.open() as log:
         operators.abort(log, stream, publisher, reason)
     options.show(
-        {"stream": stream, "aborted": publisher, "reason": reason},
+        EndedPublisher(stream=stream, publisher=publisher, ended="aborted", reason=reason),
         f"stream [bold]{escape(stream)}[/bold] is aborted",
     )
 
@@ -76,4 +78,4 @@ def forget(
     """
     with options.open() as log:
         subscriptions.forget(log.catalog, name)
-    options.show({"forgotten": name}, f"subscription [bold]{escape(name)}[/bold] is forgotten")
+    options.show(Deleted(deleted=name), f"subscription [bold]{escape(name)}[/bold] is forgotten")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import msgspec
 from cyclopts import Parameter
 from rich.markup import escape
 
-from headrace.cli import shapes
+from headrace.cli import epoch_shapes, shapes
 from headrace.cli.epoch_times import StreamArgument
 from headrace.cli.group_looks import checked, decision_line
 from headrace.cli.options import NONE, Options
@@ -53,7 +52,7 @@ def status(stream: StreamArgument, /, *, options: Options = NONE) -> None:
     if readers:
         headings = ("subscription", "acked before", ">epochs behind", ">rows", "for")
         shown.append(table(headings, readers))
-    options.show(_data(found), *shown)
+    options.show(epoch_shapes.stream_shape(found), *shown)
 
 
 def explain(stream: StreamArgument, /, *, options: Options = NONE) -> None:
@@ -64,7 +63,7 @@ def explain(stream: StreamArgument, /, *, options: Options = NONE) -> None:
     with options.open() as log:
         found = standing.status(log, stream)
     lines = standing.explained(found)
-    options.show({**_data(found), "explanation": lines}, *map(escape, lines))
+    options.show(epoch_shapes.explained(found, lines), *map(escape, lines))
 
 
 def decisions(
@@ -105,12 +104,8 @@ def subscriptions(*, options: Options = NONE) -> None:
     ]
     headings = ("subscription", "streams", "mode", "acked before", "held now", "forgotten after")
     none = "no named subscriptions; make one with: headrace epoch read STREAM --name NAME"
-    options.show(msgspec.to_builtins(found), table(headings, rows) if rows else none)
-
-
-def _data(found: EpochStatus) -> dict[str, Any]:
-    data: dict[str, Any] = msgspec.to_builtins(found)
-    return data
+    data = [epoch_shapes.subscription_shape(one) for one in found]
+    options.show(data, table(headings, rows) if rows else none)
 
 
 def _head(found: EpochStatus) -> str:

@@ -17,6 +17,7 @@ from cyclopts import Parameter
 from rich.markup import escape
 
 from headrace.cli import epoch_live, records
+from headrace.cli.epoch_shapes import AdvancedPublisher, EndedPublisher, PublishedRows
 from headrace.cli.epoch_times import (
     USUAL_PUBLISHER,
     PublisherOption,
@@ -158,7 +159,7 @@ def publish(
 
     rows, frontier = _run(options, work)
     options.show(
-        {"stream": stream, "publisher": publisher, "rows": rows, "frontier": frontier},
+        PublishedRows(stream=stream, publisher=publisher, published_events=rows, frontier=frontier),
         f"{counted(rows, 'row')} in stream [bold]{escape(stream)}[/bold]; "
         f"{escape(publisher)} is at {ledger.shown(frontier)}",
     )
@@ -196,10 +197,8 @@ def advance(
             return pub.frontiers
 
     frontier = _run(options, work)
-    options.show(
-        {"stream": stream, "publisher": publisher, "frontier": frontier},
-        f"{escape(publisher)} is at {ledger.shown(frontier)}",
-    )
+    done = AdvancedPublisher(stream=stream, publisher=publisher, frontier=frontier)
+    options.show(done, f"{escape(publisher)} is at {ledger.shown(frontier)}")
 
 
 def close(
@@ -223,7 +222,7 @@ def close(
 
     _run(options, work)
     options.show(
-        {"stream": stream, "closed": publisher},
+        EndedPublisher(stream=stream, publisher=publisher, ended="closed"),
         f"publisher [bold]{escape(publisher)}[/bold] of {escape(stream)} is closed",
     )
 

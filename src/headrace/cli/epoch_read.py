@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from headrace.cli import epoch_live
+from headrace.cli.epoch_shapes import CompleteEpoch
 from headrace.cli.epoch_times import StreamArgument, times_of, typed
 from headrace.cli.failures import EXIT_INTERRUPTED, UsageError
 from headrace.cli.options import NONE, Options
@@ -205,8 +206,6 @@ async def _show(epoch: Shown, options: Options) -> None:
         elif batch.num_rows:
             screen.show(batch)
     if options.json:
-        end: dict[str, object] = {"complete": epoch.time, "rows": epoch.rows}
-        if isinstance(epoch, WholeEpoch):
-            end["token"] = epoch.token
-        print_json(end)
+        token = epoch.token if isinstance(epoch, WholeEpoch) else None
+        print_json(CompleteEpoch(complete=epoch.time, epoch_events=epoch.rows, token=token))
     sys.stdout.flush()

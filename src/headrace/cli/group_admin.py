@@ -133,9 +133,11 @@ def active(stream: str, group: str, /, *, options: Options = NONE) -> None:
     with options.open() as log:
         found = admin.status(log, stream, group)
     from headrace.cli import group_screens as screens
+    from headrace.cli import group_shapes as shapes
 
+    data = shapes.active_members(shapes.full_name(stream, group), found)
     lines = screens.status_lines(found)
-    options.show(screens.status_data(found), screens.status_table(found), *lines)
+    options.show(data, screens.status_table(found), *lines)
 
 
 def step_down(stream: str, group: str, member: str, /, *, options: Options = NONE) -> None:
@@ -147,8 +149,11 @@ def step_down(stream: str, group: str, member: str, /, *, options: Options = NON
 
     with options.open() as log:
         instance = admin.step_down(log, stream, group, member)
+    from headrace.cli import group_shapes as shapes
+
     told = f"instance {escape(instance)} of {escape(member)} is asked to step down"
-    options.show({"member": member, "instance": instance}, told)
+    name = shapes.full_name(stream, group)
+    options.show(shapes.SteppedDown(group=name, member=member, instance=instance), told)
 
 
 def partitions(stream: str, group: str, member: str, /, *, options: Options = NONE) -> None:
@@ -160,5 +165,9 @@ def partitions(stream: str, group: str, member: str, /, *, options: Options = NO
 
     with options.open() as log:
         found = admin.partitions(log, stream, group, member)
+    from headrace.cli import group_shapes as shapes
+
     shown = ", ".join(map(str, found)) or "none"
-    options.show({"member": member, "partitions": found}, shown)
+    name = shapes.full_name(stream, group)
+    data = shapes.MemberPartitions(group=name, member=member, partitions=tuple(found))
+    options.show(data, shown)

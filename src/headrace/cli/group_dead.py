@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from headrace.cli import records, values
 from headrace.cli.failures import UsageError
+from headrace.cli.group_shapes import death_reason
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import approve, counted, table
 from headrace.cli.read import printable
@@ -112,17 +113,7 @@ def reasons(name: GroupOf, /, *, options: Options = NONE) -> None:
         for each in found
     )
     heads = (">letters", "reason", "error", ">first", "first died", "last died")
-    data = [
-        {
-            "reason": each.reason,
-            "error": each.error,
-            "letters": each.letters,
-            "first_id": each.first_id,
-            "first_died_at": _at(each.first_died_us),
-            "last_died_at": _at(each.last_died_us),
-        }
-        for each in found
-    ]
+    data = [death_reason(each) for each in found]
     options.show(data, table(heads, rows) if found else f"group {name} has no dead letters")
 
 

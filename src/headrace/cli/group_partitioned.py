@@ -9,7 +9,8 @@ from cyclopts import App, Parameter
 from rich.markup import escape
 
 from headrace.cli import group_screens as screens
-from headrace.cli import values
+from headrace.cli import group_shapes, values
+from headrace.cli.done_shapes import Deleted
 from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import confirm
@@ -178,7 +179,9 @@ def create_elastic(
 
 def show(info: GroupInfo, options: Options) -> None:
     """What a group is, or is after a change."""
-    options.show(screens.group_data(info), screens.group_line(info), screens.members_table(info))
+    options.show(
+        group_shapes.partitioned(info), screens.group_line(info), screens.members_table(info)
+    )
 
 
 def _commands(app: App, kind: GroupKind, example: str, goes: str) -> None:
@@ -196,8 +199,7 @@ def _commands(app: App, kind: GroupKind, example: str, goes: str) -> None:
             found = admin.get(log, stream, group, kind)
             wanting = filling_finding(log, found.name)
         if options.json:
-            findings = [wanting] if wanting else []
-            options.show({**screens.group_data(found), "findings": findings})
+            options.show(group_shapes.partitioned(found, wanting or ""))
             return
         show(found, options)
         if wanting:
@@ -208,7 +210,7 @@ def _commands(app: App, kind: GroupKind, example: str, goes: str) -> None:
         with options.open() as log:
             found = admin.list_groups(log, stream, kind)
         none = f"no {kind.value} groups yet; create one with: headrace group {kind.value}"
-        listed = [screens.group_data(info) for info in found]
+        listed = [group_shapes.partitioned(info) for info in found]
         options.show(listed, screens.groups_table(found) if found else none)
 
     @app.command(help=helped(f"Delete {a_group} with {goes}.", f"rm orders {example} --yes"))
@@ -218,7 +220,7 @@ def _commands(app: App, kind: GroupKind, example: str, goes: str) -> None:
             confirm(f"group {group!r}", "its progress and its work queue", yes=yes)
             admin.delete(log, stream, group, kind)
         gone = f"{kind.value} group [bold]{escape(group)}[/bold] is deleted"
-        options.show({"deleted": group, "stream": stream}, gone)
+        options.show(Deleted(deleted=group_shapes.full_name(stream, group)), gone)
 
 
 _commands(static, GroupKind.STATIC, "audit", "its progress; the events stay")

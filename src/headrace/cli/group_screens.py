@@ -1,11 +1,9 @@
-"""Partitioned groups on the screen, and as data for programs."""
+"""Partitioned groups on the screen."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import msgspec
 from rich.markup import escape
 from rich.table import Table
 
@@ -14,19 +12,6 @@ from headrace.groups.partitioned.admin import GroupInfo
 from headrace.groups.partitioned.core.config import ElasticGroupConfig
 from headrace.groups.partitioned.core.status import GroupStatus
 from headrace.groups.partitioned.explain import numbers
-
-
-def group_data(info: GroupInfo) -> dict[str, Any]:
-    """A group for programs: its config has the field names that it is stored with."""
-    config: dict[str, Any] = msgspec.to_builtins(info.config)
-    return {
-        "stream": info.name.stream,
-        "group": info.name.group,
-        "kind": info.kind.value,
-        "revision": info.revision,
-        **config,
-        "partitions": {member: list(owned) for member, owned in info.config.assignment().items()},
-    }
 
 
 def group_line(info: GroupInfo) -> str:
@@ -69,17 +54,6 @@ def groups_table(found: Sequence[GroupInfo]) -> Table:
         for info in found
     )
     return table(headings, rows)
-
-
-def status_data(status: GroupStatus) -> dict[str, Any]:
-    """Who is active, for programs."""
-    return {
-        "active": list(status.active),
-        "missing": [member.member for member in status.missing],
-        "unconsumed": list(status.unconsumed),
-        "moving": list(status.moving),
-        "members": msgspec.to_builtins(status.members),
-    }
 
 
 def status_table(status: GroupStatus) -> Table:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import msgspec
 from cyclopts import App, Parameter
 from rich.markup import escape
 
 from headrace.catalog.streams import Stream
-from headrace.cli import shapes, values
+from headrace.cli import group_shapes, values
+from headrace.cli.done_shapes import Deleted
 from headrace.cli.failures import UsageError
 from headrace.cli.group_looks import checked, decision_line
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import counted, table, with_letters
-from headrace.groups.shared.admin import GroupInfo, Groups
+from headrace.groups.shared.admin import Groups
+from headrace.groups.shared.properties import find_key
 from headrace.groups.shared.starts import Start
 from headrace.subjects import overlaps, parse_share
 
@@ -83,7 +84,7 @@ def declare(
         f"{made.start}; subscribe to {escape(f'$share/{made.group}/{made.filter}')}"
     )
     none = "no stream captures such subjects yet; those made later count"
-    options.show(made, told, *(() if matched else (none,)))
+    options.show(group_shapes.declared(made), told, *(() if matched else (none,)))
 
 
 def matches(streams: Iterable[Stream], filter: str) -> bool:
@@ -168,7 +169,7 @@ def configure(
         )
     settings = changed.settings
     options.show(
-        changed,
+        group_shapes.declared(changed),
         f"shared group [bold]{escape(changed.group)}[/bold] is balanced by {changed.balance}"
         f"{', and splits segments for more members' if changed.scale_for_members else ''}\n"
         f"evicts who stalls for {settings.stall_timeout_ms / 1000:g} s or gives nothing up in "
@@ -200,7 +201,9 @@ def ls(*, options: Options = NONE) -> None:
     )
     headings = ("group", "filter", ">members", ">segments", ">lag", "leader")
     none = "no shared groups yet; make one with: headrace group shared declare"
-    options.show([data(info) for info in found], table(headings, rows) if found else none)
+    options.show(
+        [group_shapes.shared(info) for info in found], table(headings, rows) if found else none
+    )
 
 
 @app.command
@@ -225,7 +228,7 @@ def info(group: GroupName, filter: WhichFilter = None, /, *, options: Options = 
     )
     headings = ("segment", "owner", ">token", ">floor", ">head", ">lag")
     options.show(
-        data(found),
+        group_shapes.shared(found),
         f"shared group [bold]{escape(kind.group)}[/bold] consumes {escape(kind.filter)}, "
         f"from {kind.start}, balanced by {kind.balance}\n"
         f"led by {escape(found.leader or 'nobody')}; {found.lag_events:,} events to do\n",
@@ -249,10 +252,8 @@ def explain(
     """
     with options.open() as log:
         found = Groups(log).explain(*named(group, filter), limit=checked(limit))
-    shown = msgspec.to_builtins(found)
-    shown["decisions"] = [shapes.decided(one) for one in found.decisions]
     options.show(
-        shown,
+        group_shapes.shared_explained(found),
         f"led by {escape(found.leader or 'nobody: no member is connected')}",
         *(
             f"{escape(member)} has {counted(units, 'segment')}{f': {idle}' if idle else ''}"
@@ -283,14 +284,7 @@ def rm(
     """
     name, wanted = named(group, filter)
     with options.open() as log:
+        key = log.catalog.read(lambda tx: find_key(tx, name, wanted), snapshot=True)
         dead_letters = Groups(log).delete(name, wanted, force=force)
     told = f"shared group [bold]{escape(name)}[/bold] is deleted{with_letters(dead_letters)}"
-    options.show({"deleted": name, "dead_letters": dead_letters}, told)
-
-
-def data(info: GroupInfo) -> dict[str, Any]:
-    """A group for programs."""
-    found: dict[str, Any] = msgspec.to_builtins(info)
-    kind = found.pop("properties")
-    found["decisions"] = [shapes.decided(one) for one in info.decisions]
-    return {**kind, "lag_events": info.lag_events, **found}
+    options.show(Deleted(deleted=group_shapes.shared_name(key), dead_letters=dead_letters), told)

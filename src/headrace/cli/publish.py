@@ -15,6 +15,7 @@ from cyclopts import App, Group, Parameter
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from headrace.cli import records, values
+from headrace.cli.done_shapes import PublishedEvent, PublishedEvents
 from headrace.cli.failures import StoppedError, UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import progress
@@ -197,7 +198,7 @@ def _publish_one(event: Event, options: Options) -> None:
     check_event(event)
     with options.open() as log:
         placed = log.append(log.routes.stream_for(event.subject), event)[0]
-    data = {"stream": placed.stream, "segment": placed.segment, "offset": placed.start}
+    data = PublishedEvent(stream=placed.stream, segment=placed.segment, offset=placed.start)
     options.show(data, f"{placed.stream} {placed.segment}:{placed.start}")
 
 
@@ -227,7 +228,7 @@ class _Tally:
                 raise StoppedError(error, self.total) from error
             raise
         where = ", ".join(f"{count:,} to {name}" for name, count in self.by_stream.items())
-        data = {"published": self.total, "streams": self.by_stream}
+        data = PublishedEvents(published_events=self.total, streams=self.by_stream)
         options.show(data, f"published {where or 'nothing'}")
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.markup import escape
 
-from headrace.cli import reader_screens, values
+from headrace.cli import done_shapes, reader_screens, values
 from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import confirm
@@ -85,7 +85,9 @@ def create(
         )  # fmt: skip
     listed = ", ".join(stream.name for stream in record.streams)
     options.show(
-        {"group": group, "streams": [s.name for s in record.streams], "start": record.start},
+        done_shapes.CreatedReaderGroup(
+            group=group, streams=tuple(s.name for s in record.streams), start=record.start
+        ),
         f"reader group [bold]{escape(group)}[/bold] reads {escape(listed)} from "
         f"{escape(record.start)}; read with: headrace reader read {escape(group)} NAME",
     )
@@ -107,7 +109,9 @@ def rm(
             admin.get(log, group)
         confirm(f"reader group {group!r}", "its progress and checkpoints", yes=yes)
         admin.delete(log, group)
-    options.show({"removed": group}, f"reader group [bold]{escape(group)}[/bold] is deleted")
+    options.show(
+        done_shapes.Deleted(deleted=group), f"reader group [bold]{escape(group)}[/bold] is deleted"
+    )
 
 
 # --- readers, streams, config ----------------------------------------------------------------
@@ -140,7 +144,8 @@ def offline(
     )
     told = "is offline" if was else "was not online; nothing changed"
     options.show(
-        {"reader": reader, "was_online": was}, f"reader [bold]{escape(reader)}[/bold] {told}"
+        done_shapes.OfflineReader(group=group, reader=reader, was_online=was),
+        f"reader [bold]{escape(reader)}[/bold] {told}",
     )
 
 
@@ -184,7 +189,8 @@ def add(
     """
     names, place = values.words(streams), place_of(start)
     with_group(options, group, lambda found: found.add_streams(names, start=place))  # type: ignore[arg-type]
-    options.show({"added": names}, f"{escape(group)} reads {escape(', '.join(names))} as well")
+    done = done_shapes.ReaderStreams(group=group, added=tuple(names))
+    options.show(done, f"{escape(group)} reads {escape(', '.join(names))} as well")
 
 
 @streams_app.command
@@ -201,4 +207,5 @@ def drop(
     """
     names = values.words(streams)
     with_group(options, group, lambda found: found.drop_streams(names))
-    options.show({"dropped": names}, f"{escape(group)} reads {escape(', '.join(names))} no longer")
+    done = done_shapes.ReaderStreams(group=group, dropped=tuple(names))
+    options.show(done, f"{escape(group)} reads {escape(', '.join(names))} no longer")

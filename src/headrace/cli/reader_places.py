@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 from rich.markup import escape
 
-from headrace.cli import values
+from headrace.cli import done_shapes, values
 from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import approve
@@ -34,11 +34,14 @@ def checkpoint(
     """
     if cancel:
         with_group(options, group, lambda found: found.cancel_checkpoint(name))
-        options.show({"cancelled": name}, f"checkpoint {escape(repr(name))} is cancelled")
+        gone = done_shapes.CancelledCheckpoint(group=group, cancelled=name)
+        options.show(gone, f"checkpoint {escape(repr(name))} is cancelled")
         return
     wait_s = values.duration_s(wait, "--wait")
     taken = with_group(options, group, lambda found: found.checkpoint(name, timeout_s=wait_s))
-    data = {"checkpoint": name, "positions": taken.positions, "text": str(taken)}
+    data = done_shapes.TakenCheckpoint(
+        group=group, checkpoint=name, positions=taken.positions, text=str(taken)
+    )
     options.show(data, escape(str(taken)))
 
 
@@ -55,7 +58,8 @@ def cut(
     """
     wait_s = values.duration_s(wait, "--wait")
     taken = with_group(options, group, lambda found: found.cut(timeout_s=wait_s))
-    options.show({"positions": taken.positions, "text": str(taken)}, escape(str(taken)))
+    data = done_shapes.TakenCut(group=group, positions=taken.positions, text=str(taken))
+    options.show(data, escape(str(taken)))
 
 
 def reset(
@@ -86,7 +90,7 @@ def reset(
     elif start is not None:
         to = place_of(start)
 
-    async def work(found: ReaderGroup) -> dict[str, Any]:
+    async def work(found: ReaderGroup) -> done_shapes.ResetGroup:
         now = await found.info()
         plan = await found.plan_reset(to)  # type: ignore[arg-type]
         online = [reader.reader for reader in now.readers]
@@ -100,9 +104,11 @@ def reset(
                     yes=yes,
                 )
             await found.reset(to)  # type: ignore[arg-type]
-        return {"group": group, "to": plan, "readers": online, "done": not dry_run}
+        return done_shapes.ResetGroup(
+            group=group, dry_run=dry_run, positions=plan, readers=tuple(online)
+        )
 
     done = with_group(options, group, work)
     what = "would begin again at" if dry_run else "begins again at"
-    lines = (f"  {escape(segment)}  {offset}" for segment, offset in done["to"].items())
+    lines = (f"  {escape(segment)}  {offset}" for segment, offset in done.positions.items())
     options.show(done, f"reader group [bold]{escape(group)}[/bold] {what}:", *lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import RenderableType
 from rich.markup import escape
@@ -11,23 +10,28 @@ from rich.markup import escape
 from headrace.cli.output import counted, table
 from headrace.cli.screens import time_text
 from headrace.groups.decisions import units_text
-from headrace.groups.readers.info import ReaderExplanation, ReaderGroupInfo, ReaderGroupLag
+from headrace.groups.readers.info import (
+    ReaderExplanation,
+    ReaderGroupInfo,
+    ReaderGroupLag,
+    ReaderGroupSummary,
+)
 
 SEGMENTS_SHOWN = 12
 
 
-def groups_table(found: Sequence[dict[str, Any]]) -> RenderableType:
+def groups_table(found: Sequence[ReaderGroupSummary]) -> RenderableType:
     """All groups."""
     if not found:
         return "no reader groups; make one with: headrace reader create NAME --streams STREAM"
     rows = [
         (
-            each["group"],
-            ", ".join(each["streams"]),
-            each["readers"],
-            each["segments"],
-            each["unassigned"],
-            each["last_checkpoint"] or "none",
+            each.group,
+            ", ".join(each.streams),
+            each.readers,
+            each.segments,
+            each.unassigned,
+            each.last_checkpoint or "none",
         )
         for each in found
     ]

@@ -23,6 +23,54 @@ IGNORED = {"stream", "segment", "offset", "origin"}
 that is not null is refused: whoever publishes must decide to leave it out."""
 
 
+class EventShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An event, with the names of its columns: a line of it can be published again.
+
+    Fields that are null are left out.
+    """
+
+    segment: int | None
+    """Null where the event is not stored."""
+    offset: int | None
+    timestamp: datetime
+    subject: str
+    key: str | None = None
+    value: str | None = None
+    value_base64: str | None = None
+    """In place of ``value`` where that is not text."""
+    headers: dict[str, Any] | None = None
+    """A value that is no text is ``{"base64": …}``, a repeated name has a list."""
+    epoch: tuple[int, ...] | None = None
+    origin: Origin | None = None
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an event of a linked stream was published."""
+
+    region: str
+    sequence: int
+
+
+class DeliveredEvent(EventShape, frozen=True, kw_only=True, omit_defaults=True):
+    """An event that a member was delivered."""
+
+    stream: str
+    attempt: int
+    """1 at first."""
+
+
+class SkippedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A damaged batch that ``read --skip-damaged`` stepped over: ``{"skipped": …}``."""
+
+    stream: str
+    segment: int
+    start: int
+    """Its first offset."""
+    end: int
+    """The offset after its last one."""
+    reason: str
+
+
 def shown(row: dict[str, Any]) -> dict[str, Any]:
     """A row of a read, with its time in microseconds, as a JSON object."""
     found: dict[str, Any] = {

@@ -12,6 +12,7 @@ from cyclopts import App, Parameter
 from rich.markup import escape
 
 from headrace.cli import region_looks
+from headrace.cli import region_shapes as shapes
 from headrace.cli.failures import EXIT_FAILED, UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import tell_log
@@ -44,7 +45,9 @@ def name(name: str, /, *, options: Options = NONE) -> None:
 
     with options.open(create=True) as log:
         made = name_region(log, name)
-    options.show(made, f"this catalog is region [bold]{escape(made.name)}[/bold]")
+    options.show(
+        shapes.region_shape(made), f"this catalog is region [bold]{escape(made.name)}[/bold]"
+    )
 
 
 @app.command
@@ -57,7 +60,9 @@ def renew(*, options: Options = NONE) -> None:
 
     with options.open() as log:
         made = renew_region(log)
-    options.show(made, f"region {escape(made.name)} begins its life {made.incarnation}")
+    options.show(
+        shapes.region_shape(made), f"region {escape(made.name)} begins its life {made.incarnation}"
+    )
 
 
 @app.command
@@ -102,7 +107,8 @@ def link(
     created = f"; it was made in {', '.join(made.created_in)}" if made.created_in else ""
     rest = f"; link it from {', '.join(made.one_sided)} as well" if made.one_sided else ""
     options.show(
-        made, f"stream [bold]{escape(stream)}[/bold] is in {', '.join(made.regions)}{created}{rest}"
+        shapes.linked_shape(made),
+        f"stream [bold]{escape(stream)}[/bold] is in {', '.join(made.regions)}{created}{rest}",
     )
 
 
@@ -116,7 +122,9 @@ def unlink(stream: StreamName, /, *, options: Options = NONE) -> None:
 
     with options.open() as log:
         linking.unlink(log, stream)
-    options.show({"unlinked": stream}, f"stream {escape(stream)} is in this region alone")
+    options.show(
+        shapes.UnlinkedStream(unlinked=stream), f"stream {escape(stream)} is in this region alone"
+    )
 
 
 @app.command
@@ -151,7 +159,8 @@ def _set_state(options: Options, region: str, state: str, said: str) -> None:
 
     with options.open() as log:
         changed = losing.set_state(log, region, state)
-    options.show({"region": region, "state": state, "streams": changed}, f"{said} {escape(region)}")
+    done = shapes.RegionState(region=region, state=state, streams=tuple(changed))
+    options.show(done, f"{said} {escape(region)}")
 
 
 # --- groups ----------------------------------------------------------------------------------
@@ -183,7 +192,9 @@ def enable(
         lambda log, others: moving.enable(log, key, others, home=home, eager=eager, adopt=adopt),
     )
     where = f"at home in {made.home}" if made.home else "consumed in every region"
-    options.show(_shown(made), f"group [bold]{escape(key)}[/bold] is replicated, {where}")
+    options.show(
+        shapes.replicated_shape(made), f"group [bold]{escape(key)}[/bold] is replicated, {where}"
+    )
 
 
 @group.command
@@ -199,16 +210,9 @@ def disable(
     key = key_of(stream, name)
     with options.open() as log:
         found = moving.disable(log, key)
-    options.show(_shown(found), f"group {escape(key)} is no longer replicated from here")
-
-
-def _shown(record: object) -> dict[str, object]:
-    """A group's record without its configuration, which is bytes."""
-    import msgspec
-
-    found = msgspec.to_builtins(record)
-    found.pop("config", None)
-    return dict(found)
+    options.show(
+        shapes.replicated_shape(found), f"group {escape(key)} is no longer replicated from here"
+    )
 
 
 @app.command
@@ -238,7 +242,8 @@ def switch(
     )
     said = "can move" if dry_run else f"moved within {done.took_s:.2f} s"
     options.show(
-        done, f"group [bold]{escape(key)}[/bold] {said} from {done.source} to {done.target}"
+        shapes.switch_shape(done),
+        f"group [bold]{escape(key)}[/bold] {said} from {done.source} to {done.target}",
     )
 
 
@@ -266,7 +271,7 @@ def synced(
             missing = moving.unsynced(log, key, others)
     said = ", ".join(f"{region} misses {count}" for region, count in missing.items())
     options.show(
-        {"group": key, "synced": not missing, "missing": missing},
+        shapes.SyncedShape(group=shapes.named(key), synced=not missing, missing=missing),
         f"{escape(said)} cursors of {escape(key)}" if missing else f"{escape(key)} is in step",
     )
     return EXIT_FAILED if missing else 0
@@ -293,7 +298,11 @@ def fail_over(
     verb = "would be" if dry_run else "are"
     ages = [f"{name}: last heard {age_s:.1f} s ago" for name, age_s in done.streams]
     moved = ", ".join(done.groups) or "no group"
-    options.show(done, f"{escape(moved)} {verb} at home in {done.region}", *map(escape, ages))
+    options.show(
+        shapes.fail_over_shape(done),
+        f"{escape(moved)} {verb} at home in {done.region}",
+        *map(escape, ages),
+    )
 
 
 @app.command

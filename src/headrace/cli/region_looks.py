@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from rich.markup import escape
 from rich.table import Table
 
+from headrace.cli import region_shapes as shapes
 from headrace.cli.failures import EXIT_FAILED
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import table
@@ -70,7 +71,7 @@ def status(
     with opened(options) as (log, others):
         while True:
             found = look(log, others)
-            options.show(found, *_screens(found))
+            options.show(shapes.region_status(found), *_screens(found))
             if not watch:
                 return
             time.sleep(1.0)
@@ -131,7 +132,7 @@ def check(
         for each in found.lanes
     ]
     headings = (">segment", "lane", "region", ">here", ">there", "")
-    options.show(found, table(headings, rows), *map(escape, found.differences))
+    options.show(shapes.region_check(found), table(headings, rows), *map(escape, found.differences))
     return 0 if found.agrees else EXIT_FAILED
 
 
@@ -154,7 +155,7 @@ def explain(
         log.catalog.read(lambda tx: require_group(tx, key))
         whole = look(log, others)
     found = next(each for each in whole.groups if each.key == key)
-    options.show(found, *map(escape, _reasons(whole, found)))
+    options.show(shapes.region_group(found), *map(escape, _reasons(whole, found)))
 
 
 def _reasons(whole: RegionsStatus, found: ReplicatedGroup) -> list[str]:

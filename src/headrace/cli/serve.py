@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Group, Parameter
 
+from headrace.cli.done_shapes import Serving
 from headrace.cli.failures import EXIT_INTERRUPTED, UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import print_json, tell
@@ -115,7 +116,7 @@ async def _serve(options: Options, node: NodeOptions, *, read_only: bool) -> int
 def say(served: Served, options: Options) -> None:
     """Where it is, and how to get in."""
     if options.json:
-        print_json({"address": served.address, "link": served.link()})
+        print_json(Serving(address=served.address, link=served.link()))
         return
     tell(f"serving {options.place} at {served.address}")
     if served.settings.no_auth:

@@ -7,10 +7,11 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.markup import escape
 
+from headrace.cli.done_shapes import Deleted
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import table, with_letters
 from headrace.cli.screens import time_text
-from headrace.cli.session_shapes import RemovedSession, session_shape
+from headrace.cli.session_shapes import session_shape
 from headrace.groups.shared import sessions
 from headrace.groups.shared.sessions import SessionInfo
 
@@ -85,7 +86,7 @@ def rm(
     with options.open() as log:
         dead_letters = Groups(log).remove_session(name, force=force)
     told = f"session [bold]{escape(name)}[/bold] is removed{with_letters(dead_letters)}"
-    options.show(RemovedSession(removed=name, dead_letters=dead_letters), told)
+    options.show(Deleted(deleted=name, dead_letters=dead_letters), told)
 
 
 def _until(info: SessionInfo) -> str:

@@ -32,13 +32,6 @@ class SessionShape(msgspec.Struct, frozen=True, kw_only=True):
     """When it will be forgotten; null while it is run."""
 
 
-class RemovedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that is gone, with its dead letters."""
-
-    removed: str
-    dead_letters: int
-
-
 class SupervisorShape(msgspec.Struct, frozen=True, kw_only=True):
     """The supervisor that leads the pipeline, or the last one that did."""
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.progress import SpinnerColumn, TextColumn
 
+from headrace.cli.done_shapes import SweptFiles
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import progress
 from headrace.cli.policies import size_text
@@ -48,7 +49,13 @@ def sweep(
         )
     verb = "would remove" if dry_run else "removed"
     options.show(
-        swept,
+        SweptFiles(
+            dry_run=swept.dry_run,
+            files=swept.files,
+            orphans=swept.orphans,
+            orphan_bytes=swept.orphan_bytes,
+            buried=swept.buried,
+        ),
         f"looked at {swept.files:,} files; {verb} {swept.orphans:,} orphans "
         f"({size_text(swept.orphan_bytes)}) and {swept.buried:,} files of trimmed events",
     )

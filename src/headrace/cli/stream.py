@@ -14,6 +14,7 @@ from headrace.catalog import streams
 from headrace.catalog.streams import Epochs, Fixed, Limits, StreamConfig
 from headrace.cli import policies, screens, values
 from headrace.cli import stream_shapes as shapes
+from headrace.cli.done_shapes import Deleted
 from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import confirm, counted, until_ctrl_c
@@ -351,4 +352,4 @@ def rm(
         confirm(f"stream {name!r}", f"{events:,} events{consumed}", yes=yes)
         delete_stream(log, name, force=force)
     told = f"stream [bold]{escape(name)}[/bold] is deleted"
-    options.show(shapes.DeletedStream(deleted=name), told)
+    options.show(Deleted(deleted=name), told)

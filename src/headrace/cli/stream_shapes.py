@@ -79,12 +79,6 @@ class ScaledShape(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class DeletedStream(msgspec.Struct, frozen=True, kw_only=True):
-    """A stream that is gone."""
-
-    deleted: str
-
-
 class TrimmedSegment(msgspec.Struct, frozen=True, kw_only=True):
     """What a trim takes from a segment."""
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from cyclopts import App, Parameter
 
+from headrace.cli.done_shapes import Deleted, NodeLink
 from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import table
@@ -98,7 +99,7 @@ def rm(name: str, /, *, options: Options = NONE) -> None:
 
     with options.look() as catalog:
         tokens.remove(catalog, name)
-    options.show({"token": name, "removed": True}, f"token {name} is gone")
+    options.show(Deleted(deleted=name), f"token {name} is gone")
 
 
 @app.command
@@ -122,7 +123,7 @@ def link(*, node: str = "http://127.0.0.1:8470", options: Options = NONE) -> Non
         told = f"give the node and this command one token by {VARIABLE}"
         raise UsageError(f"{place} holds no node's token; start headrace serve first, or {told}")
     found = _asked(node, secret)
-    options.show({"link": found}, found)
+    options.show(NodeLink(link=found), found)
 
 
 def _asked(node: str, secret: str) -> str:

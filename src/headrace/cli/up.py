@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from headrace.cli.done_shapes import EverythingUp
 from headrace.cli.failures import EXIT_INTERRUPTED, without_passwords
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import print_json, tell
@@ -153,7 +154,7 @@ def _ended(child: subprocess.Popen[bytes]) -> None:
 def say(served: Served, options: Options, *, spark: bool) -> None:
     """Six lines: where, the link to the console, what to type next."""
     if options.json:
-        print_json({"address": served.address, "link": served.link(), "spark": spark})
+        print_json(EverythingUp(address=served.address, link=served.link(), spark=spark))
         return
     rest = "Spark starts in the background; small rounds are done until then"
     tell(f"headrace is up on {without_passwords(options.place)}")

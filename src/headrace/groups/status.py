@@ -45,7 +45,7 @@ class StreamStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The groups that consume it."""
 
 
-class PipelineLine(msgspec.Struct, frozen=True, kw_only=True):
+class PipelineLine(msgspec.Struct, frozen=True, kw_only=True, rename={"owner": "instance"}):
     """Who runs the jobs that move data in bulk."""
 
     owner: str | None

@@ -70,6 +70,18 @@ class ReaderGroupInfo(msgspec.Struct, frozen=True):
     end_of_data: bool
 
 
+class ReaderGroupSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A group in a line."""
+
+    group: str
+    streams: tuple[str, ...]
+    readers: int
+    segments: int
+    unassigned: int
+    """Segments that nobody reads."""
+    last_checkpoint: str
+
+
 class SegmentLag(msgspec.Struct, frozen=True, rename=LAG):
     """What is not acked of a segment, up to the end of the group if it has one."""
 
@@ -178,18 +190,18 @@ def _info(seen: _Seen) -> ReaderGroupInfo:
     )
 
 
-def summary(catalog: Catalog, group: str) -> dict[str, object]:
+def summary(catalog: Catalog, group: str) -> ReaderGroupSummary:
     """A group in a line."""
     found = read_info(catalog, group)
     owned = sum(len(reader.segments) for reader in found.readers)
-    return {
-        "group": group,
-        "streams": list(found.streams),
-        "readers": len(found.readers),
-        "segments": owned + len(found.unassigned),
-        "unassigned": len(found.unassigned),
-        "last_checkpoint": found.last_checkpoint,
-    }
+    return ReaderGroupSummary(
+        group=group,
+        streams=found.streams,
+        readers=len(found.readers),
+        segments=owned + len(found.unassigned),
+        unassigned=len(found.unassigned),
+        last_checkpoint=found.last_checkpoint,
+    )
 
 
 # --- lag -----------------------------------------------------------------------------------
