@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from headrace.catalog import epochs, leases
 from headrace.catalog.streams import Epochs, StreamConfig
 from headrace.epochs.runtime.status import status
 from headrace.errors import HeadraceError
@@ -80,8 +81,12 @@ def test_the_earliest_source_counts_and_a_closed_one_closes(log: Log, tmp_path: 
     assert status(log, "hours").frontier == (6,)
     listener.onQueryProgress(progress("q", None, "", ""))
     assert status(log, "hours").status == "closed"
+    lease = epochs.lease_name(log.stream("hours").id, "spark")
+    assert log.catalog.read(lambda tx: leases.get(tx, lease)) is None
     listener.onQueryProgress(progress("q", None, "8"))
+    listener.onQueryProgress(progress("q", None, "", ""))
     assert status(log, "hours").status == "closed"
+    assert listener.failed is None
 
 
 @pytest.mark.parametrize(

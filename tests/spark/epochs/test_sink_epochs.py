@@ -19,9 +19,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from headrace.catalog import epochs, leases
 from headrace.catalog.streams import Epochs, StreamConfig
+from headrace.epochs import operators
 from headrace.epochs.runtime.status import explained, status
 from headrace.errors import (
+    EpochStreamEndedError,
     EpochStreamError,
     HeadraceError,
     LateEventError,
@@ -230,9 +233,20 @@ def test_a_frontier_comes_from_a_column(
     assert whole(url) == {1: ["a"]}
     query.run(1, told([(4, "d")], ["4"]))
     assert whole(url) == {1: ["a"], 2: ["b", "c"]}
+    other = Writes(monkeypatch, url, "other", publisher="other", frontier="none")
+    other.run(0, [(9, "beside")])
     query.run(2, told([(5, "e")], [""]))
+    assert [one.name for one in status(log, "days").publishers] == ["other"]
+    lease = epochs.lease_name(log.stream("days").id, "spark")
+    assert log.catalog.read(lambda tx: leases.get(tx, lease)) is None
+    query.run(2, told([(5, "e")], [""]))  # the very same batch, again
+    with pytest.raises(SinkPublisherError, match="was closed, by an empty frontier"):
+        query.run(3, told([(9, "f")], ["9"]))
+    operators.release(log, "days", "other")
     assert status(log, "days").status == "closed"
-    assert whole(url) == {1: ["a"], 2: ["b", "c"], 4: ["d"], 5: ["e"]}
+    assert whole(url) == {1: ["a"], 2: ["b", "c"], 4: ["d"], 5: ["e"], 9: ["beside"]}
+    with pytest.raises(EpochStreamEndedError):
+        query.run(3, told([(9, "f")], ["9"]))
 
 
 def test_timestamps_and_arrays_are_epochs(

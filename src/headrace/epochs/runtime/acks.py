@@ -8,7 +8,8 @@ the start is chosen, so that nothing is trimmed meanwhile; it goes again if that
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Self
 from uuid import uuid4
 
@@ -26,6 +27,7 @@ from headrace.epochs.core.times import TimeShape
 from headrace.epochs.runtime import recorded
 from headrace.epochs.runtime.starting import EpochBegin, EpochStart
 from headrace.errors import (
+    CatalogUnavailableError,
     EpochAckError,
     EpochSubscriptionError,
     EpochSubscriptionInUseError,
@@ -67,6 +69,11 @@ class NamedHold:
         self._chosen = True
         """Whether there is a start, as far as this program knows."""
         self._renewing: asyncio.Task[None] | None = None
+        self._renewed_ms = 0
+        """When the lease was last taken or renewed, by this program's clock."""
+        self._lost: Fenced | None = None
+        self.on_loss: Callable[[], None] = lambda: None
+        """Called when another program turns out to have it."""
 
     # -- taking it ----------------------------------------------------------------------
 
@@ -145,9 +152,10 @@ class NamedHold:
         try:
             while True:
                 news.clear()
+                began_ms = host.now_ms()
                 taken = await host.taking(self._try, self._locks, self._give_back)
                 if taken is not None:
-                    self._token = taken.token
+                    self._token, self._renewed_ms = taken.token, began_ms
                     return
                 if not self._standby:
                     raise EpochSubscriptionInUseError(
@@ -206,19 +214,45 @@ class NamedHold:
             leases.release(tx, self._lease_name, taken.token)
 
     async def _renew(self) -> None:
-        while True:
+        while self._lost is None:
             await self._host.sleep(self._lease_ms / 3000)
+            with suppress(HeadraceError):
+                await self._extend()
+
+    async def _extend(self) -> None:
+        """Renew the lease, also one that has run out and that nobody took."""
+        began_ms = self._host.now_ms()
+
+        def extend(tx: Tx) -> None:
+            self._check_token(tx)
+            leases.extend(tx, self._lease_name, self._token, self._lease_ms)
+
+        try:
+            await self._host.in_transaction(extend, self._locks, sync=False, small=True)
+        except Fenced as error:
+            self._lost = error
+            self.on_loss()
+            raise
+        self._renewed_ms = began_ms
+
+    async def check_held(self) -> None:
+        """Raise ``Fenced`` once another program has it; asked before anything is given.
+
+        A program that was frozen for longer than its lease asks the catalog, since its successor
+        may have acked by now what it is about to give.  No answer is none: it waits for one.
+        """
+        while self._lost is None and self._host.now_ms() - self._renewed_ms > self._lease_ms:
             try:
-                await self._host.in_transaction(
-                    lambda tx: leases.extend(tx, self._lease_name, self._token, self._lease_ms),
-                    self._locks,
-                    sync=False,
-                    small=True,
-                )
-            except LeaseLost:
-                return
-            except HeadraceError:
-                continue
+                await self._extend()
+            except CatalogUnavailableError:
+                await self._host.sleep(self._lease_ms / 3000)
+        if self._lost is not None:
+            raise self._lost
+
+    @property
+    def lost(self) -> bool:
+        """Whether another program is known to have it."""
+        return self._lost is not None
 
     async def hold(self, begun: EpochBegin) -> None:
         """The start was chosen: everything before it is not wanted."""

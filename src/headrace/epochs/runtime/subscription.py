@@ -112,6 +112,7 @@ class EpochSubscription:
             self._named = NamedHold(
                 host, name, standby=standby, lease_ms=lease_ms, expiry_ms=expiry_ms
             )
+            self._named.on_loss = self._wake
         self._subscriber: Subscriber | None = None
         self._feeds: dict[str, tuple[LineTail, LineFeed]] = {}
         self._items: deque[EpochItem] = deque()
@@ -285,14 +286,17 @@ class EpochSubscription:
 
     async def _next(self) -> EpochItem | None:
         await self._check_history()
-        while not self._items:
+        while True:
+            if self._named is not None and not self._closed:
+                await self._named.check_held()
+            if self._items:
+                return self._items.popleft()
             if self._closed:
                 return None
             if self._ended is not None:
                 self._finish(self._ended)
                 return None
             await self._pump()
-        return self._items.popleft()
 
     async def _check_history(self) -> None:
         """Raise if what was read is not in the log: the catalog went back."""
@@ -327,8 +331,13 @@ class EpochSubscription:
                     found = True
                     for message in feed.messages(number, line):
                         self._take(self._live.receive(name, message))
-            if not found and not self._closed and self._ended is None:
+            lost = self._named is not None and self._named.lost
+            if not found and not lost and not self._closed and self._ended is None:
                 await self._news()
+
+    def _wake(self) -> None:
+        for tail, _ in self._feeds.values():
+            tail.news.set()
 
     async def _news(self) -> None:
         waits = [tail.news.wait() for tail, _ in self._feeds.values()]

@@ -21,17 +21,18 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from headrace.catalog import Tx, epochs, leases
-from headrace.epochs.core import ledger, lines
+from headrace.epochs.core import ledger
 from headrace.epochs.core.antichains import Frontier, join
-from headrace.epochs.core.commits import GiveUp, Publish, Step
+from headrace.epochs.core.commits import Publish, Step
 from headrace.epochs.runtime.commit import Ledgered, Tenure, commit
 from headrace.epochs.runtime.opening import Busy, find, try_open
+from headrace.epochs.runtime.progress_log import load_state
 from headrace.epochs.runtime.recorded import locks as record_locks
 from headrace.errors import ForeignCheckpointError, HeadraceError, InvalidOptionError
 from headrace.log.events import to_us
 from headrace.spark.connection import connection_to
 from headrace.spark.epochs.offsets import parse_epochs, shape_of
-from headrace.spark.epochs.publishing import FOREVER_US, LEASE_MS
+from headrace.spark.epochs.publishing import FOREVER_US, LEASE_MS, close
 from headrace.spark.epochs.sink_options import PUBLISHER, UNITS_US
 from headrace.spark.epochs.texts import parse_frontier
 from headrace.spark.task import query_producer
@@ -154,6 +155,8 @@ class EpochListener(StreamingQueryListener):
         def run(tx: Tx) -> bool:
             last, token, _ = leases.last(tx, lease)
             if last is None and binds:
+                if not wanted or load_state(tx, where.stream).status != ledger.OPEN:
+                    return False  # it was closed, or has nothing to say
                 opened = try_open(
                     tx, where, name, owner, LEASE_MS, start=None, recover="keep", over=None
                 )
@@ -174,7 +177,7 @@ class EpochListener(StreamingQueryListener):
                 step = Step(advance_to=after)
                 commit(tx, where, Publish(name, token, (step,)), held)
             else:
-                commit(tx, where, GiveUp(name, token, lines.CLOSED), held)
+                close(tx, where, held)
             return True
 
         locks = [*where.locks, leases.lock(lease), *record_locks([where.stream.name])]

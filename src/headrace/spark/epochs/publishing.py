@@ -23,9 +23,15 @@ from headrace.epochs.core.lines import Span
 from headrace.epochs.core.times import Time
 from headrace.epochs.runtime import recorded
 from headrace.epochs.runtime.commit import Ledgered, Tenure, commit
-from headrace.epochs.runtime.opening import Busy, find, try_open
+from headrace.epochs.runtime.opening import Busy, find, finish, try_open
+from headrace.epochs.runtime.progress_log import load_state
 from headrace.epochs.runtime.rows import distinct, timed
-from headrace.errors import EpochTimeMovedError, SinkPublisherError
+from headrace.errors import (
+    EpochStreamEndedError,
+    EpochTimeMovedError,
+    HeadraceError,
+    SinkPublisherError,
+)
 from headrace.log.log import Log
 from headrace.log.pending import EpochProgress
 from headrace.log.shares import Share
@@ -153,8 +159,8 @@ class EpochCommitPart:
         steps = (Step(times, rows, advance),)
         commit(tx, where, Publish(held.name, held.token, steps, times, tuple(spans)), held)
         if not after and before:
-            commit(tx, where, GiveUp(held.name, held.token, lines.CLOSED), held)
-        if self._keeps:
+            close(tx, where, held)
+        elif self._keeps:
             far_us = tx.now_us() + FOREVER_US
             leases.set_expiry(tx, [(far_us, self._lease)])
         else:
@@ -194,7 +200,10 @@ class EpochCommitPart:
         owner, token, expires_us = leases.last(tx, self._lease)
         if owner == self._owner:
             return Tenure(name, token, LEASE_MS)
+        known = epochs.standing(tx, where.stream.id, name).publisher
         if self._keeps and producers.last(tx, where.stream.id, producer) is not None:
+            if known is None:
+                raise self._closed(tx)
             raise SinkPublisherError(
                 f"publisher {name!r} of stream {where.stream.name!r} was taken over from this "
                 f"query by {owner or 'an operator'}; nothing was written. Start with a new "
@@ -204,7 +213,6 @@ class EpochCommitPart:
         if owner is not None and self.wanted.takeover:
             over = Lease(self._lease, owner, token, expires_us)
         start = (self._times[0],) if self._times else None
-        known = epochs.standing(tx, where.stream.id, name).publisher
         opened = try_open(
             tx,
             where,
@@ -222,3 +230,20 @@ class EpochCommitPart:
                 "and take back what it put into epochs that are not complete"
             )
         return Tenure(name, opened.lease.token, LEASE_MS)
+
+    def _closed(self, tx: Tx) -> HeadraceError:
+        """Why a query whose publisher has given everything up writes no more."""
+        stream, state = self._where.stream, load_state(tx, self._where.stream)
+        if state.status != ledger.OPEN:
+            return EpochStreamEndedError(stream.name, state.status, state.reason)
+        return SinkPublisherError(
+            f"publisher {self.wanted.publisher!r} of stream {stream.name!r} was closed, by an "
+            "empty frontier of this query or by an operator; nothing was written. Start with a "
+            "new checkpointLocation if it is to publish again"
+        )
+
+
+def close(tx: Tx, where: Ledgered, held: Tenure) -> None:
+    """The publisher of a query gives its times up, and its lease: there is no more to come."""
+    change = GiveUp(held.name, held.token, lines.CLOSED)
+    finish(tx, where, change, held, "is closed: the frontier of its query is empty")
