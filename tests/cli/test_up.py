@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import headrace.sync
-from tests.support import ROOT, SOURCES, hearing_ctrl_c
+from tests.support import ROOT, SOURCES, hearing_ctrl_c, wait_until
 
 
 @contextmanager
@@ -38,6 +38,16 @@ def started(*words: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]
     finally:
         running.kill()
         running.communicate()
+
+
+@contextmanager
+def given(place: str) -> Iterator[None]:
+    """The catalog by the environment."""
+    os.environ["HEADRACE_CATALOG"] = place
+    try:
+        yield
+    finally:
+        del os.environ["HEADRACE_CATALOG"]
 
 
 def asked(address: str, path: str, token: str) -> tuple[int, Any]:
@@ -79,6 +89,19 @@ def test_up_makes_a_catalog_serves_it_and_fills_work_queues_without_spark(tmp_pa
         assert running.wait(20) == 130
 
 
+def test_the_address_of_the_catalog_is_in_no_words_of_a_process(tmp_path: Path) -> None:
+    """An address may hold a password, and everybody on the machine sees the words of a command."""
+    place = str(tmp_path / "data")
+    with given(place), started("up", "--port", "0") as (running, _):
+        task = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        children = wait_until(lambda: task.read_text().split(), "the pipeline's process")
+        wait_until(
+            lambda: "pipeline" in Path(f"/proc/{children[0]}/cmdline").read_text(), "its words"
+        )
+        for pid in (running.pid, *children):
+            assert place not in Path(f"/proc/{pid}/cmdline").read_text()
+
+
 def test_serve_ends_on_a_signal_while_a_console_listens(tmp_path: Path) -> None:
     place = str(tmp_path / "data")
     with headrace.sync.open(place):
@@ -95,6 +118,29 @@ def test_serve_ends_on_a_signal_while_a_console_listens(tmp_path: Path) -> None:
         assert time.monotonic() - began_s < 10  # two seconds on a quiet machine
         assert b"event: bye" in answer.read()
         live.close()
+
+
+def test_serve_says_how_to_get_another_link(tmp_path: Path) -> None:
+    with headrace.sync.open(str(tmp_path / "d")):
+        pass
+    with hearing_ctrl_c():
+        running = subprocess.Popen(
+            [sys.executable, "-m", "headrace", "serve", "--port", "0", "--catalog",
+             str(tmp_path / "d")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": SOURCES},
+        )  # fmt: skip
+    assert running.stdout is not None
+    try:
+        lines = [running.stdout.readline() for _ in range(3)]
+    finally:
+        running.kill()
+        running.communicate()
+    address = lines[0].split()[-1]
+    assert f"headrace token link --node {address} " in lines[2]
 
 
 def test_a_link_is_printed_by_whoever_may_read_the_catalog(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def _screens(found: RegionsStatus) -> list[str | Table]:
         shown.append(table(headings, rows))
     if found.groups:
         lines = [
-            (one.key, one.home or "everywhere", one.waits or "consumes", _behind(one))
+            (one.group, one.home or "everywhere", one.waits or "consumes", _behind(one))
             for one in found.groups
         ]
         shown.append(table(("group", "home", "here", "others"), lines))
@@ -160,7 +160,7 @@ def explain(
 
 def _reasons(whole: RegionsStatus, found: ReplicatedGroup) -> list[str]:
     home = f"at home in {found.home}" if found.home else "consumed in every region"
-    lines = [f"group {found.key} is {home}"]
+    lines = [f"group {found.group} is {home}"]
     lines.append(f"members here wait: {found.waits}" if found.waits else "members here consume")
     if found.moving_to:
         lines.append(f"it is being handed over to {found.moving_to}")

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Group, Parameter
 
 from headrace.cli.done_shapes import Serving
-from headrace.cli.failures import EXIT_INTERRUPTED, UsageError
+from headrace.cli.failures import EXIT_INTERRUPTED, UsageError, without_passwords
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import print_json, tell
+from headrace.cli.token import link_command
 from headrace.cli.values import duration_s
 
 if TYPE_CHECKING:
@@ -118,9 +119,10 @@ def say(served: Served, options: Options) -> None:
     if options.json:
         print_json(Serving(address=served.address, link=served.link()))
         return
-    tell(f"serving {options.place} at {served.address}")
+    tell(f"serving {without_passwords(options.place)} at {served.address}")
     if served.settings.no_auth:
         tell("everybody on this machine gets in, without a token")
         return
     tell(f"open    {served.link()}   (once, within a minute)")
-    tell("later   headrace token link prints another link; programs: headrace token create")
+    again = link_command(served.address)
+    tell(f"later   {again} prints another link; programs: headrace token create")

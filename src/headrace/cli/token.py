@@ -102,8 +102,16 @@ def rm(name: str, /, *, options: Options = NONE) -> None:
     options.show(Deleted(deleted=name), f"token {name} is gone")
 
 
+NODE = "http://127.0.0.1:8470"
+
+
+def link_command(address: str) -> str:
+    """The command that prints a link to the node at an address."""
+    return "headrace token link" + ("" if address == NODE else f" --node {address}")
+
+
 @app.command
-def link(*, node: str = "http://127.0.0.1:8470", options: Options = NONE) -> None:
+def link(*, node: str = NODE, options: Options = NONE) -> None:
     """Print a link that lets a browser in, once and within a minute.
 
     * `headrace token link`
@@ -143,7 +151,8 @@ def _asked(node: str, secret: str) -> str:
         data = json.loads(answer.read(65_536) or b"{}")
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise NoNodeError(
-            f"no node answers at {node}: {error}; start one: headrace serve"
+            f"no node answers at {node}: {error}; start one with headrace serve, or say where "
+            "it is: headrace token link --node ADDRESS"
         ) from error
     finally:
         made.close()

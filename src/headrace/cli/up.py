@@ -17,9 +17,10 @@ from cyclopts import App, Parameter
 
 from headrace.cli.done_shapes import EverythingUp
 from headrace.cli.failures import EXIT_INTERRUPTED, without_passwords
-from headrace.cli.options import NONE, Options
+from headrace.cli.options import CATALOG_VARIABLE, NONE, Options
 from headrace.cli.output import print_json, tell
 from headrace.cli.serve import NODE, NodeOptions
+from headrace.cli.token import link_command
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -119,8 +120,12 @@ def _has_spark() -> bool:
 
 
 def _pipeline(options: Options, hr: Headrace) -> subprocess.Popen[bytes]:
-    """The pipeline in a process of its own, which ends with this one; what it says is in a file."""
-    words = [sys.executable, "-m", "headrace", "pipeline", "--catalog", options.place]
+    """The pipeline in a process of its own, which ends with this one; what it says is in a file.
+
+    Where the catalog is goes by the environment: an address may hold a password, and everybody on
+    the machine sees the words of a command.
+    """
+    words = [sys.executable, "-m", "headrace", "pipeline"]
     if options.store is not None:
         words += ["--store", options.store]
     for each in options.store_option:
@@ -130,6 +135,7 @@ def _pipeline(options: Options, hr: Headrace) -> subprocess.Popen[bytes]:
     with open(place, "wb") as out:
         return subprocess.Popen(
             words,
+            env=os.environ | {CATALOG_VARIABLE: options.place},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -162,4 +168,4 @@ def say(served: Served, options: Options, *, spark: bool) -> None:
     tell(f"programs  {served.address}/api/v1 and {served.address}/metrics, with a token")
     tell(f"pipeline  {rest if spark else 'small rounds are done by this process, without Spark'}")
     tell("next      headrace stream create orders --subjects 'orders.>' --segments 4")
-    tell("stop      Ctrl-C; another link to the console: headrace token link")
+    tell(f"stop      Ctrl-C; another link to the console: {link_command(served.address)}")

@@ -146,6 +146,15 @@ def parse(text: str) -> FullName | None:
     return None
 
 
+def of_key(key: str) -> FullName:
+    """The name of a partitioned or shared group by the key under which the catalog keeps it.
+
+    >>> str(of_key("orders.billing")), str(of_key("audit:orders.>"))
+    ('orders/billing', '$share/audit/orders.>')
+    """
+    return _of_shared_key(key) if ":" in key else _of_partitioned_key(key)
+
+
 def resolve(tx: Tx, text: str) -> FullName:
     """The group that a person means; unknown and ambiguous names raise with those there are."""
     wanted = parse(text)

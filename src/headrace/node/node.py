@@ -22,6 +22,7 @@ from headrace.node.live import Live
 from headrace.node.metrics import NodeFacts, rendered
 from headrace.node.observer import Observer
 from headrace.node.problems import Problem
+from headrace.node.regions import RegionsLook
 from headrace.node.shapes import Look
 
 READY_AGE_S = 30.0
@@ -55,6 +56,7 @@ class Node:
             self.host, History(), history_s=settings.history_s, stores=not settings.read_only
         )
         self.live = Live(self.host, self.observer)
+        self.regions = RegionsLook(hr)
         self._metrics: tuple[object, bytes] = (None, b"")
         self._stop: Callable[[], None] = lambda: None
 

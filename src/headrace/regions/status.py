@@ -14,6 +14,7 @@ import msgspec
 from headrace.catalog import Tx, lanes, leases, replicas, streams
 from headrace.errors import HeadraceError
 from headrace.groups.homes import GroupRecord
+from headrace.groups.names import of_key
 from headrace.log import events
 from headrace.log.log import Log
 from headrace.log.read import Query
@@ -44,6 +45,8 @@ class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
 class ReplicatedGroup(msgspec.Struct, frozen=True, kw_only=True):
     """A replicated group as it stands in this region."""
 
+    group: str
+    """Its full name, such as ``orders/billing``."""
     key: str
     family: str
     streams: tuple[str, ...]
@@ -175,6 +178,7 @@ def _group(
             behind[member.region] = None
     leaving = record.handing is not None and record.handing.source == me.name
     return ReplicatedGroup(
+        group=str(of_key(record.key)),
         key=record.key,
         family=record.family,
         streams=record.streams,

@@ -81,11 +81,26 @@ async def fill(node: RunningNode) -> None:
         await session.subscribe("$share/audit/orders.>")
 
 
+async def link(node: RunningNode, other: str) -> None:
+    """A second region, which has published what is not here yet."""
+    import headrace
+
+    async with headrace.open(other) as us:
+        await us.regions.name("us")
+    await node.hr.regions.name("eu")
+    await node.hr.regions.link("payments", "us", catalog=other)
+    await node.hr.regions.enable("payments", "ledger", home="eu")
+    async with headrace.open(other) as us:
+        for at in range(2):
+            await us.publish(f"payments.us.{at}", b"x", key=str(at))
+
+
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     """A node with something of everything."""
     with running(str(tmp_path_factory.mktemp("console") / "catalog")) as node:
         node.do(fill(node))
+        node.do(link(node, str(tmp_path_factory.mktemp("other") / "catalog")))
         wait_until(lambda: node.get("/overview")["groups_count"] == 3, "all groups")
         yield node
 

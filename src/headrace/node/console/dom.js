@@ -2,36 +2,57 @@
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(element, props, children) {
-  for (const [name, value] of Object.entries(props || {})) {
-    if (value === null || value === undefined || value === false) continue;
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (name === "vars") for (const [key, each] of Object.entries(value)) element.style.setProperty(key, each);
-    else element.setAttribute(name, value === true ? "" : String(value));
-  }
-  element.append(...children.flat(9).filter((each) => each !== null && each !== undefined && each !== false));
-  return element;
+	for (const [name, value] of Object.entries(props || {})) {
+		if (value === null || value === undefined || value === false) continue;
+		if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+		else if (name === "vars") for (const [key, each] of Object.entries(value)) element.style.setProperty(key, each);
+		else element.setAttribute(name, value === true ? "" : String(value));
+	}
+	element.append(...children.flat(9).filter((each) => each !== null && each !== undefined && each !== false));
+	return element;
 }
 
 export const h = (tag, props, ...children) => fill(document.createElement(tag), props, children);
 export const s = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
-export const put = (element, ...children) => { element.replaceChildren(...children.flat(9).filter((each) => each !== null && each !== undefined && each !== false)); return element; };
+export const put = (element, ...children) => {
+	element.replaceChildren(...children.flat(9).filter((each) => each !== null && each !== undefined && each !== false));
+	return element;
+};
 
 export const card = (title, extra, ...children) =>
-  h("section", { class: "card" }, h("header", {}, h("h2", {}, title), h("span", { class: "grow" }), extra), ...children);
+	h(
+		"section",
+		{ class: "card" },
+		h("header", {}, h("h2", {}, title), h("span", { class: "grow" }), extra),
+		...children,
+	);
 
 export const tile = (key, value, small) =>
-  h("div", { class: "tile" }, h("div", { class: "k" }, key), h("div", { class: "v" }, value), small ? h("div", { class: "s" }, small) : null);
+	h(
+		"div",
+		{ class: "tile" },
+		h("div", { class: "k" }, key),
+		h("div", { class: "v" }, value),
+		small ? h("div", { class: "s" }, small) : null,
+	);
 
 export const badge = (text, kind) => h("span", { class: `badge ${kind || ""}` }, text);
 
 export function copyable(text) {
-  const button = h("button", { class: "small plain", type: "button", "aria-label": `copy: ${text}` }, "copy");
-  button.addEventListener("click", async (event) => {
-    event.stopPropagation();
-    try { await navigator.clipboard.writeText(text); button.textContent = "copied"; } catch { button.textContent = "press Ctrl-C"; }
-    setTimeout(() => { button.textContent = "copy"; }, 1500);
-  });
-  return h("span", { class: "cmd" }, h("code", {}, text), button);
+	const button = h("button", { class: "small plain", type: "button", "aria-label": `copy: ${text}` }, "copy");
+	button.addEventListener("click", async (event) => {
+		event.stopPropagation();
+		try {
+			await navigator.clipboard.writeText(text);
+			button.textContent = "copied";
+		} catch {
+			button.textContent = "press Ctrl-C";
+		}
+		setTimeout(() => {
+			button.textContent = "copy";
+		}, 1500);
+	});
+	return h("span", { class: "cmd" }, h("code", {}, text), button);
 }
 
 // What is told to screen readers: at most one sentence every two seconds, and only the newest.
@@ -39,11 +60,11 @@ let region = null;
 let due = "";
 let timer = 0;
 export function announce(text) {
-  due = text;
-  if (timer) return;
-  timer = setTimeout(() => {
-    timer = 0;
-    region ??= document.body.appendChild(h("div", { class: "hidden", role: "status", "aria-live": "polite" }));
-    region.textContent = due;
-  }, 2000);
+	due = text;
+	if (timer) return;
+	timer = setTimeout(() => {
+		timer = 0;
+		region ??= document.body.appendChild(h("div", { class: "hidden", role: "status", "aria-live": "polite" }));
+		region.textContent = due;
+	}, 2000);
 }

@@ -2,69 +2,108 @@
 import { h, put } from "./dom.js";
 import { go } from "./router.js";
 
+const classes = (column) =>
+	[column.number && "n", column.name && "name", column.wide && "wide", column.extra && "extra"].filter(Boolean).join(" ");
+
 export class Table {
-  #rows = new Map();
-  constructor(columns, { key, href, label, none = "nothing here yet", sort, onsort } = {}) {
-    Object.assign(this, { columns, key, href, sort, onsort });
-    this.body = h("tbody");
-    this.heads = columns.map((column) => h("th", { class: column.number ? "n" : column.wide ? "wide" : "", scope: "col" },
-      column.sort && onsort ? h("button", { type: "button", onclick: () => this.#sorted(column.sort) }, column.title) : column.title || h("span", { class: "hidden" }, "more")));
-    this.none = h("p", { class: "none" }, none);
-    this.element = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label || "table" },
-      h("table", {}, h("caption", { class: "hidden" }, label || ""), h("thead", {}, h("tr", {}, this.heads)), this.body), this.none);
-    this.#marks();
-  }
+	#rows = new Map();
+	constructor(columns, { key, href, label, none = "nothing here yet", sort, onsort } = {}) {
+		Object.assign(this, { columns, key, href, sort, onsort });
+		this.body = h("tbody");
+		this.heads = columns.map((column) =>
+			h(
+				"th",
+				{ class: classes(column), scope: "col" },
+				column.sort && onsort
+					? h("button", { type: "button", onclick: () => this.#sorted(column.sort) }, column.title)
+					: column.title || h("span", { class: "hidden" }, "more"),
+			),
+		);
+		this.none = h("p", { class: "none" }, none);
+		this.element = h(
+			"div",
+			{ class: "scroll", tabindex: "0", role: "region", "aria-label": label || "table" },
+			h(
+				"table",
+				{},
+				h("caption", { class: "hidden" }, label || ""),
+				h("thead", {}, h("tr", {}, this.heads)),
+				this.body,
+			),
+			this.none,
+		);
+		this.#marks();
+	}
 
-  #sorted(field) {
-    this.sort = this.sort === `-${field}` ? field : `-${field}`;
-    this.#marks();
-    this.onsort(this.sort);
-  }
+	#sorted(field) {
+		this.sort = this.sort === `-${field}` ? field : `-${field}`;
+		this.#marks();
+		this.onsort(this.sort);
+	}
 
-  #marks() {
-    this.columns.forEach((column, at) => {
-      if (this.sort?.replace("-", "") === column.sort && column.sort) this.heads[at].setAttribute("aria-sort", this.sort.startsWith("-") ? "descending" : "ascending");
-      else this.heads[at].removeAttribute("aria-sort");
-    });
-  }
+	#marks() {
+		this.columns.forEach((column, at) => {
+			if (this.sort?.replace("-", "") === column.sort && column.sort)
+				this.heads[at].setAttribute("aria-sort", this.sort.startsWith("-") ? "descending" : "ascending");
+			else this.heads[at].removeAttribute("aria-sort");
+		});
+	}
 
-  update(rows, { flash = false } = {}) {
-    const seen = new Set();
-    let before = null;
-    for (const row of rows) {
-      const id = this.key(row);
-      seen.add(id);
-      let kept = this.#rows.get(id);
-      if (!kept) { kept = this.#made(row, id); if (flash) kept.tr.classList.add("flash"); }
-      this.#fill(kept, row);
-      const place = before ? before.nextSibling : this.body.firstChild;
-      if (place !== kept.tr) this.body.insertBefore(kept.tr, place);
-      before = kept.tr;
-    }
-    for (const [id, kept] of this.#rows) if (!seen.has(id)) { kept.tr.remove(); this.#rows.delete(id); }
-    this.none.hidden = rows.length > 0;
-    return this;
-  }
+	update(rows, { flash = false } = {}) {
+		const seen = new Set();
+		let before = null;
+		for (const row of rows) {
+			const id = this.key(row);
+			seen.add(id);
+			let kept = this.#rows.get(id);
+			if (!kept) {
+				kept = this.#made(row, id);
+				if (flash) kept.tr.classList.add("flash");
+			}
+			this.#fill(kept, row);
+			const place = before ? before.nextSibling : this.body.firstChild;
+			if (place !== kept.tr) this.body.insertBefore(kept.tr, place);
+			before = kept.tr;
+		}
+		for (const [id, kept] of this.#rows)
+			if (!seen.has(id)) {
+				kept.tr.remove();
+				this.#rows.delete(id);
+			}
+		this.none.hidden = rows.length > 0;
+		return this;
+	}
 
-  #made(row, id) {
-    const tr = h("tr");
-    const cells = this.columns.map((column) => h("td", { class: [column.number ? "n" : "", column.name ? "name" : "", column.wide ? "wide" : ""].join(" ").trim() }));
-    tr.append(...cells);
-    if (this.href) {
-      tr.dataset.href = this.href(row);
-      tr.addEventListener("click", (event) => { if (!event.target.closest("a, button, input, details")) go(tr.dataset.href); });
-    }
-    const kept = { tr, cells, shown: this.columns.map(() => undefined) };
-    this.#rows.set(id, kept);
-    return kept;
-  }
+	#made(row, id) {
+		const tr = h("tr");
+		const cells = this.columns.map((column) =>
+			h("td", {
+				class: classes(column),
+			}),
+		);
+		tr.append(...cells);
+		if (this.href) {
+			tr.dataset.href = this.href(row);
+			tr.addEventListener("click", (event) => {
+				if (!event.target.closest("a, button, input, details")) go(tr.dataset.href);
+			});
+		}
+		const kept = { tr, cells, shown: this.columns.map(() => undefined) };
+		this.#rows.set(id, kept);
+		return kept;
+	}
 
-  #fill(kept, row) {
-    this.columns.forEach((column, at) => {
-      const value = column.text ? column.text(row) : column.mark ? column.mark(row) : JSON.stringify(column.value ? column.value(row) : row);
-      if (kept.shown[at] === value) return;
-      kept.shown[at] = value;
-      if (column.show) put(kept.cells[at], column.show(row)); else kept.cells[at].textContent = value;
-    });
-  }
+	#fill(kept, row) {
+		this.columns.forEach((column, at) => {
+			const value = column.text
+				? column.text(row)
+				: column.mark
+					? column.mark(row)
+					: JSON.stringify(column.value ? column.value(row) : row);
+			if (kept.shown[at] === value) return;
+			kept.shown[at] = value;
+			if (column.show) put(kept.cells[at], column.show(row));
+			else kept.cells[at].textContent = value;
+		});
+	}
 }

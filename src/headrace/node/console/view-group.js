@@ -11,160 +11,588 @@ import { findingsList } from "./views-lists.js";
 import { changeMembers, discardLetters, putBackLetters, removeGroup, seekGroup, stepDown } from "./actions.js";
 
 const SPANS = { "10m": 600, "1h": 3600, "6h": 21600, "24h": 86400 };
-const STATES = { active: "good", "stands by": "info", waiting: "info", missing: "warn", lost: "bad", owned: "good", unowned: "bad", moving: "warn", waits: "info", finished: "" };
+const STATES = {
+	active: "good",
+	"stands by": "info",
+	waiting: "info",
+	missing: "warn",
+	lost: "bad",
+	owned: "good",
+	unowned: "bad",
+	moving: "warn",
+	waits: "info",
+	finished: "",
+};
 const SHAPE = { good: "●", bad: "✕", warn: "▲", info: "◆", "": "○" };
 const state = (text) => badge(`${SHAPE[STATES[text] ?? ""]} ${text}`, STATES[text] ?? "");
 
 class Group extends View {
-  build() {
-    this.name = this.names.group;
-    this.where = path("groups", this.name);
-    this.title(this.name);
-    const now = params();
-    this.tiles = h("div", { class: "tiles" });
-    this.findings = h("div");
-    this.lag = h("div");
-    this.lagTable = h("div");
-    this.past = h("div", { class: "in" });
-    this.letters = h("div");
-    this.feed = h("ul", { class: "feed", tabindex: "0", "aria-label": "Decisions" });
-    this.clockBox = h("div");
-    this.spans = h("span", { class: "seg", role: "group", "aria-label": "how much time" }, Object.keys(SPANS).map((each) => h("button", { type: "button", "data-span": each, onclick: () => { set({ span: each }); this.fetchLag(); } }, each)));
-    this.members = new Table(this.memberColumns(), { key: (row) => row.member + row.instance, label: "Members", none: "It has no members yet." });
-    this.units = new Table(this.unitColumns(), { key: (row) => row.unit, label: "Units", sort: now.sort || "", onsort: (sort) => { set({ sort }); this.offset = 0; this.fetchUnits(); }, none: "It has no units yet." });
-    this.offset = 0;
-    this.pages = h("span", { class: "sub" });
-    this.what = h("select", { "aria-label": "which decisions" }, h("option", { value: "" }, "all"), ["joined", "left", "lost", "waits", "stands by", "pinned", "unpinned", "assigned", "moves", "moved", "fenced", "evicted", "elected", "deposed", "split", "merged", "finished", "dead letter", "put back", "sought", "configured", "trimmed past"].map((each) => h("option", { value: each, selected: each === now.what }, each)));
-    this.what.addEventListener("change", () => { set({ what: this.what.value }); this.fetchDecisions(); });
-    this.at = h("input", { type: "datetime-local", step: "1", "aria-label": "a moment of the past" });
-    this.at.addEventListener("change", () => this.asItWas(new Date(this.at.value).getTime()));
-    put(this, h("div", { class: "head" }, h("div", { class: "crumb" }, h("a", { href: "/groups" }, "Groups"), " / "), h("h1", {}, visible(this.name)), (this.kind = h("span", { class: "what" })), h("span", { class: "grow" }),
-      may("admin") ? [h("button", { onclick: () => seekGroup(this.name) }, "Seek"), (this.memberButton = h("button", { onclick: () => changeMembers(this.name) }, "Members")), h("button", { onclick: () => removeGroup(this.name) }, "Remove")] : null),
-    h("div", { class: "stack" }, this.tiles, this.findings,
-      card("Lag", [h("span", { class: "sub" }, "click for a moment of the past"), this.spans], h("div", { class: "in" }, this.lag, h("div", { class: "legend" }, h("span", {}, "— events not acked"), h("span", {}, "┄ acked a second"), ["assigned", "lost", "left", "split", "waits"].slice(0, 4).map((each) => h("span", {}, glyph(each), ` ${each}`))), this.lagTable)),
-      card("As it was", this.at, this.past),
-      h("div", { class: "cols" }, h("div", { class: "stack" }, card("Members", null, this.members.element), card("Units", this.pages, this.units.element), this.letters),
-        h("div", { class: "stack" }, this.clockBox, card("Decisions", this.what, this.feed), card("At the command line", null, h("div", { class: "in stack" }, copyable(`headrace group explain '${this.name}'`), copyable(`headrace group lag '${this.name}'`)))))));
-    this.fetch().then(() => { if (now.at) this.asItWas(Number(now.at)); }).catch(() => {});
-    this.onChange((change) => { if (!change || change.groups.some((each) => each.group === this.name)) this.again(() => this.fetch()); });
-    this.on(store, "decision", (event) => { if (event.detail.some((one) => one.group === this.name)) this.again(() => this.fetch(), 300); });
-    this.on(window, "resize", () => this.drawLag());
-  }
+	build() {
+		this.name = this.names.group;
+		this.where = path("groups", this.name);
+		this.title(this.name);
+		const now = params();
+		this.tiles = h("div", { class: "tiles" });
+		this.findings = h("div");
+		this.lag = h("div");
+		this.lagTable = h("div");
+		this.past = h("div", { class: "in" });
+		this.letters = h("div");
+		this.feed = h("ul", { class: "feed", tabindex: "0", "aria-label": "Decisions" });
+		this.clockBox = h("div");
+		this.spans = h(
+			"span",
+			{ class: "seg", role: "group", "aria-label": "how much time" },
+			Object.keys(SPANS).map((each) =>
+				h(
+					"button",
+					{
+						type: "button",
+						"data-span": each,
+						onclick: () => {
+							set({ span: each });
+							this.fetchLag();
+						},
+					},
+					each,
+				),
+			),
+		);
+		this.members = new Table(this.memberColumns(), {
+			key: (row) => row.member + row.instance,
+			label: "Members",
+			none: "It has no members yet.",
+		});
+		this.units = new Table(this.unitColumns(), {
+			key: (row) => row.unit,
+			label: "Units",
+			sort: now.sort || "",
+			onsort: (sort) => {
+				set({ sort });
+				this.offset = 0;
+				this.fetchUnits();
+			},
+			none: "It has no units yet.",
+		});
+		this.offset = 0;
+		this.pages = h("span", { class: "sub" });
+		this.what = h(
+			"select",
+			{ "aria-label": "which decisions" },
+			h("option", { value: "" }, "all"),
+			[
+				"joined",
+				"left",
+				"lost",
+				"waits",
+				"stands by",
+				"pinned",
+				"unpinned",
+				"assigned",
+				"moves",
+				"moved",
+				"fenced",
+				"evicted",
+				"elected",
+				"deposed",
+				"split",
+				"merged",
+				"finished",
+				"dead letter",
+				"put back",
+				"sought",
+				"configured",
+				"trimmed past",
+			].map((each) => h("option", { value: each, selected: each === now.what }, each)),
+		);
+		this.what.addEventListener("change", () => {
+			set({ what: this.what.value });
+			this.fetchDecisions();
+		});
+		this.at = h("input", { type: "datetime-local", step: "1", "aria-label": "a moment of the past" });
+		this.at.addEventListener("change", () => this.asItWas(new Date(this.at.value).getTime()));
+		put(
+			this,
+			h(
+				"div",
+				{ class: "head" },
+				h("div", { class: "crumb" }, h("a", { href: "/groups" }, "Groups"), " / "),
+				h("h1", {}, visible(this.name)),
+				(this.kind = h("span", { class: "what" })),
+				h("span", { class: "grow" }),
+				may("admin")
+					? [
+							h("button", { onclick: () => seekGroup(this.name) }, "Seek"),
+							(this.memberButton = h("button", { onclick: () => changeMembers(this.name) }, "Members")),
+							h("button", { onclick: () => removeGroup(this.name) }, "Remove"),
+						]
+					: null,
+			),
+			h(
+				"div",
+				{ class: "stack" },
+				this.tiles,
+				this.findings,
+				card(
+					"Lag",
+					[h("span", { class: "sub" }, "click for a moment of the past"), this.spans],
+					h(
+						"div",
+						{ class: "in" },
+						this.lag,
+						h(
+							"div",
+							{ class: "legend" },
+							h("span", {}, "— events not acked"),
+							h("span", {}, "┄ acked a second"),
+							["assigned", "lost", "left", "split", "waits"]
+								.slice(0, 4)
+								.map((each) => h("span", {}, glyph(each), ` ${each}`)),
+						),
+						this.lagTable,
+					),
+				),
+				card("As it was", this.at, this.past),
+				h(
+					"div",
+					{ class: "cols" },
+					h(
+						"div",
+						{ class: "stack" },
+						card("Members", null, this.members.element),
+						card("Units", this.pages, this.units.element),
+						this.letters,
+					),
+					h(
+						"div",
+						{ class: "stack" },
+						this.clockBox,
+						card("Decisions", this.what, this.feed),
+						card(
+							"At the command line",
+							null,
+							h(
+								"div",
+								{ class: "in stack" },
+								copyable(`headrace group explain '${this.name}'`),
+								copyable(`headrace group lag '${this.name}'`),
+							),
+						),
+					),
+				),
+			),
+		);
+		this.fetch()
+			.then(() => {
+				if (now.at) this.asItWas(Number(now.at));
+			})
+			.catch(() => {});
+		this.onChange((change) => {
+			if (!change || change.groups.some((each) => each.group === this.name)) this.again(() => this.fetch());
+		});
+		this.on(store, "decision", (event) => {
+			if (event.detail.some((one) => one.group === this.name)) this.again(() => this.fetch(), 300);
+		});
+		this.on(window, "resize", () => this.drawLag());
+	}
 
-  memberColumns() {
-    return [
-      { title: "Member", name: true, text: (row) => visible(row.member) },
-      { title: "State", mark: (row) => row.state + row.lost_at, show: (row) => [state(row.state), row.lost_at ? h("div", { class: "sub" }, `since ${when(row.lost_at)}`) : null] },
-      { title: "Instance", wide: true, text: (row) => visible(row.instance || "none") },
-      { title: "Units", number: true, text: (row) => `${row.units} of ${row.share}` },
-      { title: "", mark: (row) => row.why + row.instance, show: (row) => [row.why ? h("div", { class: "sub" }, visible(row.why)) : null, may("admin") && row.instance && this.partitioned ? h("button", { class: "small", onclick: () => stepDown(this.name, row.member) }, "Step down") : null] },
-    ];
-  }
+	memberColumns() {
+		return [
+			{ title: "Member", name: true, text: (row) => visible(row.member) },
+			{
+				title: "State",
+				mark: (row) => row.state + row.lost_at,
+				show: (row) => [
+					state(row.state),
+					row.lost_at ? h("div", { class: "sub" }, `since ${when(row.lost_at)}`) : null,
+				],
+			},
+			{ title: "Instance", wide: true, text: (row) => visible(row.instance || "none") },
+			{ title: "Units", number: true, text: (row) => `${row.units} of ${row.share}` },
+			{
+				title: "",
+				mark: (row) => row.why + row.instance,
+				show: (row) => [
+					row.why ? h("div", { class: "sub" }, visible(row.why)) : null,
+					may("admin") && row.instance && this.partitioned
+						? h("button", { class: "small", onclick: () => stepDown(this.name, row.member) }, "Step down")
+						: null,
+				],
+			},
+		];
+	}
 
-  unitColumns() {
-    return [
-      { title: "Unit", name: true, sort: "unit", text: (row) => visible(row.unit) },
-      { title: "Owner", sort: "member", text: (row) => visible(row.member || "nobody") },
-      { title: "State", sort: "state", mark: (row) => row.state, show: (row) => state(row.state) },
-      { title: "Token", number: true, sort: "token", wide: true, text: (row) => number(row.token) },
-      { title: "Floor", number: true, sort: "floor", wide: true, text: (row) => number(row.floor) },
-      { title: "Head", number: true, sort: "head", wide: true, text: (row) => number(row.head) },
-      { title: "Lag", number: true, sort: "events", text: (row) => (row.exact ? "" : "≤ ") + short(row.lag_events) },
-      { title: "Behind", number: true, sort: "seconds", text: (row) => (row.lag_events ? span(row.lag_seconds) : "–") },
-    ];
-  }
+	unitColumns() {
+		return [
+			{ title: "Unit", name: true, sort: "unit", text: (row) => visible(row.unit) },
+			{ title: "Owner", sort: "member", text: (row) => visible(row.member || "nobody") },
+			{ title: "State", sort: "state", mark: (row) => row.state, show: (row) => state(row.state) },
+			{ title: "Token", number: true, sort: "token", wide: true, text: (row) => number(row.token) },
+			{ title: "Floor", number: true, sort: "floor", wide: true, text: (row) => number(row.floor) },
+			{ title: "Head", number: true, sort: "head", wide: true, text: (row) => number(row.head) },
+			{ title: "Lag", number: true, sort: "events", text: (row) => (row.exact ? "" : "≤ ") + short(row.lag_events) },
+			{ title: "Behind", number: true, sort: "seconds", text: (row) => (row.lag_events ? span(row.lag_seconds) : "–") },
+		];
+	}
 
-  async fetch() {
-    this.data = await this.load(this.where);
-    await Promise.all([this.fetchUnits(), this.fetchDecisions(), this.fetchLag()]);
-    this.draw();
-  }
+	async fetch() {
+		this.data = await this.load(this.where);
+		await Promise.all([this.fetchUnits(), this.fetchDecisions(), this.fetchLag()]);
+		this.draw();
+	}
 
-  async fetchUnits() {
-    const found = await get(path("groups", this.name, "units"), { sort: this.units.sort, limit: 200, offset: this.offset });
-    this.units.update(found.units);
-    put(this.pages, `${number(found.count)} in all`, found.count > 200 ? [" ", h("button", { class: "small", disabled: !this.offset, onclick: () => this.page(-200) }, "earlier"), h("button", { class: "small", disabled: this.offset + 200 >= found.count, onclick: () => this.page(200) }, "next")] : null);
-  }
+	async fetchUnits() {
+		const found = await get(path("groups", this.name, "units"), {
+			sort: this.units.sort,
+			limit: 200,
+			offset: this.offset,
+		});
+		this.units.update(found.units);
+		put(
+			this.pages,
+			`${number(found.count)} in all`,
+			found.count > 200
+				? [
+						" ",
+						h("button", { class: "small", disabled: !this.offset, onclick: () => this.page(-200) }, "earlier"),
+						h(
+							"button",
+							{ class: "small", disabled: this.offset + 200 >= found.count, onclick: () => this.page(200) },
+							"next",
+						),
+					]
+				: null,
+		);
+	}
 
-  page(step) { this.offset += step; this.fetchUnits(); }
+	page(step) {
+		this.offset += step;
+		this.fetchUnits();
+	}
 
-  async fetchDecisions() {
-    const found = await get(path("groups", this.name, "decisions"), { limit: 200, what: this.what.value.replaceAll(" ", "_") });
-    this.decisions = found;
-    const chosen = params().decision;
-    put(this.feed, found.length ? [...found].reverse().map((one) => this.decision(one, String(one.number) === chosen)) : h("li", {}, "", h("span", { class: "sub" }, "Nothing was decided yet.")));
-    this.drawClock();
-  }
+	async fetchDecisions() {
+		const found = await get(path("groups", this.name, "decisions"), {
+			limit: 200,
+			what: this.what.value.replaceAll(" ", "_"),
+		});
+		this.decisions = found;
+		const chosen = params().decision;
+		put(
+			this.feed,
+			found.length
+				? [...found].reverse().map((one) => this.decision(one, String(one.number) === chosen))
+				: h("li", {}, "", h("span", { class: "sub" }, "Nothing was decided yet.")),
+		);
+		this.drawClock();
+	}
 
-  decision(one, open) {
-    const after = this.decisions.filter((each) => each.cause === one.number);
-    const cause = this.decisions.find((each) => each.number === one.cause);
-    return h("li", { class: open ? "pick" : "" }, glyph(one.what), h("details", { open }, h("summary", {}, h("b", {}, one.what), " ", one.from && one.to ? `${visible(one.from)} → ${visible(one.to)}` : visible(one.to || one.from || one.instance), one.units ? ` · ${one.units}` : ""),
-      h("div", { class: "why" }, visible(one.reason)),
-      h("dl", { class: "pairs" }, h("dt", {}, "Number"), h("dd", {}, `${one.number}`), h("dt", {}, "At"), h("dd", {}, full(one.at)), one.instance ? [h("dt", {}, "Instance"), h("dd", {}, visible(one.instance))] : null, one.token ? [h("dt", {}, "Token"), h("dd", {}, `${one.token}`)] : null, one.took_ms !== null ? [h("dt", {}, "Took"), h("dd", {}, span(one.took_ms / 1000))] : null,
-        one.cause ? [h("dt", {}, "Follows from"), h("dd", {}, `${one.cause}${cause ? `: ${cause.what} ${visible(cause.to || cause.from)}` : ""}`)] : null, after.length ? [h("dt", {}, "What followed"), h("dd", {}, after.map((each) => `${each.number} ${each.what} ${visible(each.to || each.from)}`).join("; "))] : null),
-      h("button", { class: "small", onclick: () => this.asItWas(new Date(one.at).getTime()) }, "as it was then")), h("time", { datetime: one.at }, when(one.at)));
-  }
+	decision(one, open) {
+		const after = this.decisions.filter((each) => each.cause === one.number);
+		const cause = this.decisions.find((each) => each.number === one.cause);
+		return h(
+			"li",
+			{ class: open ? "pick" : "" },
+			glyph(one.what),
+			h(
+				"details",
+				{ open },
+				h(
+					"summary",
+					{},
+					h("b", {}, one.what),
+					" ",
+					one.from && one.to
+						? `${visible(one.from)} → ${visible(one.to)}`
+						: visible(one.to || one.from || one.instance),
+					one.units ? ` · ${one.units}` : "",
+				),
+				h("div", { class: "why" }, visible(one.reason)),
+				h(
+					"dl",
+					{ class: "pairs" },
+					h("dt", {}, "Number"),
+					h("dd", {}, `${one.number}`),
+					h("dt", {}, "At"),
+					h("dd", {}, full(one.at)),
+					one.instance ? [h("dt", {}, "Instance"), h("dd", {}, visible(one.instance))] : null,
+					one.token ? [h("dt", {}, "Token"), h("dd", {}, `${one.token}`)] : null,
+					one.took_ms !== null ? [h("dt", {}, "Took"), h("dd", {}, span(one.took_ms / 1000))] : null,
+					one.cause
+						? [
+								h("dt", {}, "Follows from"),
+								h("dd", {}, `${one.cause}${cause ? `: ${cause.what} ${visible(cause.to || cause.from)}` : ""}`),
+							]
+						: null,
+					after.length
+						? [
+								h("dt", {}, "What followed"),
+								h(
+									"dd",
+									{},
+									after.map((each) => `${each.number} ${each.what} ${visible(each.to || each.from)}`).join("; "),
+								),
+							]
+						: null,
+				),
+				h("button", { class: "small", onclick: () => this.asItWas(new Date(one.at).getTime()) }, "as it was then"),
+			),
+			h("time", { datetime: one.at }, when(one.at)),
+		);
+	}
 
-  async fetchLag() {
-    const name = params().span in SPANS ? params().span : "1h";
-    for (const button of this.spans.children) button.setAttribute("aria-pressed", String(button.dataset.span === name));
-    this.points = await get(path("groups", this.name, "history"), { seconds: SPANS[name] });
-    this.seconds = SPANS[name];
-    this.drawLag();
-  }
+	async fetchLag() {
+		const name = params().span in SPANS ? params().span : "1h";
+		for (const button of this.spans.children) button.setAttribute("aria-pressed", String(button.dataset.span === name));
+		this.points = await get(path("groups", this.name, "history"), { seconds: SPANS[name] });
+		this.seconds = SPANS[name];
+		this.drawLag();
+	}
 
-  drawLag() {
-    if (!this.points || !this.data) return;
-    const to = new Date(this.data.seen_at).getTime();
-    const series = [{ label: "events not acked", points: this.points.map((each) => [each.at_s * 1000, each.figures[0]]), unit: (v) => `${short(v)} events` }, { label: "acked a second", second: true, points: this.points.map((each) => [each.at_s * 1000, each.figures[2]]), unit: rate }];
-    chart(this.lag, { series, marks: this.decisions || [], from: to - this.seconds * 1000, to, then: this.then ?? null, onpick: (at) => this.asItWas(at) });
-    if (!this.lagTable.firstChild?.open) put(this.lagTable, figures("Lag", ["at", "events", "behind", "acked"], this.points.map((each) => [when(each.at_s * 1000), number(each.figures[0]), span(each.figures[1]), rate(each.figures[2])])));
-  }
+	drawLag() {
+		if (!this.points || !this.data) return;
+		const to = new Date(this.data.seen_at).getTime();
+		const series = [
+			{
+				label: "events not acked",
+				points: this.points.map((each) => [each.at_s * 1000, each.figures[0]]),
+				unit: (v) => `${short(v)} events`,
+			},
+			{
+				label: "acked a second",
+				second: true,
+				points: this.points.map((each) => [each.at_s * 1000, each.figures[2]]),
+				unit: rate,
+			},
+		];
+		chart(this.lag, {
+			series,
+			marks: this.decisions || [],
+			from: to - this.seconds * 1000,
+			to,
+			then: this.then ?? null,
+			onpick: (at) => this.asItWas(at),
+		});
+		if (!this.lagTable.firstChild?.open)
+			put(
+				this.lagTable,
+				figures(
+					"Lag",
+					["at", "events", "behind", "acked"],
+					this.points.map((each) => [
+						when(each.at_s * 1000),
+						number(each.figures[0]),
+						span(each.figures[1]),
+						rate(each.figures[2]),
+					]),
+				),
+			);
+	}
 
-  draw() {
-    const { line, members, findings, lag, units_by_state: states } = this.data;
-    this.partitioned = line.kind === "static" || line.kind === "elastic";
-    if (this.memberButton) this.memberButton.hidden = line.kind !== "elastic";
-    put(this.kind, `${line.kind} group of ${line.streams.join(", ") || line.filter || "nothing yet"}${line.leader ? `, led by ${line.leader}` : ""}`);
-    put(this.tiles, tile("Lag", `${line.exact ? "" : "≤ "}${short(line.lag_events)}`, `${bytes(line.lag_bytes)}`), tile("Behind", line.lag_events ? span(line.lag_seconds) : "nothing", lag.source_events ? `${short(lag.source_events)} not partitioned yet` : "since its oldest unacked event"), tile("Acked", rate(line.acked_per_s), ""), tile("Members", `${line.members_active} of ${line.members_wanted}`, "active"), tile("Units", `${line.units}`, Object.entries(states).map(([key, value]) => `${value} ${key}`).join(", ")), tile("Dead letters", number(line.dead_letters), line.dead_letters ? "wait for somebody" : "none"));
-    put(this.findings, findings.length ? h("section", { class: "card" }, findingsList(findings, { about: false })) : null);
-    this.members.update(members);
-    this.drawLetters(line);
-    if (!this.then) put(this.past, h("p", { class: "sub" }, "Choose a moment: click on the chart, or give a time. Who owned what then is told from the record of decisions."));
-  }
+	draw() {
+		const { line, members, findings, lag, units_by_state: states } = this.data;
+		this.partitioned = line.kind === "static" || line.kind === "elastic";
+		if (this.memberButton) this.memberButton.hidden = line.kind !== "elastic";
+		put(
+			this.kind,
+			`${line.kind} group of ${line.streams.join(", ") || line.filter || "nothing yet"}${line.leader ? `, led by ${line.leader}` : ""}`,
+		);
+		put(
+			this.tiles,
+			tile("Lag", `${line.exact ? "" : "≤ "}${short(line.lag_events)}`, `${bytes(line.lag_bytes)}`),
+			tile(
+				"Behind",
+				line.lag_events ? span(line.lag_seconds) : "nothing",
+				lag.source_events ? `${short(lag.source_events)} not partitioned yet` : "since its oldest unacked event",
+			),
+			tile("Acked", rate(line.acked_per_s), ""),
+			tile("Members", `${line.members_active} of ${line.members_wanted}`, "active"),
+			tile(
+				"Units",
+				`${line.units}`,
+				Object.entries(states)
+					.map(([key, value]) => `${value} ${key}`)
+					.join(", "),
+			),
+			tile("Dead letters", number(line.dead_letters), line.dead_letters ? "wait for somebody" : "none"),
+		);
+		put(
+			this.findings,
+			findings.length ? h("section", { class: "card" }, findingsList(findings, { about: false })) : null,
+		);
+		this.members.update(members);
+		this.drawLetters(line);
+		if (!this.then)
+			put(
+				this.past,
+				h(
+					"p",
+					{ class: "sub" },
+					"Choose a moment: click on the chart, or give a time. Who owned what then is told from the record of decisions.",
+				),
+			);
+	}
 
-  drawLetters(line) {
-    if (!line.dead_letters || this.letters.firstChild) { if (!line.dead_letters) put(this.letters); return; }
-    const list = h("div", { class: "in" });
-    put(this.letters, card(`Dead letters`, may("admin") ? [h("button", { class: "small", onclick: () => putBackLetters(this.name) }, "Put back"), h("button", { class: "small", onclick: () => discardLetters(this.name) }, "Discard")] : null, list));
-    get(path("groups", this.name, "dead-letters", "reasons")).then((found) => put(list, h("ul", {}, found.map((each) => h("li", {}, h("b", {}, `${number(each.letters)}× ${visible(each.reason)}`), " ", h("span", { class: "sub" }, visible(each.error)))))));
-    if (mayRead()) get(path("groups", this.name, "dead-letters"), { limit: 20 }).then((found) => list.append(...found.map((each) => h("details", {}, h("summary", {}, `${each.id} · ${visible(each.subject)} · ${each.attempts} attempts · ${when(each.died_at)}`), h("p", { class: "sub" }, visible(each.error)), h("div", { class: "value" }, visible(each.value)))))).catch(() => {});
-  }
+	drawLetters(line) {
+		if (!line.dead_letters || this.letters.firstChild) {
+			if (!line.dead_letters) put(this.letters);
+			return;
+		}
+		const list = h("div", { class: "in" });
+		put(
+			this.letters,
+			card(
+				`Dead letters`,
+				may("admin")
+					? [
+							h("button", { class: "small", onclick: () => putBackLetters(this.name) }, "Put back"),
+							h("button", { class: "small", onclick: () => discardLetters(this.name) }, "Discard"),
+						]
+					: null,
+				list,
+			),
+		);
+		get(path("groups", this.name, "dead-letters", "reasons")).then((found) =>
+			put(
+				list,
+				h(
+					"ul",
+					{},
+					found.map((each) =>
+						h(
+							"li",
+							{},
+							h("b", {}, `${number(each.letters)}× ${visible(each.reason)}`),
+							" ",
+							h("span", { class: "sub" }, visible(each.error)),
+						),
+					),
+				),
+			),
+		);
+		if (mayRead())
+			get(path("groups", this.name, "dead-letters"), { limit: 20 })
+				.then((found) =>
+					list.append(
+						...found.map((each) =>
+							h(
+								"details",
+								{},
+								h(
+									"summary",
+									{},
+									`${each.id} · ${visible(each.subject)} · ${each.attempts} attempts · ${when(each.died_at)}`,
+								),
+								h("p", { class: "sub" }, visible(each.error)),
+								h("div", { class: "value" }, visible(each.value)),
+							),
+						),
+					),
+				)
+				.catch(() => {});
+	}
 
-  // The take-over clock: last heard, lease out, claimed, first delivery.
-  drawClock() {
-    const lost = [...(this.decisions || [])].reverse().find((one) => ["lost", "evicted", "deposed"].includes(one.what));
-    if (!lost) { put(this.clockBox); return; }
-    const at = (one) => new Date(one.at).getTime();
-    const after = this.decisions.filter((one) => one.number > lost.number && ["pinned", "elected", "assigned", "moved"].includes(one.what) && at(one) - at(lost) < 600e3);
-    const steps = [[`${lost.what} ${lost.from || lost.instance}`, at(lost)], ...["pinned", "elected", "assigned", "moved"].map((what) => after.find((one) => one.what === what)).filter(Boolean).map((one) => [`${one.what} ${one.to || one.instance}`, at(one)])].sort((a, b) => a[1] - b[1]);
-    put(this.clockBox, card("Last take-over", h("span", { class: "sub" }, when(lost.at)), h("div", { class: "in" }, h("p", { class: "why" }, visible(lost.reason)), h("div", { class: "clock" }, steps.map(([text, time], index) => [index ? h("span", { class: "gap" }, `→ ${span((time - steps[index - 1][1]) / 1000)} →`) : null, h("span", { class: "step" }, visible(text), h("div", { class: "sub" }, clock(time)))])))));
-  }
+	// The take-over clock: last heard, lease out, claimed, first delivery.
+	drawClock() {
+		const lost = [...(this.decisions || [])].reverse().find((one) => ["lost", "evicted", "deposed"].includes(one.what));
+		if (!lost) {
+			put(this.clockBox);
+			return;
+		}
+		const at = (one) => new Date(one.at).getTime();
+		const after = this.decisions.filter(
+			(one) =>
+				one.number > lost.number &&
+				["pinned", "elected", "assigned", "moved"].includes(one.what) &&
+				at(one) - at(lost) < 600e3,
+		);
+		const steps = [
+			[`${lost.what} ${lost.from || lost.instance}`, at(lost)],
+			...["pinned", "elected", "assigned", "moved"]
+				.map((what) => after.find((one) => one.what === what))
+				.filter(Boolean)
+				.map((one) => [`${one.what} ${one.to || one.instance}`, at(one)]),
+		].sort((a, b) => a[1] - b[1]);
+		put(
+			this.clockBox,
+			card(
+				"Last take-over",
+				h("span", { class: "sub" }, when(lost.at)),
+				h(
+					"div",
+					{ class: "in" },
+					h("p", { class: "why" }, visible(lost.reason)),
+					h(
+						"div",
+						{ class: "clock" },
+						steps.map(([text, time], index) => [
+							index ? h("span", { class: "gap" }, `→ ${span((time - steps[index - 1][1]) / 1000)} →`) : null,
+							h("span", { class: "step" }, visible(text), h("div", { class: "sub" }, clock(time))),
+						]),
+					),
+				),
+			),
+		);
+	}
 
-  async asItWas(at) {
-    if (!Number.isFinite(at)) return;
-    this.then = at;
-    set({ at: Math.round(at) });
-    this.drawLag();
-    const then = await get(path("groups", this.name, "past"), { at: new Date(at).toISOString() });
-    const owners = new Map();
-    for (const each of then.units) owners.set(each.member, [...(owners.get(each.member) || []), each.unit]);
-    put(this.past, h("p", {}, h("b", {}, full(at)), then.leader ? ` · led by ${then.leader}` : "", then.last ? ` · last decision before it: ${then.last.number} ${then.last.what} ${visible(then.last.to || then.last.from)}` : " · nothing had been decided"),
-      then.known_from_at && new Date(then.known_from_at).getTime() > at ? h("p", { class: "sub" }, `The record begins at ${full(then.known_from_at)}.`) : null,
-      then.units.length ? [...owners].map(([member, units]) => h("div", {}, h("h3", {}, member ? visible(member) : "nobody", h("span", { class: "sub" }, ` ${units.length} unit${units.length === 1 ? "" : "s"}`)), h("div", { class: "owners" }, units.slice(0, 60).map((unit) => h("span", { class: `owner ${member ? "" : "nobody"}` }, visible(unit))), units.length > 60 ? h("span", { class: "sub" }, `and ${units.length - 60} more`) : null))) : h("p", { class: "sub" }, "Nobody owned anything then."),
-      h("button", { class: "small", onclick: () => { this.then = null; set({ at: "" }); this.draw(); this.drawLag(); } }, "back to now"));
-  }
+	async asItWas(at) {
+		if (!Number.isFinite(at)) return;
+		this.then = at;
+		set({ at: Math.round(at) });
+		this.drawLag();
+		const then = await get(path("groups", this.name, "past"), { at: new Date(at).toISOString() });
+		const owners = new Map();
+		for (const each of then.units) owners.set(each.member, [...(owners.get(each.member) || []), each.unit]);
+		put(
+			this.past,
+			h(
+				"p",
+				{},
+				h("b", {}, full(at)),
+				then.leader ? ` · led by ${then.leader}` : "",
+				then.last
+					? ` · last decision before it: ${then.last.number} ${then.last.what} ${visible(then.last.to || then.last.from)}`
+					: " · nothing had been decided",
+			),
+			then.known_from_at && new Date(then.known_from_at).getTime() > at
+				? h("p", { class: "sub" }, `The record begins at ${full(then.known_from_at)}.`)
+				: null,
+			then.units.length
+				? [...owners].map(([member, units]) =>
+						h(
+							"div",
+							{},
+							h(
+								"h3",
+								{},
+								member ? visible(member) : "nobody",
+								h("span", { class: "sub" }, ` ${units.length} unit${units.length === 1 ? "" : "s"}`),
+							),
+							h(
+								"div",
+								{ class: "owners" },
+								units
+									.slice(0, 60)
+									.map((unit) => h("span", { class: `owner ${member ? "" : "nobody"}` }, visible(unit))),
+								units.length > 60 ? h("span", { class: "sub" }, `and ${units.length - 60} more`) : null,
+							),
+						),
+					)
+				: h("p", { class: "sub" }, "Nobody owned anything then."),
+			h(
+				"button",
+				{
+					class: "small",
+					onclick: () => {
+						this.then = null;
+						set({ at: "" });
+						this.draw();
+						this.drawLag();
+					},
+				},
+				"back to now",
+			),
+		);
+	}
 }
 
 define("hr-group", Group);

@@ -4,47 +4,65 @@ import { h, put } from "./dom.js";
 import { store } from "./store.js";
 
 export class View extends HTMLElement {
-  names = {};
-  #stops = [];
-  #timer = 0;
-  #last = 0;
-  alive = true;
+	names = {};
+	#stops = [];
+	#timer = 0;
+	#last = 0;
+	alive = true;
 
-  connectedCallback() { this.alive = true; this.build(); }
+	connectedCallback() {
+		this.alive = true;
+		this.build();
+	}
 
-  disconnectedCallback() {
-    this.alive = false;
-    clearTimeout(this.#timer);
-    for (const stop of this.#stops) stop();
-    this.#stops = [];
-  }
+	disconnectedCallback() {
+		this.alive = false;
+		clearTimeout(this.#timer);
+		for (const stop of this.#stops) stop();
+		this.#stops = [];
+	}
 
-  on(target, name, call) {
-    target.addEventListener(name, call);
-    this.#stops.push(() => target.removeEventListener(name, call));
-  }
+	on(target, name, call) {
+		target.addEventListener(name, call);
+		this.#stops.push(() => target.removeEventListener(name, call));
+	}
 
-  // Ask again soon: at most once in a while, however often something changes.
-  again(call, every = 1000) {
-    if (this.#timer) return;
-    this.#timer = setTimeout(async () => {
-      this.#timer = 0;
-      if (!this.alive || document.hidden) return;
-      this.#last = Date.now();
-      try { await call(); } catch { /* said by the connection's state */ }
-    }, Math.max(0, every - (Date.now() - this.#last)));
-  }
+	// Ask again soon: at most once in a while, however often something changes.
+	again(call, every = 1000) {
+		if (this.#timer) return;
+		this.#timer = setTimeout(
+			async () => {
+				this.#timer = 0;
+				if (!this.alive || document.hidden) return;
+				this.#last = Date.now();
+				try {
+					await call();
+				} catch {
+					/* said by the connection's state */
+				}
+			},
+			Math.max(0, every - (Date.now() - this.#last)),
+		);
+	}
 
-  title(text) { document.title = `${text} · Headrace`; }
+	title(text) {
+		document.title = `${text} · Headrace`;
+	}
 
-  async load(where, query) {
-    try { return await get(where, query); } catch (problem) {
-      if (this.alive && problem.status !== 401) put(this, h("div", { class: "card" }, h("p", { class: "none problem", role: "alert" }, problem.message)));
-      throw problem;
-    }
-  }
+	async load(where, query) {
+		try {
+			return await get(where, query);
+		} catch (problem) {
+			if (this.alive && problem.status !== 401)
+				put(this, h("div", { class: "card" }, h("p", { class: "none problem", role: "alert" }, problem.message)));
+			throw problem;
+		}
+	}
 
-  onChange(call) { this.on(store, "change", (event) => call(event.detail)); this.on(store, "state", () => call(null)); }
+	onChange(call) {
+		this.on(store, "change", (event) => call(event.detail));
+		this.on(store, "state", () => call(null));
+	}
 }
 
 export const define = (tag, type) => customElements.define(tag, type);

@@ -13,6 +13,7 @@ from headrace.node.routes import (
     letters,
     live,
     overview,
+    regions,
     streams,
     system,
 )
@@ -31,6 +32,7 @@ def table(*, read_only: bool) -> tuple[Route, ...]:
         *letters.ROUTES,
         *keys.ROUTES,
         *epochs.ROUTES,
+        *regions.ROUTES,
         *live.ROUTES,
         *access.ROUTES,
         *system.ROUTES,
