@@ -38,8 +38,8 @@ ROUNDS = 3
 _numbers = count(1)
 
 
-def _filled(folder: Path, segments: int, rows: int) -> None:
-    with headrace.sync.open(folder) as hr:
+def _filled(catalog: Path | str, segments: int, rows: int) -> None:
+    with headrace.sync.open(catalog) as hr:
         hr.create_stream("bench", ["bench.>"], segments=segments)
         hr.append("bench", events(rows))
 
@@ -96,17 +96,17 @@ def against_plain(spark: SparkSession, folder: Path) -> list[Result]:
     ]
 
 
-def counting(folder: Path) -> Result:
+def counting(catalog: Path | str) -> Result:
     """The commit of a sink that counts a batch of many spans, against one that counts none."""
-    _filled(folder, SPANS, 1)
-    with headrace.sync.open(folder) as hr:
+    _filled(catalog, SPANS, 1)
+    with headrace.sync.open(catalog) as hr:
         hr.create_stream("to", ["to.>"], segments=2)
         hr.reader_groups.create("g", streams=["bench"])
-    log, before = open_log(folder), signal.getsignal(signal.SIGTERM)
-    source = HeadraceSource({"catalog": str(folder), "group": "g"})
+    log, before = open_log(catalog), signal.getsignal(signal.SIGTERM)
+    source = HeadraceSource({"catalog": str(catalog), "group": "g"})
     reader = source.streamReader(source.schema())
     schema = StructType().add("subject", "string").add("value", "binary")
-    sink = make_sink({"catalog": str(folder), "stream": "to"}, schema, False, "local[1]")
+    sink = make_sink({"catalog": str(catalog), "stream": "to"}, schema, False, "local[1]")
     rows = pa.record_batch(
         {
             "subject": [f"to.{n}" for n in range(OUTPUT_EVENTS)],
@@ -130,7 +130,7 @@ def counting(folder: Path) -> Result:
         start = end
     reader.stop()
     signal.signal(signal.SIGTERM, before)
-    with headrace.sync.open(folder) as hr:
+    with headrace.sync.open(catalog) as hr:
         assert hr.reader_groups.get("g").lag().events == 0
     # The first batch may come before all segments are claimed.
     ratio = statistics.median(counted[1:]) / statistics.median(bare[1:])

@@ -119,6 +119,24 @@ def reset(tx: Tx, *rows: Progress) -> None:
     tx.later(_INSERT, *((row.group, row.segment_id, row.floor, row.state) for row in rows))
 
 
+def put_prepared(tx: Tx, group: str, line: str) -> None:
+    """Record the progress that was prepared with the spans of a line of Spark.
+
+    The caller has compared what is stored with what it was prepared from.
+    """
+    tx.later(
+        "UPDATE progress SET floor = spark_spans.floor, state = spark_spans.state "
+        "FROM spark_spans WHERE spark_spans.line = ? AND spark_spans.was IS NOT NULL "
+        "AND progress.group_name = ? AND progress.segment_id = spark_spans.segment_id",
+        (line, group),
+    )
+    tx.later(
+        "INSERT INTO progress (group_name, segment_id, floor, state) "
+        "SELECT ?, segment_id, floor, state FROM spark_spans WHERE line = ? AND was IS NULL",
+        (group, line),
+    )
+
+
 def _each(tx: Tx, sql: str, params: Sequence[Sequence[object]]) -> int:
     if len(params) == 1:
         return tx.execute(sql, params[0])

@@ -23,6 +23,7 @@ MIGRATIONS: tuple[str, ...] = (
     "008_epoch_subscriptions.sql",
     "009_regions.sql",
     "010_spark_readers.sql",
+    "011_spark_spans.sql",
 )
 VERSION = len(MIGRATIONS)
 REGIONS = MIGRATIONS.index("009_regions.sql") + 1

@@ -1,12 +1,16 @@
-"""Spark queries that read for reader groups: lines, bindings, and what was counted.
+"""Spark queries that read for reader groups: lines, their spans, bindings, and what was counted.
 
 What a line holds is the business of ``groups/readers``.  Rows of lines are locked before those of
 claims, by everybody, so that nobody waits in a circle.
+
+A batch may have spans of a thousand segments, and a sink counts it within its own transaction.  So
+the progress that it leaves is written beside the spans when the batch is opened, and counting is a
+comparison (:func:`hold_untouched`) and a copy (``progress.put_prepared``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -23,6 +27,19 @@ class LineRow(msgspec.Struct, frozen=True):
     group: str
     reader: str
     data: bytes
+
+
+class SpanRow(msgspec.Struct, frozen=True):
+    """What an opening reads of a segment, and what becomes of the group's progress there."""
+
+    segment_id: int
+    unit: str
+    token: int
+    ranges: bytes
+    was: bytes | None
+    """The state of the progress when it was opened; None: there was none."""
+    floor: int
+    state: bytes
 
 
 class BindingRow(msgspec.Struct, frozen=True):
@@ -61,20 +78,75 @@ def lines_of_group(tx: Tx, group: str, *, hold: bool = False) -> list[LineRow]:
 
 def put_line(tx: Tx, row: LineRow) -> None:
     """Store a line."""
-    tx.execute(
-        "INSERT INTO spark_lines (line, group_name, reader, data) VALUES (?, ?, ?, ?) "
+    tx.later(
+        "INSERT INTO spark_lines (line, group_name, reader, data, used_us) "
+        "VALUES (?, ?, ?, ?, ?) "
         "ON CONFLICT (line) DO UPDATE SET group_name = excluded.group_name, "
-        "reader = excluded.reader, data = excluded.data",
-        (row.line, row.group, row.reader, row.data),
+        "reader = excluded.reader, data = excluded.data, used_us = excluded.used_us",
+        (row.line, row.group, row.reader, row.data, tx.now_us()),
     )
     tx.notify(channel(row.line))
 
 
+_SPANS = "SELECT segment_id, unit, token, ranges, was, floor, state FROM spark_spans WHERE line = ?"
+
+
+def spans(tx: Tx, line: str) -> list[SpanRow]:
+    """What the newest opening of a line reads."""
+    return [
+        SpanRow(key, unit, token, bytes(ranges), None if was is None else bytes(was), floor, state)
+        for key, unit, token, ranges, was, floor, state in tx.rows(_SPANS, (line,))
+    ]
+
+
+def put_spans(tx: Tx, line: str, rows: Iterable[SpanRow]) -> None:
+    """Replace the spans of a line; the caller holds it."""
+    tx.later("DELETE FROM spark_spans WHERE line = ?", (line,))
+    tx.later(
+        "INSERT INTO spark_spans (line, segment_id, unit, token, ranges, was, floor, state) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        *((line, *msgspec.structs.astuple(row)) for row in rows),
+    )
+
+
+def hold_untouched(tx: Tx, line: str, group: str) -> bool:
+    """Whether all spans of a line have the claims and the progress of the moment they were opened.
+
+    If so, nobody else changes a claim of them before this transaction is over; see ``claims.hold``.
+    """
+    locked = f" ORDER BY claims.unit{tx.for_update} OF claims" if tx.for_update else ""
+    claimed = tx.row(
+        "SELECT (SELECT COUNT(*) FROM spark_spans WHERE line = ?) = COUNT(*) FROM ("
+        "SELECT claims.unit FROM spark_spans JOIN claims ON claims.group_name = ? "
+        "AND claims.unit = spark_spans.unit AND claims.token = spark_spans.token "
+        f"WHERE spark_spans.line = ? AND claims.owner IS NOT NULL{locked}) AS held",
+        (line, group, line),
+    )
+    if claimed is None or not claimed[0]:
+        return False
+    # Read once the claims are held: an ack that was under way is stored by then.
+    changed = tx.row(
+        "SELECT 1 FROM spark_spans LEFT JOIN progress ON progress.group_name = ? "
+        "AND progress.segment_id = spark_spans.segment_id WHERE spark_spans.line = ? "
+        "AND CASE WHEN spark_spans.was IS NULL THEN progress.state IS NOT NULL "
+        "ELSE progress.state IS NULL OR progress.state <> spark_spans.was END LIMIT 1",
+        (group, line),
+    )
+    return changed is None
+
+
 def forget_group(tx: Tx, group: str) -> None:
     """A group is deleted: whoever is bound to one of its lines finds none."""
-    for row in lines_of_group(tx, group):
-        tx.notify(channel(row.line))
-    tx.execute("DELETE FROM spark_lines WHERE group_name = ?", (group,))
+    forget_lines(tx, [row.line for row in lines_of_group(tx, group)])
+
+
+def forget_lines(tx: Tx, names: Sequence[str]) -> None:
+    """Forget lines: whoever is bound to one of them finds none."""
+    for part, marks in in_parts(names):
+        tx.execute(f"DELETE FROM spark_lines WHERE line IN ({marks})", part)
+        tx.execute(f"DELETE FROM spark_spans WHERE line IN ({marks})", part)
+    for name in names:
+        tx.notify(channel(name))
 
 
 def bind(tx: Tx, query: str, batch: int, row: BindingRow) -> None:

@@ -224,6 +224,18 @@ def ack_alone(tx: Tx, group: str, segment_id: int, offsets: Sequence[int]) -> No
     tx.notify(stored.channel(group))
 
 
+def with_ranges(progress: Progress, ranges: Sequence[tuple[int, int]]) -> Progress:
+    """Progress with ranges of offsets acked."""
+    if not progress.ranges and not progress.attempts and len(ranges) == 1:
+        (lo, hi) = ranges[0]
+        if lo <= progress.floor:
+            return Progress(max(hi, progress.floor))  # the usual case
+    known = progress.acked()
+    for lo, hi in ranges:
+        known.ack_range(lo, hi)
+    return Progress.of(known, dict(progress.attempts))
+
+
 def ack_spans(
     tx: Tx,
     group: str,
@@ -231,21 +243,19 @@ def ack_spans(
     spans: Mapping[int, Sequence[tuple[int, int]]],
 ) -> None:
     """Ack ranges of offsets, by segment; the caller holds the claims, and has read ``before``."""
-    rows = []
-    for segment_id, ranges in spans.items():
-        progress = before[segment_id]
-        if not progress.ranges and not progress.attempts and len(ranges) == 1:
-            (lo, hi) = ranges[0]
-            if lo <= progress.floor:
-                rows.append(_row(group, segment_id, Progress(max(hi, progress.floor))))
-                continue
-        known = progress.acked()
-        for lo, hi in ranges:
-            known.ack_range(lo, hi)
-        rows.append(_row(group, segment_id, Progress.of(known, dict(progress.attempts))))
+    rows = [
+        _row(group, segment_id, with_ranges(before[segment_id], ranges))
+        for segment_id, ranges in spans.items()
+    ]
     if rows:
         stored.put(tx, *rows)
         tx.notify(stored.channel(group))
+
+
+def ack_prepared(tx: Tx, group: str, line: str) -> None:
+    """Ack the spans of a line of Spark, of which nothing has changed since they were prepared."""
+    stored.put_prepared(tx, group, line)
+    tx.notify(stored.channel(group))
 
 
 def seek(tx: Tx, group: str, places: Sequence[SeekPlace]) -> None:

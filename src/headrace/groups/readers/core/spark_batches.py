@@ -39,6 +39,7 @@ from headrace.groups.progress.ranges import AckedRanges
 from headrace.groups.readers.core.segments import SegmentId
 
 SpanRanges = tuple[tuple[int, int], ...]
+Acks = dict[SegmentId, SpanRanges]
 
 
 class PlannedSpan(msgspec.Struct, frozen=True, array_like=True):
@@ -82,6 +83,11 @@ class SparkOpening(msgspec.Struct, frozen=True):
         """How many offsets it reads."""
         return sum(_size(span.ranges) for span in self.spans)
 
+    @property
+    def acks(self) -> Acks:
+        """What is acked when it is settled or counted as it is."""
+        return {span.segment: span.ranges for span in self.spans}
+
 
 class SparkLine(msgspec.Struct, frozen=True):
     """What is stored of one checkpoint directory."""
@@ -109,7 +115,6 @@ class SegmentView(msgspec.Struct, frozen=True):
 
 
 Views = Mapping[SegmentId, SegmentView]
-Acks = dict[SegmentId, SpanRanges]
 
 
 class Taking(StrEnum):
@@ -208,14 +213,15 @@ def count(
     bindings: Iterable[SparkBinding],
     lines: Mapping[str, SparkLine],
     recorded: frozenset[str] | None,
-    views: Mapping[str, Views],
+    views: Mapping[str, Views | None],
     elsewhere: Iterable[SparkBinding] = (),
 ) -> Counted:
     """T3: count a batch, in one transaction with its output; or raise, and nothing is written.
 
     `bindings` are those of (query, run of the rows, number of the batch); none: no rows of a
     group.  `recorded` are the ids that were counted under that number, if it was.  `views` are
-    those of each line, which may be of different groups.  `elsewhere` are bindings of the
+    those of each line, which may be of different groups; None: neither claims nor progress have
+    changed since it was opened, so all of it is as it should be.  `elsewhere` are bindings of the
     same query and number by other runs: if one of them is to what is open now, its rows may be
     among these (Spark runs what is broadcast as a job of its own).
     """
@@ -241,7 +247,8 @@ def count(
             raise BatchFenced(
                 "another run of the query has opened this batch, or the group was reset"
             )
-        acks[binding.line] = _countable(found, views[binding.line])
+        seen = views[binding.line]
+        acks[binding.line] = found.acks if seen is None else _countable(found, seen)
         settled = msgspec.structs.replace(found, settled=True)
         changed[binding.line] = SparkLine(settled, found.batch)
     return Counted(repeated=False, lines=changed, acks=acks, batches=batches)
@@ -264,7 +271,7 @@ def _countable(opening: SparkOpening, views: Views) -> Acks:
         missing = acked.missing(span.ranges[-1][1])
         if _size(intersected(span.ranges, missing)) != _size(span.ranges):
             raise BatchFenced(f"{span.segment} was acked by others meanwhile")
-    return {span.segment: span.ranges for span in opening.spans}
+    return opening.acks
 
 
 def forget_opening(line: SparkLine, segments: Collection[SegmentId] | None = None) -> SparkLine:

@@ -6,14 +6,15 @@ name of a deleted one has none of the segments that the group knows.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 from headrace.catalog import Tx, claims, extents
+from headrace.catalog import progress as stored
 from headrace.catalog.extents import Extent
 from headrace.groups.consumer import OwnedUnit
 from headrace.groups.progress import Progress
-from headrace.groups.progress.store import load_all
+from headrace.groups.progress.store import decode
 from headrace.groups.readers.core.segments import END, Cut, SegmentId, Successor
 from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.groups.readers.names import ReaderGroupName, ReaderGroupRecord, unit_of
@@ -40,11 +41,22 @@ class GroupMoment:
 
     def progress(self, places: dict[SegmentId, Extent]) -> dict[SegmentId, Progress]:
         """Where the group is in segments; what was trimmed before it came by counts as read."""
+        return self.progress_of(places, self.rows(places))
+
+    def rows(self, places: dict[SegmentId, Extent]) -> dict[int, stored.Progress]:
+        """What is stored of the group's progress in segments, by the ids of those that have it."""
         ids = [extent.id for extent in places.values()]
-        stored = load_all(self.tx, self.name.key, ids) if ids else {}
+        found = stored.of_group(self.tx, self.name.key, ids) if ids else ()
+        return {row.segment_id: row for row in found}
+
+    def progress_of(
+        self, places: dict[SegmentId, Extent], rows: Mapping[int, stored.Progress]
+    ) -> dict[SegmentId, Progress]:
+        """The progress that rows hold; see :meth:`progress`."""
         found = {}
         for segment, extent in places.items():
-            progress = stored.get(extent.id, Progress())
+            row = rows.get(extent.id)
+            progress = Progress() if row is None else decode(row)
             if progress.floor < extent.tail:
                 progress = progress.merge(Progress(extent.tail))
             found[segment] = progress

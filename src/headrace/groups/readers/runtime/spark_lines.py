@@ -14,15 +14,16 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from headrace.catalog import Tx, claims, leases, spark_readers
-from headrace.catalog.spark_readers import BindingRow, LineRow
+from headrace.catalog.spark_readers import BindingRow, LineRow, SpanRow
 from headrace.errors import BatchFenced, QueryReplacedError
 from headrace.groups.progress import Progress
-from headrace.groups.progress.store import ack_spans
+from headrace.groups.progress.store import ack_prepared, ack_spans
 from headrace.groups.readers import names
 from headrace.groups.readers.core import spark_batches
 from headrace.groups.readers.core.segments import SegmentId
 from headrace.groups.readers.core.spark_batches import (
     Acks,
+    OpenSpan,
     SegmentView,
     SparkBinding,
     SparkLine,
@@ -34,7 +35,13 @@ from headrace.groups.readers.core.updates import ClaimFree, ReturnReader
 from headrace.groups.readers.names import ReaderGroupName, unit_of
 from headrace.groups.readers.runtime.liveness import JoinedAs, NameHeld, name_held
 from headrace.groups.readers.runtime.moment import GroupMoment
-from headrace.groups.readers.runtime.spark_records import decode, put, stored_line
+from headrace.groups.readers.runtime.spark_records import (
+    decode,
+    put,
+    span_row,
+    stored_line,
+    with_spans,
+)
 from headrace.groups.readers.runtime.transaction import Committed, GroupCommit
 
 OTHER_LIFE = -1
@@ -109,6 +116,8 @@ def settle(commit: GroupCommit, reader: str, line: str, finished: Finished) -> A
     before = decode(row)
     if before.opening is None or before.opening.batch != finished.batch:
         return {}
+    before = with_spans(commit.tx, line, before)
+    assert before.opening is not None
     found = _Views(commit.moment, [span.segment for span in before.opening.spans])
     member = commit.state.members.get(reader)
     after, acks = spark_batches.settle(
@@ -135,11 +144,13 @@ def open_batch(
     segments = [span.segment for span in plan.spans]
     claims.hold(tx, commit.name.key, map(unit_of, segments))
     committed = commit.put(ClaimFree(reader, life, tuple(segments)))
-    views = _Views(commit.moment, segments).by_life(lambda name: _life(commit, name))
+    found = _Views(commit.moment, segments)
+    views = found.by_life(lambda name: _life(commit, name))
     before = SparkLine() if row is None else decode(row)
     made = spark_batches.open_batch(before, plan, opening=opening, life=life, views=views)
-    put(tx, LineRow(line, commit.name.group, reader, b""), made)
     assert made.opening is not None
+    put(tx, LineRow(line, commit.name.group, reader, b""), made)
+    spark_readers.put_spans(tx, line, map(found.span_row, made.opening.spans))
     return OpenedBatch(made.opening, committed)
 
 
@@ -188,25 +199,43 @@ def count(tx: Tx, query: str, batch: int, run: str, *, written: bool) -> bool | 
     plain = recorded is None and written
     if plain:
         recorded = frozenset()  # it was counted without rows of a group
-    found: dict[str, _Views] = {}
-    views: dict[str, Mapping[SegmentId, SegmentView]] = {}
+    found: dict[str, _Views | None] = {}
     for binding in bound:
         opening = lines.get(binding.line, SparkLine()).opening
         if opening is None or opening.opening != binding.opening or recorded is not None:
             continue
-        name = ReaderGroupName(stored[binding.line].group)
-        moment = GroupMoment(tx, name, names.require(tx, name.group)[1])
-        found[binding.line] = _Views(moment, [span.segment for span in opening.spans])
-        views[binding.line] = found[binding.line].of_opening(opening)
+        name = binding.line
+        found[name], lines[name] = _looked_at(tx, stored[name], lines[name])
+    views = {
+        name: None if seen is None else seen.of_opening(lines[name].opening)
+        for name, seen in found.items()
+    }
     counted = spark_batches.count(bound, lines, recorded, views, elsewhere)
     if counted.repeated:
         return None if plain else False
-    for line, after in counted.lines.items():
-        found[line].ack(counted.acks[line])
-        put(tx, stored[line], after)
+    for name, after in counted.lines.items():
+        seen = found[name]
+        if seen is None:
+            ack_prepared(tx, ReaderGroupName(stored[name].group).key, name)
+        else:
+            seen.ack(counted.acks[name])
+        put(tx, stored[name], after)
     if bound:
         spark_readers.record(tx, query, batch, counted.batches)
     return True if bound else None
+
+
+def _looked_at(tx: Tx, row: LineRow, line: SparkLine) -> tuple[_Views | None, SparkLine]:
+    """The segments of what is open, and the line with its spans; None: all is as it was opened."""
+    name = ReaderGroupName(row.group)
+    record = names.require(tx, name.group)[1]
+    assert line.opening is not None
+    if not line.opening.spans and spark_readers.hold_untouched(tx, row.line, name.key):
+        return None, line
+    line = with_spans(tx, row.line, line)
+    assert line.opening is not None
+    segments = [span.segment for span in line.opening.spans]
+    return _Views(GroupMoment(tx, name, record), segments), line
 
 
 class _Views:
@@ -217,7 +246,8 @@ class _Views:
         self._moment = moment
         self._claims = claims.hold(moment.tx, moment.name.key, map(unit_of, wanted))
         self._extents = moment.extents(wanted)
-        self._progress = moment.progress(self._extents)
+        self._rows = moment.rows(self._extents)
+        self._progress = moment.progress_of(self._extents, self._rows)
 
     def by_life(self, life_of: Callable[[str], int]) -> dict[SegmentId, SegmentView]:
         """Each with the life of its owner, which ``life_of`` knows by the owner's name."""
@@ -229,9 +259,11 @@ class _Views:
             if (claim := self._claims.get(unit_of(segment))) is not None
         }
 
-    def of_opening(self, opening: SparkOpening) -> Mapping[SegmentId, SegmentView]:
+    def of_opening(self, opening: SparkOpening | None) -> Mapping[SegmentId, SegmentView]:
         """Each with the life of the opening as its owner, if it is still claimed as it was."""
-        found = {}
+        found: dict[SegmentId, SegmentView] = {}
+        if opening is None:
+            return found
         for span in opening.spans:
             claim = self._claims.get(unit_of(span.segment))
             progress = self._progress.get(span.segment)
@@ -242,6 +274,13 @@ class _Views:
                 owner = opening.life if claim.token == span.token else OTHER_LIFE
             found[span.segment] = SegmentView(owner, claim.token, progress.acked())
         return found
+
+    def span_row(self, span: OpenSpan) -> SpanRow:
+        """A span as it is stored."""
+        segment_id = self._extents[span.segment].id
+        row = self._rows.get(segment_id)
+        was = None if row is None else row.state
+        return span_row(span, segment_id, was, self._progress[span.segment])
 
     def ack(self, acks: Acks) -> None:
         """Add to the progress."""

@@ -221,7 +221,7 @@ class SparkReader:
                     lambda commit: spark_lines.settle(commit, self.reader, self.line, finished),
                 )
             elif opening.opening == finished.mine:
-                acks = {span.segment: span.ranges for span in opening.spans}
+                acks = self._opened[finished.batch].acks
         self._over(finished.batch, acks)
 
     def _over(self, batch: str, acks: Mapping[SegmentId, SpanRanges]) -> None:
@@ -247,7 +247,7 @@ class SparkReader:
             return
         mine = self._opened.get(opening.batch)
         if mine is not None and mine.opening == opening.opening:
-            self._over(opening.batch, {span.segment: span.ranges for span in opening.spans})
+            self._over(opening.batch, mine.acks)
 
     # -- being online -------------------------------------------------------------------------
 
