@@ -6,6 +6,7 @@ from collections.abc import Collection
 from datetime import datetime
 
 from headrace.groups.chores import ChoreRecord, last_done
+from headrace.groups.consumer.in_hand import in_hand
 from headrace.groups.operations import dead_letters as dead
 from headrace.groups.operations import seek as seeking
 from headrace.groups.operations.dead_letters import LIVES_MAX, LetterReason, PutBack
@@ -114,10 +115,19 @@ class Operations:
     async def find_key(
         self, key: str, *, stream: str | None = None, scan_events: int = SCAN_EVENTS
     ) -> FoundKey:
-        """Where a key lies, who consumes it, what is unacked, refused or dead, its last events."""
+        """Where a key lies, who consumes it, what is unacked, refused or dead, its last events.
+
+        What is in flight is told of the units that this program owns; of others only which
+        program knows.
+        """
         self.host.check()
         return await self.host.in_thread(
-            find_key, self.host.log, key, stream=stream, scan_events=scan_events
+            find_key,
+            self.host.log,
+            key,
+            stream=stream,
+            scan_events=scan_events,
+            in_hand=in_hand(self.host),
         )
 
     async def chores(self) -> dict[str, ChoreRecord]:

@@ -67,7 +67,18 @@ def _segments(found: FoundKey) -> Table:
 
 def _units(found: FoundKey) -> Table:
     return table(
-        ("group", "unit", "member", "runs in", ">token", ">floor", "unacked", "refused", "dead"),
+        (
+            "group",
+            "unit",
+            "member",
+            "runs in",
+            ">token",
+            ">floor",
+            "unacked",
+            "in flight",
+            "refused",
+            "dead",
+        ),
         (
             (
                 each.group,
@@ -77,6 +88,7 @@ def _units(found: FoundKey) -> Table:
                 str(each.token),
                 each.floor,
                 _few(each.unacked),
+                "only its process knows" if each.in_flight is None else _few(each.in_flight),
                 _few([f"{offset} ({attempts}x)" for offset, attempts in each.refused]),
                 _few(each.dead),
             )

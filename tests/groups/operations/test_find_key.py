@@ -28,6 +28,12 @@ def test_a_key_is_found_in_every_kind_of_group(catalog_url: str, kind: Kind) -> 
                 assert unit.member is not None
                 assert unit.instance is not None
                 assert unit.token > 0
+                assert unit.in_flight == (held[0].offset,)  # the others of the key wait for it
+                async with open_log(catalog_url) as other:
+                    seen = await other.find_key(key)
+                    [theirs] = [each for each in seen.units if each.unacked]
+                    assert (theirs.unacked, theirs.in_flight) == (unit.unacked, None)
+                    assert all(e.in_flight == () for e in seen.units if not e.unacked)
                 await held[0].reject("bad")
                 found = await hr.find_key(key, stream="orders")
                 [unit] = [each for each in found.units if each.unacked]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 from headrace.catalog import forks
@@ -35,6 +35,7 @@ from headrace.groups.consumer.batches import BatchRun
 from headrace.groups.consumer.commits import Commits
 from headrace.groups.consumer.dead_letters import Burials
 from headrace.groups.consumer.events import EventRun
+from headrace.groups.consumer.in_hand import register
 from headrace.groups.consumer.news import Reach
 from headrace.groups.consumer.opening import connect
 from headrace.groups.consumer.prefetch import Prefetch
@@ -108,6 +109,7 @@ class Units:
         limits = options.delivery
         self._look_ms = min(LOOK_MS, limits.ack_wait_ms, limits.stall_after_ms or LOOK_MS)
         self._closed: ConsumerClosedError | None = None
+        register(host, self)
         forks.watch(self)
 
     def forked(self) -> None:
@@ -360,6 +362,14 @@ class Units:
         run.owner.drained(run.owned, progress)
 
     # -- what runs ask for --------------------------------------------------------------
+
+    def in_hand(self) -> Iterator[tuple[OwnedUnit, set[int]]]:
+        """Every unit, with the offsets that the application has and has not answered."""
+        for waiting in self._waiting.values():
+            yield waiting.unit, set()
+        unseen = self._ready.unseen()
+        for run in self._runs.values():
+            yield run.owned, run.dispatcher.in_hand(unseen.get(run, ()))
 
     def ack_soon(self, run: Run) -> None:
         """Acks are gathering."""

@@ -30,6 +30,7 @@ Time is an argument, as in :mod:`headrace.groups.delivery.dispatcher`.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from enum import Enum
 from itertools import pairwise
 
@@ -125,6 +126,12 @@ class BatchDispatcher(UnitDispatcher):
         self._dying: DyingPiece | None = None
 
     # --- reading -----------------------------------------------------------------------
+
+    def in_hand(self, unseen: Collection[int]) -> set[int]:
+        """The offsets of what is out; none if the application has not seen the piece yet."""
+        if self._state is not _State.OUT or self._queue[0].start in unseen:
+            return set()
+        return set(self._queue[0].offsets.tolist())
 
     @property
     def idle(self) -> bool:

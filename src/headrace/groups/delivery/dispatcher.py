@@ -37,7 +37,7 @@ whoever gives it up in peace calls ``pause``, waits for ``idle``, and hands over
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import repeat
 from types import MappingProxyType
 
@@ -112,6 +112,10 @@ class Dispatcher(UnitDispatcher):
     def in_flight(self) -> int:
         """Events handed out and not answered."""
         return len(self._pending)
+
+    def in_hand(self, unseen: Collection[int]) -> set[int]:
+        """The offsets in flight, without those that the application has not seen yet."""
+        return self._pending.keys() - unseen
 
     @property
     def idle(self) -> bool:

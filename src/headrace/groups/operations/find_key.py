@@ -1,14 +1,17 @@
 """Find a key: where its events lie, who consumes them, and what became of the last ones.
 
 A key has one open segment at a time, by its hash.  Its latest events are looked for in the last
-``SCAN_EVENTS`` of each segment that it lives in or lived in.  What a group has in flight is known
-to its members alone; what the catalog knows is what is not acked, and what was refused how often.
+``SCAN_EVENTS`` of each segment that it lives in or lived in.  What is in flight is known to the
+program that has it, and stored nowhere: asked there, it is told; elsewhere only that, and which
+program knows.  What the catalog knows is what is not acked, and what was refused how often.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow.compute as pc
@@ -28,6 +31,9 @@ from headrace.log.log import Log
 from headrace.log.read import Query
 from headrace.subjects import key_hash, route_partition
 from headrace.subjects.columns import text_scalar
+
+if TYPE_CHECKING:
+    from headrace.groups.consumer.in_hand import InHand
 
 SCAN_EVENTS = 20_000
 EVENTS_SHOWN = 10
@@ -70,7 +76,9 @@ class KeyUnit(msgspec.Struct, frozen=True, kw_only=True):
     token: int
     floor: int
     unacked: tuple[int, ...]
-    """Offsets of the key that are not acked: the first may be in flight, the others wait for it."""
+    """Offsets of the key that are not acked."""
+    in_flight: tuple[int, ...] | None = None
+    """Those that the application has and has not answered; null: only ``instance`` knows."""
     refused: tuple[tuple[int, int], ...]
     """(offset, attempts) of those that were refused."""
     dead: tuple[int, ...]
@@ -90,15 +98,15 @@ class FoundKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_key(
-    log: Log, key: str, *, stream: str | None = None, scan_events: int = SCAN_EVENTS
+    log: Log,
+    key: str,
+    *,
+    stream: str | None = None,
+    scan_events: int = SCAN_EVENTS,
+    in_hand: InHand = MappingProxyType({}),
 ) -> FoundKey:
-    """Look for a key in one stream, or in all."""
-    if not isinstance(key, str) or not key or len(key.encode()) > limits.KEY_BYTES_MAX:
-        raise InvalidInputError(
-            f"{str(key)[:80]!r} is not a key: a key has 1 to {limits.KEY_BYTES_MAX} bytes"
-        )
-    if type(scan_events) is not int or not 1 <= scan_events <= 10_000_000:
-        raise InvalidInputError(f"scan_events={scan_events}: give 1 to 10000000")
+    """Look for a key in one stream, or in all; ``in_hand`` is what this program has in flight."""
+    _check(key, scan_events)
     chosen = [log.stream(stream)] if stream is not None else list(log.streams())
     found: dict[tuple[str, int], list[KeyEvent]] = {}
     segments = []
@@ -124,7 +132,9 @@ def find_key(
     views = {each.group: each.units for each in seen}
     for target in every:
         if any(reader.stream in names for reader in target.readers):
-            units += _units(log, target, views.get(target.name, ()), key, found, scan_events)
+            units += _units(
+                log, target, views.get(target.name, ()), key, found, scan_events, in_hand
+            )
     latest = sorted((e for own in found.values() for e in own), key=lambda e: e.published_at)
     return FoundKey(
         key=key,
@@ -133,6 +143,15 @@ def find_key(
         events=tuple(latest[-EVENTS_SHOWN:]),
         scanned_events=scan_events,
     )
+
+
+def _check(key: str, scan_events: int) -> None:
+    if not isinstance(key, str) or not key or len(key.encode()) > limits.KEY_BYTES_MAX:
+        raise InvalidInputError(
+            f"{str(key)[:80]!r} is not a key: a key has 1 to {limits.KEY_BYTES_MAX} bytes"
+        )
+    if type(scan_events) is not int or not 1 <= scan_events <= 10_000_000:
+        raise InvalidInputError(f"scan_events={scan_events}: give 1 to 10000000")
 
 
 def _homes(stream: Stream, key: str) -> list[Segment]:
@@ -185,16 +204,11 @@ def _units(
     key: str,
     found: dict[tuple[str, int], list[KeyEvent]],
     scan_events: int,
+    in_hand: InHand,
 ) -> list[KeyUnit]:
     """The units of a group that hold the key; of an elastic one, those of its work queue."""
     here = log.catalog.read(lambda tx: _held_spots(tx, target, owned), snapshot=True)
-    letters = stream_of(log, target)
-    dead = tuple(
-        letter.id
-        for letter in (
-            () if letters is None else select(log, letters, Selection(key=key, limit=LIMIT))
-        )
-    )
+    dead = _dead(log, target, key)
     units = []
     for spot, held in here:
         if spot.reader.fills:
@@ -211,6 +225,7 @@ def _units(
             events = found[place]
         acked, attempts = spot.progress.acked(), dict(spot.progress.attempts)
         offsets = [event.offset for event in events]
+        unacked = tuple(offset for offset in offsets if offset not in acked)
         units.append(
             KeyUnit(
                 group=target.name,
@@ -220,12 +235,30 @@ def _units(
                 instance=held.instance,
                 token=held.token,
                 floor=max(acked.floor, spot.segment.tail),
-                unacked=tuple(offset for offset in offsets if offset not in acked),
+                unacked=unacked,
+                in_flight=_in_flight(unacked, held, in_hand.get((spot.reader.reader, *place))),
                 refused=tuple((at, attempts[at]) for at in offsets if at in attempts),
                 dead=dead,
             )
         )
     return units
+
+
+def _dead(log: Log, target: Target, key: str) -> tuple[int, ...]:
+    """The dead letters of a key."""
+    letters = stream_of(log, target)
+    if letters is None:
+        return ()
+    return tuple(each.id for each in select(log, letters, Selection(key=key, limit=LIMIT)))
+
+
+def _in_flight(
+    unacked: tuple[int, ...], held: UnitView, known: frozenset[int] | None
+) -> tuple[int, ...] | None:
+    """What is in flight of what is not acked; None if another program knows."""
+    if not unacked or held.instance is None:
+        return ()
+    return None if known is None else tuple(offset for offset in unacked if offset in known)
 
 
 def _held_spots(tx: Tx, target: Target, owned: Sequence[UnitView]) -> list[tuple[Spot, UnitView]]:
