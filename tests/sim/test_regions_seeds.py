@@ -9,11 +9,10 @@ import pytest
 from headrace.regions.core.controller import TRANSITIONS
 from headrace.sim import ALL_FAULTS, Fault, Summary, replay, run_seed, scenario_named
 from headrace.sim.fleet import run_fleet
-from headrace.sim.planted import PlantedBug, hunt_planted
-from headrace.sim.planted.regions import PLANTED
+from headrace.sim.planted import PlantedBug, hunt_planted, region_homes, regions
 from headrace.sim.region_diagrams import FILE_NAME, render
 
-SCENARIOS = ("regions", "regions-members")
+SCENARIOS = ("regions", "regions-members", "region-homes")
 SEEDS = range(200)
 
 
@@ -79,6 +78,20 @@ def test_interesting_states_are_reached(summaries: dict[str, Summary]) -> None:
     assert expected - set(summaries["regions"].reached) == set()
 
 
+def test_homes_are_lost_given_up_and_return(summaries: dict[str, Summary]) -> None:
+    reached = summaries["region-homes"].reached
+    for state in (
+        "home.follows after its return",
+        "home.given up",
+        "home.given up, cut off",
+        "home.goes on, cut off",
+        "home.lost",
+        "home.waits for who is silent",
+        "member.begins",
+    ):
+        assert reached[state] > 0, state
+
+
 def test_world_without_faults_switches_without_repeats_by_origin() -> None:
     for seed in range(5):
         result = run_seed(scenario_named("regions"), seed, faults=set())
@@ -99,7 +112,7 @@ def test_story_is_the_same_to_the_byte() -> None:
     assert told == replay(scenario_named("regions"), 17, steps=600)[1]
 
 
-@pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", [*regions.PLANTED, *region_homes.PLANTED], ids=lambda bug: bug.name)
 def test_planted_bug_is_found(bug: PlantedBug) -> None:
     (hunted,) = hunt_planted((bug,))
     assert hunted.finding is not None

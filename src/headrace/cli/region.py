@@ -317,9 +317,10 @@ def run(*, options: Options = NONE) -> int:
     from headrace.regions.runtime.runner import RegionRunner
 
     tell_log("%(asctime)s %(message)s").setLevel(logging.INFO)
-    stop = threading.Event()
+    stop, asked = threading.Event(), threading.Event()
 
     def end(_: int, __: FrameType | None) -> None:
+        asked.set()
         stop.set()
 
     with options.open() as log:
@@ -332,4 +333,4 @@ def run(*, options: Options = NONE) -> int:
         worker.start()
         while worker.is_alive():
             worker.join(0.2)
-    return 0
+    return 0 if asked.is_set() else EXIT_FAILED

@@ -3,16 +3,34 @@
 A replicated group is consumed in every region, or has a *home* and members elsewhere wait.  It also
 waits where its progress has not arrived yet: a group begins here at its exact place or not at all.
 The record is an entry in the catalog, so members hear of a change as they hear of a new config.
+
+A record that says "at home here" may be old: a region that was down cannot know whether another one
+took its groups over meanwhile.  So a program that consumes such a group draws a number first
+(:class:`HomeProof`), and begins when the agent of the region has asked the other regions *after*
+that.  Numbers, not times: no clock is trusted, and an idle region writes nothing.  A program that
+runs need not ask again: what happens to its region while it lives, its agent tells it.
 """
 
 from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
 from headrace.catalog import Query, Tx, entries, replicas, schema
 from headrace.errors import UnreadableRecordError
+from headrace.host import Host
 
 GROUPS_BUCKET = "region-groups"
+PROOF_BUCKET = "region-homes"
+PROOF_KEY = "asked"
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 class HomeStamp(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -66,8 +84,39 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
 
+class HomeProof(msgspec.Struct, frozen=True):
+    """How far a region has made sure, by asking the others, of what is at home in it."""
+
+    asked: int = 0
+    """How many programs have drawn a number; the last one has this."""
+    answered: int = 0
+    """Up to this number, the other regions were asked after it was drawn."""
+    silent: tuple[str, ...] = ()
+    """Regions that could not be asked for the next ones."""
+
+    def draw(self) -> HomeProof:
+        """A program begins; its number is ``asked`` afterwards."""
+        return msgspec.structs.replace(self, asked=self.asked + 1)
+
+    def waits(self, number: int) -> str:
+        """Why a program with a number may not begin with what is at home here; or nothing."""
+        if number <= self.answered:
+            return ""
+        if self.silent:
+            return (
+                f"this region was down, and whether the group is still at home here cannot be "
+                f"asked of {', '.join(self.silent)}; it begins when they answer, or when they are "
+                f"given up with: headrace region fail-over --lost {self.silent[0]}"
+            )
+        return (
+            "the agent of this region has not asked the other regions yet whether the group is "
+            "still at home here; if none runs, start it with: headrace region run"
+        )
+
+
 # Made here, since the first use of a type by msgspec is not safe in several threads at once.
 _group_decoder = msgspec.msgpack.Decoder(GroupRecord)
+_proof_decoder = msgspec.msgpack.Decoder(HomeProof)
 
 
 def this_region(tx: Tx) -> str | None:
@@ -86,6 +135,122 @@ def waits_here(tx: Tx, key: str) -> str:
     if entry is None or entry.value is None:
         return ""
     return decode_group(key, entry.value).waits(this_region(tx) or "")
+
+
+def asking_proof() -> Query:
+    """The query of :func:`proof`."""
+    return entries.asking(PROOF_BUCKET, PROOF_KEY)
+
+
+def proof(tx: Tx) -> HomeProof:
+    """How far this region has asked the others."""
+    entry = entries.get(tx, PROOF_BUCKET, PROOF_KEY)
+    if entry is None or entry.value is None:
+        return HomeProof()
+    try:
+        return _proof_decoder.decode(entry.value)
+    except msgspec.MsgspecError as error:
+        raise UnreadableRecordError(
+            f"what this region asked of the others cannot be read ({error}); restore the catalog "
+            "from a backup",
+            PROOF_KEY,
+        ) from None
+
+
+def put_proof(tx: Tx, proof: HomeProof) -> None:
+    """Store it; holds the lock of its bucket."""
+    entries.put(tx, PROOF_BUCKET, PROOF_KEY, msgspec.msgpack.encode(proof))
+
+
+class HomeStanding(msgspec.Struct, frozen=True):
+    """Whether one program may consume a group in this region now."""
+
+    waits: str = ""
+    """Why not; nothing if it may."""
+    unproven: bool = False
+    """Whether it waits because other regions have to be asked first."""
+    draws: bool = False
+    """Whether it has to draw a number: the group has a home, here or elsewhere."""
+
+
+def standing(tx: Tx, key: str, number: int | None) -> HomeStanding:
+    """How a program with this number stands to a group."""
+    entry = entries.get(tx, GROUPS_BUCKET, key)
+    if entry is None or entry.value is None:
+        return HomeStanding()
+    found = decode_group(key, entry.value)
+    waits = found.waits(this_region(tx) or "")
+    if found.home is None or found.deleted:
+        return HomeStanding(waits)
+    if number is None:
+        return HomeStanding(waits or HomeProof().waits(1), draws=True)
+    if waits:
+        return HomeStanding(waits)
+    waits = proof(tx).waits(number)
+    return HomeStanding(waits, unproven=bool(waits))
+
+
+class HomeAsking:
+    """The number of one program; see the module's text."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._number: int | None = None
+        self._drawing = asyncio.Lock()
+        self._consumed: set[str] = set()
+        self._told: dict[str, str] = {}
+
+    async def look(
+        self,
+        key: str,
+        read: Callable[[Tx, int | None], tuple[HomeStanding, T]],
+        *,
+        consumed: bool = False,
+    ) -> T:
+        """Read with the program's number, after drawing one if the group asks for it.
+
+        ``consumed``: the program consumes the group already, which was given a home meanwhile.
+        """
+
+        def run(tx: Tx) -> tuple[HomeStanding, T]:
+            return read(tx, self.number(key))
+
+        catalog = self._host.log.catalog
+        stands, found = await self._host.in_thread(catalog.read, run)
+        if stands.draws:
+            if consumed:
+                self._consumed.add(key)
+            else:
+                await self._draw()
+            stands, found = await self._host.in_thread(catalog.read, run)
+        if stands.unproven and stands.waits != self._told.get(key):
+            _log.warning("group %s waits: %s", key, stands.waits)
+            self._told[key] = stands.waits
+        elif not stands.unproven:
+            self._told.pop(key, None)
+        return found
+
+    def number(self, key: str) -> int | None:
+        """Its number for a group; None if it has drawn none."""
+        return 0 if key in self._consumed else self._number
+
+    async def _draw(self) -> None:
+        def run(tx: Tx) -> int:
+            drawn = proof(tx).draw()
+            put_proof(tx, drawn)
+            return drawn.asked
+
+        async with self._drawing:
+            if self._number is None:
+                self._number = await self._host.in_transaction(run, (entries.lock(PROOF_BUCKET),))
+
+
+def asking_of(host: Host) -> HomeAsking:
+    """The number of a program, whatever it consumes."""
+    found: HomeAsking | None = host.parts.get(HomeAsking)
+    if found is None:
+        found = host.parts[HomeAsking] = HomeAsking(host)
+    return found
 
 
 def deleted_here(tx: Tx, key: str) -> None:

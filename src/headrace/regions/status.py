@@ -13,7 +13,8 @@ import msgspec
 
 from headrace.catalog import Tx, lanes, leases, replicas, streams
 from headrace.errors import HeadraceError
-from headrace.groups.homes import GroupRecord
+from headrace.groups import homes
+from headrace.groups.homes import GroupRecord, HomeProof
 from headrace.groups.names import of_key
 from headrace.log import events
 from headrace.log.log import Log
@@ -52,7 +53,7 @@ class ReplicatedGroup(msgspec.Struct, frozen=True, kw_only=True):
     streams: tuple[str, ...]
     home: str | None
     waits: str = ""
-    """Why members here wait; empty if they may consume."""
+    """Why members here wait, or those of programs that begin now; empty if they may consume."""
     behind: dict[str, int | None] = {}
     """Cursors that other regions do not know yet, by region; None if one cannot be read."""
     moving_to: str | None = None
@@ -164,7 +165,10 @@ def _group(
     record: GroupRecord,
     linked: dict[str, LinkRecord],
 ) -> ReplicatedGroup:
-    mine = log.catalog.read(lambda tx: _cursors(tx, record), snapshot=True)
+    def look(tx: Tx) -> tuple[dict[tuple[str, str, int], bytes], HomeProof]:
+        return _cursors(tx, record), homes.proof(tx)
+
+    mine, proof = log.catalog.read(look, snapshot=True)
     behind: dict[str, int | None] = {}
     link = linked.get(record.streams[0]) if record.streams else None
     for member in link.members if link is not None else ():
@@ -183,7 +187,7 @@ def _group(
         family=record.family,
         streams=record.streams,
         home=record.home,
-        waits=record.waits(me.name),
+        waits=record.waits(me.name) or (proof.waits(proof.asked) if record.home else ""),
         behind=behind,
         moving_to=record.home
         if leaving and record.handing is not None and not record.handing.drained

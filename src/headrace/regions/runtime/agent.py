@@ -19,13 +19,16 @@ from headrace.errors import (
     LeaseLost,
     RegionUnreachableError,
 )
-from headrace.groups.homes import GROUPS_BUCKET, GroupRecord
+from headrace.groups import homes
+from headrace.groups.homes import GROUPS_BUCKET, GroupRecord, HomeProof
 from headrace.host.clock import calendar_s, steady_s
 from headrace.log.log import Log
 from headrace.regions import kinds
+from headrace.regions.core.confirming import HomeAnswer, HomeWatch
 from headrace.regions.records import (
     LINKS_BUCKET,
     LinkMember,
+    MemberState,
     Region,
     get_region,
     groups,
@@ -60,6 +63,8 @@ class RegionAgent:
         self.synced_s: dict[str, float] = {}
         """When a neighbour's progress was last known to be here."""
         self._forget_due_s = 0.0
+        self._watch = HomeWatch()
+        self._lease: leases.Lease | None = None
 
     # -- once ---------------------------------------------------------------------------
 
@@ -69,31 +74,81 @@ class RegionAgent:
         if me is None:
             return False
         moved = self.translate(me)
+        self.confirm_homes(me)
         for member in self.members():
             try:
                 moved |= self.take_over(me, member)
                 self.away.pop(member.region, None)
-            except (RegionUnreachableError, CatalogUnavailableError) as error:
-                since, _ = self.away.get(member.region, (calendar_s(), ""))
-                self.away[member.region] = since, str(error)
-                self._neighbours.drop(member)
-                self._pending.pop(member.region, None)
-            except HeadraceError as error:  # what it says makes no sense: the others do
-                since, before = self.away.get(member.region, (calendar_s(), ""))
-                self.away[member.region] = since, str(error)
-                if before != str(error):
-                    _log.warning("agent of the region: %s: %s", member.region, error)
+            except HeadraceError as error:  # away, or what it says makes no sense: the others do
+                self._is_away(member, error)
         self._forget()
         return moved
 
-    def members(self) -> list[LinkMember]:
-        """The other regions, each once."""
+    def members(self, *states: MemberState) -> list[LinkMember]:
+        """The other regions in a state, each once; active ones unless others are wanted."""
         found: dict[str, LinkMember] = {}
         for link in self._log.catalog.read(links).values():
             for member in link.members:
-                if member.state == "active":
+                if member.state in (states or ("active",)):
                     found.setdefault(member.region, member)
         return [found[name] for name in sorted(found)]
+
+    def confirm_homes(self, me: Region) -> None:
+        """Ask the other regions where groups are at home, if a program here waits for that."""
+        waiting = self._log.catalog.read(homes.proof)
+        if waiting.asked <= waiting.answered:
+            return
+        counted, heard = self.members("active", "paused"), []
+        lost = [each for each in self.members("lost") if each not in counted]
+        for member in (*counted, *lost):
+            try:
+                found = self._neighbours.log(member).catalog.read(groups, snapshot=True)
+            except HeadraceError as error:
+                self._is_away(member, error)
+            else:
+                applying.take_over_groups(self._log, me, found)
+                heard.append(member.region)
+        self._answer(
+            self._watch.answer(
+                waiting.asked, [each.region for each in counted], heard, [x.region for x in lost]
+            )
+        )
+
+    def _answer(self, answer: HomeAnswer) -> None:
+        def run(tx: Tx) -> bool:
+            if self._lease is not None:
+                leases.check(tx, LEASE, self._lease.token)
+            known = homes.proof(tx)
+            answered = max(known.answered, answer.upto or 0)
+            proof = HomeProof(known.asked, answered, answer.silent)
+            if proof != known:
+                homes.put_proof(tx, proof)
+            return proof != known
+
+        changed = self._log.catalog.write(run, locks=(entries.lock(homes.PROOF_BUCKET),))
+        if changed and answer.silent:
+            _log.warning(
+                "members of this region wait: %s cannot be asked whether groups are still at home "
+                "here; if it is gone, give it up with: headrace region fail-over --lost %s",
+                ", ".join(answer.silent),
+                answer.silent[0],
+            )
+        elif changed and answer.cut_off:
+            _log.warning(
+                "members of this region begin although %s cannot be asked: it was cut off while "
+                "this region went on",
+                ", ".join(answer.cut_off),
+            )
+
+    def _is_away(self, member: LinkMember, error: HeadraceError) -> None:
+        """A neighbour cannot be read or understood; it is opened anew, and named once."""
+        since, before = self.away.get(member.region, (calendar_s(), ""))
+        self.away[member.region] = since, str(error)
+        if isinstance(error, RegionUnreachableError | CatalogUnavailableError):
+            self._neighbours.drop(member)
+            self._pending.pop(member.region, None)
+        elif before != str(error):
+            _log.warning("agent of the region: %s: %s", member.region, error)
 
     def translate(self, me: Region) -> bool:
         """Bring this region's cursors up to date, and hand groups over that nobody holds."""
@@ -140,9 +195,11 @@ class RegionAgent:
         if theirs is None:
             theirs = self._look(member)
             if theirs is None:
+                self._watch.heard(source)
                 self.synced_s[source] = calendar_s()
                 return False
-            applying.take_over_groups(self._log, me, theirs)
+            applying.take_over_groups(self._log, me, theirs.groups)
+            self._watch.heard(source)
             applying.apply(self._log, me, theirs, eager_only=True)
         if self._log.catalog.read(lambda tx: applying.is_behind(tx, theirs), snapshot=True):
             self._pending[source] = theirs
@@ -208,6 +265,8 @@ class RegionAgent:
     def _work(self, stop: threading.Event, lease: leases.Lease) -> None:
         bell = threading.Event()
         subscribed: dict[object, object] = {}
+        self._lease = lease
+        self._watch.began()
         renew_s = steady_s() + LEASE_TTL_MS / 3000
         try:
             while not stop.is_set():
@@ -227,7 +286,8 @@ class RegionAgent:
     def _listen(self, bell: threading.Event, subscribed: dict[object, object]) -> None:
         """Hear of progress, groups and links here, and of cursors there."""
         own = self._log.catalog
-        wanted = {entries.channel(GROUPS_BUCKET), entries.channel(LINKS_BUCKET), replicas.CHANNEL}
+        buckets = (GROUPS_BUCKET, LINKS_BUCKET, homes.PROOF_BUCKET)
+        wanted = {replicas.CHANNEL, *map(entries.channel, buckets)}
 
         def look(tx: Tx) -> None:
             for record in groups(tx).values():

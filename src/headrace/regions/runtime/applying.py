@@ -83,9 +83,9 @@ def has_news(tx: Tx) -> tuple[int, int]:
 # --- groups ----------------------------------------------------------------------------------
 
 
-def take_over_groups(log: Log, me: Region, theirs: Theirs) -> None:
+def take_over_groups(log: Log, me: Region, theirs: Mapping[str, GroupRecord]) -> None:
     """Make groups that are new here, and follow homes and deletions with a later stamp."""
-    for key, record in theirs.groups.items():
+    for key, record in theirs.items():
         mine = log.catalog.read(partial(get_group, key=key))
         if mine is None:
             if not record.deleted:

@@ -73,6 +73,7 @@ class Replicator:
         self._events_max, self._bytes_max = events_max, bytes_max
         self._carry_out = carry_out
         self._verified: Log | None = None
+        self._member: LinkMember | None = None
         self.standing = SourceStanding()
 
     def run(self, stop: threading.Event) -> None:
@@ -83,7 +84,8 @@ class Replicator:
             except (RegionUnreachableError, CatalogUnavailableError, StoreError) as error:
                 since = self.standing.away_since_s or calendar_s()
                 self._note(error, since)
-                self._drop()
+                if self._member is not None:
+                    self._neighbours.drop(self._member)
             except HeadraceError as error:
                 self._note(error, None)
             except Exception as error:  # whatever it is, the next attempt may do better
@@ -92,6 +94,8 @@ class Replicator:
             stop.wait(AWAY_S)
 
     def _note(self, error: Exception, since_s: float | None) -> None:
+        if str(error) != self.standing.error:
+            _log.warning("replication from %s: %s; trying again", self.source, error)
         self.standing = msgspec.structs.replace(
             self.standing, error=str(error), away_since_s=since_s
         )
@@ -124,16 +128,11 @@ class Replicator:
 
     def member(self) -> LinkMember | None:
         """Where the source is, if anything is copied from it."""
-        found = self._log.catalog.read(links)
-        for link in found.values():
+        for link in self._log.catalog.read(links).values():
             if link.reads(self.source):
-                return link.member(self.source)
+                self._member = link.member(self.source)
+                return self._member
         return None
-
-    def _drop(self) -> None:
-        member = self.member()
-        if member is not None:
-            self._neighbours.drop(member)
 
     def step(self) -> bool:
         """One round; true if it moved anything."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
 from headrace.catalog import entries
 from headrace.errors import CatalogClosedError, HeadraceError
+from headrace.host.clock import steady_s
 from headrace.log.log import Log
 from headrace.regions.records import LINKS_BUCKET, links
 from headrace.regions.runtime.agent import RegionAgent
@@ -13,6 +15,11 @@ from headrace.regions.runtime.neighbours import Neighbours
 from headrace.regions.runtime.replicator import Replicator
 
 LOOK_S = 1.0
+AGAIN_S = 0.25
+AGAIN_S_MAX = 8.0
+"""How long it waits for a catalog that is away: twice as long each time, up to a limit."""
+
+_log = logging.getLogger(__name__)
 
 
 class RegionRunner:
@@ -30,11 +37,19 @@ class RegionRunner:
     def run(self, stop: threading.Event) -> None:
         """Work until ``stop`` is set."""
         self._start("region-agent", self.agent.run, stop)
+        again_s = AGAIN_S
         try:
-            with self._log.catalog.waiting(entries.channel(LINKS_BUCKET)) as wait:
-                while not stop.is_set():
-                    self._start_replicators(stop)
-                    wait(LOOK_S)
+            while not stop.is_set():
+                began_s = steady_s()
+                try:
+                    self._watch_links(stop)
+                except CatalogClosedError:
+                    raise
+                except HeadraceError as error:
+                    lasted = steady_s() - began_s > AGAIN_S_MAX
+                    again_s = AGAIN_S if lasted else min(2 * again_s, AGAIN_S_MAX)
+                    _log.warning("region: %s; trying again in %g s", error, again_s)
+                    stop.wait(again_s)
         except CatalogClosedError:
             pass
         finally:
@@ -44,13 +59,17 @@ class RegionRunner:
             self._neighbours.close()
             self.agent.close()
 
+    def _watch_links(self, stop: threading.Event) -> None:
+        """Start what the links ask for, until told to stop or the catalog is away."""
+        with self._log.catalog.waiting(entries.channel(LINKS_BUCKET)) as wait:
+            while not stop.is_set():
+                self._start_replicators(stop)
+                wait(LOOK_S)
+
     def _start_replicators(self, stop: threading.Event) -> None:
         if not self._replicate:
             return
-        try:
-            found = self._log.catalog.read(links)
-        except HeadraceError:
-            return
+        found = self._log.catalog.read(links)
         sources = {m.region for link in found.values() for m in link.members}
         for source in sorted(sources - self.replicators.keys()):
             replicator = Replicator(self._log, self._neighbours, source)

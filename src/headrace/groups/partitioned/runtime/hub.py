@@ -35,7 +35,7 @@ import msgspec
 
 from headrace.catalog import Tx, claims, entries, leases, progress
 from headrace.errors import CatalogClosedError, HeadraceError, InvalidGroupConfigError
-from headrace.groups.homes import GROUPS_BUCKET
+from headrace.groups.homes import GROUPS_BUCKET, PROOF_BUCKET, asking_of
 from headrace.groups.partitioned.core.config import ElasticGroupConfig
 from headrace.groups.partitioned.core.messages import (
     AcquirePin,
@@ -71,7 +71,7 @@ from headrace.host import Host, Timer
 if TYPE_CHECKING:
     from headrace.groups.partitioned.runtime.member import MemberInstance
 
-BUCKETS = (STATIC_BUCKET, ELASTIC_BUCKET, STEP_DOWN_BUCKET, GROUPS_BUCKET)
+BUCKETS = (STATIC_BUCKET, ELASTIC_BUCKET, STEP_DOWN_BUCKET, GROUPS_BUCKET, PROOF_BUCKET)
 NEWS_EVERY_S = 0.005
 """The least time between two looks at the catalog, however much news there is."""
 RENEWALS_APART = 3
@@ -189,9 +189,7 @@ class Hub:
 
     async def _listen_to(self, channels: dict[str, tuple[str, str]]) -> None:
         def subscribe() -> list[Callable[[], None]]:
-            return [
-                self._host.on_news(c, partial(self._hear, what)) for c, what in channels.items()
-            ]
+            return [self._host.on_news(c, partial(self._hear, w)) for c, w in channels.items()]
 
         for channel, stop in zip(channels, await self._host.in_thread(subscribe), strict=True):
             if channel in self._unsubscribe:
@@ -283,6 +281,8 @@ class Hub:
             self._revisions[bucket] = found.revision
             if bucket == STEP_DOWN_BUCKET:
                 self._step_down(found.entries)
+            elif bucket == PROOF_BUCKET:
+                changed |= {key for key, view in self._views.items() if view.unproven}
             elif found.reset:
                 changed |= self._by_group.keys()
             else:
@@ -310,7 +310,9 @@ class Hub:
 
     async def _look(self, name: GroupName) -> View:
         number = next(self._numbers)
-        view = await self._read(lambda tx: ownership.read_view(tx, name, number))
+        look = partial(ownership.read_view, name=name, number=number)
+        consumed = (seen := self._views.get(name.key)) is not None and seen.config is not None
+        view = await asking_of(self._host).look(name.key, look, consumed=consumed)
         known = self._views.get(name.key)
         if known is not None and known.number > number:
             return known
@@ -374,7 +376,12 @@ class Hub:
         batch, over = await self._without_held_pins(batch)
         if not batch:
             return
-        shares = {asked.joined.name.stream for asked in batch if self._claims_share(asked)}
+        shares = {
+            asked.joined.name.stream
+            for asked in batch
+            if isinstance(asked.request, ClaimPartition)
+            and self.layout(asked.joined) is Layout.SHARES
+        }
         segments = await self._read(partial(segments_of, names=shares)) if shares else {}
 
         def run(tx: Tx) -> list[Told]:
@@ -416,11 +423,6 @@ class Hub:
                 self.record.joined(joined)
                 joined.feed(PinHeld(pin.owner, ownership.expires_in_ms(pin.expires_us, now_us)))
         return left, over
-
-    def _claims_share(self, asked: Asked) -> bool:
-        return (
-            isinstance(asked.request, ClaimPartition) and self.layout(asked.joined) is Layout.SHARES
-        )
 
     def view(self, joined: MemberInstance) -> View | None:
         """The group of an instance as it was last seen."""

@@ -69,17 +69,25 @@ class View(msgspec.Struct, frozen=True):
     group: GroupConfig | None = None
     """The config as its administrator gave it."""
     layout: Layout = Layout.SEGMENTS
+    unproven: bool = False
+    """Whether other regions have to be asked before it is consumed."""
 
 
-def read_view(tx: Tx, name: GroupName, number: int) -> View:
-    """A group and how its partitions lie, if it and its stream are there."""
+def read_view(
+    tx: Tx, asked: int | None, name: GroupName, number: int
+) -> tuple[homes.HomeStanding, View]:
+    """A group and how its partitions lie, if it and its stream are there and it may be consumed.
+
+    ``asked`` is the program's number of :class:`headrace.groups.homes.HomeAsking`.
+    """
     tx.foresee(*asking_group(name))
     config = read_config(tx, name)
     source = streams.get(tx, name.stream)
-    if config is None or source is None or homes.waits_here(tx, name.key):
-        return View(number, None)
+    stands = homes.standing(tx, name.key, asked)
+    if config is None or source is None or stands.waits:
+        return stands, View(number, None, unproven=stands.unproven)
     layout = layout_of(config, source.config)
-    return View(number, claimed_config(config, layout), config, layout)
+    return stands, View(number, claimed_config(config, layout), config, layout)
 
 
 def read_pins(tx: Tx, names: Iterable[str]) -> dict[str, Pin]:

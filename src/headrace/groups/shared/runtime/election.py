@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 LOAD_RETRY_S = 0.2
 WATCH_S = 0.5
 
+Found = tuple[GroupProperties | None, leases.Lease | None]
+"""A group that may be led here, and who leads it."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -72,10 +75,13 @@ class Election:
         sent_ms = peer.now_ms
         name = state.lease_name(group)
 
-        def read(tx: Tx) -> tuple[GroupProperties | None, leases.Lease | None]:
+        asking = homes.asking_of(peer.host)
+
+        def read(tx: Tx, asked: int | None) -> tuple[homes.HomeStanding, Found]:
             tx.foresee(homes.asking(group), properties.asking(group), leases.asking(name))
-            found = None if homes.waits_here(tx, group) else properties.get(tx, group)
-            return found, leases.get(tx, name)
+            stands = homes.standing(tx, group, asked)
+            found = None if stands.waits else properties.get(tx, group)
+            return stands, (found, leases.get(tx, name))
 
         def claim(tx: Tx, over: leases.Lease | None) -> tuple[str | None, int]:
             tx.foresee(
@@ -83,7 +89,7 @@ class Election:
                 *(leases.asking_last_owner(name), leases.asking_taking(tx, name)),
                 *deciding.asking(group),
             )
-            found, held = read(tx)
+            _, (found, held) = read(tx, asking.number(group))
             if found is None or (held is not None and held != over):
                 return None if held is None else held.owner, 0
             before = leases.last_owner(tx, name)
@@ -94,7 +100,7 @@ class Election:
             return None, taken.token
 
         try:
-            found, held = await peer.host.in_thread(peer.host.log.catalog.read, read, snapshot=True)
+            found, held = await asking.look(group, read)
             owner, token = None if held is None else held.owner, 0
             may_lead = not peer.closing and peer.now_ms >= peer.leads_from_ms
             if found is not None and may_lead and (held is None or self._is_over(held, found)):
