@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.catalog import Catalog, Tx, claims, progress
+from headrace.catalog import Catalog, Tx, claims, leases, progress
 from headrace.catalog.claims import Claim
 from headrace.catalog.progress import Progress
-from headrace.errors import Fenced, InvalidInputError
+from headrace.errors import Fenced, InvalidInputError, LeaseLost
 
 
 def test_a_new_owner_fences_the_old_one(catalog: Catalog) -> None:
@@ -97,3 +97,45 @@ def test_a_name_out_of_bounds_is_refused(catalog: Catalog) -> None:
             with pytest.raises(InvalidInputError):
                 catalog.claims.take(group, unit, owner)
     assert catalog.read(lambda tx: tx.rows("SELECT * FROM claims")) == []
+
+
+def test_a_claim_that_was_deleted_fences_for_ever(catalog: Catalog) -> None:
+    old = [catalog.claims.take("g", "u", owner) for owner in ("a", "b", "c")][-1]
+    assert catalog.write(lambda tx: claims.drop(tx, "g", ["u", "never"])) == 1
+    with pytest.raises(Fenced):
+        catalog.claims.check(old)
+    again = catalog.claims.take("g", "u", "d")
+    assert again.token > old.token
+    with pytest.raises(Fenced):
+        catalog.claims.check(old)
+    catalog.claims.check(again)
+    assert catalog.claims.list("g") == (again,)
+    with pytest.raises(Fenced):
+        catalog.write(lambda tx: claims.grant(tx, "g", [("other", "e", old.token)]))
+    catalog.write(lambda tx: claims.grant(tx, "g", [("other", "e", old.token + 1)]))
+    assert catalog.claims.take("another group", "u", "a").token == 1
+
+
+def test_a_group_that_was_deleted_fences_for_ever(catalog: Catalog) -> None:
+    old = [catalog.claims.take("g", "u", owner) for owner in ("a", "b", "c")][-1]
+    catalog.write(lambda tx: claims.retire(tx, "g"))
+    with pytest.raises(Fenced):
+        catalog.claims.check(old)
+    assert catalog.claims.take("g", "u", "d").token > old.token
+    assert catalog.read(lambda tx: claims.top(tx, "new")) >= old.token
+    catalog.write(lambda tx: claims.retire(tx, "g"))
+    catalog.write(lambda tx: claims.retire(tx, "g"))
+    assert catalog.read(lambda tx: tx.rows("SELECT token FROM claims")) == [(old.token + 1,)]
+
+
+def test_a_lease_that_was_deleted_fences_for_ever(catalog: Catalog) -> None:
+    old = [catalog.leases.acquire("l", "a", 1000) for _ in range(3)][-1]
+    assert old is not None
+    catalog.write(lambda tx: leases.retire(tx, "l"))
+    with pytest.raises(LeaseLost):
+        catalog.read(lambda tx: leases.check(tx, "l", old.token))
+    again = catalog.leases.acquire("l", "b", 1000)
+    assert again is not None
+    assert again.token > old.token
+    with pytest.raises(LeaseLost):
+        catalog.read(lambda tx: leases.check(tx, "l", old.token))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import headrace
-from headrace.catalog import Tx, progress, streams
-from headrace.errors import HeadraceError
+from headrace.catalog import Tx, claims, progress, streams
+from headrace.errors import HeadraceError, UnknownSegmentError, UnknownStreamError
 from headrace.groups.shared import ended_units
-from headrace.groups.vacant import drop_vacant
+from headrace.groups.vacant import drop_claims, drop_vacant
 from headrace.log.audit import examine
 from headrace.log.events import Event
 from tests.groups.readers.runtime.support import run
@@ -96,6 +97,8 @@ def test_events_come_once_and_in_order_while_segments_come_and_go(
             await send(hr, part * 20 + 10)
             found += await take(source, 20)
             await until_dropped(hr, 1)
+            drop_claims(hr.log)
+            assert len(hr.log.catalog.read(claims.every)) <= 1  # of the segment that is open
         assert sorted(found) == list(range(80))
         assert in_order(found)
         await source.close()
@@ -146,5 +149,91 @@ def test_a_checkpoint_that_names_a_segment_keeps_it_until_it_is_forgotten(
         await send(hr, 20)
         async with group.reader("r") as reader:
             assert sorted(await take(reader, 10)) == list(range(20, 30))
+
+    run(catalog_url, work)
+
+
+def test_claims_of_a_members_share_go_with_their_segments(catalog_url: str) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        await hr.create_stream("s", ["*.>"])
+        await hr.groups.create_static("s", "g", max_members=1, members=["m"])
+        async with hr.join("s", "g", "m") as member:
+            for part in range(2):
+                await hr.publish("0.x", b"%d" % part)
+                assert await take(member, 1) == [part]
+                await turn_over(hr)
+            await hr.publish("0.x", b"2")
+            assert await take(member, 1) == [2]
+            await until_dropped(hr, 1)
+            drop_claims(hr.log)
+            left = hr.log.catalog.read(claims.every)
+            assert left == [("s.g", "0"), ("s.g.member.m", str(numbers_of(hr)[0]))]
+            await hr.publish("0.x", b"3")
+            assert await take(member, 1) == [3]
+
+    run(catalog_url, work)
+
+
+def test_no_token_comes_again_when_a_stream_is_made_anew(catalog_url: str) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        groups: set[str] = set()
+        tokens: list[int] = []
+        async with hr.session("one") as session:
+            for _ in range(3):
+                await hr.create_stream("s", ["s.>"])
+                for text in ("$share/g/s.>", "s.>") if not groups else ():
+                    await session.subscribe(text, start="earliest")
+                await hr.publish("s.x", b"1")
+                taken = 0
+                while taken < 2:
+                    # Those of the stream before are gone.
+                    with suppress(UnknownStreamError, UnknownSegmentError):
+                        taken += len(await take(session, 1))
+                found = hr.log.catalog.read(_tokens)
+                groups = set(found)
+                tokens.append(min(found.values()))
+                await hr.delete_stream("s", force=True)
+                assert drop_claims(hr.log) == 2
+                assert hr.log.catalog.read(claims.every) == []
+        assert sorted(set(tokens)) == tokens
+
+    run(catalog_url, work)
+
+
+def _tokens(tx: Tx) -> dict[str, int]:
+    return {
+        group: claim.token
+        for group in {group for group, _ in claims.every(tx)}
+        for claim in claims.of_group(tx, group)
+    }
+
+
+def test_groups_that_were_deleted_leave_nothing(catalog_url: str) -> None:
+    async def work(hr: headrace.Headrace) -> None:
+        await hr.create_stream("s", ["s.>"], partitions=2)
+
+        def rows() -> dict[str, int]:
+            tables = ("leases", "claims", "progress", "subscriptions", "buckets")
+            counts = ", ".join(f"(SELECT COUNT(*) FROM {table})" for table in tables)
+            found = hr.log.catalog.read(lambda tx: tx.row(f"SELECT {counts}"))
+            return dict(zip(tables, found or (), strict=True))
+
+        async def one(name: str) -> None:
+            await hr.groups.create_static("s", name, max_members=2, members=["m"])
+            async with hr.join("s", name, "m"):
+                pass
+            await hr.groups.delete("s", name)
+            async with hr.session(f"session-{name}", expiry_ms=0) as session:
+                await session.subscribe(f"$share/{name}/s.>", start="earliest")
+                await session.subscribe("s.>", start="earliest")
+                await hr.publish("s.x", b"1")
+                await take(session, 2)
+            await hr.shared_groups.delete(name, force=True)
+
+        await one("first")
+        before = rows()
+        for number in range(3):
+            await one(f"g{number}")
+        assert rows() == before
 
     run(catalog_url, work)

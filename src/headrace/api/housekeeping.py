@@ -2,10 +2,10 @@
 
 Every open log looks now and then; a lease lets one of them do the work, so that many programs on
 one catalog do not trip over each other.  What a policy lets go is trimmed, and progress logs behind
-the rows of their epochs; segments of which nothing is left go, others are split and merged by the
-scaling policies of their streams, the store is swept once an hour, files whose time in the
-graveyard is over are removed, and the catalog gives free space back.  When each was last done is
-written down (``groups/chores.py``).  Where no pipeline runs, a segment of more than
+the rows of their epochs; segments of which nothing is left go, with their claims, others are split
+and merged by the scaling policies of their streams, the store is swept once an hour, files whose
+time in the graveyard is over are removed, and the catalog gives free space back.  When each was
+last done is written down (``groups/chores.py``).  Where no pipeline runs, a segment of more than
 ``BATCHES_MANY`` batches is compacted, for they are read one by one.  A failure is logged and tried
 again at the next look.
 """
@@ -138,8 +138,10 @@ def _retain(log: Log) -> str:
             removed += sum(log.trim(stream.name).values()) - tails
         if stream.config.epochs is not None and stream.config.epochs.stored:
             kept.trim_lines(log, stream)
-    also = f", and {vacant_segments} segments of which nothing was left" if vacant_segments else ""
-    return f"{removed} events removed{also}"
+    if not vacant_segments:
+        return f"{removed} events removed"
+    vacant.drop_claims(log)
+    return f"{removed} events removed, and {vacant_segments} segments of which nothing was left"
 
 
 def _scale(log: Log) -> str:
@@ -154,10 +156,11 @@ def _scale(log: Log) -> str:
 
 def _sweep(log: Log) -> str | None:
     """Listing a store costs, so it is done once an hour; None: it is not time yet."""
-    if log.store is None:
-        return "there is no store"
     last = log.catalog.read(chores.last_done).get(SWEEP)
     now_us = log.catalog.read(lambda tx: tx.now_us())
     if last is not None and not last.failed and now_us - last.at_us < SWEEP_EVERY_S * 1_000_000:
         return None
+    vacant.drop_claims(log)  # of streams that were deleted, and what a round that failed left
+    if log.store is None:
+        return "there is no store"
     return f"{log.sweep().orphans} files that nothing names removed"

@@ -3,6 +3,10 @@
 A unit has one owner at most.  Every claim raises the token, so the former owner's is stale from
 that commit on, and every operation that checks it is refused with
 :class:`~headrace.errors.Fenced`.
+
+Claims of units that are gone for good are deleted, and no token comes again all the same: what
+replaces them is one number, below which no claim begins (:func:`floor`).  A group has one for its
+units, and the catalog one for all groups that were deleted.  It stands in a row without a unit.
 """
 
 from __future__ import annotations
@@ -50,13 +54,20 @@ def get(tx: Tx, group: str, unit: str) -> Claim | None:
 
 def asking_group(group: str) -> Query:
     """The query of :func:`of_group`."""
-    return "SELECT unit, owner, token FROM claims WHERE group_name = ? ORDER BY unit", (group,)
+    sql = "SELECT unit, owner, token FROM claims WHERE group_name = ? AND unit <> '' ORDER BY unit"
+    return sql, (group,)
 
 
 def of_group(tx: Tx, group: str) -> tuple[Claim, ...]:
     """All claims of a group, by unit; also those without an owner."""
     rows = tx.rows(*asking_group(group))
     return tuple(Claim(group, unit, owner, token) for unit, owner, token in rows)
+
+
+def every(tx: Tx) -> list[tuple[str, str]]:
+    """All claims of all groups, as (group, unit)."""
+    rows = tx.rows("SELECT group_name, unit FROM claims WHERE unit <> ''")
+    return [(str(group), str(unit)) for group, unit in rows]
 
 
 def owned_by(tx: Tx, group: str, owner: str) -> list[Claim]:
@@ -67,14 +78,29 @@ def owned_by(tx: Tx, group: str, owner: str) -> list[Claim]:
     return [Claim(group, unit, owner, token) for unit, token in rows]
 
 
+def asking_floor(group: str) -> Query:
+    """The query of :func:`floor`."""
+    sql = "SELECT group_name, token FROM claims WHERE group_name IN (?, '') AND unit = ''"
+    return sql, (group,)
+
+
+def floor(tx: Tx, group: str) -> int:
+    """A token that is not lower than any that a claim had which was deleted since."""
+    return max((int(token) for _, token in tx.rows(*asking_floor(group))), default=0)
+
+
 def take(tx: Tx, group: str, unit: str, owner: str) -> Claim:
-    """Make ``owner`` the owner under a new token, fencing whoever was before."""
+    """Make ``owner`` the owner under a new token, fencing whoever was before.
+
+    The caller holds the unit's lock.
+    """
     _check(group, unit, owner)
     row = tx.row(
-        "INSERT INTO claims (group_name, unit, owner, token) VALUES (?, ?, ?, 1) "
-        "ON CONFLICT (group_name, unit) DO UPDATE SET owner = excluded.owner, "
+        "INSERT INTO claims (group_name, unit, owner, token) VALUES (?, ?, ?, "
+        "1 + COALESCE((SELECT MAX(token) FROM claims WHERE group_name IN (?, '') AND unit = ''), "
+        "0)) ON CONFLICT (group_name, unit) DO UPDATE SET owner = excluded.owner, "
         "token = claims.token + 1 RETURNING token",
-        (group, unit, owner),
+        (group, unit, owner, group),
     )
     assert row is not None
     tx.notify(channel(group))
@@ -96,12 +122,17 @@ def hand_over(tx: Tx, group: str, unit: str, owner: str, token: int) -> None:
 def grant(tx: Tx, group: str, wanted: Sequence[tuple[str, str, int]]) -> None:
     """Make somebody the owner of each unit, (unit, owner, token), under a token chosen elsewhere.
 
-    Raises :class:`Fenced` unless each token is higher than the stored one, or the same claim is
-    made again.  The caller holds the units' locks.
+    Raises :class:`Fenced` unless each token is higher than the stored one, and than those of the
+    group's units that are gone, or the same claim is made again.  The caller holds the units'
+    locks.
     """
     held = hold(tx, group, [unit for unit, _, _ in wanted])
+    rows = tx.rows(*asking_floor(group)) if len(held) < len(wanted) else []
+    floor_token = max((int(token) for name, token in rows if name == group), default=0)
     for unit, owner, token in wanted:
         known = held.get(unit)
+        if known is None and token <= floor_token:
+            raise Fenced(group, unit, token, floor_token)
         again = known is not None and (known.token, known.owner) == (token, owner)
         if known is not None and known.token >= token and not again:
             raise Fenced(group, unit, token, known.token)
@@ -160,9 +191,9 @@ def grant_all(tx: Tx, group: str, owner: str, tokens: Mapping[str, int]) -> None
 
 
 def top(tx: Tx, group: str) -> int:
-    """The highest token that a unit of the group ever had."""
+    """A token that is not lower than any that a unit of the group ever had."""
     row = tx.row("SELECT MAX(token) FROM claims WHERE group_name = ?", (group,))
-    return 0 if row is None or row[0] is None else int(row[0])
+    return max(floor(tx, group), 0 if row is None or row[0] is None else int(row[0]))
 
 
 def release(tx: Tx, group: str, unit: str, token: int) -> None:
@@ -189,6 +220,45 @@ def raise_tokens(tx: Tx, group: str, units: Iterable[str]) -> None:
     tx.executemany(
         "UPDATE claims SET token = token + 1 WHERE group_name = ? AND unit = ?",
         [(group, unit) for unit in units],
+    )
+
+
+def drop(tx: Tx, group: str, units: Iterable[str]) -> int:
+    """Delete the claims of units that are gone for good; returns how many.
+
+    Whoever owned one is fenced, and stays so if a unit of that name appears again.  The caller
+    holds the units' locks.
+    """
+    going = hold(tx, group, units)
+    if going:
+        for part, marks in in_parts(sorted(going)):
+            tx.execute(
+                f"DELETE FROM claims WHERE group_name = ? AND unit IN ({marks})", (group, *part)
+            )
+        _raise_floor(tx, group, max(claim.token for claim in going.values()))
+        tx.notify(channel(group))
+    return len(going)
+
+
+def retire(tx: Tx, group: str) -> None:
+    """Delete the claims of a group that is deleted.
+
+    Whoever owned a unit is fenced, and stays so if a group of that name is made again.  The caller
+    holds what everybody holds who claims units of this group.
+    """
+    row = tx.row("SELECT MAX(token) FROM claims WHERE group_name = ?", (group,))
+    if row is not None and row[0] is not None:
+        forget(tx, group)
+        _raise_floor(tx, "", int(row[0]))
+
+
+def _raise_floor(tx: Tx, group: str, token: int) -> None:
+    """No claim of a group, or of any new one, begins with this token or a lower one."""
+    tx.execute(
+        "INSERT INTO claims (group_name, unit, owner, token) VALUES (?, '', NULL, ?) "
+        "ON CONFLICT (group_name, unit) DO UPDATE SET token = excluded.token "
+        "WHERE claims.token < excluded.token",
+        (group, token),
     )
 
 

@@ -24,7 +24,8 @@ ABSENT = 0
 """The revision of an entry that is not there: ``put(..., if_revision=ABSENT)`` creates."""
 
 VALUE_BYTES_MAX = 8 * 1024 * 1024
-TOMBSTONES_KEPT = 10_000
+TOMBSTONES_KEPT = 1_000
+"""Revisions of a bucket of which the deletions are kept: who lags behind more reads it all."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -114,6 +115,16 @@ def delete(tx: Tx, bucket: str, key: str, *, if_revision: int | None = None) -> 
     revision = _store(tx, bucket, key, None)
     _prune(tx, bucket, revision - TOMBSTONES_KEPT)
     return revision
+
+
+def drop_bucket(tx: Tx, bucket: str) -> None:
+    """Remove a bucket of something that is deleted, without a trace.
+
+    Nobody may watch it: its revisions begin anew.  The caller holds the bucket's lock.
+    """
+    tx.later("DELETE FROM entries WHERE bucket = ?", (bucket,))
+    tx.later("DELETE FROM buckets WHERE bucket = ?", (bucket,))
+    tx.notify(channel(bucket))
 
 
 def update(

@@ -1,7 +1,9 @@
 """Leases: a named claim with a time to live, judged by the catalog's clock.
 
 The fencing token grows with every acquisition, and the row stays when the lease ends, so a token
-is never used twice.  An operation with an old token is refused.
+is never used twice.  An operation with an old token is refused.  The lease of something that is
+deleted goes with it (:func:`retire`): a row without a name keeps the highest token of those that
+went, and a lease that is new begins above it.
 
 The catalog's clock is a wall clock, and may be put back.  So whoever waits for a lease also counts
 by its own monotonic clock (:class:`Watch`): one that is not renewed for its time to live is over.
@@ -10,12 +12,13 @@ by its own monotonic clock (:class:`Watch`): one that is not renewed for its tim
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from headrace.catalog.keys import check_key
+from headrace.catalog.lease_watch import Ended as Ended
+from headrace.catalog.lease_watch import Lease as Lease
+from headrace.catalog.lease_watch import Watch as Watch
 from headrace.catalog.transaction import Query, Row, Tx, in_parts
 from headrace.errors import InvalidInputError, LeaseLost
 
@@ -23,28 +26,6 @@ if TYPE_CHECKING:
     from headrace.catalog.base import Catalog
 
 TTL_MS_MAX = 24 * 3600 * 1000
-
-
-class Lease(msgspec.Struct, frozen=True):
-    """A lease as held (or, in ``get``, as it stands): ``expires_us`` is the catalog's time."""
-
-    name: str
-    owner: str
-    token: int
-    expires_us: int
-
-
-class Ended(msgspec.Struct, frozen=True):
-    """A lease that has run out, or is over for whoever takes it, and was not given back."""
-
-    name: str
-    owner: str
-    token: int
-    expires_us: int
-    heard_us: int
-    """When it was taken or last renewed; 0 if that is not known."""
-    told: bool
-    """Whether its end was recorded."""
 
 
 def channel(name: str) -> str:
@@ -164,6 +145,12 @@ def beginning_with(tx: Tx, text: str) -> list[Lease]:
     return [Lease(*row) for row in rows]
 
 
+def names(tx: Tx, text: str) -> list[str]:
+    """The leases with the name prefix ``text``, also those that nobody has."""
+    sql = "SELECT name FROM leases WHERE substr(name, 1, ?) = ?"
+    return [str(name) for (name,) in tx.rows(sql, (len(text), text))]
+
+
 def owned(tx: Tx, text: str) -> list[Ended]:
     """As :func:`beginning_with`, with when each was last renewed."""
     rows = tx.rows(f"{_ENDED} AND substr(name, 1, ?) = ?", (len(text), text))
@@ -210,7 +197,8 @@ def seize(tx: Tx, name: str, owner: str, ttl_ms: int) -> Lease:
 
 def _take(tx: Tx, name: str, owner: str, ttl_ms: int, row: Row | None) -> Lease:
     now_us = tx.now_us()
-    lease = Lease(name, owner, 1 if row is None else int(row[1]) + 1, now_us + ttl_ms * 1000)
+    before = _floor(tx) if row is None else int(row[1])
+    lease = Lease(name, owner, before + 1, now_us + ttl_ms * 1000)
     tx.later(
         "INSERT INTO leases (name, owner, token, expires_us, heard_us) VALUES (?, ?, ?, ?, ?) "
         "ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, token = excluded.token, "
@@ -219,6 +207,16 @@ def _take(tx: Tx, name: str, owner: str, ttl_ms: int, row: Row | None) -> Lease:
     )
     tx.notify(channel(name))
     return lease
+
+
+def asking_floor() -> Query:
+    """The query for the highest token of the leases that went."""
+    return "SELECT token FROM leases WHERE name = ''", ()
+
+
+def _floor(tx: Tx) -> int:
+    row = tx.row(*asking_floor())
+    return 0 if row is None else int(row[0])
 
 
 def extend(tx: Tx, name: str, token: int, ttl_ms: int) -> None:
@@ -272,6 +270,22 @@ def fence(tx: Tx, name: str) -> None:
     tx.notify(channel(name))
 
 
+def retire(tx: Tx, name: str) -> None:
+    """Delete the lease of something that is deleted; who held it stays fenced.
+
+    The caller holds the :func:`lock` of the lease.
+    """
+    token = last(tx, name)[1]
+    if token:
+        forget(tx, name)
+        tx.execute(
+            "INSERT INTO leases (name, owner, token, expires_us) VALUES ('', NULL, ?, 0) "
+            "ON CONFLICT (name) DO UPDATE SET token = excluded.token "
+            "WHERE leases.token < excluded.token",
+            (token,),
+        )
+
+
 def forget(tx: Tx, name: str) -> None:
     """Delete a lease whose name nobody will ever use again: its token begins anew."""
     tx.execute("DELETE FROM leases WHERE name = ?", (name,))
@@ -292,57 +306,6 @@ def _check_ttl(name: str, ttl_ms: int) -> None:
 def steady_ms() -> int:
     """A clock that nobody puts forward or back."""
     return time.monotonic_ns() // 1_000_000
-
-
-class Watch:
-    """Leases that somebody waits for, as they were first seen by his monotonic clock."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, tuple[Lease, int]] = {}
-        self._latest_us = self._latest_ms = 0
-
-    def is_over(self, lease: Lease, now_us: int, now_ms: int, ttl_ms: int) -> bool:
-        """Whether it has run out by the catalog's clock, or was not renewed for ``ttl_ms``."""
-        since_ms = self.see(lease, now_ms)
-        return lease.expires_us <= now_us or now_ms - since_ms >= ttl_ms
-
-    def see(self, lease: Lease, now_ms: int) -> int:
-        """Take in a lease as it is now; returns since when it was seen to be like that."""
-        seen, since_ms = self._seen.get(lease.name, (None, 0))
-        if seen != lease:
-            self._seen[lease.name] = lease, now_ms
-            return now_ms
-        return since_ms
-
-    def unrenewed(
-        self, held: Iterable[Ended], now_us: int, now_ms: int
-    ) -> tuple[set[Lease], int | None]:
-        """Leases that are over although the catalog's clock, put back, says otherwise.
-
-        Also in how many ms the next would be.  The latest that the clock ever was goes on by the
-        monotonic one.  A lease that was renewed before the clock was put back (in its future, now)
-        is judged by that, and every lease by how long it was seen unchanged.
-        """
-        steady_us = max(now_us, self._latest_us + (now_ms - self._latest_ms) * 1000)
-        self._latest_us, self._latest_ms = steady_us, now_ms
-        over, next_ms = set(), None
-        for each in held:
-            lease = Lease(each.name, each.owner, each.token, each.expires_us)
-            since_ms = self.see(lease, now_ms)
-            if not each.heard_us:
-                continue
-            left_ms = since_ms - now_ms + (each.expires_us - each.heard_us) // 1000
-            if each.heard_us > now_us:
-                left_ms = min(left_ms, (each.expires_us - steady_us) // 1000)
-            if left_ms <= 0:
-                over.add(lease)
-            elif next_ms is None or left_ms < next_ms:
-                next_ms = left_ms
-        return over, next_ms
-
-    def forget(self, name: str) -> None:
-        """Nobody waits for it any more."""
-        self._seen.pop(name, None)
 
 
 class Leases:

@@ -82,7 +82,8 @@ def claims(
     found: dict[str, dict[str, tuple[str | None, int]]] = {}
     query = "SELECT group_name, unit, owner, token FROM claims"
     for name, unit, owner, token in _rows(tx, query, "group_name", groups):
-        found.setdefault(name, {})[unit] = owner, token
+        if unit:
+            found.setdefault(name, {})[unit] = owner, token
     return found
 
 

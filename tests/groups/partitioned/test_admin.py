@@ -312,7 +312,7 @@ def test_deletion_takes_what_is_its_own_and_nothing_else(orders: Log) -> None:
 
     pin, own, other_pin, other_claim, asked = orders.catalog.read(left)
     assert pin is None
-    assert own.owner is None
+    assert own is None
     assert other_pin.owner == "i1"
     assert other_claim.owner == rival.encode()
     assert asked is None

@@ -268,14 +268,14 @@ def _is_reader(name: GroupName, config: GroupConfig, reader: str) -> bool:
 
 
 def _forget_owners(tx: Tx, name: GroupName, config: GroupConfig) -> None:
-    """Nobody owns anything any more; the tokens stay, so that nobody ever passes for an owner."""
+    """Nobody owns anything any more, nor passes for an owner when the group is made again."""
     owned = [name.key, *(name.share(member) for member in config.assignment())]
     for each in owned:
-        claims.fence(tx, each)
+        claims.retire(tx, each)
     # Members that were dropped may still hold a pin; the names of leases end in the member's.
-    for pin in leases.beginning_with(tx, name.pin("x")[:-1]):
-        if name.owns(pin.name):
-            leases.release(tx, pin.name, pin.token)
+    for pin in leases.names(tx, name.pin("x")[:-1]):
+        if name.owns(pin):
+            leases.retire(tx, pin)
     for key in entries.keys(tx, STEP_DOWN_BUCKET, step_down_key(name, "")):
         entries.delete(tx, STEP_DOWN_BUCKET, key)
 

@@ -16,6 +16,7 @@ from headrace.subjects import check_name
 STATIC_BUCKET = "static-consumer-groups"
 ELASTIC_BUCKET = "elastic-consumer-groups"
 _JOIN = "."
+_MEMBER = "member"
 
 
 class GroupName(msgspec.Struct, frozen=True, order=True):
@@ -59,7 +60,7 @@ class GroupName(msgspec.Struct, frozen=True, order=True):
 
     def share(self, member: str) -> str:
         """The name under which a member of a static group keeps its place, where it has its own."""
-        return _JOIN.join((self.key, "member", check_name(member, "member name")))
+        return _JOIN.join((self.key, _MEMBER, check_name(member, "member name")))
 
     def pin(self, member: str) -> str:
         """The lease that the active instance of a member holds."""
@@ -68,6 +69,12 @@ class GroupName(msgspec.Struct, frozen=True, order=True):
     def owns(self, derived: str) -> bool:
         """Whether a work queue, an entry or a pin belongs to this very group."""
         return self.key == derived or derived.startswith(f"pin{_JOIN}{self.key}{_JOIN}")
+
+    @staticmethod
+    def source_of_share(derived: str) -> str | None:
+        """The stream of the group that this is a member's share of; None if it is no share."""
+        parts = derived.split(_JOIN)
+        return parts[0] if len(parts) == 4 and parts[2] == _MEMBER else None
 
     @classmethod
     def of_key(cls, key: str) -> GroupName:

@@ -224,7 +224,7 @@ def delete(log: Log, group: str, *, force: bool = True) -> None:
             raise ReadersOnlineError(group, [each.removeprefix(name.leases) for each in alive])
         for lease in alive:
             leases.fence(tx, lease)
-        claims.fence(tx, name.key)
+        claims.retire(tx, name.key)
         stored.forget(tx, name.key)
         stored.forget(tx, name.kept)
         internal.delete(tx, dead)

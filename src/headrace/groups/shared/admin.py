@@ -91,7 +91,7 @@ def look(tx: Tx, group: GroupProperties, limit: int = decisions.LIMIT) -> GroupI
         for claim in claims.of_group(tx, group.key)
     }
     over = ended_units.finished(tx, group.key)
-    rows = {row.unit: row for row in state.load(tx, group.key, group.filter)}
+    rows = {row.unit: row for row in state.load(tx, group.key, group.filter).units}
     present = {member.member for member in status.members}
     units = []
     for stream in starts.matching(tx, group.filter):

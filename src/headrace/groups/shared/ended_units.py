@@ -38,11 +38,9 @@ def handed_bucket(group: str) -> str:
 
 
 def forget_group(tx: Tx, group: str) -> None:
-    """Delete everything about where a group stands; the tokens of its claims stay."""
+    """Delete everything about where a group stands; whoever owned something of it is fenced."""
     decisions.forget(tx, record_key(group))
-    for entry in entries.changes(tx, handed_bucket(group), 0).entries:
-        if entry.value is not None:
-            entries.delete(tx, handed_bucket(group), entry.key)
-    forget(tx, group, finished(tx, group))
+    entries.drop_bucket(tx, handed_bucket(group))
+    entries.drop_bucket(tx, finished_bucket(group))
     progress.forget(tx, group)
-    claims.fence(tx, group)
+    claims.retire(tx, group)

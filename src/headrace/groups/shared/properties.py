@@ -219,7 +219,7 @@ def delete(tx: Tx, key: str, *, force: bool) -> None:
     status = get_status(tx, key)
     if lease is not None and status is not None and status.members and not force:
         raise SharedGroupBusyError(key, len(status.members))
-    leases.fence(tx, lease_name(key))
+    leases.retire(tx, lease_name(key))
     entries.delete(tx, BUCKET, key)
     entries.delete(tx, STATUS_BUCKET, key)
     ended_units.forget_group(tx, key)

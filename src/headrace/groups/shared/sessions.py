@@ -120,7 +120,8 @@ def open(
     tx: Tx, name: str, peer: str, *, persistent: bool, expiry_ms: int, unnamed: bool = False
 ) -> tuple[SessionRecord, int]:
     """Take a session over, or begin one; returns it with the token of whoever runs it now."""
-    tx.foresee(*asking(name), leases.asking_taking(tx, lease_name(name)))
+    lease_row = leases.asking_taking(tx, lease_name(name))
+    tx.foresee(*asking(name), lease_row, leases.asking_floor())
     found = get(tx, name)
     if found is not None and (is_over(tx, found) or not found.persistent or not persistent):
         forget(tx, found)
@@ -199,16 +200,19 @@ def close(tx: Tx, name: str, token: int) -> None:
 def forget(tx: Tx, record: SessionRecord) -> None:
     """Delete a session and the progress of its private subscriptions.
 
-    Tokens are kept: whoever ran it is fenced also when somebody else takes the name.
+    Whoever ran it is fenced also when somebody else takes the name; nobody ever takes the one of
+    a session without a name.
     """
     for each in record.subscriptions:
         if not each.shared:
             group = private_group(record.name, each.filter)
-            ended_units.forget_group(tx, group)
             if record.unnamed:
                 claims.forget(tx, group)
+            ended_units.forget_group(tx, group)
     if record.unnamed:
         leases.forget(tx, lease_name(record.name))
+    else:
+        leases.retire(tx, lease_name(record.name))
     entries.delete(tx, BUCKET, record.name)
 
 

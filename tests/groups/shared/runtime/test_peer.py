@@ -10,6 +10,7 @@ from typing import Any
 from headrace.errors import Fenced, HeadraceError
 from headrace.groups.consumer import OwnedUnit, UnitAck, UnitEvents
 from headrace.groups.progress import Progress
+from headrace.groups.shared.core.records import StoredGroup
 from headrace.groups.shared.core.registry import StartLeader
 from headrace.groups.shared.properties import GroupProperties
 from headrace.groups.shared.runtime.borrowing import Borrowing
@@ -130,7 +131,7 @@ def test_peer_that_loads_a_group_after_its_lease_ran_out_does_not_lead_it(tmp_pa
             await peer.open()
             late = GroupProperties(group="late", filter=">", start="now")
             sent_ms = peer.now_ms - late.settings.lease_ttl_ms
-            peer.start(StartLeader(late.key, token=1, sent_ms=sent_ms), late, [])
+            peer.start(StartLeader(late.key, token=1, sent_ms=sent_ms), late, StoredGroup())
             assert late.key not in peer.leaders
             assert late.key not in peer.registry.local
             await peer.close()

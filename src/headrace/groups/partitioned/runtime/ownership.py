@@ -246,6 +246,7 @@ def claim(
     tx = moment.tx
     tx.foresee(
         *(claims.asking(name.key, str(partition)) for partition in partitions),
+        claims.asking_floor(name.key),
         *leases.asking_not_released([name.pin(owner.member)]),
         *asking_group(name),
     )
@@ -255,11 +256,13 @@ def claim(
         tx.foresee(*(q for s in ids if s is not None for q in progress.asking(name.key, [s.id])))
     now_ms = _ms(tx.now_us())
     own_pin = _pin(tx, name, owner.member)
+    floor = claims.floor(tx, name.key)
     answers: list[Taken | ClaimRefused] = []
     new: list[tuple[str, int]] = []
     for partition in partitions:
         row = claims.get(tx, name.key, str(partition))
-        held = None if row is None else PartitionClaim(_owner(row.owner), row.token)
+        owner_before, last = (None, floor) if row is None else (_owner(row.owner), row.token)
+        held = PartitionClaim(owner_before, last) if last else None
         holder = None if held is None else held.owner
         verdict = judge_claim(
             partition,

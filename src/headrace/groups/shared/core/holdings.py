@@ -94,9 +94,13 @@ class Bench(msgspec.Struct, frozen=True):
 class Holdings:
     """Units, members, and which member has which unit."""
 
-    def __init__(self, group: str, token: int, settings: LeaderSettings, ledger: Ledger) -> None:
+    def __init__(
+        self, group: str, token: int, settings: LeaderSettings, ledger: Ledger, floor: int = 0
+    ) -> None:
         self._group = group
         self._token = token
+        self._floor = floor
+        """Units that are gone had tokens up to it, and their names may come again."""
         self._settings = settings
         self._ledger = ledger
         self.decisions: deque[LeaderDecision] = deque(maxlen=settings.decisions_max)
@@ -129,6 +133,7 @@ class Holdings:
             self._active,
             tuple(self._destined.items()),
             tuple(self._order.waiting.items()),
+            self._floor,
         )
 
     def configure(self, settings: LeaderSettings) -> None:
@@ -166,7 +171,8 @@ class Holdings:
         for info in found:
             state = self.units.get(info.unit)
             if state is None:
-                state = self.units[info.unit] = UnitState(info.unit, AckedRanges(info.start))
+                state = UnitState(info.unit, AckedRanges(info.start), self._floor)
+                self.units[info.unit] = state
                 self._ledger.save(state)
                 if info.predecessors:
                     follows[info.unit] = info.predecessors
@@ -212,6 +218,7 @@ class Holdings:
 
     def _forget_unit(self, state: UnitState) -> None:
         del self.units[state.unit]
+        self._floor = max(self._floor, state.token)
         self._ledger.forget(state)
 
     def finish(self, state: UnitState, reason: str, now_ms: int) -> list[LeaderEffect]:

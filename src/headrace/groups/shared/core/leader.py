@@ -68,13 +68,18 @@ class Leader(Reception):
         name: str,
         token: int,
         stored: Iterable[StoredUnit],
+        floor: int = 0,
         settings: LeaderSettings,
         now_ms: int,
         lease_sent_ms: int | None = None,
     ) -> None:
-        """`lease_sent_ms` is when the lease was asked for: its time runs from there."""
+        """`lease_sent_ms` is when the lease was asked for: its time runs from there.
+
+        Tokens of new units begin above `floor`.
+        """
         ledger = Ledger(token)
-        super().__init__(group, name, token, Holdings(group, token, settings, ledger), ledger)
+        holdings = Holdings(group, token, settings, ledger, floor)
+        super().__init__(group, name, token, holdings, ledger)
         self.settings = settings
         self.deposed = False
         self._pace = Pace()

@@ -15,6 +15,7 @@ to a claim brings the merged progress: that is what the new owner starts from.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -56,6 +57,14 @@ class StoredUnit(msgspec.Struct, frozen=True):
     token: int = 0
     progress: Progress = Progress()
     finished: bool = False
+
+
+class StoredGroup(msgspec.Struct, frozen=True):
+    """A group's durable state."""
+
+    units: Sequence[StoredUnit] = ()
+    floor: int = 0
+    """The tokens of units that are new begin above it: units that are gone had such tokens."""
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):

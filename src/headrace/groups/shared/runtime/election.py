@@ -16,7 +16,7 @@ from headrace.catalog import Tx, leases
 from headrace.errors import HeadraceError, LeaseLost
 from headrace.groups import homes
 from headrace.groups.shared import deciding, properties
-from headrace.groups.shared.core.records import StoredUnit
+from headrace.groups.shared.core.records import StoredGroup
 from headrace.groups.shared.core.registry import StartLeader
 from headrace.groups.shared.properties import GroupProperties
 from headrace.groups.shared.runtime import state
@@ -123,7 +123,7 @@ class Election:
         """Read the group's state and lead it; again, until it works or the lease is gone."""
         peer, group = self._peer, start.group
 
-        def read(tx: Tx) -> tuple[GroupProperties, list[StoredUnit]]:
+        def read(tx: Tx) -> tuple[GroupProperties, StoredGroup]:
             name = state.lease_name(group)
             tx.foresee(leases.asking(name), properties.asking(group), *state.asking(group))
             leases.check(tx, name, start.token)

@@ -41,7 +41,7 @@ from headrace.groups.shared.core.records import (
     ListSegments,
     RenewLease,
     StepDown,
-    StoredUnit,
+    StoredGroup,
     ToBorrower,
 )
 from headrace.groups.shared.properties import GroupProperties
@@ -72,7 +72,7 @@ class Leading:
         home: LocalPeer,
         group: GroupProperties,
         token: int,
-        stored: list[StoredUnit],
+        stored: StoredGroup,
         *,
         lease_sent_ms: int,
     ) -> None:
@@ -84,7 +84,8 @@ class Leading:
             group.key,
             name=home.name,
             token=token,
-            stored=stored,
+            stored=stored.units,
+            floor=stored.floor,
             settings=group.settings,
             now_ms=home.now_ms,
             lease_sent_ms=lease_sent_ms,

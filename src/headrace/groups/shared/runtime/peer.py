@@ -22,7 +22,7 @@ from headrace.groups.shared.core.messages import (
     Ping,
     UpdateProgress,
 )
-from headrace.groups.shared.core.records import StoredUnit
+from headrace.groups.shared.core.records import StoredGroup
 from headrace.groups.shared.core.registry import (
     Forward,
     LookUp,
@@ -323,7 +323,7 @@ class LocalPeer:
                 case Reply(message=message):
                     self.to_borrowers((message,))
 
-    def start(self, start: StartLeader, found: GroupProperties, rows: list[StoredUnit]) -> None:
+    def start(self, start: StartLeader, found: GroupProperties, rows: StoredGroup) -> None:
         """A group was won, and what is stored of it is loaded: lead it."""
         leading = Leading(self, found, start.token, rows, lease_sent_ms=start.sent_ms)
         self.leaders[start.group] = leading

@@ -17,7 +17,13 @@ from headrace.groups.progress import Progress, store
 from headrace.groups.progress.store import Joining, SeekPlace, load_all, write_of
 from headrace.groups.shared import ended_units, starts
 from headrace.groups.shared.core.messages import Unit, unit_of
-from headrace.groups.shared.core.records import ClaimRecord, Commit, ProgressRecord, StoredUnit
+from headrace.groups.shared.core.records import (
+    ClaimRecord,
+    Commit,
+    ProgressRecord,
+    StoredGroup,
+    StoredUnit,
+)
 from headrace.groups.shared.keys import finished_bucket, leader_lease
 from headrace.groups.shared.keys import unit_of_claim as unit_of_claim
 
@@ -58,27 +64,28 @@ def decode_handed(group: str, data: bytes | None) -> list[Handed]:
 
 def asking(group: str) -> list[Query]:
     """The queries of :func:`load`, but for those about streams."""
-    units = (claims.asking_group(group), *progress.asking(group))
+    units = (claims.asking_group(group), claims.asking_floor(group), *progress.asking(group))
     return [*units, *ended_units.asking_finished(group)]
 
 
-def load(tx: Tx, group: str, filter: str) -> list[StoredUnit]:
-    """Everything that is stored about the units of a group that exist."""
+def load(tx: Tx, group: str, filter: str) -> StoredGroup:
+    """Everything that is stored about the units of a group that exist, and of others the tokens."""
     tx.foresee(*asking(group))
     tokens = {unit_of_claim(claim.unit): claim.token for claim in claims.of_group(tx, group)}
     rows = load_all(tx, group)
     over = ended_units.finished(tx, group)
+    floor = claims.floor(tx, group)
     stored = []
     for stream in starts.matching(tx, filter):
         for segment in stream.segments:
             unit = unit_of(stream.name, segment.number)
-            token = tokens.get(unit, 0)
+            token = tokens.pop(unit, None)
             found = rows.get(segment.id)
-            if found is None and not token:
+            if found is None and token is None:
                 continue
-            finished = over.get(unit) == segment.id
-            stored.append(StoredUnit(unit, token, found or Progress(segment.tail), finished))
-    return stored
+            at = found or Progress(segment.tail)
+            stored.append(StoredUnit(unit, token or floor, at, over.get(unit) == segment.id))
+    return StoredGroup(stored, max([floor, *tokens.values()]))
 
 
 def is_long(commit: Commit, units_max: int = LOCKS_MAX) -> bool:
@@ -133,6 +140,7 @@ def run_commit(
         ids = [segments[c.unit].segment_id for c in commit.claims if c.unit in segments]
         tx.foresee(
             *(leases.asking(lease_name(group)), *claims.asking_hold(tx, group, units)),
+            claims.asking_floor(group),
             *progress.asking(group, ids),
         )
     leases.check(tx, lease_name(group), commit.token)
