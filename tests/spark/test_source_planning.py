@@ -217,6 +217,7 @@ def test_starts_and_ends_by_offset_and_by_time(log: Log, options: dict[str, Any]
         ({"maxOffsetsPerTrigger": "0"}, InvalidOptionError),
         ({"maxBytesPerTrigger": "many"}, InvalidOptionError),
         ({"maxTriggerDelay": "soon"}, InvalidOptionError),
+        ({"stallAfter": "10m"}, InvalidOptionError),
         ({"failOnDataLoss": "maybe"}, InvalidOptionError),
         ({"subject": "a..b"}, HeadraceError),
         ({"stream": "s"}, InvalidOptionError),

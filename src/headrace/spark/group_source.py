@@ -43,6 +43,7 @@ from headrace.groups.readers.names import ReaderGroupName
 from headrace.groups.readers.runtime import spark_lines
 from headrace.groups.readers.runtime.spark_planning import Missing
 from headrace.groups.readers.runtime.spark_reader import SparkReader
+from headrace.groups.readers.runtime.spark_watched import WatchedSparkReader
 from headrace.log.log import Log
 from headrace.spark import group_offsets, weighing
 from headrace.spark.connection import Connection
@@ -126,6 +127,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         loop = self._reader_loop()
         if start == self._asked and not loop.reader.dirty and not self._due_by_time():
+            loop.reader.hear()
             return start
         log, place = self._at()
         begin = group_offsets.parse(start, log.prefix, place)
@@ -256,8 +258,7 @@ class _ReaderLoop:
         self._hr = self._open.__enter__()
         lease_ms = int(os.environ.get(LEASE_VARIABLE, "10000"))
         settings = ReaderSettings(lease_ttl_ms=lease_ms, heartbeat_ms=max(1, lease_ms * 3 // 10))
-        assert options.group is not None
-        self.reader = self._hr.run(_made(self._hr, options.group, options.reader, settings))
+        self.reader = self._hr.run(_made(self._hr, options, settings))
         if not options.fail_on_data_loss:
             self.reader.let_data_go()
         self._closed = False
@@ -303,9 +304,13 @@ def _opened(connection: Connection) -> sync.Headrace:
 
 
 async def _made(
-    hr: sync.Headrace, group: str, reader: str | None, settings: ReaderSettings
-) -> SparkReader:
-    return SparkReader(hr.client.host, group, reader, settings)
+    hr: sync.Headrace, options: SourceOptions, settings: ReaderSettings
+) -> WatchedSparkReader:
+    assert options.group is not None
+    stall_after_ms = round(options.stall_after_s * 1000)
+    return WatchedSparkReader(
+        hr.client.host, options.group, options.reader, settings, stall_after_ms
+    )
 
 
 async def _behind(reader: SparkReader) -> dict[SegmentId, int]:

@@ -51,6 +51,7 @@ OPTIONS = (
     *CONNECTION_OPTIONS,
     *WHICH,
     "reader",
+    "stallAfter",
     *STARTS,
     *ENDS,
     *STREAM_ONLY,
@@ -111,6 +112,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     spans: Spans | None = None
     group: str | None = None
     reader: str | None = None
+    stall_after_s: float = 0
     epochs: bool = False
     frontier_start: str | None = None
     frontier_end: str | None = None
@@ -169,6 +171,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         spans=None if spans is None else _json(spans, Spans, "spans is for native reads"),
         group=given.get("group"),
         reader=given.get("reader"),
+        stall_after_s=_duration_s(given, "stallAfter", 0),
         epochs=epochs,
         frontier_start=given.get("startingfrontier"),
         frontier_end=given.get("endingfrontier"),
@@ -183,6 +186,8 @@ def _check_group(given: Mapping[str, str]) -> None:
     if "group" not in given:
         if "reader" in given:
             raise InvalidOptionError("option 'reader' is the name of a reader in a 'group'")
+        if "stallafter" in given:
+            raise InvalidOptionError("option 'stallAfter' is for queries that read for a 'group'")
         return
     for name in NOT_OF_GROUP:
         if name.lower() in given:

@@ -11,7 +11,7 @@ from headrace.catalog import Tx, streams
 from headrace.groups.readers.core.settings import ReaderSettings
 from headrace.groups.readers.core.spark_batches import SparkOpening, SparkPlan
 from headrace.groups.readers.runtime import spark_lines
-from headrace.groups.readers.runtime.spark_reader import SparkReader
+from headrace.groups.readers.runtime.spark_watched import WatchedSparkReader
 
 LEASE_MS = 10_000
 _runs = itertools.count()
@@ -30,13 +30,17 @@ class Query:
     """One run of a query on a checkpoint directory."""
 
     def __init__(
-        self, hr: headrace.Headrace, directory: Directory, reader: str | None = "spark-1"
+        self,
+        hr: headrace.Headrace,
+        directory: Directory,
+        reader: str | None = "spark-1",
+        stall_after_ms: int = 0,
     ) -> None:
         self.hr = hr
         self.directory = directory
         self.run = f"run-{next(_runs)}"
         settings = ReaderSettings(lease_ttl_ms=LEASE_MS, heartbeat_ms=3000)
-        self.reader = SparkReader(hr.host, "report", reader, settings)
+        self.reader = WatchedSparkReader(hr.host, "report", reader, settings, stall_after_ms)
         self.written: list[tuple[str, int]] = []
         """What its sink has written: segment and offset."""
 

@@ -81,7 +81,7 @@ class SparkReader:
         self._took = False
         self._joining = asyncio.Lock()
         self._gone: HeadraceError | None = None
-        self._left = False
+        self._left = self.stalled = False
         self._unlisten: Callable[[], None] | None = None
         self._looking = host.timer(self._look_soon)
         self._planned: tuple[str, SparkPlan] | None = None
@@ -384,7 +384,7 @@ class SparkReader:
         if self._life is life:
             self._life = None
             self._touch()
-            if not self._units.is_occupied and not self._left:
+            if not (self._units.is_occupied or self._left or self.stalled):
                 self.host.spawn(self._rejoin())
 
     def stalls(self, life: ReaderLife, stall: Stalled, unit: OwnedUnit) -> None:

@@ -122,6 +122,11 @@ class SparkUnits:
         """Whether a batch is planned or open."""
         return bool(self._busy)
 
+    @property
+    def has_missing(self) -> bool:
+        """Whether there is something to read, as far as it is known."""
+        return any(unit.missing() for unit in self.by_segment.values())
+
     def settle(self, acks: Mapping[SegmentId, SpanRanges]) -> None:
         """The batch is over, and these are acked, as far as they are still held as they were."""
         for segment, ranges in acks.items():
