@@ -64,7 +64,6 @@ def test_a_trim_that_takes_from_a_group_says_so_and_wants_a_yes(orders: Cli) -> 
 
 def test_a_trim_that_takes_from_a_reader_group_wants_a_yes_too(orders: Cli) -> None:
     assert orders("publish", "orders.eu", "x", "--key", "k").status == 0
-    assert orders("reader", "create", "report", "--streams", "orders").status == 0
     asked = orders("stream", "trim", "orders", "--before", "0s")
     assert (asked.status, asked.out, left(orders)) == (2, "", 1)
     assert "reader group reader/report has not acked 1; to trim it" in asked.err
@@ -196,6 +195,8 @@ def test_a_worker_subscribes_again_whenever_it_starts(catalog_url: str) -> None:
         ["read", "orders", "--follow"],
         ["subscribe", "orders.>"],
         ["stream", "autoscale", "--all", "--watch", "60"],
+        ["group", "join", "orders", "soon", "m1", "--wait"],
+        ["region", "status", "--watch"],
     ],
     ids=lambda argv: argv[0],
 )
@@ -245,6 +246,16 @@ def test_messages_are_in_the_words_of_the_command_line(orders: Cli) -> None:
     assert refused.err == "headrace: --segments 0: a stream has 1 to 4096\n"
     refused = orders("stream", "rm", "nope", "--yes")
     assert (refused.status, "known streams: orders" in refused.err) == (2, True)
+
+
+def test_rows_of_files_are_numbered_from_1(orders: Cli) -> None:
+    orders("stream", "create", "days", "--subjects", "days.>", "--epochs", "1")
+    for stream, argv in (("orders", ("publish",)), ("days", ("epoch", "publish", "days"))):
+        Path("rows.csv").write_text(f"subject,value\n{stream}.a,x\n..bad,y\n")
+        time = ("--time", "1") if stream == "days" else ()
+        refused = orders(*argv, *time, "--file", "rows.csv")
+        assert (refused.status, refused.out) == (2, "")
+        assert refused.err.startswith("headrace: row 2"), refused.err
 
 
 def test_a_list_of_groups_that_leaves_all_out_does_not_say_that_there_are_none(orders: Cli) -> None:

@@ -61,10 +61,20 @@ def test_a_group_is_sought(jobs: Cli) -> None:
 
 
 BAD = [
+    (["info", "nobody"], "jobs/work"),
+    (["lag", "nobody"], "jobs/work"),
+    (["members", "jobs/nobody"], "work"),
+    (["info", "twin"], "$share/twin/jobs.>"),
+    (["decisions", "work", "--limit", "-1"], "--limit -1: give 0 to"),
+    (["explain", "work", "--limit", "-1"], "--limit -1: give 0 to"),
+    (["seek", "twin", "--to", "latest"], "jobs/twin"),
+    (["seek", "work", "--to", "0:0"], "it has 0: 1 to"),
+    (["seek", "work", "--to", "2026-13-01"], "is not a place"),
+    (["dead", "put-back", "$share/twin/jobs.>", "--all", "--yes"], "nothing to do"),
     (["seek", "nobody", "--to", "latest"], "jobs/work"),
     (["seek", "work", "--to", "soon"], "is not a place"),
     (["seek", "work", "--to", "3"], "say in which segment: 0:3"),
-    (["seek", "work", "--to", "0:99"], "by segment it has 0: 0 to"),
+    (["seek", "work", "--to", "0:99"], "by segment it has 0: 1 to"),
     (["seek", "work", "--to", "7:0"], "has no 7"),
     (["seek", "work", "--to", "0:1,0:2"], "given twice"),
     (["seek", "work", "--to", "0:1", "--units", "1"], "leave it out"),
@@ -81,9 +91,15 @@ BAD = [
 
 
 def test_bad_input_gets_one_line_and_changes_nothing(jobs: Cli) -> None:
+    twin = ("group", "static", "create", "jobs", "twin", "--max-members", "2", "--members", "m")
+    assert jobs(*twin).status == 0
+    assert jobs("group", "shared", "declare", "twin", "jobs.>").status == 0
+    assert jobs("stream", "trim", "jobs", "--before", "0:1", "--yes").status == 0
+    before = jobs("--json", "group", "seek", "work", "--to", "latest", "--dry-run").json
     for argv, message in BAD:
         refused = jobs("group", *argv)
         assert (refused.status, refused.out) == (2, ""), argv
         assert message in refused.err
         assert refused.err.count("\n") == 1
+    assert jobs("--json", "group", "seek", "work", "--to", "latest", "--dry-run").json == before
     assert len(jobs("--json", "group", "dead", "ls", "work").json) == 2

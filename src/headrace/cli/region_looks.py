@@ -14,7 +14,7 @@ from rich.table import Table
 from headrace.cli import region_shapes as shapes
 from headrace.cli.failures import EXIT_FAILED
 from headrace.cli.options import NONE, Options
-from headrace.cli.output import table
+from headrace.cli.output import table, until_ctrl_c
 
 if TYPE_CHECKING:
     from headrace.log.log import Log
@@ -68,6 +68,8 @@ def status(
     """
     from headrace.regions.status import status as look
 
+    if watch:
+        until_ctrl_c()
     with opened(options) as (log, others):
         while True:
             found = look(log, others)
