@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import signal
 import subprocess
@@ -17,6 +19,8 @@ ROOT = Path(__file__).parent.parent
 SOURCES = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
 """What other processes import from: this tree, whatever is installed."""
 PATIENCE_S = 20.0
+LOOP_PATIENCE_S = 50.0
+"""By the clock of an event loop, which a test may drive."""
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
@@ -29,6 +33,24 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = PATIE
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {timeout_s} s in vain for {what}")
         time.sleep(0.002)
+
+
+async def until(
+    condition: Callable[[], Any], what: str = "a condition", timeout_s: float = LOOP_PATIENCE_S
+) -> Any:
+    """Wait on the event loop, by its clock, for a condition or what it is a coroutine of; return
+    its value, and fail loudly when it never comes true."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + timeout_s
+    while True:
+        found = condition()
+        if inspect.isawaitable(found):
+            found = await found
+        if found:
+            return found
+        if loop.time() > deadline_s:
+            raise AssertionError(f"waited {timeout_s} s in vain for {what}")
+        await asyncio.sleep(0.005)
 
 
 def whole_lines(path: Path) -> list[str]:

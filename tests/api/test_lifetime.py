@@ -20,8 +20,7 @@ import headrace.sync
 from headrace.catalog import epoch_subscriptions, epochs, leases
 from headrace.errors import CatalogClosedError, InvalidInputError, WrongLoopError
 from tests.api.test_client import run, values_of
-from tests.groups.shared.runtime.support import until
-from tests.support import wait_until
+from tests.support import until, wait_until
 
 CLOSE_S = 1.0
 LEFT = 10_000
@@ -54,8 +53,7 @@ def test_closing_beside_publishers_takes_no_more_and_keeps_what_it_took(catalog_
         hr = await headrace.open(catalog_url).__aenter__()
         await hr.create_stream("s", ["s.>"])
         tasks = [asyncio.create_task(publishing(hr, who)) for who in range(20)]
-        while len(stored) < 100:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(stored) >= 100)
         began_s = time.monotonic()
         await hr.close()
         assert time.monotonic() - began_s < CLOSE_S
@@ -304,8 +302,7 @@ def test_follow_reads_that_were_left_cost_a_publish_nothing(tmp_path: Path) -> N
         gc.collect()
         notifier = hr.log.catalog.notifier
         async with asyncio.timeout(5):
-            while any(notifier._callbacks.values()):
-                await asyncio.sleep(0.001)
+            await until(lambda: not any(notifier._callbacks.values()))
         await hr.close()
 
     run(work())
@@ -346,8 +343,7 @@ def test_a_session_that_was_dropped_warns_and_ends(tmp_path: Path) -> None:
             return (await hr.sessions())[0].node is None
 
         async with asyncio.timeout(5):
-            while not await offline():
-                await asyncio.sleep(0.01)
+            await until(offline)
         await hr.close()
 
     run(work())
@@ -455,8 +451,7 @@ def test_what_was_dropped_warns_and_gives_back_what_it_held(tmp_path: Path, kind
             lease = await left(hr, kind)
             gc.collect()
         async with asyncio.timeout(3):  # leases last 5 s and longer
-            while hr.log.catalog.read(lambda tx: leases.get(tx, lease)) is not None:
-                await asyncio.sleep(0.01)
+            await until(lambda: hr.log.catalog.read(lambda tx: leases.get(tx, lease)) is None)
         await hr.close()
 
     run(work())

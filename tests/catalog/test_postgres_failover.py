@@ -26,6 +26,7 @@ from headrace.errors import (
     HeadraceError,
 )
 from tests.postgres_server import PostgresMachine, postgres_machine
+from tests.support import until
 
 PATIENCE_S = 60.0
 
@@ -48,14 +49,6 @@ def caught_up(primary: PostgresMachine) -> bool:
         "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_flush_lsn()"
     )
     return found == [(1,)]
-
-
-async def until(check: object, what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not check():  # type: ignore[operator]
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited in vain for {what}")
-        await asyncio.sleep(0.05)
 
 
 class Seen:

@@ -22,6 +22,7 @@ from headrace.groups.shared.admin import Groups
 from headrace.log.events import Event
 from headrace.log.log import Log
 from tests.groups.shared.runtime.support import open_log, run
+from tests.support import until
 
 
 def append(log: Log, *subjects: str, stream: str = "orders") -> None:
@@ -237,7 +238,6 @@ def test_what_a_filter_excludes_does_not_count_once_a_member_has_passed_it(
                     found = [await hr.groups.lag(name) for name in ("share", "fixed", "read")]
                     return all((each.events, each.exact) == (0, True) for each in found)
 
-                while not await nothing_is_left():
-                    await asyncio.sleep(0.01)
+                await until(nothing_is_left)
 
     run(asyncio.wait_for(work(), 60))

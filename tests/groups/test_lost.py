@@ -17,8 +17,8 @@ from headrace.groups import decisions, lost
 from headrace.groups.decisions import Decision, What
 from headrace.groups.shared import sessions
 from headrace.groups.shared.sessions import SessionRecord, Subscription
-from tests.groups.readers.runtime.support import freeze, until
-from tests.support import wait_until
+from tests.groups.readers.runtime.support import freeze
+from tests.support import until, wait_until
 
 PIN = "pin.orders.billing.m1"
 

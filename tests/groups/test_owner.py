@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from headrace.groups.consumer import OwnedUnit
 from headrace.groups.owner import Owner, UnitSink
 from headrace.groups.progress import Progress
 from tests.groups.consumer.rig import Rig, rig, run, take, values
+from tests.support import until
 
 
 class Noting(Owner):
@@ -58,11 +59,6 @@ class Noting(Owner):
             self.found = found[1:]
             raise found[0]
         return [unit for unit in found if isinstance(unit, OwnedUnit)]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 async def owning(r: Rig, *segments: int) -> Noting:

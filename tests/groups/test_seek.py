@@ -24,7 +24,8 @@ from headrace.groups.shared.runtime import state
 from headrace.log.events import Event
 from headrace.log.read import Query
 from tests.groups.partitioned.runtime import feeder
-from tests.groups.shared.runtime.support import open_log, run, until
+from tests.groups.shared.runtime.support import open_log, run
+from tests.support import until
 
 NAME = GroupName("orders", "billing")
 KEYS = 16
@@ -272,8 +273,7 @@ def test_nothing_that_is_acked_after_a_seek_is_lost(catalog_url: str, kind: Kind
                 async def finished() -> bool:
                     return await all_stored(hr, kind)
 
-                while not await finished():
-                    await asyncio.sleep(0.005)
+                await until(finished)
                 # An ack that was stored right before the last seek may be told of after it.
                 assert again <= set(consuming.counted)
                 await consuming.stop()

@@ -20,7 +20,7 @@ from headrace.log import limits
 from headrace.log.append import Write
 from headrace.log.placing import Stale
 from tests.api.test_client import rows_of, run, table_of
-from tests.groups.shared.runtime.support import until
+from tests.support import until
 
 
 @pytest.fixture(params=["on the event loop", "on threads"])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -32,17 +31,6 @@ class Texts:
 
 def wire(**bounds: Any) -> Wire[str, str]:
     return Wire("/texts", Texts, **bounds)
-
-
-async def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait for a condition on the event loop; fail loudly when it never comes true."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not (found := condition()):
-                await asyncio.sleep(0.002)
-            return found
-    except TimeoutError:
-        raise AssertionError(f"waited in vain for {what}") from None
 
 
 class Hearing:

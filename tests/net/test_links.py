@@ -8,7 +8,8 @@ import logging
 import pytest
 
 from headrace.net import Target, links
-from tests.net.support import SECRET, hearing, speaking, until
+from tests.net.support import SECRET, hearing, speaking
+from tests.support import until
 
 
 def test_messages_reach_a_peer_in_order_and_answers_come_back_with_its_name() -> None:

@@ -13,7 +13,8 @@ from headrace.epochs.core.messages import Data, Heartbeat
 from headrace.epochs.core.times import TimeShape
 from headrace.errors import ListenError
 from headrace.net import Frame, Listener, Outbox, Target, Wire
-from tests.net.support import SECRET, dial, hearing, until, wire
+from tests.net.support import SECRET, dial, hearing, wire
+from tests.support import until
 
 
 async def closed(connection: ClientConnection) -> int:

@@ -6,7 +6,8 @@ import asyncio
 
 from headrace.net.outbox import Outbox, Post
 from headrace.net.wire import Traffic, Wire
-from tests.net.support import Texts, hearing, speaking, until, wire
+from tests.net.support import Texts, hearing, speaking, wire
+from tests.support import until
 
 
 def outbox_of(spoken: Wire[str, str]) -> tuple[Outbox[str], Traffic]:

@@ -16,7 +16,8 @@ from headrace import TLS
 from headrace.errors import TLSError
 from headrace.net import Secured, Target, links, wire
 from tests.net.certificates import Authority
-from tests.net.support import SECRET, dial, hearing, speaking, until
+from tests.net.support import SECRET, dial, hearing, speaking
+from tests.support import until
 
 
 @pytest.fixture

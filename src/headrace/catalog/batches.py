@@ -25,7 +25,7 @@ class NewBatch(msgspec.Struct, frozen=True):
     markers: tuple[int, ...] = ()
     """The rows that are markers and no events."""
     step: lanes.LaneStep | None = None
-    """Of events that go to some regions only, or come from another."""
+    """Set for batches of events that go to some regions only, or come from another."""
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):

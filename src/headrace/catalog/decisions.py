@@ -14,9 +14,9 @@ from headrace.catalog.keys import check_key
 from headrace.catalog.transaction import Query, Tx
 
 KEPT = 2_000
-"""Of each group, so many are kept however old they are."""
+"""How many decisions of each group are kept, however old they are."""
 KEPT_US = 7 * 24 * 3600 * 1_000_000
-"""Of each group, what is younger is kept, up to ``KEPT_MAX``."""
+"""Decisions that are younger are kept, up to ``KEPT_MAX`` for each group."""
 KEPT_MAX = 20_000
 PRUNE_EVERY = 250
 PRUNED_AT_ONCE = 500

@@ -138,7 +138,7 @@ class PostgresPool:
             self.close_one(each)
 
     def adopt(self, connection: PgConnection, connect_s: float) -> None:
-        """Keep one that was connected outside the count, which took so long."""
+        """Keep a connection that was made outside the count, since making it took long."""
         self._connect_s = connect_s
         with self._free:
             self._idle.append((connection, time.monotonic()))

@@ -101,15 +101,6 @@ def move_place(tx: Tx, place: ReplicaPlace, next_offset: int, missed: int = 0) -
     return bool(done)
 
 
-def forget_source(tx: Tx, segment_ids: Sequence[int], source: str) -> None:
-    """Nothing more is copied from a region into these segments."""
-    for part, marks in in_parts(segment_ids):
-        tx.execute(
-            f"DELETE FROM replica_places WHERE source = ? AND segment_id IN ({marks})",
-            (source, *part),
-        )
-
-
 # --- cursors ---------------------------------------------------------------------------------
 
 

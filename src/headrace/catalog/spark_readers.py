@@ -17,7 +17,7 @@ import msgspec
 from headrace.catalog.transaction import Tx, in_parts
 
 KEPT = 1000
-"""So many batches of a query are remembered, as many as the sequences of a producer."""
+"""How many batches of a query are remembered; as many as sequences of a producer."""
 
 
 class LineRow(msgspec.Struct, frozen=True):

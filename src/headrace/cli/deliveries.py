@@ -34,7 +34,7 @@ class Until:
         Parameter(
             alias="--idle-s",
             converter=some_seconds,
-            help="Stop when nothing came for so long: 30s, 2m, or a number of seconds.",
+            help="Stop after this time without an event: 30s, 2m, or a number of seconds.",
         ),
     ] = None
 

@@ -62,7 +62,7 @@ KeepOption = Annotated[
     ),
 ]
 ListenersOption = Annotated[
-    int, Parameter(help="Of a stream that stores nothing: wait until so many listen.")
+    int, Parameter(help="Wait for this many subscribers first (streams that store nothing).")
 ]
 TtlOption = Annotated[int, Parameter(help="How soon another program takes over when this dies.")]
 

@@ -39,12 +39,15 @@ class WhichLetters:
     reason: Annotated[
         str | None, Parameter(help="Those with this text in their reason or error.")
     ] = None
-    key: Annotated[str | None, Parameter(help="Those of this key.")] = None
+    key: Annotated[str | None, Parameter(help="Only letters of this key.")] = None
     since: Annotated[
-        str | None, Parameter(help="Those that died at this time or later; 15m: so long ago.")
+        str | None,
+        Parameter(help="Only letters that died since then: a time, or 15m for 15 minutes ago."),
     ] = None
     until: Annotated[str | None, Parameter(help="Those that died before this time.")] = None
-    limit: Annotated[int | None, Parameter(help="At most so many, the oldest first.")] = None
+    limit: Annotated[int | None, Parameter(help="How many letters at most, the oldest first.")] = (
+        None
+    )
 
     @property
     def given(self) -> bool:

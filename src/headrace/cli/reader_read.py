@@ -26,7 +26,7 @@ class Reading:
         int, Parameter(help="Commands that run at a time; events of one key never do.")
     ] = 1
     max_deliveries: Annotated[
-        int, Parameter(help="After so many failed deliveries a dead letter (0: never).")
+        int, Parameter(help="Failed deliveries after which an event is a dead letter (0: never).")
     ] = 0
     lease_ttl_ms: Annotated[
         int, Parameter(help="How soon others take over when this process dies.")

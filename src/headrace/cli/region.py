@@ -71,7 +71,9 @@ def link(
     other: Annotated[str, Parameter(help="The other region: NAME=CATALOG.")],
     /,
     *,
-    other_store: Annotated[str | None, Parameter(help="Its store, if not beside it.")] = None,
+    other_store: Annotated[
+        str | None, Parameter(help="The other catalog's store, if it is not beside it.")
+    ] = None,
     credentials: Annotated[
         str | None, Parameter(help="Where its password is: env:NAME. It is never stored.")
     ] = None,

@@ -59,7 +59,7 @@ class StreamConsumer(msgspec.Struct, frozen=True, kw_only=True):
     lag_bytes: int
     lag_seconds: float
     exact: bool
-    """False where a filter may exclude some of the events: there are at most so many."""
+    """False: the number is an upper bound, since a filter may exclude some of the events."""
 
 
 class ConsumedStream(StreamShape, frozen=True, kw_only=True):

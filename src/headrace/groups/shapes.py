@@ -42,9 +42,9 @@ class UnitView(msgspec.Struct, frozen=True, kw_only=True, rename=LAG):
     seconds: float = 0.0
     """Since the oldest of them was appended."""
     exact: bool = True
-    """False where a filter may exclude some of the events: there are at most so many."""
+    """False: the number is an upper bound, since a filter may exclude some of the events."""
     lost_to_trimming: int = 0
-    """Events that were trimmed before the group acked them; at most so many."""
+    """Events that were trimmed before the group acked them; an upper bound."""
 
 
 class GroupLag(msgspec.Struct, frozen=True, kw_only=True, rename=LAG):

@@ -24,7 +24,7 @@ from headrace.log import checksums
 
 RATE_S = 60
 RATED_SEGMENTS_MAX = 256
-"""Of more segments than this, no rates are looked up."""
+"""Rates are not looked up for more segments than this."""
 CHECKED_MAX = 200
 CHECKED_BYTES_MAX = 16 * 1024 * 1024
 
@@ -38,7 +38,7 @@ class StreamStatus(msgspec.Struct, frozen=True, kw_only=True):
     retained_events: int
     retained_bytes: int
     rate_events_per_s: float | None
-    """Of the last minute; null where it was not looked up."""
+    """The rate of the last minute; null where it was not looked up."""
     newest_at: datetime | None
     """The greatest time of an event."""
     consumers: tuple[str, ...]

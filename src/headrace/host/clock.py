@@ -24,11 +24,11 @@ def _wall_us() -> int:
 
 
 steady_s = time.monotonic
-"""Of threads that no event loop drives: a clock that never goes back, in seconds."""
+"""A clock that never goes back, in seconds, for threads that no event loop drives."""
 calendar_s = time.time
-"""Of threads that no event loop drives: seconds since 1970."""
+"""Seconds since 1970, for threads that no event loop drives."""
 rest_s = time.sleep
-"""Of threads that no event loop drives: wait so many seconds."""
+"""Sleep for a number of seconds, for threads that no event loop drives."""
 
 
 class Clock:

@@ -10,14 +10,14 @@ HEADERS_MAX = 64
 HEADERS_BYTES_MAX = 64 * 1024
 EPOCH_LENGTH_MAX = 8
 EPOCH_TIME_MAX = 2**63 - 2
-"""A time of an epoch has up to so many parts, each from 0 up to this one."""
+"""An epoch's time has at most ``EPOCH_LENGTH_MAX`` parts, each from 0 to this number."""
 
 APPEND_ROWS_MAX = 4_000_000
 APPEND_BYTES_MAX = 1024 * 1024 * 1024
 """One append is one transaction; larger ones are refused and have to be cut."""
 
 EPOCHS_JOINED = 8192
-"""Appends to an epoch stream are joined up to so many times of their rows in all."""
+"""Appends to an epoch stream are joined while their rows have at most this many times."""
 
 INLINE_BYTES = 1024 * 1024
 """A segment's share of an append up to this size lives inside the catalog."""

@@ -97,7 +97,7 @@ class Reader:
         self._sealed = {segment.number: segment.sealed for segment in self.stream.segments}
         self._order: order.Order[int] = order.Order()
         self._cursors: dict[int, Cursor] = {}
-        """Of the segments that are not finished."""
+        """The cursors of segments that are not finished."""
         self._ready: deque[Cursor] = deque()
         self._taken: set[int] = set()
         """Every segment that took part."""

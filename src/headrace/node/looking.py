@@ -22,7 +22,7 @@ from headrace.node.shapes import Look
 from headrace.spark import records
 
 DECISIONS_FIRST = 200
-"""So many of the latest decisions a node reads when it begins."""
+"""How many of the latest decisions a node reads when it begins."""
 DECISIONS_AT_ONCE = 500
 
 

@@ -19,7 +19,7 @@ from headrace.node.history import GROUP, History
 from headrace.node.shapes import Look
 
 UNITS_MAX = 10_000
-"""So many series of units at most."""
+"""The most series of single units that are given."""
 
 
 class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ METRICS: tuple[MetricInfo, ...] = (
         "group_lost_to_trimming_events",
         "gauge",
         _G,
-        "Events that were trimmed before the group acked them; at most so many.",
+        "Events that were trimmed before the group acked them; an upper bound.",
     ),
     _m("group_findings", "gauge", (*_G, "finding"), "What is not as it should be: 1 while so."),
     _m(

@@ -36,9 +36,9 @@ QUIET_S = 10.0
 SHARE = 10
 """The next look waits this many times the CPU time of the last."""
 TOUCHED_S = 15.0
-"""For so long after a request somebody is taken to be watching."""
+"""How long after a request somebody is taken to be watching."""
 RECENT = 1_000
-"""So many decisions are kept in memory."""
+"""How many decisions are kept in memory."""
 
 _log = logging.getLogger(__name__)
 

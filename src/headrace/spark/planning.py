@@ -25,7 +25,7 @@ PARTS_MAX = 10_000
 TASK_EVENTS = 16_384
 """Spans of fewer events share a task."""
 CORES_MAX = 8
-"""So many tasks are made for the cores of a machine, at most."""
+"""The most tasks that are made for the cores of a machine."""
 
 K = TypeVar("K")
 

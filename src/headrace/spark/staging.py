@@ -52,7 +52,7 @@ class StagedFile(msgspec.Struct, frozen=True):
     batch: NewBatch
     staged_s: float
     counts: Counts = ()
-    """Of an epoch stream: how many rows of which epochs."""
+    """How many rows of which epochs, if the stream has epochs."""
 
 
 class Part(msgspec.Struct, frozen=True):

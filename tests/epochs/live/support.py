@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,6 @@ PATIENCE_S = 30
 def run(work: Coroutine[Any, Any, None]) -> None:
     """Run a test, which must come to an end."""
     asyncio.run(asyncio.wait_for(work, PATIENCE_S))
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Wait for a condition."""
-    while not condition():
-        await asyncio.sleep(0.005)
 
 
 def rows(*values: str) -> pa.Table:

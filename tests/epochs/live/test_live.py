@@ -19,7 +19,8 @@ from headrace.errors import (
     InvalidInputError,
     LivePublisherError,
 )
-from tests.epochs.live.support import Live, programs, rows, run, until, values
+from tests.epochs.live.support import Live, programs, rows, run, values
+from tests.support import until
 
 
 async def gather(epochs: Any, found: list[Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -171,12 +171,6 @@ async def take(consumer: Consumer, count: int) -> list[Delivery]:
 
 def values(deliveries: list[Delivery]) -> list[str]:
     return [delivery.value.decode() for delivery in deliveries]
-
-
-async def soon(condition: Callable[[], Awaitable[object]]) -> None:
-    """Wait until something that is looked up becomes true."""
-    while not await condition():
-        await asyncio.sleep(0.001)
 
 
 async def nothing_comes(r: Rig, consumer: Consumer) -> bool:

@@ -21,7 +21,8 @@ from headrace.groups.consumer.acks import tell_after
 from headrace.groups.consumer.types import Done
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join
-from tests.groups.consumer.rig import Rig, rig, run, soon, take
+from tests.groups.consumer.rig import Rig, rig, run, take
+from tests.support import until
 
 
 class Elsewhere:
@@ -149,7 +150,7 @@ def test_a_commit_that_failed_is_told_and_made_good(
             async def made_good() -> bool:
                 return store.commits[-1][0] == [Progress(3)]
 
-            await soon(made_good)
+            await until(made_good)
 
     run(work())
 

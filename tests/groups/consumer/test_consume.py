@@ -17,7 +17,8 @@ from headrace.errors import DamagedBatchError, InvalidInputError
 from headrace.groups.consumer import Delivery
 from headrace.groups.progress import Progress
 from headrace.log.events import Event
-from tests.groups.consumer.rig import PATIENCE_S, rig, run, run_with_threads, soon
+from tests.groups.consumer.rig import PATIENCE_S, rig, run, run_with_threads
+from tests.support import until
 
 
 def test_keys_are_handled_side_by_side_and_each_in_its_order(catalog_url: str) -> None:
@@ -70,7 +71,7 @@ def test_a_handler_that_raises_nacks_with_the_reason_and_the_consumer_lives(
             async def three() -> bool:
                 return await r.stored() == Progress(3)
 
-            await soon(three)
+            await until(three)
             await consumer.close()
             await task
             assert sorted(seen) == [(b"0", 1), (b"1", 1), (b"1", 2), (b"2", 1)]
@@ -115,7 +116,7 @@ def test_a_plain_function_runs_on_a_thread(tmp_path: Path) -> None:
             async def two() -> bool:
                 return await r.stored() == Progress(2)
 
-            await soon(two)
+            await until(two)
             await consumer.close()
             await task
             assert len(threads) == 2
@@ -161,7 +162,7 @@ def test_a_unit_that_is_lost_does_not_end_the_work_on_others(tmp_path: Path) -> 
             async def done() -> bool:
                 return await r.stored(1) == Progress(stream.segments[1].head)
 
-            await soon(done)
+            await until(done)
             await r.heard.until(lambda: r.heard.fenced_units)
             await consumer.close()
             await task
@@ -235,7 +236,7 @@ def test_what_a_handler_returns_is_awaited_before_the_event_is_acked(
             async def ten() -> bool:
                 return await r.stored() == Progress(10)
 
-            await soon(ten)
+            await until(ten)
             await consumer.close()
             await task
             assert sorted(seen) == [b"%d" % n for n in range(10)]
@@ -300,7 +301,7 @@ def test_whatever_a_handler_raises_is_answered_and_the_consumer_goes_on(
             async def three() -> bool:
                 return await r.stored() == Progress(3)
 
-            await soon(three)
+            await until(three)
             await consumer.close()
             await task
             assert len(await r.dead()) == 1
@@ -329,7 +330,7 @@ def test_concurrency_on_threads_is_what_was_asked_for(tmp_path: Path) -> None:
             async def done() -> bool:
                 return await r.stored() == Progress(many)
 
-            await soon(done)
+            await until(done)
             await consumer.close()
             await task
 

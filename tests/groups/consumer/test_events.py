@@ -19,7 +19,8 @@ from headrace.errors import (
 from headrace.groups.consumer import Consumer, Delivery
 from headrace.groups.progress import Progress
 from headrace.log.events import Event
-from tests.groups.consumer.rig import Heard, nothing_comes, rig, run, soon, take, values
+from tests.groups.consumer.rig import Heard, nothing_comes, rig, run, take, values
+from tests.support import until
 
 
 def test_events_come_in_order_and_acks_are_stored(catalog_url: str) -> None:
@@ -77,7 +78,7 @@ def test_ack_soon_is_stored_without_a_word(tmp_path: Path) -> None:
             async def stored() -> bool:
                 return await r.stored() == Progress(4)
 
-            await soon(stored)
+            await until(stored)
 
     run(work())
 
@@ -328,7 +329,7 @@ def test_closing_ends_a_loop_that_waits(tmp_path: Path) -> None:
 
             task = asyncio.create_task(loop())
             await r.fill("a")
-            await soon(_has(seen))
+            await until(_has(seen))
             await consumer.close()
             await task
             assert values(seen) == ["0"]
@@ -388,8 +389,7 @@ def test_time_does_not_run_for_what_nobody_has_seen(tmp_path: Path) -> None:
 async def _again(consumer: Consumer, first: Delivery) -> Delivery:
     """Hold an event until it has timed out; the others stay unseen meanwhile."""
     run_ = first._run
-    while run_.dispatcher.attempt_of(first.offset) == 1:
-        await asyncio.sleep(0.005)
+    await until(lambda: run_.dispatcher.attempt_of(first.offset) != 1)
     kept = list(consumer._at_hand)
     consumer._at_hand.clear()
     found: Delivery = await anext(consumer)
@@ -513,7 +513,7 @@ def test_units_take_turns(tmp_path: Path) -> None:
             for segment in range(4):
                 consumer.open(await r.claim(segment))
             early = await take(consumer, 1)
-            await soon(_all_on_offer(consumer))
+            await until(_all_on_offer(consumer))
             early += await take(consumer, 511)  # what one unit gave before the others were there
             seen = await take(consumer, 512)
             assert {delivery.segment for delivery in seen} == {0, 1, 2, 3}

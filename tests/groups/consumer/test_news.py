@@ -8,7 +8,8 @@ from typing import Any
 from headrace.errors import HeadraceError
 from headrace.groups.consumer.news import Reach, StreamNews
 from headrace.host import Host
-from tests.groups.consumer.rig import Rig, rig, run, soon
+from tests.groups.consumer.rig import Rig, rig, run
+from tests.support import until
 
 
 class Listening:
@@ -36,7 +37,7 @@ def test_news_from_before_anyone_listened_is_not_lost(catalog_url: str) -> None:
             news.look()  # as the catalog's callback does
             listening = Listening()
             news.listen(0, listening, listening)
-            await soon(lambda: listening.comes_to(3))
+            await until(lambda: listening.comes_to(3))
             news.leave(0, listening)
             news.close()
 
@@ -54,7 +55,7 @@ def test_news_from_while_it_was_opened_is_not_lost(catalog_url: str) -> None:
             assert slow.reads == 2
             listening = Listening()
             news.listen(0, listening, listening)
-            await soon(lambda: listening.comes_to(3))
+            await until(lambda: listening.comes_to(3))
             news.leave(0, listening)
             news.close()
 

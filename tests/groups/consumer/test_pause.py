@@ -20,6 +20,7 @@ from headrace.log.cursor import FileAhead
 from headrace.log.events import Event
 from tests.groups.consumer.rig import Heard, Rig, RigConsumer, rig, run, take, values
 from tests.groups.consumer.test_acks import elsewhere
+from tests.support import until
 
 
 def rested(heard: Heard, unit: str = "0") -> Callable[[], bool]:
@@ -165,8 +166,7 @@ def test_a_batch_that_nobody_has_seen_is_taken_back(tmp_path: Path) -> None:
             consumer, unit = await opened(r, 4)
             first = await next_batch(consumer)
             await first.nack(delay_ms=0)
-            while not consumer._offered:
-                await asyncio.sleep(0.001)
+            await until(lambda: consumer._offered)
             consumer._fill_batches()
             assert [batch.attempt for batch in consumer._ready.batches] == [2]
             consumer.pause({"0": unit.token})

@@ -17,8 +17,9 @@ from headrace.groups.consumer import CatalogAcks, Consumer, ConsumerOptions, Own
 from headrace.groups.consumer.prefetch import Prefetch
 from headrace.groups.progress import Progress
 from headrace.log import limits
-from tests.groups.consumer.rig import Heard, Rig, rig, run, run_with_threads, soon, take
+from tests.groups.consumer.rig import Heard, Rig, rig, run, run_with_threads, take
 from tests.loads import openers, watched
+from tests.support import until
 
 KB = 1024
 
@@ -80,7 +81,7 @@ def test_nothing_is_fetched_beyond_the_bound_while_nothing_is_acked(tmp_path: Pa
             consumer.open(await r.claim())
             held = await take(consumer, 250)
             fetches = consumer.prefetch
-            await soon(_quiet(fetches))
+            await until(_quiet(fetches))
             reader = held[0]._run.reader
             assert 280 <= reader.position <= 380
             for delivery in held:
@@ -106,7 +107,7 @@ def test_a_slow_application_is_handed_no_scraps(tmp_path: Path) -> None:
             sizes: list[int] = []
             async for batch in consumer.batches():
                 sizes.append(len(batch))
-                await soon(_quiet(consumer.prefetch))
+                await until(_quiet(consumer.prefetch))
                 await batch.ack()
                 if sum(sizes) == 1500:
                     break
@@ -235,7 +236,7 @@ def test_many_idle_consumers_cost_next_to_nothing(tmp_path: Path) -> None:
             async def all_listen() -> bool:
                 return all(run_.news for c in consumers for run_ in c._runs.values())
 
-            await soon(all_listen)
+            await until(all_listen)
             assert min([await _cpu_s(0.1) for _ in range(5)]) < 0.01
             await r.fill("a")
             assert len(await asyncio.gather(*waiting)) == 500

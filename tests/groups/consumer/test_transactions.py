@@ -15,7 +15,8 @@ from headrace.errors import AlreadyAckedError, AnsweredError, Fenced, NoStreamEr
 from headrace.groups.consumer import CatalogAcks, Delivery, UnitAck
 from headrace.groups.progress import Progress
 from tests.api.test_client import table_of
-from tests.groups.consumer.rig import Rig, rig, run, run_with_threads, soon, take, values
+from tests.groups.consumer.rig import Rig, rig, run, run_with_threads, take, values
+from tests.support import until
 
 
 async def outputs(hr: headrace.Headrace) -> list[bytes]:
@@ -268,7 +269,7 @@ def test_a_transaction_that_is_cancelled_while_it_commits_has_the_outcome_of_its
             async def both() -> bool:
                 return await r.stored() == Progress(2)
 
-            await soon(both)
+            await until(both)
             await consumer.close()
             await task
             assert handed_out == [b"0", b"1"]
@@ -306,7 +307,7 @@ def test_an_event_that_is_acked_already_counts_as_acked(
             async def both() -> bool:
                 return await r.stored() == Progress(2)
 
-            await soon(both)
+            await until(both)
             await consumer.close()
             await task
             assert handed_out == [b"0", b"1"]

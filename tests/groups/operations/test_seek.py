@@ -29,7 +29,7 @@ from headrace.groups.shared.admin import Groups
 from headrace.log.events import Event
 from headrace.log.log import Log
 from tests.groups.partitioned.runtime import feeder
-from tests.groups.shared.runtime.support import open_log, run, until
+from tests.groups.shared.runtime.support import open_log, run
 from tests.groups.test_seek import (
     KINDS,
     NAME,
@@ -42,6 +42,7 @@ from tests.groups.test_seek import (
     Static,
     nothing_comes_again,
 )
+from tests.support import until
 
 every_kind = pytest.mark.parametrize(
     "kind", [*KINDS, Readers()], ids=lambda kind: type(kind).__name__.lower()
@@ -124,8 +125,7 @@ def test_a_time_and_positions_are_places_too(catalog_url: str, kind: Kind) -> No
                 consuming = Consuming(deliveries)
                 await until(lambda: len(consuming.counted) == 20, "all events")
                 between = datetime.now(UTC) + timedelta(milliseconds=1)
-                while datetime.now(UTC) <= between:
-                    await asyncio.sleep(0.001)
+                await until(lambda: datetime.now(UTC) > between)
                 await kind.send(hr, 20, 10)
                 await until(lambda: len(consuming.counted) == 30, "the others")
                 consuming.counted.clear()

@@ -21,6 +21,7 @@ from headrace.regions import moving
 from headrace.regions.linking import link, name_region
 from headrace.regions.records import get_group
 from headrace.regions.runtime.runner import RegionRunner
+from tests.support import until
 
 P = ParamSpec("P")
 
@@ -70,12 +71,6 @@ async def two_regions(
         yield eu, us
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 async def publish(
     client: headrace.Headrace, region: str, count: int, first: str = "orders"
 ) -> None:
@@ -114,8 +109,7 @@ async def consume(
     tasks = [asyncio.create_task(member(name)) for name in members]
     async with asyncio.timeout(30):
         await done.wait()
-        while busy:  # an ack that is under way would be in doubt
-            await asyncio.sleep(0.001)
+        await until(lambda: not busy)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -10,7 +10,8 @@ import pytest
 import headrace
 from headrace.errors import SwitchRefusedError
 from headrace.regions.records import get_group
-from tests.regions.runtime.test_groups import PARTITIONED, in_loop, running, two_regions, until
+from tests.regions.runtime.test_groups import PARTITIONED, in_loop, running, two_regions
+from tests.support import until
 
 
 async def take(client: headrace.Headrace, count: int) -> list[bytes]:

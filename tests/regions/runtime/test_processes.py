@@ -17,8 +17,9 @@ import headrace
 from headrace.regions import moving
 from headrace.regions.runtime.agent import LEASE
 from headrace.regions.runtime.neighbours import Neighbours
-from tests.regions.runtime.test_groups import PARTITIONED, consume, in_loop, two_regions, until
+from tests.regions.runtime.test_groups import PARTITIONED, consume, in_loop, two_regions
 from tests.regions.runtime.world import Place, assert_same, linked
+from tests.support import until, wait_until
 
 Start = Callable[[str], "subprocess.Popen[bytes]"]
 
@@ -39,13 +40,6 @@ def start() -> Iterator[Start]:
         process.wait()
 
 
-def wait(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-
-
 def test_killed_in_the_middle_both_regions_hold_everything_once(
     tmp_path: Path, start: Start
 ) -> None:
@@ -63,7 +57,7 @@ def test_killed_in_the_middle_both_regions_hold_everything_once(
                 running[victim.name].wait()
                 running[victim.name] = start(victim.url)
             time.sleep(rng.random() * 0.05)
-        wait(lambda: eu.lane_ends() == us.lane_ends())
+        wait_until(lambda: eu.lane_ends() == us.lane_ends(), "the copies", 60)
         assert_same([eu, us])
     finally:
         eu.close()
@@ -98,7 +92,7 @@ async def test_a_group_switched_between_killed_processes_is_exact(
             lease, before = client.log.catalog.leases.get(LEASE), tokens[client]
             return lease is not None and (before is None or lease.token > before.token)
 
-        await until(lambda: runs_anew(eu) and runs_anew(us), 60)
+        await until(lambda: runs_anew(eu) and runs_anew(us), timeout_s=60)
         report = await asyncio.to_thread(moving.switch, eu.log, "orders.billing", "us", near)
         assert report.target == "us"
         rest, _ = await consume(us, 160 - len(acked), lambda: True, ("m1", "m2"))

@@ -19,8 +19,9 @@ from headrace.regions.records import get_group
 from headrace.regions.runtime.agent import RegionAgent
 from headrace.regions.runtime.neighbours import Neighbours
 from headrace.regions.status import status
-from tests.regions.runtime.test_groups import PARTITIONED, in_loop, running, two_regions, until
+from tests.regions.runtime.test_groups import PARTITIONED, in_loop, running, two_regions
 from tests.regions.runtime.test_processes import Start, start
+from tests.support import until
 
 __all__ = ["start"]
 KEYS = {"static": "orders.billing", "shared": "audit:orders.>"}
@@ -86,8 +87,8 @@ async def test_what_the_survivor_acked_does_not_come_again_after_a_return(
             await eu.publish(f"orders.{at}", b"eu-%d" % at, key=str(at))
         with running(us):
             with running(eu):
-                await until(lambda: knows(us.log, key), 60)
-                await until(lambda: sum(len(b) for b in us.log.read("orders")) == 20, 60)
+                await until(lambda: knows(us.log, key), timeout_s=60)
+                await until(lambda: sum(len(b) for b in us.log.read("orders")) == 20, timeout_s=60)
             await asyncio.to_thread(losing.fail_over, us.log, "eu", Neighbours(), force=True)
             async with consuming(tmp_path / "us", kind) as survivor:
                 await until(lambda: len(survivor) == 20)
@@ -95,7 +96,7 @@ async def test_what_the_survivor_acked_does_not_come_again_after_a_return(
                 await eu.publish("orders.1", b"eu-20", key="1")
                 await us.regions.rejoin("eu")
                 start(str(tmp_path / "eu"))
-                await until(lambda: home(eu.log, key) == "us", 60)
+                await until(lambda: home(eu.log, key) == "us", timeout_s=60)
             assert returned == []
             async with consuming(tmp_path / "us", kind) as survivor:
                 await until(lambda: survivor == [b"eu-20"])

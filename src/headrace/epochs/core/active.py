@@ -34,7 +34,7 @@ class ActiveEpochs(Generic[V]):
         self._heap: list[Any] = []
         """Integers: every active time, and some that were dropped."""
         self._times: Times = np.zeros((0, shape.length), dtype=np.int64)
-        """Tuples: the same, a column per part; those of late are in `_fresh`."""
+        """Tuples: every active time, a column per part; the latest are still in `_fresh`."""
         self._fresh: list[Time] = []
 
     def __len__(self) -> int:

@@ -61,7 +61,7 @@ class LedgerState(msgspec.Struct, frozen=True, array_like=True):
 
     stream: str
     length: int
-    """Of its times, as :class:`TimeShape` has it."""
+    """How many parts its times have, as in :class:`TimeShape`."""
     line: int
     """The number of the next line."""
     lower: Frontier

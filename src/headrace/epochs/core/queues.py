@@ -41,7 +41,7 @@ from headrace.epochs.core.times import Time, TimeShape
 from headrace.errors import InvalidConfigError
 
 PIECE_TIMES = 8192
-"""So many times of eight parts, each with a count, are less than the largest head."""
+"""This many times of eight parts, each with a count, fit into the largest head."""
 FRONTIER_TIMES_MAX = 4096
 """Times of one frontier, of which a message has two: a frontier is not cut."""
 

@@ -153,7 +153,7 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
         return len(self.links)
 
     async def wait_for_subscribers(self, least: int) -> None:
-        """Wait until so many subscriptions are connected: what is sent before is not for them."""
+        """Wait until ``least`` subscriptions are connected; they do not get what is sent before."""
         while self.subscribers < least:
             self._check()
             self._heard.clear()

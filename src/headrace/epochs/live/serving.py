@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT_MS = 1000
 SILENCE_MS = 5000
-"""Who was not heard for so long is lost."""
+"""A link that was silent for this long is lost."""
 LINKS_MAX = 4096
 """Links of one connection."""
 

@@ -28,7 +28,7 @@ from headrace.log.cursor import Cursor
 from headrace.log.log import Log
 
 GAP_ROWS = 4096
-"""Reading over so many rows of others is quicker than another query."""
+"""Up to this many rows of other epochs are read along: that is quicker than another query."""
 
 
 class TooLarge(HeadraceError):

@@ -23,7 +23,7 @@ from headrace.groups.progress.store import join
 from headrace.log.log import Log
 
 LINES_MAX = 10_000
-"""So many lines are looked through for the first rows; a segment that has none keeps its floor."""
+"""The most lines that are searched for first rows; a segment without one keeps its floor."""
 
 
 def move_floors(log: Log) -> None:

@@ -50,7 +50,7 @@ class Begun(msgspec.Struct, frozen=True):
 
 
 class Busy(msgspec.Struct, frozen=True):
-    """Another program has the lease, for so long at least."""
+    """Another program has the lease, and for how long at least."""
 
     lease: Lease
     left_ms: int

@@ -65,7 +65,7 @@ class ProgressLog:
         self._log = log
         found = log.stream(self.name)
         self.stream_id = found.id
-        """Of the progress log itself; its channel tells of new lines."""
+        """The id of the progress log itself, whose channel tells of new lines."""
         self._segment = found.segments[0]
 
     @property

@@ -24,7 +24,7 @@ from headrace.log.cursor import FileAhead
 
 AHEAD_ROWS = 65_536
 FIRST_ROWS = 4096
-"""Of unknown size."""
+"""How many rows are read ahead while the size of a row is not known."""
 AHEAD_BYTES = 16 * 1024 * 1024
 
 

@@ -16,7 +16,7 @@ from headrace.errors import UnknownEpochSubscriptionError, UnreadableRecordError
 from headrace.groups.decisions import What
 
 UNCHOSEN_US = 600_000_000
-"""A subscription whose start was never chosen goes after so long without a holder."""
+"""A subscription whose start was never chosen is removed after this time without a holder."""
 
 
 class EpochSubscriptionInfo(msgspec.Struct, frozen=True):
@@ -105,7 +105,7 @@ def _remove(
     why: str,
     due: Callable[[SubscriptionRow, int], bool],
 ) -> bool:
-    """Remove one that is still the same, and due."""
+    """Remove a subscription, if it is still the one that was seen, and still due."""
     try:
         streams = [name for name, _ in decode_form(row.form, row.name).streams]
     except UnreadableRecordError:

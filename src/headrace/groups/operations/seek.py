@@ -78,7 +78,7 @@ class Sought(msgspec.Struct, frozen=True, kw_only=True):
     again_events: int
     skipped_events: int
     exact: bool
-    """False: the events are at most so many; a filter may exclude some, or a queue hold some."""
+    """False: the number is an upper bound; a filter may exclude some, or a queue hold some."""
     units: tuple[SoughtUnit, ...]
 
 

@@ -83,9 +83,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     readers: tuple[GroupReader, ...]
     partitioned: GroupName | None = None
     reading: ReaderGroupName | None = None
-    """Of a reader group."""
+    """Reader groups only: the name of the group."""
     session: str = ""
-    """Of a private subscription: whose it is."""
+    """Private subscriptions only: the session that it belongs to."""
 
     @property
     def dead_letters(self) -> str:

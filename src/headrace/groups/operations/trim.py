@@ -40,7 +40,7 @@ class GroupLoss(msgspec.Struct, frozen=True):
     kind: str
     lost_events: int
     exact: bool
-    """False: at most so many, for the group has a filter that may exclude some."""
+    """False: the number is an upper bound, since the group has a filter that may exclude some."""
     segments: tuple[int, ...]
 
 

@@ -32,7 +32,7 @@ class GroupInfo(msgspec.Struct, frozen=True):
     name: GroupName
     config: GroupConfig
     revision: int
-    """Of its config; it grows with every change."""
+    """The revision of its config, which grows with every change."""
 
     @property
     def kind(self) -> GroupKind:

@@ -41,7 +41,7 @@ class StreamSettings(Body, frozen=True, kw_only=True, forbid_unknown_fields=True
     """New settings of a stream."""
 
     revision: str
-    """That of the settings which the change is based on."""
+    """The revision of the settings that the change is based on."""
     retention: Limits | Consumed | Groups | None = None
     scaling: Fixed | ByEvents | ByBytes | None = None
 
@@ -51,7 +51,7 @@ class ScaleStream(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     segments: tuple[int, ...]
     into: Annotated[int, Meta(ge=2, le=64)] | None = None
-    """Of one segment: so many parts; without it, the segments are merged."""
+    """Into how many parts one segment is split; without it, the segments are merged."""
 
 
 class TrimStream(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -278,7 +278,7 @@ class OriginMap:
 
 
 LEFT_MAX = 4096
-"""So many runs that were trimmed unacked are remembered; of more, the oldest are forgotten."""
+"""The most runs trimmed unacked that are remembered; of more, the oldest are forgotten."""
 
 
 class TrimmedRuns:

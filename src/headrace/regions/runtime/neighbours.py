@@ -7,7 +7,6 @@ import threading
 from collections.abc import Mapping
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from headrace.catalog import Tx
 from headrace.errors import HeadraceError, LinkError, RegionUnreachableError
 from headrace.log.log import Log
 from headrace.log.open import look_log
@@ -88,10 +87,3 @@ def address(member: LinkMember, environ: Mapping[str, str]) -> str:
     user, at, host = parts.netloc.rpartition("@")
     netloc = f"{user}:{quote(password, safe='')}{at or '@'}{host}"
     return urlunsplit(parts._replace(netloc=netloc))
-
-
-def same_catalog(tx: Tx) -> str | None:
-    """What tells two catalogs apart, whatever their addresses."""
-    from headrace.catalog import schema
-
-    return schema.get_setting(tx, "catalog_id")

@@ -40,7 +40,7 @@ from headrace.spark.options import SourceOptions
 LOOK_S = 1.0
 """How long the cached answer is trusted without a notification."""
 LAG_PORTIONS = 4
-"""So many portions of lines are looked at to say how far behind a query is."""
+"""The most portions of lines that are looked at to say how far behind a query is."""
 
 
 class EpochPlanner:

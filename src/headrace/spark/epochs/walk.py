@@ -16,9 +16,9 @@ from headrace.epochs.core.subscriber import Subscriber
 from headrace.epochs.runtime.starting import EpochBegin
 
 LINES = 256
-"""So many lines are taken at a time, at most."""
+"""The most lines that are taken at a time."""
 EPOCHS = 1000
-"""Nor more lines than give so many epochs: one may hold thousands."""
+"""Lines are taken only until they give this many epochs: one line may hold thousands."""
 
 
 class EpochWalk:

@@ -33,6 +33,7 @@ from headrace.groups.partitioned.runtime.member import Member
 from headrace.log.events import Event
 from tests.groups.partitioned.runtime.feeder import fill
 from tests.scaling import split_while_empty
+from tests.support import until
 
 PATIENCE_S = 30
 NAME = GroupName("orders", "billing")
@@ -44,11 +45,6 @@ def run(catalog_url: str, work: Callable[[headrace.Headrace], Awaitable[None]]) 
             await work(hr)
 
     testing.run(asyncio.wait_for(main(), PATIENCE_S), autojump=True)
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    while not condition():
-        await asyncio.sleep(0.002)
 
 
 async def make(
@@ -292,8 +288,7 @@ def test_a_static_group_on_a_stream_with_partitions(catalog_url: str) -> None:
             async def all_acked() -> bool:
                 return (await hr.groups.lag("orders", "audit")).events == 0
 
-            while not await all_acked():  # what does not pass the filter counts as acked, soon
-                await asyncio.sleep(0.01)
+            await until(all_acked)
 
     run(catalog_url, work)
 

@@ -20,7 +20,8 @@ from headrace.groups.readers import (
     SegmentId,
 )
 from headrace.groups.readers.core.changes import CheckpointForgotten
-from headrace.groups.readers.core.retention import lower_bound
+from headrace.groups.readers.core.cuts import floors_at
+from headrace.groups.readers.core.retention import kept_cut
 from headrace.groups.readers.core.segments import positions
 from headrace.groups.readers.core.settings import Retain
 from tests.groups.readers.core.helpers import Group, cut, seg
@@ -165,7 +166,9 @@ def test_a_checkpoint_can_be_gone_back_to_again_and_so_can_those_before_it() -> 
         group.join("r1")
         group.claim("r1", "a/0")
         group.offline("r1", a0=80)
-        assert lower_bound([group.state], graph, {seg("a/0"): 100}) == {seg("a/0"): at}
+        asked = kept_cut(group.state)
+        assert asked is not None
+        assert floors_at(*asked, graph, {seg("a/0"): 100}) == {seg("a/0"): at}
 
 
 def test_a_reset_to_a_cut_clears_all_checkpoints() -> None:

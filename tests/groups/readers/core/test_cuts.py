@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headrace.errors import InvalidReaderUpdateError
 from headrace.groups.readers import END, GroupConfig, SegmentId, Successor
 from headrace.groups.readers.core import cuts
-from headrace.groups.readers.core.retention import lower_bound
+from headrace.groups.readers.core.retention import kept_cut
 from headrace.groups.readers.core.settings import Retain
 from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.log import order
@@ -116,15 +116,6 @@ def test_a_reset_speaks_of_every_stream_of_the_group() -> None:
         cuts.reset_to(START, GRAPH, group.state)
 
 
-def test_offsets_lie_within_what_there_is() -> None:
-    extents = {seg("a/0"): (10, 90), seg("a/1"): (0, 5)}
-    cuts.check_offsets(cut(a0=10, a1=5), extents, "cut")
-    cuts.check_offsets(cut(a0=90, a1=END), extents, "cut")
-    for wrong in (cut(a0=9), cut(a0=91)):
-        with pytest.raises(InvalidReaderUpdateError, match=r"a/0 has no offset 9.*from 10 to 90"):
-            cuts.check_offsets(wrong, extents, "cut")
-
-
 @given(st.lists(st.sampled_from((None, 0, 3)), min_size=6, max_size=6), st.data())
 def test_every_end_that_is_accepted_is_reached(
     chosen: list[int | None], data: st.DataObject
@@ -182,8 +173,9 @@ def reading(config: GroupConfig | None = None, **at: int) -> Group:
 
 
 def bound(*groups: Group) -> dict[str, int]:
-    found = lower_bound([group.state for group in groups], GRAPH, HEADS)
-    return {str(segment): offset for segment, offset in found.items()}
+    asked = [kept_cut(group.state) for group in groups]
+    found = [cuts.floors_at(*each, GRAPH, HEADS) for each in asked if each is not None]
+    return {str(each): min(floors[each] for floors in found) for each in GRAPH if found}
 
 
 def test_what_is_behind_may_go_and_what_is_ahead_stays() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import headrace
 from headrace import testing
 from headrace.groups.readers.runtime.reading import SegmentReader
 from headrace.log.events import Event
+from tests.support import until as until
 
 PATIENCE_S = 120
 
@@ -20,11 +20,6 @@ def run(catalog_url: str, work: Callable[[headrace.Headrace], Awaitable[None]]) 
             await work(hr)
 
     testing.run(asyncio.wait_for(main(), PATIENCE_S), autojump=True)
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
 
 
 async def send(

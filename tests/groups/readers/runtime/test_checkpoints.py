@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 import pytest
 
@@ -22,12 +23,17 @@ from headrace.errors import (
 )
 from headrace.groups.readers.group import ReaderGroup
 from headrace.groups.readers.positions import GroupCheckpoint, StreamCut
-from tests.groups.readers.runtime.support import Taken, freeze, run, send, until
+from tests.groups.readers.runtime.support import Taken, freeze, run, send
+from tests.support import until
 
 
 async def one_stream(hr: headrace.Headrace, segments: int = 2, **options: object) -> ReaderGroup:
     await hr.create_stream("orders", ["orders.>"], segments=segments)
     return await hr.reader_groups.create("report", streams=["orders"], **options)  # type: ignore[arg-type]
+
+
+def _has(got: list[tuple[str, int]], count: int) -> bool:
+    return len(got) >= count
 
 
 def test_a_reset_puts_back_exactly_what_was_acked_at_the_checkpoint(catalog_url: str) -> None:
@@ -48,8 +54,7 @@ def test_a_reset_puts_back_exactly_what_was_acked_at_the_checkpoint(catalog_url:
                 taken = Taken()
                 async with group.reader("r2") as r2:
                     taken.start(r1, r2)
-                    while len(taken.got) < 40 - len(done):
-                        await asyncio.sleep(0.005)
+                    await until(partial(_has, taken.got, 40 - len(done)))
                     for task in taken.tasks:
                         task.cancel()
                 assert sorted(taken.numbers) == sorted(set(range(40)) - done)

@@ -8,7 +8,8 @@ import pytest
 
 import headrace
 from headrace.testing import driven_clock
-from tests.groups.readers.runtime.support import Taken, freeze, run, send, until
+from tests.groups.readers.runtime.support import Taken, freeze, run, send
+from tests.support import until
 
 TTL_S = 10
 STEPS_S = (-60.0, -3.0, 0.0, 3.0, 3600.0)

@@ -18,7 +18,8 @@ from headrace.errors import (
     UnknownStreamError,
 )
 from headrace.groups.readers.names import ReaderGroupName
-from tests.groups.readers.runtime.support import Taken, freeze, run, send, until
+from tests.groups.readers.runtime.support import Taken, freeze, run, send
+from tests.support import until
 
 
 def test_three_streams_with_the_same_numbers_merge_without_mixing_them_up(

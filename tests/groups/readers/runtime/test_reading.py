@@ -6,7 +6,8 @@ import pytest
 
 import headrace
 from headrace.errors import Fenced, ReaderBusyError
-from tests.groups.readers.runtime.support import Taken, freeze, run, send, until
+from tests.groups.readers.runtime.support import Taken, freeze, run, send
+from tests.support import until
 
 
 def test_two_readers_share_the_segments_and_each_event_goes_to_one(catalog_url: str) -> None:

@@ -23,7 +23,7 @@ from headrace.groups.readers.runtime.hub import hub_of
 from headrace.groups.readers.runtime.replicas import StampedReplica
 from headrace.groups.readers.runtime.transaction import GroupCommit
 from headrace.log.log import Log
-from tests.groups.readers.runtime.support import until
+from tests.support import until
 
 NAME = ReaderGroupName("report")
 

@@ -18,7 +18,8 @@ from headrace.errors import (
 )
 from headrace.groups.readers.core.spark_batches import SparkPlan
 from tests.groups.readers.runtime.spark_query import LEASE_MS, Directory, Query, everything
-from tests.groups.readers.runtime.support import Taken, run, send, until
+from tests.groups.readers.runtime.support import Taken, run, send
+from tests.support import until
 
 PAST_LEASE_S = LEASE_MS / 1000 + 1
 

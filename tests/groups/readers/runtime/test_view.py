@@ -22,8 +22,9 @@ from headrace.groups.readers.names import ReaderGroupName
 from headrace.groups.shapes import GroupView
 from headrace.log.events import Event
 from headrace.log.log import Log
-from tests.groups.readers.runtime.support import Taken, send, until
+from tests.groups.readers.runtime.support import Taken, send
 from tests.groups.readers.runtime.support import run as in_clock
+from tests.support import until
 
 NAME = ReaderGroupName("report")
 

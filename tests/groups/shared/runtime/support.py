@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import headrace
 from headrace import testing
 from headrace.errors import Fenced, HeadraceError
 from headrace.groups.shared.core.settings import BorrowerSettings, LeaderSettings
+from tests.support import until as until
 
 PATIENCE_S = 30.0
 
@@ -43,17 +44,6 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
             return await work
 
     return testing.run(limited(), autojump=True)
-
-
-async def until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
-    """Wait for a condition on the loop; fail loudly when it never comes true."""
-    loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + timeout_s
-    while not (found := condition()):
-        if loop.time() > deadline_s:
-            raise AssertionError(f"waited {timeout_s} s in vain for {what}")
-        await asyncio.sleep(0.002)
-    return found
 
 
 def open_log(url: Any, *, quick: bool = True) -> headrace.Headrace:

@@ -10,7 +10,8 @@ import pytest
 from headrace.catalog import leases
 from headrace.groups.shared.runtime import state
 from headrace.testing import driven_clock
-from tests.groups.shared.runtime.support import QUICK_LEADER, Worker, open_log, publish, run, until
+from tests.groups.shared.runtime.support import QUICK_LEADER, Worker, open_log, publish, run
+from tests.support import until
 
 GROUP = "g:orders.>"
 SHARED = "$share/g/orders.>"

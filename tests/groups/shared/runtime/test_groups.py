@@ -39,8 +39,8 @@ from tests.groups.shared.runtime.support import (
     publish,
     run,
     total,
-    until,
 )
+from tests.support import until
 
 SHARED = "$share/g/orders.>"
 
@@ -288,8 +288,7 @@ def test_members_beyond_the_segments_stand_by_and_are_told_why(tmp_path: Path) -
                     idle = [why for _, units, why in found.members if not units]
                     return len(found.members) == 3 and len(idle) == 1 and "stands by" in idle[0]
 
-                while not await told():
-                    await asyncio.sleep(0.01)
+                await until(told)
                 busy = next(worker for worker in workers if worker.session.units)
                 await busy.close()
                 rest = [worker for worker in workers if worker is not busy]
@@ -444,8 +443,7 @@ def test_a_member_that_pings_but_never_acks_is_evicted(tmp_path: Path) -> None:
                         found = await hr.shared_groups.explain("g")
                         return any("acks nothing" in each.reason for each in found.decisions)
 
-                    while not await reason():
-                        await asyncio.sleep(0.01)
+                    await until(reason)
 
     run(test())
 

@@ -10,7 +10,8 @@ from headrace.groups.progress import Progress
 from headrace.groups.shared.core.messages import Unit
 from headrace.groups.shared.core.records import Commit, LeaderEffect
 from headrace.groups.shared.runtime.leading import Leading
-from tests.groups.shared.runtime.support import open_log, run, until
+from tests.groups.shared.runtime.support import open_log, run
+from tests.support import until
 
 SHARED = "$share/g/orders.>"
 

@@ -16,7 +16,8 @@ from headrace.groups.shared.properties import GroupProperties
 from headrace.groups.shared.runtime.borrowing import Borrowing
 from headrace.groups.shared.runtime.options import SharedOptions
 from headrace.groups.shared.runtime.peer import LocalPeer
-from tests.groups.shared.runtime.support import open_log, run, until
+from tests.groups.shared.runtime.support import open_log, run
+from tests.support import until
 
 
 class Sink:

@@ -31,8 +31,9 @@ from headrace.groups.consumer import OwnedUnit
 from headrace.groups.shared.admin import Groups
 from headrace.groups.shared.runtime.borrowing import Borrowing
 from headrace.groups.shared.runtime.session import Session
-from tests.groups.shared.runtime.support import Worker, count, open_log, publish, run, total, until
+from tests.groups.shared.runtime.support import Worker, count, open_log, publish, run, total
 from tests.scaling import split_while_empty
+from tests.support import until
 
 SHARED = "$share/g/orders.>"
 

@@ -17,7 +17,8 @@ from headrace.groups.shared.admin import Groups
 from headrace.groups.shared.core.records import ClaimRecord, Commit, ProgressRecord
 from headrace.groups.shared.runtime import state
 from headrace.groups.shared.runtime.settling import Doubt, Settler, Verdict, judge, segment_ids
-from tests.groups.shared.runtime.support import Worker, open_log, publish, run, until
+from tests.groups.shared.runtime.support import Worker, open_log, publish, run
+from tests.support import until
 
 GROUP = "g:orders.>"
 UNIT = "orders/0"

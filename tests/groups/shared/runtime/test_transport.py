@@ -49,8 +49,8 @@ from tests.groups.shared.runtime.support import (
     open_log,
     publish,
     run,
-    until,
 )
+from tests.support import until
 
 SHARED = "$share/g/orders.>"
 WANTED = LeaderWanted("g:orders.>", "x:1:1", 0, "x")

@@ -12,8 +12,9 @@ import pytest
 
 import headrace
 from headrace.errors import Fenced
-from tests.groups.shared.runtime.support import open_log, publish, until
+from tests.groups.shared.runtime.support import open_log, publish
 from tests.groups.shared.runtime.test_processes import TEXT, Cluster, cluster
+from tests.support import until
 
 
 async def two_units(source: AsyncIterator[headrace.Delivery]) -> list[headrace.Delivery]:

@@ -9,7 +9,7 @@ from headrace.groups.decisions.core.record import Decision, What, ranges
 from headrace.groups.partitioned.core.config import GroupConfig
 
 TOLD_MAX = 6
-"""So many members, or pairs of them, are named in a sentence; the rest is counted."""
+"""How many members, or pairs of them, a sentence names; the rest is counted."""
 
 ByMember = Mapping[str, tuple[int, ...]]
 

@@ -11,7 +11,7 @@ each other before anything is decided: the rules have no graph.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from headrace.errors import InvalidReaderUpdateError
 from headrace.groups.readers.core.segments import END, Cut, SegmentId, Successor, falls, positions
@@ -105,14 +105,20 @@ def check_end(start: Cut, end: Cut, graph: Graph) -> None:
                 )
 
 
-def check_offsets(cut: Cut, extents: Mapping[SegmentId, tuple[int, int]], what: str) -> None:
-    """Refuse offsets outside of what there is of a segment, (tail, head)."""
-    for segment, offset in cut.items():
-        tail, head = extents[segment]
-        if offset != END and not tail <= offset <= head:
-            raise InvalidReaderUpdateError(
-                f"{what}: {segment} has no offset {offset}; it goes from {tail} to {head}"
-            )
+def floors_at(
+    cut: Cut, waiting: Iterable[SegmentId], graph: Graph, heads: Mapping[SegmentId, int]
+) -> dict[SegmentId, int]:
+    """How far every segment counts as read by a group that stands at a cut.
+
+    What lies behind it is read to its head, so that neither retention nor lag waits for it, and of
+    what lies ahead nothing.
+    """
+    ahead = order.following(cut, graph) | set(waiting)
+    found = {}
+    for segment, head in heads.items():
+        offset = 0 if segment in ahead else cut.get(segment, END)
+        found[segment] = head if offset == END else min(offset, head)
+    return found
 
 
 def reset_to(

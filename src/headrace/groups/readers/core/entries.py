@@ -40,7 +40,7 @@ from headrace.groups.readers.core.segments import Position, SegmentId, Successor
 from headrace.groups.readers.core.updates import Update, brief
 
 FORMAT = 1
-"""Of entries; another change, or another meaning of one, makes a new format."""
+"""The format of entries: another change, or another meaning of one, makes a new one."""
 
 MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, HeadraceError)
 

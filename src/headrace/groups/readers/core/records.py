@@ -27,7 +27,7 @@ CHUNK_SEGMENTS_MAX = 4096
 """Segments (or positions of a checkpoint) in one chunk; well below 100 KiB."""
 
 FORMAT = 1
-"""Of snapshots."""
+"""The format of snapshots."""
 
 T = TypeVar("T")
 

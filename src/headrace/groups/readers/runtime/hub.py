@@ -309,8 +309,3 @@ def hub_of(host: Host) -> ReaderHub:
     if found is None:
         found = host.parts[ReaderHub] = ReaderHub(host)
     return found
-
-
-def lease_lock(name: ReaderGroupName, reader: str) -> str:
-    """The lock of a reader's lease."""
-    return leases.lock(name.lease(reader))

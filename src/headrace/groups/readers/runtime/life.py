@@ -44,7 +44,7 @@ from headrace.groups.readers.runtime.transaction import Committed
 from headrace.host import Host
 
 LAG_SEGMENTS_MAX = 64
-"""So many of the segments that are behind are looked at to learn a reader's lag."""
+"""The most segments behind that are looked at to learn a reader's lag."""
 
 _log = logging.getLogger(__name__)
 

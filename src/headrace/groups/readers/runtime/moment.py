@@ -15,10 +15,10 @@ from headrace.catalog.extents import Extent
 from headrace.groups.consumer import OwnedUnit
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import decode
-from headrace.groups.readers.core.segments import END, Cut, SegmentId, Successor
+from headrace.groups.readers.core.cuts import floors_at
+from headrace.groups.readers.core.segments import Cut, SegmentId, Successor
 from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.groups.readers.names import ReaderGroupName, ReaderGroupRecord, unit_of
-from headrace.log import order
 
 
 class GroupMoment:
@@ -131,17 +131,9 @@ class Map(NamedTuple):
     extents: dict[SegmentId, Extent]
 
     def floors(self, cut: Cut, waiting: Iterable[SegmentId]) -> dict[SegmentId, int]:
-        """How far every segment counts as read by a group that stands at a cut.
-
-        What lies behind it is read to its head, so that neither retention nor lag waits for it,
-        and of what lies ahead nothing.
-        """
-        ahead = order.following(cut, self.graph) | set(waiting)
-        found = {}
-        for segment, extent in self.extents.items():
-            offset = 0 if segment in ahead else cut.get(segment, END)
-            found[segment] = extent.head if offset == END else min(offset, extent.head)
-        return found
+        """How far every segment counts as read by a group that stands at a cut."""
+        heads = {segment: extent.head for segment, extent in self.extents.items()}
+        return floors_at(cut, waiting, self.graph, heads)
 
 
 def end_of(state: ReaderGroupState, segment: SegmentId, extent: Extent) -> int | None:

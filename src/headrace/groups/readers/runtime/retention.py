@@ -24,6 +24,7 @@ from headrace.groups.readers.core.changes import (
     StreamsAdded,
     WasReset,
 )
+from headrace.groups.readers.core.retention import kept_cut
 from headrace.groups.readers.core.segments import Cut, SegmentId
 from headrace.groups.readers.core.settings import Retain
 from headrace.groups.readers.core.state import ReaderGroupState
@@ -57,11 +58,12 @@ def keep(moment: GroupMoment, state: ReaderGroupState) -> None:
     retain = state.config.retain
     by_cut = retain in (Retain.CHECKPOINT, Retain.MANUAL)
     _subscribe(moment, positions=retain is Retain.POSITIONS, cut=by_cut)
-    last = state.checkpoints.last
-    if retain is Retain.CHECKPOINT and last is not None:
-        keep_cut(moment, last.positions, last.waits)
-    elif by_cut and not stored.of_group(moment.tx, moment.name.kept):
-        keep_cut(moment, state.positions(), state.future)
+    asked = kept_cut(state)
+    if asked is None or not by_cut:
+        return
+    checkpointed = retain is Retain.CHECKPOINT and state.checkpoints.last is not None
+    if checkpointed or not stored.of_group(moment.tx, moment.name.kept):
+        keep_cut(moment, *asked)
 
 
 def keep_cut(moment: GroupMoment, cut: Cut, waiting: Iterable[SegmentId]) -> None:

@@ -34,7 +34,7 @@ STEP_S = 0.1
 
 Missing = Mapping[SegmentId, SpanRanges]
 Choose = Callable[[Tx, Missing], Mapping[SegmentId, int] | None]
-"""Of what is missing, up to where the next batch reads; None: wait for more."""
+"""Up to where the next batch reads of what is missing; None: wait for more."""
 T = TypeVar("T")
 
 

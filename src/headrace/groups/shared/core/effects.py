@@ -31,7 +31,7 @@ class Install(msgspec.Struct, frozen=True):
     unit_token: int
     progress: Progress
     leader_token: int = 0
-    """Of the leader that granted it, and to which its progress is reported."""
+    """The token of the leader that granted it, and to which its progress is reported."""
 
 
 class Release(msgspec.Struct, frozen=True):

@@ -87,7 +87,7 @@ class Leader(Reception):
         self._list_due_ms = now_ms
         self._lease_ok_ms = now_ms if lease_sent_ms is None else lease_sent_ms
         self._lease_ttl_ms = settings.lease_ttl_ms
-        """Of the lease as it was last renewed."""
+        """The time to live of the lease, as it was last renewed."""
         self._configured_ms = now_ms
         self._heartbeat_due_ms = now_ms + settings.heartbeat_ms
         for row in stored:
@@ -239,7 +239,7 @@ class Leader(Reception):
             effects.append(RenewLease(self.token, self.settings.lease_ttl_ms, now_ms))
         if now_ms >= self._list_due_ms:
             self._list_due_ms = now_ms + self.settings.renew_segments_ms
-            effects.append(ListSegments(self._revision))
+            effects.append(ListSegments())
         effects += self._retry_commit(now_ms)
         self._drop_silent(now_ms)
         effects += self._evict_stuck(now_ms)

@@ -61,8 +61,7 @@ class LeaderView:
 
     def progress_of(self, unit: Unit) -> Progress:
         """How far the group has come in a unit, as far as this leader knows."""
-        state = self._holdings.units[unit]
-        return Progress.of(state.acked, state.attempts)
+        return self._holdings.units[unit].progress
 
     def assignment_of(self, unit: Unit) -> tuple[AssignmentStatus, str]:
         """The status of a unit's assignment, and to whom."""

@@ -115,9 +115,7 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 class ListSegments(msgspec.Struct, frozen=True):
-    """List what has changed since a revision; answer with ``segments_listed``."""
-
-    after_revision: int
+    """List the segments, or those that changed since; answer with ``segments_listed``."""
 
 
 class RenewLease(msgspec.Struct, frozen=True):

@@ -36,7 +36,7 @@ class Place(NamedTuple):
 Sums: TypeAlias = tuple[int, ...]
 """Sums over a stream's segments: count, numbers, heads, tails, how many are sealed, and markers."""
 MARKERS_MAX = 10_000
-"""So many markers of a stream are told apart from its events; those before them weigh as events."""
+"""The most markers of a stream that are told from its events; older ones weigh as events."""
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Look(msgspec.Struct, frozen=True):
 
     streams: dict[int, str]
     sums: dict[int, Sums]
-    """Of the streams whose segments were read; in the others nothing is new."""
+    """Sums of the streams whose segments were read; in the others nothing is new."""
     places: dict[Unit, Place]
     predecessors: dict[Unit, tuple[Unit, ...]]
 

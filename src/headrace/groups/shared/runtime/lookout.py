@@ -27,7 +27,7 @@ QUIET_COST_FACTOR = 200
 SILENT_MS = 10_000
 """The pause while the catalog has heard of no stream at all, not even of a new one."""
 SILENT_GROUPS = 50
-"""It is that much longer for each so many groups that the process leads."""
+"""``SILENT_MS`` is added once for every this many groups that the process leads."""
 SCALE_MS = 1000
 
 _log = logging.getLogger(__name__)

@@ -68,8 +68,6 @@ class LocalPeer:
         self.name = host.clock.name()
         self.registry = Registry(self.name, remember_ms=options.borrower.find_leader_ms)
         self.leaders: dict[str, Leading] = {}
-        self.unroutable = 0
-        """Messages to borrowers that are neither here nor anywhere else."""
         self.listener = Listener(self._gathers, secured, LARGE_FRAME_BYTES_MAX)
         self.listener.serve(frames.to_borrowers(), self._from_peer)
         self.peers = Links(
@@ -262,8 +260,7 @@ class LocalPeer:
                 outbox.put(message)
             elif session_key(message) in self._sessions:
                 self.mail.deliver_soon((message,))
-            else:
-                self.unroutable += 1
+            # Else its borrower is neither here nor connected, and asks again if it lives.
 
     def sending(self) -> AbstractContextManager[None]:
         """A block whose messages to other processes are sent together when it ends."""

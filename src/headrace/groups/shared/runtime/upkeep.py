@@ -41,7 +41,7 @@ class Upkeep:
         self._told: dict[Leading, None] = {}
         """Leaders that were told of news of their lease."""
         self._settings: dict[str, GroupProperties] = {}
-        """Of all groups, as they were last read."""
+        """The records of all groups, as they were last read."""
         self._revision = 0
         self._started: set[str] = set()
         """Groups whose leaders may have read older settings."""
