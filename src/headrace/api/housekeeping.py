@@ -4,10 +4,10 @@ Every open log looks now and then; a lease lets one of them do the work, so that
 one catalog do not trip over each other.  What a policy lets go is trimmed, and progress logs behind
 the rows of their epochs; segments of which nothing is left go, with their claims, others are split
 and merged by the scaling policies of their streams, the store is swept once an hour, files whose
-time in the graveyard is over are removed, and the catalog gives free space back.  When each was
-last done is written down (``groups/chores.py``).  Where no pipeline runs, a segment of more than
-``BATCHES_MANY`` batches is compacted, for they are read one by one.  A failure is logged and tried
-again at the next look.
+time in the graveyard is over are removed, checkpoints of Spark that nobody uses are forgotten, and
+the catalog gives free space back.  When each was last done is written down (``groups/chores.py``).
+Where no pipeline runs, a segment of more than ``BATCHES_MANY`` batches is compacted, for they are
+read one by one.  A failure is logged and tried again at the next look.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from headrace.errors import HeadraceError
 from headrace.groups import chores, vacant
 from headrace.groups.chores import RETENTION, SCALING, SWEEP
 from headrace.groups.partitioned.runtime.filling import PIPELINE
+from headrace.groups.readers import spark_use
 from headrace.host import Host, Stage
 from headrace.log import reserve
 
@@ -129,6 +130,7 @@ def tidy(log: Log, owner: str, lease_ttl_ms: int) -> bool:
 def _retain(log: Log) -> str:
     removed = 0
     subscriptions.expire(log.catalog)
+    spark_use.forget_unused(log.catalog)
     holding.move_floors(log)
     vacant_segments = 0
     for stream in log.streams(internal=True):

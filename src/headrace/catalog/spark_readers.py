@@ -88,6 +88,17 @@ def put_line(tx: Tx, row: LineRow) -> None:
     tx.notify(channel(row.line))
 
 
+def unused(tx: Tx, before_us: int) -> list[str]:
+    """Lines of which nothing was stored since, and those of which it is not known."""
+    rows = tx.rows("SELECT line FROM spark_lines WHERE used_us < ? ORDER BY line", (before_us,))
+    return [str(row[0]) for row in rows]
+
+
+def stamp_lines(tx: Tx, now_us: int) -> None:
+    """Lines of which it is not known when they were used count as used now."""
+    tx.execute("UPDATE spark_lines SET used_us = ? WHERE used_us = 0", (now_us,))
+
+
 _SPANS = "SELECT segment_id, unit, token, ranges, was, floor, state FROM spark_spans WHERE line = ?"
 
 

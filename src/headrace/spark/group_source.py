@@ -44,6 +44,7 @@ from headrace.groups.readers.runtime import spark_lines
 from headrace.groups.readers.runtime.spark_planning import Missing
 from headrace.groups.readers.runtime.spark_reader import SparkReader
 from headrace.groups.readers.runtime.spark_watched import WatchedSparkReader
+from headrace.groups.readers.spark_use import holder_of
 from headrace.log.log import Log
 from headrace.spark import group_offsets, weighing
 from headrace.spark.connection import Connection
@@ -80,7 +81,7 @@ def check_group(log: Log, options: SourceOptions) -> GroupPlace:
     if options.reader is not None:
         reader = check_name(options.reader, "reader name")
         held = log.catalog.read(lambda tx: leases.get(tx, name.lease(reader)))
-        if held is not None and not spark_lines.holder_of(held.owner)[0]:
+        if held is not None and not holder_of(held.owner)[0]:
             raise ReaderBusyError(name.group, reader, held.owner)
     return GroupPlace(record.id, name.group)
 

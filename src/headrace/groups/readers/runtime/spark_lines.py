@@ -43,6 +43,7 @@ from headrace.groups.readers.runtime.spark_records import (
     with_spans,
 )
 from headrace.groups.readers.runtime.transaction import Committed, GroupCommit
+from headrace.groups.readers.spark_use import holder_of, owner_of
 
 OTHER_LIFE = -1
 
@@ -59,22 +60,6 @@ class OpenedBatch(msgspec.Struct, frozen=True):
 
     opening: SparkOpening
     committed: Committed
-
-
-def owner_of(line: str, instance: str) -> str:
-    """The owner of the lease of a query's reader.
-
-    >>> owner_of("l1", "host-7")
-    'spark/l1/host-7'
-    """
-    return f"spark/{line}/{instance}"
-
-
-def holder_of(owner: str) -> tuple[str, str]:
-    """Line and instance of an owner; a reader that is no query has no line."""
-    kind, _, rest = owner.partition("/")
-    line, slash, instance = rest.partition("/")
-    return (line, instance) if kind == "spark" and slash else ("", owner)
 
 
 # --- transactions of the group -------------------------------------------------------------
