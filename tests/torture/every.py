@@ -11,6 +11,8 @@ from tests.torture.groups.run import torture_groups
 from tests.torture.histories.run import run_rounds
 from tests.torture.interrupts import Interrupts
 from tests.torture.reader_run import torture_readers
+from tests.torture.regions import REGIONS, torture_regions
+from tests.torture.regions import Kind as RegionKind
 from tests.torture.run import Catalog, torture
 from tests.torture.server import create_database, running_postgres
 from tests.torture.shared_run import torture_shared
@@ -72,6 +74,19 @@ def _epochs(catalog: Catalog, faults: int, seed: int, folder: Path) -> Endured:
     return Endured(sum(sum(each.faults.values()) for each in result.outcomes), result.findings)
 
 
+def _regions(catalog: Catalog, faults: int, seed: int, folder: Path) -> Endured:
+    kind: RegionKind = ("static", "shared")[seed % 2]
+    moves = max(2, faults // 2)
+    if catalog == "sqlite":
+        outcome = torture_regions(kind, moves, seed, folder, loss_part=1 / 3)
+    else:
+        with running_postgres(folder / "server") as server:
+            urls = {name: create_database(server, name) for name in REGIONS}
+            outcome = torture_regions(kind, moves, seed, folder, loss_part=0.0, urls=urls)
+    met = sum(outcome.faults.values()) + outcome.switches + outcome.losses
+    return Endured(met, list(outcome.counted.findings))
+
+
 def _histories(catalog: Catalog, faults: int, seed: int, folder: Path) -> Endured:
     del catalog, folder  # a round has a folder of its own, and keeps it where it finds anything
     found: list[str] = []
@@ -112,6 +127,7 @@ TORTURES = {
     "readers": Torture(_readers),
     "spark-readers": Torture(_spark_readers),
     "epochs": Torture(_epochs),
+    "regions": Torture(_regions),
     "steering": Torture(_steering),
     "histories": Torture(_histories, ("sqlite",)),
     "interrupts": Torture(_interrupts, ("sqlite",), "interrupts"),

@@ -48,6 +48,27 @@ def read(path: Path, region: str) -> list[Line]:
     return found
 
 
+class Tail:
+    """Counts the acks of a journal while it grows; each line is read once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._place = 0
+        self._rest = b""
+        self._acked = 0
+
+    def acked(self) -> int:
+        """How many acks have come back so far."""
+        if self._path.exists():
+            with self._path.open("rb") as journal:
+                journal.seek(self._place)
+                data = journal.read()
+            self._place += len(data)
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            self._acked += sum(line.split(b" ")[1] == b"acked" for line in lines)
+        return self._acked
+
+
 def judge(
     published: Sequence[str],
     lines: Iterable[Line],
@@ -55,14 +76,14 @@ def judge(
     in_doubt_max: int = 0,
 ) -> Counted:
     """``published`` values are ``region-key-number``, ascending for each region and key."""
-    acked: dict[str, int] = {}
+    acked: dict[str, list[Line]] = {}
     got: set[str] = set()
     last: dict[tuple[str, str], int] = {}
     again: list[str] = []
     findings: list[str] = []
     for line in sorted(lines):
         if line.what == "acked":
-            acked.setdefault(line.value, line.at_ns)
+            acked.setdefault(line.value, []).append(line)
         elif line.what == "got":
             if line.value not in got:
                 origin, key, number = line.value.split("-")
@@ -72,7 +93,7 @@ def judge(
                 got.add(line.value)
             if line.value in acked:
                 again.append(line.value)
-                findings += _excuse(line, acked[line.value], losses)
+                findings += (f for ack in acked[line.value] for f in _excuse(line, ack, losses))
     missing = sorted(set(published) - got)
     if missing:
         findings.append(f"lost: {len(missing)} were given to nobody, such as {missing[0]}")
@@ -88,11 +109,16 @@ def judge(
     return Counted(len(published), len(acked), len(doubtful), len(again), tuple(findings))
 
 
-def _excuse(line: Line, acked_ns: int, losses: Sequence[Loss]) -> list[str]:
-    """A repeat is excused by a loss after its ack, in the region that did not know of the ack."""
-    for loss in losses:
-        if acked_ns < loss.at_ns < line.at_ns and line.region == loss.region:
-            if line.value in loss.known:
-                return [f"again: {line.value} was known to be acked in {loss.region}"]
-            return []
-    return [f"again: {line.value} was given in {line.region} after its ack"]
+def _excuse(line: Line, ack: Line, losses: Sequence[Loss]) -> list[str]:
+    """A repeat is excused by a loss after the ack, in a region that did not know of that ack.
+
+    What was acked in a region it knows by itself, whatever it loses.
+    """
+    if ack.region == line.region:
+        return [f"again: {line.value} was given in {line.region}, where it was acked"]
+    since = [x for x in losses if ack.at_ns < x.at_ns < line.at_ns and x.region == line.region]
+    if not since:
+        return [f"again: {line.value} was given in {line.region} after its ack in {ack.region}"]
+    if all(line.value in loss.known for loss in since):
+        return [f"again: {line.value} was known to be acked in {line.region}"]
+    return []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.torture.region_account import Line, Loss, judge
+from tests.torture.region_account import Line, Loss, Tail, judge
 from tests.torture.regions import Kind, torture_regions
 
 PUBLISHED = ("eu-1-0", "eu-1-1", "us-1-0")
@@ -50,6 +50,19 @@ def test_a_loss_excuses_what_had_not_crossed_and_nothing_else() -> None:
     crossed = (Loss(5, "us", frozenset({"eu-1-0"})),)
     assert "was known to be acked" in judge(PUBLISHED, again, crossed).findings[0]
     assert "again" in judge(PUBLISHED, again, (Loss(5, "eu", frozenset()),)).findings[0]
+    twice = course(*WELL, "us got eu-1-0", "us acked eu-1-0", "us got eu-1-0")
+    assert "where it was acked" in judge(PUBLISHED, twice, unknown).findings[0]
+
+
+def test_a_journal_is_counted_while_it_grows(tmp_path: Path) -> None:
+    path = tmp_path / "eu.journal"
+    tail = Tail(path)
+    assert tail.acked() == 0
+    path.write_bytes(b"1 got eu-1-0\n2 acked eu-1-0\n3 ack")
+    assert tail.acked() == 1
+    with path.open("ab") as journal:
+        journal.write(b"ed eu-1-1\n4 refused eu-1-2\n")
+    assert tail.acked() == 2
 
 
 @pytest.mark.parametrize("kind", ["static", "shared"])
