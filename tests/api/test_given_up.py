@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.errors import CatalogClosedError
 from headrace.groups.partitioned.runtime.member import Member
+from headrace.groups.readers.core.settings import ReaderSettings
+from headrace.groups.readers.runtime.spark_reader import SparkReader
 from headrace.testing import DrivenClock, driven_clock
 from headrace.testing import run as run_driven
 
@@ -26,6 +29,30 @@ async def reader(hr: headrace.Headrace) -> Any:
     return (await hr.reader_groups.get("r")).reader("r1")
 
 
+class SparkQuery:
+    """A Spark query as a reader: opened when its first batch is planned."""
+
+    def __init__(self, hr: headrace.Headrace, *, leaves_early: bool = False) -> None:
+        settings = ReaderSettings(lease_ttl_ms=10_000, heartbeat_ms=3_000)
+        self.reader = SparkReader(hr.host, "r", "r1", settings)
+        self._leaves_early = leaves_early
+
+    async def __aenter__(self) -> None:
+        planning = asyncio.ensure_future(self.reader.plan(None, None))
+        try:
+            await asyncio.shield(planning)
+        except asyncio.CancelledError:
+            if not self._leaves_early:
+                planning.cancel()
+            await self.reader.leave()
+            with suppress(asyncio.CancelledError, CatalogClosedError):
+                await planning
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.reader.leave()
+
+
 def plain(make: Callable[[headrace.Headrace], Any]) -> Make:
     async def made(hr: headrace.Headrace) -> Any:
         return make(hr)
@@ -37,6 +64,8 @@ KINDS: dict[str, Make] = {
     "member": plain(lambda hr: hr.join("p", "g", "m")),
     "session": plain(lambda hr: hr.session("worker")),
     "reader": reader,
+    "spark reader": plain(SparkQuery),
+    "spark reader that leaves meanwhile": plain(lambda hr: SparkQuery(hr, leaves_early=True)),
     "epoch publisher": plain(lambda hr: hr.epoch_publisher("e", "eu")),
     "epochs": plain(lambda hr: hr.epochs("e", name="report", start="earliest")),
     "live publisher": plain(lambda hr: hr.live_publisher("l", "eu")),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.epochs import operators
-from headrace.epochs.live import LivePublisher
+from headrace.epochs.live.publisher import LivePublishing
 from headrace.epochs.runtime import recorded, status, subscriptions
 from headrace.epochs.runtime.opening import Recover
 from headrace.epochs.runtime.publisher import LEASE_TTL_MS, EpochPublisher
@@ -116,7 +116,7 @@ class EpochCalls:
 class Leaving:
     """Closing the log leaves; closing the publisher would give its times up."""
 
-    def __init__(self, publisher: EpochPublisher | LivePublisher) -> None:
+    def __init__(self, publisher: EpochPublisher | LivePublishing) -> None:
         publisher.leaving = self
         self._publisher = weakref.ref(publisher)
 

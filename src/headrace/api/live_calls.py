@@ -39,7 +39,8 @@ class LiveCalls:
         or after ``start`` only, by default the first of all times.
         """
         publisher = LivePublisher(self._live, stream, name, start)
-        self.host.serve(Stage.APPENDERS, Leaving(publisher))
+        publisher.client = self
+        self.host.serve(Stage.APPENDERS, Leaving(publisher.running))
         return publisher
 
     def live_epochs(self, /, stream: str, **options: Any) -> LiveSubscription:
@@ -57,5 +58,6 @@ class LiveCalls:
         up, or with ``when_full="end"`` the end.
         """
         subscription = LiveSubscription(self._live, stream, **options)
-        self.host.serve(Stage.READS, subscription)
+        subscription.client = self
+        self.host.serve(Stage.READS, subscription.running)
         return subscription

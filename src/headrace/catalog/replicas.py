@@ -234,6 +234,14 @@ def sought(tx: Tx, reader: str, floors: Mapping[int, int]) -> None:
     )
 
 
+def readers(tx: Tx) -> list[str]:
+    """Every reader that has a cursor, or of which trims tell."""
+    rows = tx.rows(
+        "SELECT reader FROM region_cursors UNION SELECT reader FROM region_trims ORDER BY reader"
+    )
+    return [str(reader) for (reader,) in rows]
+
+
 def forget_reader(tx: Tx, reader: str) -> None:
     """A group is not replicated any more, or gone."""
     tx.execute("DELETE FROM region_cursors WHERE reader = ?", (reader,))

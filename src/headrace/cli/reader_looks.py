@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.catalog import reader_groups
+from headrace.catalog.records import left_out
 from headrace.cli import reader_screens, shapes
 from headrace.cli.options import NONE, Options
 from headrace.cli.reader_common import GroupArgument
@@ -16,7 +17,10 @@ def ls(*, options: Options = NONE) -> None:
     """
     with options.look() as catalog:
         rows = catalog.read(reader_groups.all_rows)
-        found = [readers_info.summary(catalog, row.name) for row in rows]
+        found = []
+        for row in rows:
+            with left_out():
+                found.append(readers_info.summary(catalog, row.name))
     options.show(found, reader_screens.groups_table(found))
 
 

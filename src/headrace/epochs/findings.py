@@ -15,7 +15,7 @@ from headrace.catalog.streams import Stream
 from headrace.epochs.core import ledger
 from headrace.epochs.core.antichains import Frontier, not_before
 from headrace.epochs.core.form import decode_form, decode_frontier
-from headrace.epochs.core.ledger import LedgerState
+from headrace.epochs.core.ledger import LedgerState, PublisherState
 from headrace.epochs.core.times import TimeShape
 from headrace.groups.findings import BEHIND_S, time_words
 from headrace.groups.shapes import Finding
@@ -65,8 +65,10 @@ def _of_stream(
     stands_s = (now_us - moved_us) / 1_000_000
     stands = f"frontier {ledger.shown(state.lower)} stands since {time_words(stands_s)}"
     for row in rows:
-        held = ledger.decode_publisher(row.state, row.name).held
-        if not any(time in state.lower for time in held):
+        known: PublisherState | None = None
+        with left_out():
+            known = ledger.decode_publisher(row.state, row.name, name)
+        if known is None or not any(time in state.lower for time in known.held):
             continue
         if row.owner is not None and row.expires_us <= now_us:
             silent = time_words((now_us - row.expires_us) / 1_000_000)

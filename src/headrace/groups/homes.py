@@ -276,12 +276,26 @@ def put_group(tx: Tx, record: GroupRecord) -> None:
 
 
 def decode_group(key: str, data: bytes) -> GroupRecord:
-    """A group as it was stored."""
+    """A group as it was stored; raises an error that says how to be rid of it."""
     try:
-        return _group_decoder.decode(data)
-    except msgspec.MsgspecError as error:
-        raise UnreadableRecordError(
-            f"the record of replicated group {key!r} cannot be read ({error}); restore the catalog "
-            "from a backup",
-            key,
-        ) from None
+        found = _group_decoder.decode(data)
+        if found.key == key:
+            return found
+        why = f"it is that of {found.key!r}"
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        why = str(error)
+    raise UnreadableRecordError(
+        f"the record of replicated group {key!r} cannot be read ({why}); restore the catalog from "
+        f"a backup, or replicate it no longer: headrace region group disable {_shown(key)}",
+        key,
+    ) from None
+
+
+def _shown(key: str) -> str:
+    """A group as commands take it.
+
+    >>> _shown("orders.billing"), _shown("audit:orders.>")
+    ('orders/billing', "'$share/audit/orders.>'")
+    """
+    group, shared, filter = key.partition(":")
+    return f"'$share/{group}/{filter}'" if shared else key.replace(".", "/")

@@ -80,6 +80,19 @@ def readers(tx: Tx, record: GroupRecord) -> list[str]:
     return progress_names(name, config, layout_of(config, source.config))
 
 
+def salvaged(key: str) -> GroupRecord:
+    """As much of a record that cannot be read as its key tells."""
+    return GroupRecord(key=key, family=SHARED if ":" in key else STATIC, streams=(), config=b"")
+
+
+def is_reader(key: str, reader: str) -> bool:
+    """Whether a row of progress belongs to a group, whatever members it has."""
+    if ":" in key:
+        return reader == key
+    name, _, member = reader.rpartition(".")
+    return reader == key or (name == f"{key}.member" and bool(member))
+
+
 def exists(tx: Tx, record: GroupRecord) -> bool:
     """Whether this region has the group itself."""
     bucket = properties.BUCKET if record.family == SHARED else STATIC_BUCKET

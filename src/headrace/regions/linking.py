@@ -24,6 +24,7 @@ from headrace.errors import (
     NotLinkedError,
     RegionNameError,
     UnknownStreamError,
+    UnreadableRecordError,
 )
 from headrace.log.log import Log
 from headrace.log.open import look_log, open_log
@@ -242,9 +243,7 @@ def differences(mine: Stream, theirs: Stream) -> list[str]:
         one, other = getattr(mine.config, what), getattr(theirs.config, what)
         if one != other:
             found.append(f"{what} {one!r} here and {other!r} there")
-    ranges = [
-        [(s.number, s.range_lo, s.range_hi) for s in each.segments] for each in (mine, theirs)
-    ]
+    ranges = [[(s.number, s.range_lo, s.range_hi) for s in x.segments] for x in (mine, theirs)]
     if ranges[0] != ranges[1]:
         found.append(f"{len(ranges[0])} segments here and {len(ranges[1])} there, or other ranges")
     if any(segment.sealed for segment in theirs.segments):
@@ -324,18 +323,21 @@ def change_member(
 
 
 def unlink(log: Log, stream: str) -> LinkRecord:
-    """Take a stream out of all other regions, on this side; its events stay."""
-    found = log.stream(stream)
+    """Take a stream out of all other regions, on this side; also by a link that is damaged."""
+    found = log.catalog.read(lambda tx: streams.id_of(tx, stream))
 
     def run(tx: Tx) -> LinkRecord:
-        record = require_link(tx, stream)
-        for segment in streams.require(tx, stream).segments:
+        try:
+            record = require_link(tx, stream)
+        except UnreadableRecordError:
+            record = LinkRecord(stream=stream)
+        for segment in streams.removable(tx, stream).segments if found is not None else ():
             lanes.drop(tx, segment.id)
             lanes.end(tx, segment.id)
         entries.delete(tx, LINKS_BUCKET, stream)
         return record
 
-    done = log.catalog.write(run, locks=[*_LOCKS, streams.lock(found.id)])
+    done = log.catalog.write(run, locks=[*_LOCKS, *([streams.lock(found)] if found else [])])
     log.routes.forget(stream)
     return done
 

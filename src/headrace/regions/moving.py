@@ -15,10 +15,12 @@ import msgspec
 from headrace.catalog import Tx, entries, replicas
 from headrace.errors import (
     HeadraceError,
+    InvalidGroupConfigError,
     LinkError,
     RegionUnreachableError,
     SwitchError,
     SwitchRefusedError,
+    UnreadableRecordError,
 )
 from headrace.groups.homes import GROUPS_BUCKET, GroupRecord, Handing, HomeStamp
 from headrace.host.clock import rest_s, steady_s
@@ -146,11 +148,19 @@ def _refuse_if_elsewhere(
 
 
 def disable(log: Log, key: str) -> GroupRecord:
-    """The group's progress is no longer exchanged, on this side."""
+    """The group's progress is no longer exchanged, on this side.
+
+    A record that cannot be read goes as well.
+    """
 
     def run(tx: Tx) -> GroupRecord:
-        found = require_group(tx, key)
-        for reader in kinds.readers(tx, found):
+        try:
+            found = require_group(tx, key)
+            readers = kinds.readers(tx, found)
+        except (UnreadableRecordError, InvalidGroupConfigError):
+            found = kinds.salvaged(key)
+            readers = [each for each in replicas.readers(tx) if kinds.is_reader(key, each)]
+        for reader in readers:
             replicas.forget_reader(tx, reader)
         entries.delete(tx, GROUPS_BUCKET, key)
         return found

@@ -130,15 +130,19 @@ def put_link(tx: Tx, link: LinkRecord) -> None:
 
 
 def decode_link(stream: str, data: bytes) -> LinkRecord:
-    """A link as it was stored."""
+    """A link as it was stored; raises an error that says how to be rid of it."""
     try:
-        return _link_decoder.decode(data)
-    except msgspec.MsgspecError as error:
-        raise UnreadableRecordError(
-            f"the link of stream {stream!r} cannot be read ({error}); restore the catalog from a "
-            "backup",
-            stream,
-        ) from None
+        found = _link_decoder.decode(data)
+        if found.stream == stream:
+            return found
+        why = f"it is that of {found.stream!r}"
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        why = str(error)
+    raise UnreadableRecordError(
+        f"the link of stream {stream!r} cannot be read ({why}); restore the catalog from a "
+        f"backup, or remove it and link the stream again: headrace region unlink {stream}",
+        stream,
+    ) from None
 
 
 def groups(tx: Tx) -> dict[str, GroupRecord]:

@@ -259,7 +259,11 @@ class _ReaderLoop:
         self._hr = self._open.__enter__()
         lease_ms = int(os.environ.get(LEASE_VARIABLE, "10000"))
         settings = ReaderSettings(lease_ttl_ms=lease_ms, heartbeat_ms=max(1, lease_ms * 3 // 10))
-        self.reader = self._hr.run(_made(self._hr, options, settings))
+        try:
+            self.reader = self._hr.run(_made(self._hr, options, settings))
+        except BaseException:
+            self._open.__exit__(None, None, None)
+            raise
         if not options.fail_on_data_loss:
             self.reader.let_data_go()
         self._closed = False

@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.catalog import Catalog, Tx, entries, leases
 from headrace.catalog.records import Records
-from headrace.errors import LeaseLost, UnreadableRecordError
+from headrace.errors import LeaseLost
 from headrace.spark.jobs import Kind
 
 BUCKET = "pipeline"
@@ -71,10 +71,6 @@ _supervisors = Records(SupervisorRecord, "the pipeline's record")
 _jobs = Records(JobRecord, "the pipeline's record")
 
 
-PipelineRecordError = UnreadableRecordError
-"""An entry of the bucket ``pipeline`` cannot have been written by this code."""
-
-
 def read_status(catalog: Catalog) -> PipelineStatus:
     """The status in the bucket; without a leader, no job is shown as running."""
     led = catalog.leases.get(LEASE) is not None
@@ -88,10 +84,11 @@ def status_of(stored: Mapping[str, bytes], *, led: bool) -> PipelineStatus:
     jobs = []
     for key, value in stored.items():
         if key == SUPERVISOR:
-            supervisor = _supervisors.decode(key, value)
+            supervisor = _supervisors.decode_or(key, value, None)
         elif key.startswith(JOB):
-            job = _jobs.decode(key, value)
-            jobs.append(job if led else stopped(job))
+            job = _jobs.decode_or(key, value, None)
+            if job is not None:
+                jobs.append(job if led else stopped(job))
     return PipelineStatus(led=led, supervisor=supervisor, jobs=tuple(jobs))
 
 

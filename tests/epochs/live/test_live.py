@@ -158,7 +158,7 @@ def test_a_stalled_subscriber_that_blocks_holds_its_publisher_up_and_misses_noth
                 await eu.close()
 
             task = asyncio.create_task(publish())
-            await until(lambda: eu.core.blocking(99) and not task.done())
+            await until(lambda: eu.running.core.blocking(99) and not task.done())
             assert sent < 40
             found = [item.time async for item in epochs if isinstance(item, LiveBatch)]
             await task
@@ -238,7 +238,7 @@ def test_a_publisher_that_was_started_anew_is_a_loss_and_the_old_one_reaches_nob
             await old.append(1, rows("old"))
             new = await stack.enter_async_context(two.publisher("eu"))
             await until(lambda: new.subscribers)
-            await until(lambda: old._replaced)
+            await until(lambda: old.running._replaced)
             with pytest.raises(LivePublisherError, match="another program publishes as 'eu'"):
                 await old.append(1, rows("old"))
             await new.append(1, rows("new"))

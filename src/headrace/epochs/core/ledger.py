@@ -191,7 +191,7 @@ def _join(state: LedgerState, known: PublisherState | None, commit: JoinStream) 
     joined = PublisherState(commit.publisher, start, line=state.line)
     left = (shape.bottom,) if state.unclaimed else ()
     state = msgspec.structs.replace(state, publishers=state.publishers + 1, unclaimed=False)
-    state = _held_instead(state, left, joined.held)
+    state = _held_instead(state, commit.publisher, left, joined.held)
     return _decided(state, joined, commit, event=lines.JOINED)
 
 
@@ -208,7 +208,7 @@ def _publish(state: LedgerState, publisher: PublisherState, commit: Publish) -> 
     if publisher == before and not commit.spans and not taken_back:
         return Decided(state, publisher, None)
     publisher = msgspec.structs.replace(publisher, line=state.line)
-    state = _held_instead(state, before.held, publisher.held)
+    state = _held_instead(state, before.name, before.held, publisher.held)
     return _decided(
         state, publisher, commit, times=commit.times, spans=commit.spans, taken_back=taken_back
     )
@@ -219,7 +219,7 @@ def _give_up(state: LedgerState, publisher: PublisherState, commit: GiveUp) -> D
     if commit.event == lines.ROLLED_BACK:
         taken_back = minimal(state.shape, publisher.held)
     state = msgspec.structs.replace(state, publishers=state.publishers - 1)
-    state = _held_instead(state, publisher.held, ())
+    state = _held_instead(state, publisher.name, publisher.held, ())
     if not state.lower:
         state = msgspec.structs.replace(state, status=ENDED)
     reason = commit.reason[:REASON_MAX]
@@ -348,7 +348,9 @@ def _check_held(stream: str, publisher: str, held: Sequence[Time]) -> None:
         )
 
 
-def _held_instead(state: LedgerState, before: Sequence[Time], after: Sequence[Time]) -> LedgerState:
+def _held_instead(
+    state: LedgerState, publisher: str, before: Sequence[Time], after: Sequence[Time]
+) -> LedgerState:
     """The state with some times held instead of others, and the frontier that follows."""
     if tuple(before) == tuple(after):
         return state
@@ -357,6 +359,9 @@ def _held_instead(state: LedgerState, before: Sequence[Time], after: Sequence[Ti
         counts[time] = counts.get(time, 0) + 1
     gone = False
     for time in before:
+        if time not in counts:
+            why = f"it holds {time}, of which the stream does not know"
+            raise stored.unreadable(_STATE, publisher, why, _REMEDY, state.stream)
         counts[time] -= 1
         if not counts[time]:
             del counts[time]
@@ -383,8 +388,12 @@ def shown(times: Iterable[Time]) -> str:
     return " ".join(str(time) for time in sorted(times)) or "nothing"
 
 
-_BACKUP = "restore the catalog from a backup"
+_BACKUP = "restore the catalog from a backup, or"
+_STATE = "the state of epoch publisher"
+_REMEDY = f"{_BACKUP} do without the publisher: headrace epoch release {{stream}} {{name}}"
 
 encode_state = stored.encode
-decode_state = stored.decoder(LedgerState, "the state of epoch stream", _BACKUP)
-decode_publisher = stored.decoder(PublisherState, "the state of epoch publisher", _BACKUP)
+decode_state = stored.decoder(
+    LedgerState, "the state of epoch stream", f"{_BACKUP} remove it: headrace stream rm {{name}}"
+)
+decode_publisher = stored.decoder(PublisherState, _STATE, _REMEDY)

@@ -17,8 +17,7 @@ complete yet are held elsewhere, in the core: the message that completes one sta
 on the same link, so waiting for room there would wait for ever.
 """
 
-from headrace.epochs.live.publisher import LivePublisher
+from headrace.epochs.live.handles import LivePublisher, LiveSubscription
 from headrace.epochs.live.runtime import LiveRuntime
-from headrace.epochs.live.subscription import LiveSubscription
 
 __all__ = ["LivePublisher", "LiveRuntime", "LiveSubscription"]

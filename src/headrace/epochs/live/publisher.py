@@ -1,13 +1,15 @@
-"""A live publisher: one partition of a stream that stores nothing."""
+"""What runs of a live publisher: one partition of a stream that stores nothing.
+
+Its links and the server refer to it, and never to the handle that the application has
+(:class:`headrace.epochs.live.handles.LivePublisher`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from datetime import datetime
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from headrace.catalog import entries
 from headrace.epochs.core.antichains import Change, Frontier, not_before
@@ -17,7 +19,7 @@ from headrace.epochs.live import addresses, frames
 from headrace.epochs.live.addresses import Serving
 from headrace.epochs.runtime.starting import FrontierLike, frontier_of
 from headrace.errors import FrontierError, HeadraceError, LivePublisherError, PublisherBlockedError
-from headrace.log.events import Event, Events, Headers
+from headrace.log.events import Events
 from headrace.subjects import check_name
 
 if TYPE_CHECKING:
@@ -30,12 +32,8 @@ CLOSE_S = 5.0
 _log = logging.getLogger(__name__)
 
 
-class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
-    """Publishes epochs to whoever listens now; made by ``hr.live_publisher``.
-
-    The end of its block is an abort for its subscribers unless :meth:`close` was called: only the
-    publisher can say that an epoch is complete.
-    """
+class LivePublishing:
+    """Publishes epochs to whoever listens now."""
 
     def __init__(
         self, runtime: LiveRuntime, stream: str, name: str, start: FrontierLike | None
@@ -45,7 +43,7 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
         self.links: dict[str, ServedLink] = {}
         self.core = Publisher()
         self._runtime = runtime
-        self._host = runtime.host
+        self.host = runtime.host
         self._start = start
         self._stream_id = 0
         self._server: LiveServer | None = None
@@ -59,13 +57,14 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
 
     # --- beginning and end ---
 
-    async def __aenter__(self) -> Self:
+    async def open(self) -> None:
+        """Serve whoever comes."""
         stream_id, shape = await self._runtime.stream(self.stream)
         self._stream_id = stream_id
         lower = None if self._start is None else frontier_of(shape, self._start, "start")
         self.core = Publisher(shape, lower=lower)
         server, peer = await self._runtime.server()
-        self._life = self._host.clock.name()
+        self._life = self.host.clock.name()
         serving = Serving(peer, self._life, self.core.lower)
         key = (stream_id, self.name)
         if key in server.publishers:
@@ -75,24 +74,25 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
         server.publishers[key] = self
         self._server = server
         try:
-            await self._host.in_transaction(
+            await self.host.in_transaction(
                 lambda tx: addresses.put(tx, stream_id, self.name, serving),
                 (entries.lock(addresses.bucket(stream_id)),),
             )
             channel = entries.channel(addresses.bucket(stream_id))
-            self._unsubscribe = await self._host.listen(channel, self._look)
+            self._unsubscribe = await self.host.listen(channel, self._look)
         except BaseException:
             await self.leave()
             raise
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.leave()
+    @property
+    def is_open(self) -> bool:
+        """Whether it serves."""
+        return self._server is not None
 
     async def leave(self) -> None:
         """Stop serving; with times still held subscribers are told that the rest never comes."""
         server = self._server
-        if server is None or self._host.is_forked:
+        if server is None or self.host.is_forked:
             return
         if self.core.aborted is None and not self.core.closed:
             self._tell(self.core.abort(f"publisher {self.name} has left with times still held"))
@@ -103,7 +103,7 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
         for link in list(self.links.values()):
             server.forget(link)
         try:
-            await self._host.in_transaction(
+            await self.host.in_transaction(
                 lambda tx: addresses.remove(tx, self._stream_id, self.name, self._life),
                 (entries.lock(addresses.bucket(self._stream_id)),),
                 sync=False,
@@ -113,20 +113,20 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
 
     async def _sent(self) -> None:
         """Until all is handed to the network, but not for long."""
-        pause_s, until_s = 0.001, self._host.now_s() + CLOSE_S
-        while any(not link.sent for link in self.links.values()) and self._host.now_s() < until_s:
-            await self._host.sleep(pause_s)
+        pause_s, until_s = 0.001, self.host.now_s() + CLOSE_S
+        while any(not link.sent for link in self.links.values()) and self.host.now_s() < until_s:
+            await self.host.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.05)
 
     def _look(self) -> None:
         if not self._looking and self._server is not None:
             self._looking = True
-            self._host.spawn(self._see())
+            self.host.spawn(self._see())
 
     async def _see(self) -> None:
         try:
-            found = await self._host.in_thread(
-                self._host.log.catalog.read,
+            found = await self.host.in_thread(
+                self.host.log.catalog.read,
                 lambda tx: addresses.find(tx, self._stream_id, self.name),
             )
         finally:
@@ -167,27 +167,13 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
         It waits while a subscriber that must not miss anything has no room.
         """
         self._check()
-        batch = await self._host.writes.checked(data)
+        batch = await self.host.writes.checked(data)
         wanted = None if advance_to is None else self._wanted(advance_to)
         for rows, payload in frames.payloads(batch) if batch.num_rows else ():
             await self._offer(time, payload, rows)
         if wanted is not None:
             self._advance(wanted)
         return int(batch.num_rows)
-
-    async def publish(
-        self,
-        time: Time,
-        subject: str,
-        value: bytes,
-        *,
-        key: str | None = None,
-        headers: Headers | None = None,
-        timestamp: datetime | None = None,
-    ) -> None:
-        """Publish one event of an epoch."""
-        event = Event(subject=subject, value=value, key=key, headers=headers, timestamp=timestamp)
-        await self.append(time, event)
 
     async def advance_to(self, frontier: FrontierLike) -> None:
         """All before this frontier is complete; what lies at or after it is still to come."""
@@ -243,7 +229,7 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
                 link.wake()
 
     def _check(self) -> None:
-        self._host.check()
+        self.host.check()
         if self._replaced:
             raise LivePublisherError(
                 f"another program publishes as {self.name!r} to stream {self.stream!r}; "

@@ -14,7 +14,7 @@ from headrace.host import Host
 from headrace.net import Listener, Outbox
 
 if TYPE_CHECKING:
-    from headrace.epochs.live.publisher import LivePublisher
+    from headrace.epochs.live.publisher import LivePublishing
 
 HEARTBEAT_MS = 1000
 SILENCE_MS = 5000
@@ -27,7 +27,7 @@ class ServedLink:
     """One partition on its way to one subscription."""
 
     def __init__(
-        self, server: LiveServer, publisher: LivePublisher, name: str, hello: Hello,
+        self, server: LiveServer, publisher: LivePublishing, name: str, hello: Hello,
         outbox: Outbox[Said],
     ) -> None:  # fmt: skip
         self.publisher = publisher
@@ -103,7 +103,7 @@ class LiveServer:
 
     def __init__(self, host: Host, listener: Listener) -> None:
         self.host = host
-        self.publishers: dict[tuple[int, str], LivePublisher] = {}
+        self.publishers: dict[tuple[int, str], LivePublishing] = {}
         self._links: dict[Outbox[Said], dict[int, ServedLink]] = {}
         self._heard: dict[Outbox[Said], int] = {}
         self._quiet = QuietLinks(HEARTBEAT_MS)

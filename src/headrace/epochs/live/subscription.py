@@ -1,4 +1,4 @@
-"""A live subscription: every publisher of a stream, heard directly."""
+"""What runs of a live subscription: every publisher of a stream, heard directly."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from itertools import count
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
 from headrace.catalog import entries
 from headrace.epochs.core.antichains import Frontier, not_before
@@ -75,8 +74,8 @@ class _Heard:
         self.name, self.serving, self.link = name, serving, link
 
 
-class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
-    """Epochs as they are published; made by ``hr.live_epochs``."""
+class LiveHearing:
+    """Epochs as they are published."""
 
     def __init__(
         self,
@@ -101,7 +100,7 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
         self._settings = QueueSettings(QueuePolicy(policy), batches_max, filtered=False)
         self._until, self._when_full = until, WhenFull(when_full)
         self._restarts = on_loss == "restart"
-        self._runtime, self._host = runtime, runtime.host
+        self._runtime, self.host = runtime, runtime.host
         self._shape: TimeShape = INTEGERS
         self._stream_id = 0
         self._bound: Frontier = ()
@@ -112,17 +111,17 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
         self._numbers = count(1)
         self._items: deque[tuple[LiveItem, int]] = deque()
         self._bytes = 0
-        self._paused = False
         self._ended: Ended | None = None
         self._news = asyncio.Event()
-        self._looking = self._again = False
+        self._looking = self._again = self._paused = False
         self._closed = True
         self._timer: Timer | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
 
     # --- beginning and end ---
 
-    async def __aenter__(self) -> Self:
+    async def open(self) -> None:
+        """Begin to listen."""
         self._stream_id, self._shape = await self._runtime.stream(self.stream)
         if self._until is not None:
             self._bound = frontier_of(self._shape, self._until, "until")
@@ -130,21 +129,22 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
         self._begin()
         channel = entries.channel(addresses.bucket(self._stream_id))
         try:
-            self._unsubscribe = await self._host.listen(channel, self._look)
+            self._unsubscribe = await self.host.listen(channel, self._look)
         except BaseException:
             await self.close()
             raise
-        self._timer = self._host.timer(self._tick)
+        self._timer = self.host.timer(self._tick)
         self._timer.after(HEARTBEAT_MS / 2000)
         self._look()
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    @property
+    def is_open(self) -> bool:
+        """Whether it listens."""
+        return not self._closed
 
     async def close(self) -> None:
         """Hear no more."""
-        if self._closed or self._host.is_forked:
+        if self._closed or self.host.is_forked:
             return
         self._closed = True
         self._unsubscribe()
@@ -171,7 +171,7 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
             ),
         )
         if old is not None:
-            self._host.spawn(old.close())
+            self.host.spawn(old.close())
 
     def _start_over(self, reason: str) -> None:
         _log.warning("epochs of %s: started over, since %s", self.stream, reason)
@@ -187,15 +187,15 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
             self._again = True
         elif not self._closed:
             self._looking = True
-            self._host.spawn(self._see())
+            self.host.spawn(self._see())
 
     async def _see(self) -> None:
         try:
             self._again = True
             while self._again and not self._closed:
                 self._again = False
-                found = await self._host.in_thread(
-                    self._host.log.catalog.read,
+                found = await self.host.in_thread(
+                    self.host.log.catalog.read,
                     lambda tx: addresses.all_of(tx, self._stream_id),
                     snapshot=True,
                 )
@@ -241,7 +241,7 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
         assert self._links is not None
         heard = _Heard(name, serving, next(self._numbers))
         self._heard[heard.link] = heard
-        self._last_ms[serving.peer] = self._host.now_ms()
+        self._last_ms[serving.peer] = self.host.now_ms()
         self._links.send(serving.peer, Hello(heard.link, self._stream_id, name, self._settings))
 
     def _lost(self, heard: _Heard, reason: str) -> None:
@@ -261,7 +261,7 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
     # --- messages ---
 
     def _received(self, messages: list[Said], outbox: Outbox[Wish]) -> None:
-        self._last_ms[outbox.peer] = self._host.now_ms()
+        self._last_ms[outbox.peer] = self.host.now_ms()
         for said in messages:
             heard = self._heard.get(said.link)
             if heard is not None and self._core is not None:
@@ -329,7 +329,7 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
         half = len(self._items) <= BUFFER_ITEMS // 2 and self._bytes <= BUFFER_BYTES // 2
         if self._links is not None and (full if not self._paused else half):
             self._paused = not self._paused
-            now_ms = self._host.now_ms()
+            now_ms = self.host.now_ms()
             self._last_ms = dict.fromkeys(self._last_ms, now_ms)
             self._links.pause(self._paused)
 
@@ -361,7 +361,7 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
             self._news.clear()
             await self._news.wait()
 
-    async def __aiter__(self) -> AsyncIterator[LiveItem]:
+    async def items(self) -> AsyncIterator[LiveItem]:
         """Whole epochs, or whatever comes; the end is the end of the stream, or raises."""
         while True:
             while self._items:
@@ -376,7 +376,7 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
                 if self._ended.end in (End.ABORTED, End.FULL):
                     raise EpochsAbortedError(self.stream, self._ended.reason, list(self.frontier))
                 return
-            self._host.check()
+            self.host.check()
             self._news.clear()
             await self._news.wait()
 
@@ -385,7 +385,7 @@ class LiveSubscription(AbstractAsyncContextManager["LiveSubscription"]):
     def _tick(self) -> None:
         if self._closed or self._links is None or self._timer is None:
             return
-        now_ms = self._host.now_ms()
+        now_ms = self.host.now_ms()
         for peer in {heard.serving.peer for heard in self._heard.values()}:
             silent_ms = now_ms - self._last_ms.get(peer, now_ms)
             if silent_ms > SILENCE_MS and not self._paused:

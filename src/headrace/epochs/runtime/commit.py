@@ -75,7 +75,7 @@ def commit(
         declared = ()
         before = ledger.decode_state(standing.stream, where.stream.name)
         if standing.publisher is not None:
-            publisher = ledger.decode_publisher(standing.publisher, name)
+            publisher = ledger.decode_publisher(standing.publisher, name, where.stream.name)
     decided = ledger.decide(before, publisher, change)
     now_us = tx.now_us()
     if held is not None and standing.expires_us - now_us < held.ttl_ms * 667:

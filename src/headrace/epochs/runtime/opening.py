@@ -170,7 +170,7 @@ def _known(tx: Tx, where: Ledgered, name: str) -> PublisherState | None:
     if standing.stream is None:
         return next((each for each in begin(where.stream)[1] if each.name == name), None)
     known = standing.publisher
-    return None if known is None else ledger.decode_publisher(known, name)
+    return None if known is None else ledger.decode_publisher(known, name, where.stream.name)
 
 
 def taken_back(log: Log, where: Ledgered, opened: Begun) -> Recovered:

@@ -199,7 +199,7 @@ def _publishers(found: _Found) -> Iterator[PublisherStatus]:
 
 
 def _publisher(found: _Found, row: PublisherRow) -> PublisherStatus:
-    known = ledger.decode_publisher(row.state, row.name)
+    known = ledger.decode_publisher(row.state, row.name, found.stream.name)
     if row.owner is not None and row.expires_us > found.now_us:
         state = QUERY if row.owner.startswith(QUERY_OWNER) else ACTIVE
     elif row.owner is not None:

@@ -89,7 +89,7 @@ def list_groups(
             name = GroupName.of_key(entry.key)
             if entry.value is not None and stream in (None, name.stream):
                 try:
-                    config = decode(each, entry.value)
+                    config = decode(name, each, entry.value)
                 except InvalidGroupConfigError as error:
                     _log.warning("left out: %s group %s: %s", each.value, name.key, error)
                     continue

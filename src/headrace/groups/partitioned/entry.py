@@ -13,12 +13,11 @@ from headrace.groups.partitioned import deciding
 from headrace.groups.partitioned.core.config import (
     GroupConfig,
     MemberMapping,
-    decode_elastic,
-    decode_static,
     salvaged,
 )
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
 from headrace.groups.partitioned.runtime.units import GroupKind, kind_of
+from headrace.groups.partitioned.stored import elastic_config, static_config
 
 BUCKETS = {GroupKind.STATIC: STATIC_BUCKET, GroupKind.ELASTIC: ELASTIC_BUCKET}
 
@@ -45,7 +44,7 @@ def require(tx: Tx, name: GroupName, kind: GroupKind | None) -> GroupInfo:
     for each in GroupKind if kind is None else (kind,):
         entry = entries.get(tx, BUCKETS[each], name.key)
         if entry is not None and entry.value is not None:
-            return GroupInfo(name, decode(each, entry.value), entry.revision)
+            return GroupInfo(name, decode(name, each, entry.value), entry.revision)
     found = [key for each in BUCKETS.values() for key in entries.keys(tx, each, f"{name.stream}.")]
     groups = ", ".join(GroupName.of_key(key).group for key in sorted(found)[:10])
     hint = f"its groups are: {groups}" if groups else "it has no groups yet"
@@ -66,9 +65,10 @@ def removable(tx: Tx, name: GroupName, kind: GroupKind | None) -> GroupInfo:
         raise
 
 
-def decode(kind: GroupKind, data: bytes) -> GroupConfig:
+def decode(name: GroupName, kind: GroupKind, data: bytes) -> GroupConfig:
     """A stored config of a kind."""
-    return decode_elastic(data) if kind is GroupKind.ELASTIC else decode_static(data)
+    read = elastic_config if kind is GroupKind.ELASTIC else static_config
+    return read(name, data)
 
 
 def locks_of(name: GroupName, kind: GroupKind, source: Stream | None) -> list[str]:

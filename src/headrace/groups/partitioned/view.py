@@ -14,12 +14,11 @@ from headrace.groups.names import PARTITIONED, FullName
 from headrace.groups.partitioned.core.config import (
     ElasticGroupConfig,
     GroupConfig,
-    decode_elastic,
-    decode_static,
 )
 from headrace.groups.partitioned.filling import PIPELINE, Filling, JobNote, job_key
 from headrace.groups.partitioned.layout import Layout, kind_of, layout_of
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
+from headrace.groups.partitioned.stored import elastic_config, static_config
 from headrace.groups.picture import CatalogReach, Picture
 from headrace.groups.shapes import Finding, GroupLag, GroupMember, GroupView, UnitView
 
@@ -81,8 +80,8 @@ KIND = Partitioned()
 def _config(group: GroupName, entries: Mapping[str, Mapping[str, bytes]]) -> GroupConfig:
     static = entries[STATIC_BUCKET].get(group.key)
     if static is not None:
-        return decode_static(static)
-    return decode_elastic(entries[ELASTIC_BUCKET][group.key])
+        return static_config(group, static)
+    return elastic_config(group, entries[ELASTIC_BUCKET][group.key])
 
 
 class _Look:

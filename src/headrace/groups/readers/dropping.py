@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.catalog import Tx, reader_groups
+from headrace.catalog.records import left_out
 from headrace.catalog.streams import Stream, removable
 from headrace.groups import decisions
 from headrace.groups.readers import names
@@ -14,12 +15,13 @@ from headrace.log.log import Log
 
 
 def reading(tx: Tx, stream: Stream) -> list[str]:
-    """The reader groups that read a stream."""
-    return [
-        row.name
-        for row in reader_groups.all_rows(tx)
-        if any(each.id == stream.id for each in names.decode(row).streams)
-    ]
+    """The reader groups that read a stream; what one reads that is damaged cannot be told."""
+    found = []
+    for row in reader_groups.all_rows(tx):
+        with left_out():
+            if any(each.id == stream.id for each in names.decode(row).streams):
+                found.append(row.name)
+    return found
 
 
 def drop_stream(log: Log, stream: str) -> None:

@@ -47,7 +47,7 @@ class GroupProperties(msgspec.Struct, frozen=True, kw_only=True):
         return self.settings.balance
 
 
-_records = Records(GroupProperties, "shared group", "delete it: headrace group shared rm")
+_records = Records(GroupProperties, "shared group", "delete it: headrace group shared rm '{name}'")
 
 
 class BorrowerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,8 +125,9 @@ def find_key(tx: Tx, group: str, filter: str | None = None) -> str:
     """The key of a group, also if what is stored of it cannot be read."""
     if filter is not None:
         keys = [key for key in entries.keys(tx, BUCKET, "") if key == group_key(group, filter)]
-    else:
+    else:  # by its name, or by the whole key
         keys = entries.keys(tx, BUCKET, f"{group}:")
+        keys += [] if entries.get(tx, BUCKET, group) is None else [group]
     if not keys:
         raise unknown(tx, group if filter is None else group_key(group, filter))
     if len(keys) > 1:

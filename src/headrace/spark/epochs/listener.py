@@ -168,7 +168,7 @@ class EpochListener(StreamingQueryListener):
             stored = epochs.standing(tx, where.stream.id, name).publisher
             if stored is None:
                 return False
-            before = ledger.decode_publisher(stored, name).frontier
+            before = ledger.decode_publisher(stored, name, where.stream.name).frontier
             after = join(where.shape, before, wanted)
             if after == before:
                 return False

@@ -151,7 +151,7 @@ class EpochCommitPart:
             )
         standing = epochs.standing(tx, where.stream.id, held.name).publisher
         assert standing is not None
-        before = ledger.decode_publisher(standing, held.name).frontier
+        before = ledger.decode_publisher(standing, held.name, where.stream.name).frontier
         self._check_batch_time(before)
         after = self._after(before, times)
         advance = None if after == before or not after else after

@@ -139,7 +139,7 @@ def look(log: Log, route: Route, wanted: EpochWrite, batch: tuple[str, int] | No
         known = epochs.standing(tx, stream.id, wanted.publisher).publisher
         held = state.lower
         if known is not None:
-            publisher = ledger.decode_publisher(known, wanted.publisher)
+            publisher = ledger.decode_publisher(known, wanted.publisher, stream.name)
             held = ledger.minimal(state.shape, publisher.held)
         seen = batch is not None and producers.seen(tx, stream.id, *batch) is not None
         return held, state.lower, seen

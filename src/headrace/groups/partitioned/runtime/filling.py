@@ -13,13 +13,13 @@ from headrace.catalog import Tx, entries, leases, markers, streams
 from headrace.catalog.records import Records
 from headrace.errors import HeadraceError
 from headrace.groups.lag import is_exact
-from headrace.groups.partitioned.core.config import decode_elastic
 from headrace.groups.partitioned.filling import PIPELINE as PIPELINE
 from headrace.groups.partitioned.filling import Filling as Filling
 from headrace.groups.partitioned.filling import JobNote as JobNote
 from headrace.groups.partitioned.filling import job_key as job_key
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
 from headrace.groups.partitioned.runtime.units import retained
+from headrace.groups.partitioned.stored import elastic_config
 from headrace.groups.progress.store import load_all
 from headrace.host import Host
 
@@ -50,7 +50,7 @@ def look(tx: Tx, name: GroupName) -> Filling | None:
         ),
         led=leases.get(tx, PIPELINE) is not None,
         job=_notes.decode_or(job_key(name), entry.value, None) if entry is not None else None,
-        exact=is_exact([decode_elastic(config.value).filter], source),
+        exact=is_exact([elastic_config(name, config.value).filter], source),
     )
 
 

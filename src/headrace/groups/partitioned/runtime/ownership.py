@@ -14,7 +14,7 @@ from headrace.catalog import Query, Tx, claims, entries, leases, progress, strea
 from headrace.errors import Fenced, InvalidNameError, UnknownGroupError
 from headrace.groups import homes
 from headrace.groups.consumer.types import OwnedUnit
-from headrace.groups.partitioned.core.config import GroupConfig, decode_elastic, decode_static
+from headrace.groups.partitioned.core.config import GroupConfig
 from headrace.groups.partitioned.core.pins import (
     ClaimOwner,
     ClaimRefused,
@@ -32,6 +32,7 @@ from headrace.groups.partitioned.runtime.units import (
     unit_of_partition,
     units_of_share,
 )
+from headrace.groups.partitioned.stored import elastic_config, static_config
 
 STEP_DOWN_BUCKET = "group-step-downs"
 """Requests to step down, by group and member; the value is the pin token that is meant."""
@@ -53,10 +54,10 @@ def asking_group(name: GroupName) -> list[Query]:
 def read_config(tx: Tx, name: GroupName) -> GroupConfig | None:
     """The config of a group, static or elastic."""
     tx.foresee(*asking_config(name))
-    for bucket, decode in ((STATIC_BUCKET, decode_static), (ELASTIC_BUCKET, decode_elastic)):
+    for bucket, decode in ((STATIC_BUCKET, static_config), (ELASTIC_BUCKET, elastic_config)):
         entry = entries.get(tx, bucket, name.key)
         if entry is not None and entry.value is not None:
-            return decode(entry.value)
+            return decode(name, entry.value)
     return None
 
 

@@ -30,8 +30,9 @@ import pyarrow.compute as pc
 from headrace.catalog import Tx, entries, markers, streams
 from headrace.errors import GroupUpdateError, RoundOvertakenError, UnknownGroupError
 from headrace.groups.partitioned.core.changes import check_change
-from headrace.groups.partitioned.core.config import ElasticGroupConfig, decode_elastic
+from headrace.groups.partitioned.core.config import ElasticGroupConfig
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
+from headrace.groups.partitioned.stored import elastic_config
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join, load_all
 from headrace.log import order
@@ -222,4 +223,4 @@ def _config(tx: Tx, name: GroupName) -> ElasticGroupConfig:
     entry = entries.get(tx, ELASTIC_BUCKET, name.key)
     if entry is None or entry.value is None:
         raise UnknownGroupError(name.stream, name.group)
-    return decode_elastic(entry.value)
+    return elastic_config(name, entry.value)

@@ -15,7 +15,11 @@ from __future__ import annotations
 
 from headrace.catalog import Tx, reader_groups
 from headrace.catalog.reader_groups import ReaderGroupRow, StoredState, carried
-from headrace.errors import ReaderStateDecodeError
+from headrace.errors import (
+    ReaderRevisionError,
+    ReaderStateDecodeError,
+    UnreadableRecordError,
+)
 from headrace.groups.readers.core.entries import decode_outcome
 from headrace.groups.readers.core.rules import Outcome
 from headrace.groups.readers.core.state import ReaderGroupState
@@ -76,11 +80,17 @@ class StampedReplica:
 
     def restore(self, row: ReaderGroupRow, stored: StoredState) -> None:
         """The state that stands at ``row``."""
-        self._replica = Replica.restore(stored.snapshot)
-        self.stamp = row.snapshot_stamp
-        if self.take(stored.entries, row.stamp) is None:
-            self._replica = None
-            raise ReaderStateDecodeError(
-                f"reader group {row.name!r}: its log does not lead to revision {row.revision}; "
-                "restore the catalog from a backup, or delete the group and make it anew"
-            )
+        try:
+            self._replica = Replica.restore(stored.snapshot)
+            self.stamp = row.snapshot_stamp
+            if self.take(stored.entries, row.stamp) is not None:
+                return
+            why = f"its log does not lead to revision {row.revision}"
+        except (ReaderStateDecodeError, ReaderRevisionError) as error:
+            why = str(error)
+        self._replica = None
+        raise UnreadableRecordError(
+            f"the state of reader group {row.name!r} cannot be read ({why}); restore the catalog "
+            f"from a backup, or remove the group and make it anew: headrace reader rm {row.name}",
+            row.name,
+        )

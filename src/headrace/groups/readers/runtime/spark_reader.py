@@ -28,7 +28,6 @@ from headrace.errors import (
     HeadraceError,
     ReaderBusyError,
     ReaderGroupError,
-    UnknownReaderGroupError,
 )
 from headrace.groups.consumer import OwnedUnit
 from headrace.groups.delivery import Stalled
@@ -37,10 +36,10 @@ from headrace.groups.readers.core.settings import ReaderSettings
 from headrace.groups.readers.core.spark_batches import SpanRanges, SparkOpening, SparkPlan
 from headrace.groups.readers.core.synchronizer import Followed
 from headrace.groups.readers.names import ReaderGroupName, ReaderGroupRecord
-from headrace.groups.readers.runtime import liveness, spark_lines
+from headrace.groups.readers.runtime import spark_lines
 from headrace.groups.readers.runtime.automatic import AutomaticCheckpoints
 from headrace.groups.readers.runtime.hub import Following, hub_of
-from headrace.groups.readers.runtime.joining import take_name
+from headrace.groups.readers.runtime.joining import JoinAttempts, give_back, take_name
 from headrace.groups.readers.runtime.life import ReaderLife
 from headrace.groups.readers.runtime.liveness import JoinedAs, NameHeld
 from headrace.groups.readers.runtime.spark_lines import Finished
@@ -80,6 +79,7 @@ class SparkReader:
         self._group_id = 0
         self._took = False
         self._joining = asyncio.Lock()
+        self._joins = JoinAttempts(host, self._give_back)
         self._gone: HeadraceError | None = None
         self._left = self.stalled = False
         self._unlisten: Callable[[], None] | None = None
@@ -192,19 +192,16 @@ class SparkReader:
             self._unlisten()
         life, self._life = self._life, None
         try:
+            await self._joins.end()
             if life is not None and not life.over:
                 life.stop()
-                await self._hub.transact(
-                    self.name,
-                    lambda commit: liveness.leave(
-                        commit, self.reader, life.token, life.lease_token, ""
-                    ),
-                )
-        except UnknownReaderGroupError:
-            pass
+                await self._give_back(life)
         finally:
             if self._following is not None:
                 self._hub.leave(self._following, self)
+
+    async def _give_back(self, joined: ReaderLife | JoinedAs) -> None:
+        await give_back(self._hub, self.name, self.reader, joined)
 
     # -- settling -----------------------------------------------------------------------------
 
@@ -264,6 +261,7 @@ class SparkReader:
                 self.host, self._hub, self._following, self.reader
             )
             self._automatic.follow()
+        if self._unlisten is None:
             channel = spark_readers.channel(self.line)
             self._unlisten = await self.host.listen(channel, self._counted_news)
         if self._following.record is None:
@@ -294,22 +292,25 @@ class SparkReader:
         ttl_ms = self._settings.lease_ttl_ms
 
         async def ask(over: leases.Lease | None) -> JoinedAs | NameHeld:
-            return await self._hub.transact(
-                self.name,
-                lambda commit: spark_lines.join(
-                    commit,
-                    self.reader,
-                    owner=(self.line, self._instance),
-                    ttl_ms=ttl_ms,
-                    took=self._took,
-                    over=over,
-                    finished=finished,
-                    wants=wants,
-                ),
-                locks=(leases.lock(self.name.lease(self.reader)),),
+            return await self._joins.ask(
+                self._hub.transact(
+                    self.name,
+                    lambda commit: spark_lines.join(
+                        commit,
+                        self.reader,
+                        owner=(self.line, self._instance),
+                        ttl_ms=ttl_ms,
+                        took=self._took,
+                        over=over,
+                        finished=finished,
+                        wants=wants,
+                    ),
+                    locks=(leases.lock(self.name.lease(self.reader)),),
+                )
             )
 
         answer, valid_until_s = await take_name(self.host, self.name, self.reader, ttl_ms, ask)
+        self._joins.check()
         self._took = True
         self._planned = None
         self._units.valid_until_s = valid_until_s
