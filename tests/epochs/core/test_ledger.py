@@ -113,7 +113,9 @@ class World:
         if decided.publisher is None:
             self.publishers.pop(commit.publisher, None)
         else:
-            again = ledger.decode_publisher(ledger.encode_state(decided.publisher), "eu", "s")
+            again = ledger.decode_publisher(
+                ledger.encode_state(decided.publisher), decided.publisher.name, "s"
+            )
             assert again == decided.publisher
             self.publishers[commit.publisher] = again
         if decided.line is not None:
