@@ -10,8 +10,8 @@ import pytest
 
 import headrace.sync
 from headrace.epochs.live import addresses
-from tests.epochs.live.support import programs, rows, run, until, values
-from tests.support import wait_until
+from tests.epochs.live.support import programs, rows, run, values
+from tests.support import until, wait_until
 
 
 def test_a_publisher_that_was_dropped_warns_and_its_subscribers_hear_of_it(tmp_path: Path) -> None:
