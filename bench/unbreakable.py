@@ -90,6 +90,7 @@ async def streams(scale: float) -> list[Result]:
         await _publish_ms(hr, [f"s{number}.a" for number in range(20)])
         fresh_ms = await _publish_ms(hr, [f"s{number}.new.{number}" for number in range(20)] * 5)
         new_ms = await _publish_ms(hr, [f"s1.new.of.{number}" for number in range(200)])
+        known_ms = await _publish_ms(hr, ["s1.a"] * 200)
     return [
         at_least(f"create the {count:,}th stream", rate, 300, "streams/s"),
         at_most(
@@ -97,7 +98,7 @@ async def streams(scale: float) -> list[Result]:
             new_ms,
             0.5,
             "ms",
-            f"in other streams {fresh_ms:.2f} ms",
+            f"in other streams {fresh_ms:.2f} ms; a known subject {known_ms:.2f} ms",
         ),
     ]
 
