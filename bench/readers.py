@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Coroutine
@@ -23,6 +24,7 @@ from headrace.groups.readers.group import ReaderGroup
 from headrace.groups.readers.names import ReaderGroupName
 from headrace.groups.readers.runtime.hub import hub_of
 from headrace.groups.readers.runtime.reading import SegmentReader
+from headrace.log.events import Event
 
 ROUNDS = 3
 SEGMENTS = 1000
@@ -33,7 +35,19 @@ IDLE_READERS, IDLE_S = 500, 15.0
 UPDATES_FEW, UPDATES_MANY = 10_000, 40_000
 """A million takes most of an hour; what grows shows in the first ten thousands, too."""
 
+LEASE_MS = 2000
+
 _groups = count(1)
+_VICTIM = """
+import asyncio, sys, headrace
+async def main():
+    async with headrace.open(sys.argv[1]) as hr:
+        group = await hr.reader_groups.get("wide")
+        async with group.reader("victim", lease_ttl_ms=int(sys.argv[2])) as reader:
+            async for delivery in reader:
+                delivery.ack_soon()
+asyncio.run(main())
+"""
 
 
 async def _read_batches(folder: Path) -> float:
@@ -228,6 +242,49 @@ async def _joining(folder: Path) -> tuple[float, float, float]:
         return joined_s, moves, left_s
 
 
+async def _killed(folder: Path) -> tuple[float, float]:
+    """Seconds beyond the lease until all segments of a killed reader are owned, and until an event
+    of one of them is delivered."""
+    async with headrace.open(folder) as hr:
+        group, readers = await _opened(hr, SEGMENTS, READERS)
+        words = [sys.executable, "-c", _VICTIM, str(folder), str(LEASE_MS)]
+        victim = await asyncio.create_subprocess_exec(*words)
+        try:
+            while True:
+                info = await group.info()
+                owned = {each.reader: each.segments for each in info.readers}
+                if len(owned.get("victim", ())) >= SEGMENTS // (READERS + 1) - 1:
+                    break
+                await asyncio.sleep(0.1)
+        except BaseException:
+            victim.kill()
+            raise
+        theirs = set(owned["victim"])
+        first_s: list[float] = []
+        came = asyncio.Event()
+
+        async def work(reader: SegmentReader) -> None:
+            async for delivery in reader:
+                if f"{delivery.stream}/{delivery.segment}" in theirs and not first_s:
+                    first_s.append(time.perf_counter())
+                    came.set()
+                delivery.ack_soon()
+
+        victim.kill()
+        await victim.wait()
+        began = time.perf_counter()
+        await hr.append("wide", [Event(subject=f"wide.{n}", value=b"x") for n in range(5000)])
+        working = [asyncio.ensure_future(work(reader)) for reader in readers]
+        await _owned(readers, SEGMENTS)
+        owned_s = time.perf_counter() - began
+        await came.wait()
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+        await _close(readers)
+        return owned_s - LEASE_MS / 1000, first_s[0] - began - LEASE_MS / 1000
+
+
 def run() -> list[Result]:
     """All figures of reader groups in processes without Spark."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -249,6 +306,7 @@ def run() -> list[Result]:
             lambda: asyncio.run(_read_all_events(folder, checkpoints=True)),
             ROUNDS,
         )
+        killed_s, killed_first_s = asyncio.run(_killed(Path(scratch) / "killed"))
         split_s = asyncio.run(_splitting(Path(scratch) / "split"))
         checkpoint_s = asyncio.run(_checkpoint_of_many(Path(scratch) / "many"))
         idle_many = asyncio.run(_idle(Path(scratch) / "idle", IDLE_READERS))
@@ -260,6 +318,8 @@ def run() -> list[Result]:
         at_most(f"{SEGMENTS} segments, a tenth reader joins", joined_s, 1.5, "s"),
         at_most("moves by the least that is needed", moves, 1.1, "x"),
         at_most("a reader leaves: all owned again", left_s, 0.5, "s"),
+        at_most("a reader is killed: all owned again", killed_s, 0.5, "s beyond its lease"),
+        at_most("a reader is killed: first event", killed_first_s, 0.2, "s beyond its lease"),
         at_least("events with a checkpoint every second / without", checked, 0.9, "x"),
         at_most(f"{SEGMENTS} segments split, {SPLITTERS} readers: all owned", split_s, 2, "s"),
         at_most(f"a checkpoint of {MANY} readers x {SEGMENTS_EACH}", checkpoint_s, 1, "s"),
