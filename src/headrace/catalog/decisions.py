@@ -58,7 +58,10 @@ def append(
         tx.later(_COUNT_UP, new)
     first, last = after + 1, after + len(records)
     tx.later(
-        "INSERT INTO decisions (group_key, number, at_us, record) VALUES (?, ?, ?, ?)",
+        # A count that is damaged, and gives a number again, costs old records and stops nobody.
+        "INSERT INTO decisions (group_key, number, at_us, record) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (group_key, number) DO UPDATE SET at_us = excluded.at_us, "
+        "record = excluded.record",
         *((group, first + at, at_us, data) for at, (at_us, data) in enumerate(records)),
     )
     for step in range((first - 1) // PRUNE_EVERY, last // PRUNE_EVERY):

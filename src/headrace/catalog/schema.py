@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import resources
 
 from headrace.catalog.transaction import Query, Row, Tx
-from headrace.errors import CatalogTooNewError, CatalogTooOldError
+from headrace.errors import CatalogError, CatalogTooNewError, CatalogTooOldError
 
 MIGRATIONS: tuple[str, ...] = (
     "001_log.sql",
@@ -55,9 +55,20 @@ def migrate(tx: Tx, types: dict[str, str], where: str, upto: int = VERSION) -> N
     tx.execute("INSERT INTO meta (key, value) VALUES ('schema_version', ?)", (str(upto),))
 
 
+def _version(found: Row | None, where: str) -> int:
+    stored = found[0] if found else 0
+    try:
+        return int(stored or 0)
+    except ValueError:
+        raise CatalogError(
+            f"the version of {where} cannot be read ({stored!r} is no number); restore it from a "
+            "copy"
+        ) from None
+
+
 def judge(found: Row | None, where: str) -> int:
     """The version that ``QUERY`` found; raises if it is newer than the code."""
-    version = int(found[0] or 0) if found else 0
+    version = _version(found, where)
     if version > VERSION:
         raise CatalogTooNewError(where, version, VERSION)
     return version
@@ -65,7 +76,7 @@ def judge(found: Row | None, where: str) -> int:
 
 def judge_look(found: Row | None, where: str) -> int:
     """The version of a catalog that is only looked at: newer ones are read as well."""
-    version = int(found[0] or 0) if found else 0
+    version = _version(found, where)
     if version < REGIONS:
         raise CatalogTooOldError(where, version, REGIONS)
     return version
