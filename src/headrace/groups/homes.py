@@ -13,16 +13,17 @@ runs need not ask again: what happens to its region while it lives, its agent te
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from headrace.catalog import Query, Tx, entries, replicas, schema
 from headrace.errors import UnreadableRecordError
-from headrace.host import Host
+
+if TYPE_CHECKING:
+    from headrace.host import Host
 
 GROUPS_BUCKET = "region-groups"
 PROOF_BUCKET = "region-homes"
@@ -196,6 +197,8 @@ class HomeAsking:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._number: int | None = None
+        import asyncio  # looks at groups do without it
+
         self._drawing = asyncio.Lock()
         self._consumed: set[str] = set()
         self._told: dict[str, str] = {}
