@@ -19,7 +19,7 @@ from headrace.catalog.streams import StreamConfig
 from headrace.log.events import Event, batch_of, encode_blob, layout_of
 from headrace.log.log import Log
 from headrace.log.open import open_log
-from headrace.log.read import Query
+from headrace.log.query import Query
 
 SMALL = 1_000
 LARGE = 1_000_000

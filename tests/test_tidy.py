@@ -28,7 +28,7 @@ WORLD = {
 }
 PURE = (
     *("headrace.errors", "headrace.subjects", "headrace.compiled", "headrace.log.order"),
-    "headrace.log.limits",
+    *("headrace.log.limits", "headrace.loading"),
     *("headrace.groups.delivery", "headrace.groups.progress"),
 )
 """What a core may use of the package, beside cores."""

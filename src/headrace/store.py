@@ -14,18 +14,19 @@ import io
 import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit
 
 import msgspec
-import obstore
-import pyarrow as pa
-from obstore import exceptions as obstore_errors
-from obstore.store import LocalStore, MemoryStore, ObjectStore
 
 from headrace.catalog import private
 from headrace.errors import DiskFullError, StoreError, StoreUnavailableError, UnknownSchemeError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from obstore.store import ObjectStore
 
 SCHEMES = ("file", "memory", "s3", "gs", "az", "abfs", "abfss")
 TIMEOUT_S = 30
@@ -54,15 +55,26 @@ class StoredFile(msgspec.Struct, frozen=True):
 class Store:
     """Files by path; every failure is a :class:`~headrace.errors.StoreError`."""
 
-    def __init__(self, url: str, backend: ObjectStore, folder: Path | None = None) -> None:
+    def __init__(
+        self, url: str, backend: ObjectStore | None = None, folder: Path | None = None
+    ) -> None:
         self.url = url
-        self._backend = backend
+        self._given = backend
         self._folder = folder
+
+    @cached_property
+    def _backend(self) -> ObjectStore:
+        """The client, made when it is first used: most looks at a log open no file."""
+        if self._given is not None:
+            return self._given
+        from obstore.store import LocalStore
+
+        return LocalStore(self._folder)
 
     @property
     def shared(self) -> bool:
         """Whether other machines can reach it."""
-        return self._folder is None and not isinstance(self._backend, MemoryStore)
+        return self._folder is None and not self.url.startswith("memory:")
 
     def put(self, path: str, data: bytes | memoryview) -> None:
         """Write a new file; when this returns it is durable."""
@@ -73,57 +85,71 @@ class Store:
             else:
                 # Not "create only": a retry after a lost answer must not fail on the file of its
                 # own first attempt, and names are never used twice.
+                import obstore
+
                 obstore.put(self._backend, path, view, use_multipart=False)
-        except (OSError, obstore_errors.BaseError) as error:
+        except _failures() as error:
             raise self._failure("write", path, error) from error
 
     def open(self, path: str) -> pa.NativeFile:
         """A seekable reader of the file; raises FileNotFoundError when there is none."""
+        import pyarrow as pa
+
         try:
             if self._folder is not None:
                 return pa.OSFile(str(self._folder / path))
+            import obstore
+
             size = obstore.head(self._backend, path)["size"]
         except FileNotFoundError:
             raise
-        except (OSError, obstore_errors.BaseError) as error:
+        except _failures() as error:
             raise self._failure("read", path, error) from error
         return pa.PythonFile(_Ranges(self, path, size), mode="r")
 
     def read_range(self, path: str, start: int, length: int) -> memoryview:
+        import obstore
+
         try:
             return memoryview(obstore.get_range(self._backend, path, start=start, length=length))
         except FileNotFoundError:
             raise
-        except (OSError, obstore_errors.BaseError) as error:
+        except _failures() as error:
             raise self._failure("read", path, error) from error
 
     def get(self, path: str) -> bytes:
         """A whole file; raises FileNotFoundError when there is none."""
+        import obstore
+
         try:
             return obstore.get(self._backend, path).bytes().to_bytes()
         except FileNotFoundError:
             raise
-        except (OSError, obstore_errors.BaseError) as error:
+        except _failures() as error:
             raise self._failure("read", path, error) from error
 
     def delete(self, path: str) -> bool:
         """Remove a file; false if it was gone already."""
+        import obstore
+
         try:
             obstore.delete(self._backend, path)
         except FileNotFoundError:
             return False
-        except (OSError, obstore_errors.BaseError) as error:
+        except _failures() as error:
             raise self._failure("delete", path, error) from error
         return True
 
     def list(self, prefix: str) -> Iterator[StoredFile]:
         """Every file below ``prefix``."""
+        import obstore
+
         try:
             for page in obstore.list(self._backend, prefix, chunk_size=1000):
                 for meta in page:
                     modified = meta["last_modified"].astimezone(UTC)
                     yield StoredFile(meta["path"], meta["size"], modified)
-        except (OSError, obstore_errors.BaseError) as error:
+        except _failures() as error:
             raise self._failure("list", prefix, error) from error
 
     def _failure(self, verb: str, path: str, error: BaseException) -> Exception:
@@ -228,26 +254,35 @@ def open_store(url: str | Path, options: Mapping[str, str] | None = None) -> Sto
         folder = Path(unquote(urlsplit(text).path) if scheme else text).expanduser().resolve()
         try:
             private.make_folder(folder)
-            return Store(str(folder), LocalStore(folder), folder)
-        except (OSError, obstore_errors.BaseError) as error:
+            return Store(str(folder), folder=folder)
+        except OSError as error:
             raise StoreUnavailableError(f"store {folder} cannot be opened: {error}") from error
     check_store_url(text)
+    from obstore.store import MemoryStore, from_url
+
     if scheme == "memory":
         return Store(text, MemoryStore())
     config = dict(options or {})
     client = {"timeout": f"{TIMEOUT_S}s", "connect_timeout": "5s"}
     client |= {name: config.pop(name) for name in CLIENT_OPTIONS if name in config}
     try:
-        backend = obstore.store.from_url(
+        backend = from_url(
             text,
             config=cast(Any, config),
             client_options=cast(Any, client),
             retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=TIMEOUT_S)},
         )
-    except (ValueError, OSError, obstore_errors.BaseError) as error:
+    except _failures(ValueError) as error:
         reason = _first_line(error)
         raise StoreError(f"store {text} cannot be opened: {reason}") from error
     return Store(text, backend)
+
+
+def _failures(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """What a storage client raises; asked for once it has raised something."""
+    from obstore.exceptions import BaseError
+
+    return *more, OSError, BaseError
 
 
 def _first_line(error: BaseException) -> str:

@@ -25,7 +25,7 @@ from headrace.errors import (
 )
 from headrace.log import limits
 from headrace.log.cursor import Cursor
-from headrace.log.read import Place
+from headrace.log.query import Place
 from tests.api.test_client import run, table_of, values_of
 from tests.loads import openers, watched
 

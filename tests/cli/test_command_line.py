@@ -181,6 +181,22 @@ def test_the_help_loads_no_arrow() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_it_ends_at_once_and_yet_calls_what_was_registered_meanwhile() -> None:
+    code = (
+        "import atexit, sys, headrace.cli as cli\n"
+        "run = cli.run\n"
+        "cli.run = lambda given: (atexit.register(print, 'called'), run(given))[1]\n"
+        "class Torn:\n"
+        "    def __del__(self): print('taken apart')\n"
+        "torn = Torn()\n"
+        "cli.main()\n"
+    )
+    given = [sys.executable, "-c", code, "stream", "ls", "--nonsense"]
+    done = subprocess.run(given, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "called\n")
+    assert "--nonsense" in done.stderr
+
+
 def test_every_public_name_can_be_loaded() -> None:
     package = importlib.import_module("headrace")
     other = {"Checkpoint": "GroupCheckpoint"}  # api/places.py names it for programs

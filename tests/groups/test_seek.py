@@ -22,7 +22,7 @@ from headrace.groups.shared import sessions
 from headrace.groups.shared.core.naming import group_key
 from headrace.groups.shared.runtime import state
 from headrace.log.events import Event
-from headrace.log.read import Query
+from headrace.log.query import Query
 from tests.groups.partitioned.runtime import feeder
 from tests.groups.shared.runtime.support import open_log, run
 from tests.support import until

@@ -13,7 +13,7 @@ from headrace.errors import HeadraceError
 from headrace.log import limits
 from headrace.log.events import Event
 from headrace.log.log import Log
-from headrace.log.read import Query
+from headrace.log.query import Query
 from headrace.store import open_store
 
 

@@ -11,7 +11,7 @@ from headrace.catalog import Tx
 from headrace.catalog.streams import StreamConfig
 from headrace.log.events import Event
 from headrace.log.log import Log
-from headrace.log.read import Query
+from headrace.log.query import Query
 
 
 def create(log: Log, name: str = "s", segments: int = 1, **config: Any) -> None:

@@ -28,9 +28,10 @@ from headrace.errors import (
 from headrace.log import events, limits
 from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.events import Event
+from headrace.log.given import to_batch
 from headrace.log.joined import Joined
-from headrace.log.log import Log, to_batch
-from headrace.log.read import Query
+from headrace.log.log import Log
+from headrace.log.query import Query
 from headrace.store import Store
 from headrace.subjects import route_hash
 from tests.log.helpers import (

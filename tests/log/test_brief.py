@@ -14,7 +14,8 @@ from headrace.errors import CatalogUnavailableError, DamagedBatchError
 from headrace.log import limits
 from headrace.log.cursor import Cursor, FileAhead
 from headrace.log.log import Log
-from headrace.log.read import Query, Reader
+from headrace.log.query import Query
+from headrace.log.read import Reader
 from tests.log.helpers import create, event, table
 
 ROWS = 3

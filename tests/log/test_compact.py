@@ -29,7 +29,7 @@ from headrace.errors import (
 from headrace.log import compact_policy, limits
 from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.log import Log
-from headrace.log.read import Query
+from headrace.log.query import Query
 from headrace.store import Store
 from tests.log.compactor import POINTS
 from tests.log.helpers import create, event, everything, files, heads, numbers, read, table

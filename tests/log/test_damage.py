@@ -17,7 +17,7 @@ from headrace.catalog import Tx
 from headrace.errors import DamagedBatchError
 from headrace.log import events, limits
 from headrace.log.log import Log
-from headrace.log.read import Query
+from headrace.log.query import Query
 from tests.log.helpers import create, event, files, numbers, read, table
 
 

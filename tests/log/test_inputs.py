@@ -38,7 +38,8 @@ from headrace.errors import (
 from headrace.log import limits
 from headrace.log.config import SUBJECTS_MAX
 from headrace.log.events import Event
-from headrace.log.log import Log, to_batch
+from headrace.log.given import to_batch
+from headrace.log.log import Log
 from tests.log.helpers import create, event, everything, read, values
 
 pytestmark = pytest.mark.usefixtures("either_way")

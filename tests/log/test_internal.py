@@ -17,7 +17,8 @@ from headrace.errors import (
 )
 from headrace.log import internal
 from headrace.log.events import Event
-from headrace.log.log import Log, to_batch
+from headrace.log.given import to_batch
+from headrace.log.log import Log
 from headrace.subjects import route_partition, route_partition_array
 
 

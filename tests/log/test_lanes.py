@@ -21,7 +21,7 @@ from headrace.log import events, limits
 from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.events import Event
 from headrace.log.log import Log
-from headrace.log.read import Query
+from headrace.log.query import Query
 
 
 def link(log: Log, name: str = "orders", lane: str = "eu") -> None:

@@ -28,7 +28,7 @@ from headrace.errors import (
 from headrace.log import limits
 from headrace.log.events import READ_SCHEMA, Event
 from headrace.log.log import Log
-from headrace.log.read import Query
+from headrace.log.query import Query
 from headrace.store import Store
 from tests.log.helpers import check_dense, create, event, numbers, per_key, read, table
 from tests.scaling import split_while_empty

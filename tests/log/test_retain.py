@@ -26,7 +26,7 @@ from headrace.catalog.streams import (
 from headrace.errors import TrimmedError
 from headrace.log import limits, retain
 from headrace.log.log import Log
-from headrace.log.read import Query
+from headrace.log.query import Query
 from tests.log.helpers import create, event, everything, files, numbers, read, table
 
 NOW_US = 1_000_000_000_000

@@ -25,7 +25,7 @@ from headrace.errors import (
 )
 from headrace.log import limits, scale
 from headrace.log.log import Log
-from headrace.log.read import Query
+from headrace.log.query import Query
 from headrace.store import Store
 from tests.log.helpers import check_dense, create, event, everything, heads, per_key, read, table
 from tests.support import process, wait_until

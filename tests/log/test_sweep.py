@@ -13,7 +13,7 @@ from headrace.errors import CatalogError, InvalidInputError, StoreUnavailableErr
 from headrace.log import limits
 from headrace.log import sweep as sweep_module
 from headrace.log.log import Log
-from headrace.log.read import Query
+from headrace.log.query import Query
 from headrace.store import Store, open_store
 from tests.conftest import s3_options
 from tests.log.helpers import create, everything, files, numbers, read, table
@@ -148,7 +148,7 @@ def test_an_append_that_takes_too_long_starts_over(
     filed: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that a sweep in between can not have taken its files."""
-    from headrace.log.log import to_batch
+    from headrace.log.given import to_batch
 
     write = filed.write_of()
     write.add("s", to_batch(table(200)))

@@ -15,7 +15,7 @@ from headrace.errors import SegmentGoneError, TrimmedError, UnknownSegmentError
 from headrace.log import order
 from headrace.log.audit import examine
 from headrace.log.log import Log
-from headrace.log.read import Query
+from headrace.log.query import Query
 from headrace.log.vacant import drop_vacant
 from tests.log.helpers import create, event, numbers, values
 

@@ -19,7 +19,8 @@ from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join, load_all
 from headrace.log.events import ORIGIN, Event
-from headrace.log.log import Log, to_batch
+from headrace.log.given import to_batch
+from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.spark import partition
 from headrace.spark.partition import PartitionJob

@@ -25,7 +25,7 @@ from headrace.errors import (
 )
 from headrace.log.log import Log
 from headrace.log.open import open_log
-from headrace.log.read import Query
+from headrace.log.query import Query
 from headrace.spark import connection, staging
 from headrace.spark.sink import BatchWriter, Staged, StreamWriter, batch_writer, stream_writer
 from tests.spark.queries import run_through

@@ -37,8 +37,7 @@ from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.regions import losing, moving
 from headrace.regions.linking import link, name_region
-from headrace.regions.records import get_group
-from headrace.regions.runtime.agent import LEASE
+from headrace.regions.records import AGENT_LEASE, get_group
 from headrace.regions.runtime.neighbours import Neighbours
 from headrace.regions.status import check
 from tests.torture import region_account
@@ -115,7 +114,7 @@ class Side:
         process.wait()
 
     def has_agent(self) -> bool:
-        return self.log.catalog.leases.get(LEASE) is not None
+        return self.log.catalog.leases.get(AGENT_LEASE) is not None
 
     def close(self) -> None:
         for what in list(self.programs):

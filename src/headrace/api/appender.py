@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from headrace.host.pipelined import Pipelined
 from headrace.log.append import Write
-from headrace.log.log import to_batch
+from headrace.log.given import to_batch
 
 if TYPE_CHECKING:
     from headrace.api.client import Headrace

@@ -52,7 +52,7 @@ from headrace.log.log import Log, Scaled
 from headrace.log.open import open_log
 from headrace.log.output import Output
 from headrace.log.position import Position
-from headrace.log.read import Place, Query
+from headrace.log.query import Place, Query
 from headrace.log.sweep import Swept
 from headrace.net import TLS
 from headrace.regions.linking import step_for

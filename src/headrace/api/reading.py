@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from headrace.host.outage import AGAIN_S, AWAY, Outage
 from headrace.log.cursor import FileAhead, OnDamaged
-from headrace.log.read import Query, Reader
+from headrace.log.query import Query
+from headrace.log.read import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,6 +16,8 @@ DIAL_S = 2.0
 
 def check_server(catalog: Catalog) -> Iterator[Check]:
     """The database server of a shared catalog, and the programs that others have to dial."""
+    if not catalog.shared:
+        return
     from headrace.catalog.postgres import PostgresCatalog
     from headrace.catalog.postgres_health import examine
 

@@ -21,7 +21,7 @@ from headrace.groups.partitioned.entry import removable
 from headrace.groups.partitioned.explain import filling_finding
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime.units import GroupKind
-from headrace.log.read import Place
+from headrace.log.query import Place
 
 static = App(
     name="static",

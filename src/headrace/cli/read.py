@@ -6,10 +6,9 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-import pyarrow as pa
 from cyclopts import App, Parameter
 
 from headrace.catalog.streams import Stream
@@ -19,7 +18,10 @@ from headrace.cli.options import NONE, Options
 from headrace.cli.output import counted, tell, until_ctrl_c
 from headrace.cli.screens import time_text
 from headrace.errors import DamagedBatchError
-from headrace.log.read import Query
+from headrace.log.query import Query
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 app = App(name="read", help_epilogue="")
 
@@ -156,7 +158,7 @@ def show_json(batch: pa.RecordBatch) -> None:
 def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Rows with the time in microseconds, which Python's own type makes slow to print."""
     at = batch.schema.get_field_index("timestamp")
-    stamps = batch.column("timestamp").cast(pa.int64())
+    stamps = batch.column("timestamp").view("int64")
     rows: list[dict[str, Any]] = batch.set_column(at, "timestamp", stamps).to_pylist()
     return rows
 

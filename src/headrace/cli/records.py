@@ -9,13 +9,15 @@ from __future__ import annotations
 import base64
 import binascii
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headrace.cli.screens import time_text
 from headrace.errors import InvalidEventError
-from headrace.log.events import ORIGIN_REFUSED, Event
+
+if TYPE_CHECKING:
+    from headrace.log.events import Event
 
 FIELDS = {"subject", "key", "value", "value_base64", "headers", "timestamp", "epoch"}
 IGNORED = {"stream", "segment", "offset", "origin"}
@@ -107,6 +109,8 @@ def _headers_shown(headers: list[dict[str, Any]]) -> dict[str, Any]:
 
 def parsed(line: bytes, number: int) -> Event:
     """The event of one JSON line."""
+    from headrace.log.events import ORIGIN_REFUSED, Event
+
     at = f"line {number}"
     try:
         data = msgspec.json.decode(line)

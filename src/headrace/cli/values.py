@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from cyclopts import Token
 
-    from headrace.log.read import Place
+    from headrace.log.query import Place
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _BYTES = {

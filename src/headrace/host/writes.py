@@ -36,7 +36,8 @@ from headrace.host.loads import GROUP_BYTES, LOOP_BYTES, SMALL_BYTES, Loads, Sto
 from headrace.host.packages import GivenUp, Package, Told, Waiting, apart, packages, teller
 from headrace.log.append import Outcome, Write
 from headrace.log.events import Event, Events
-from headrace.log.log import Log, discard, to_batch
+from headrace.log.given import to_batch
+from headrace.log.log import Log, discard
 from headrace.log.placing import Stale
 
 GROUP_MAX = 4096

@@ -17,7 +17,7 @@ from headrace.catalog.streams import KEY_SPACE, Segment, Stream
 from headrace.errors import DamagedBatchError, HeadraceError, TrimmedError, UnreadableRecordError
 from headrace.log import order
 from headrace.log.log import Log
-from headrace.log.read import Query
+from headrace.log.query import Query
 
 PAGE = 1000
 

@@ -7,9 +7,8 @@ batch says which are there (bit i for column i), which also spares every small b
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -17,10 +16,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.errors import EventTooLargeError, InvalidEventError
 from headrace.log import limits
+from headrace.log.times import TIME_MAX_US as TIME_MAX_US
+from headrace.log.times import TIME_MIN_US as TIME_MIN_US
+from headrace.log.times import now_us as now_us
+from headrace.log.times import to_us as to_us
 from headrace.subjects import check_subject
 
 STRING = pa.string()
@@ -94,22 +96,6 @@ def schema_of(layout: int) -> pa.Schema:
 
 def layout_of(schema: pa.Schema) -> int:
     return sum(map(BITS.__getitem__, schema.names))
-
-
-def now_us() -> int:
-    return time.time_ns() // 1000
-
-
-def to_us(moment: datetime) -> int:
-    """Microseconds since 1970; a time without zone is taken as UTC."""
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
-
-
-TIME_MIN_US = to_us(datetime.min.replace(tzinfo=UTC))
-TIME_MAX_US = to_us(datetime.max.replace(tzinfo=UTC))
 
 
 # --- events from Python --------------------------------------------------------------------
@@ -256,8 +242,6 @@ def decode_blob(data: bytes | memoryview, layout: int) -> pa.RecordBatch:
     return pa.ipc.read_record_batch(pa.py_buffer(data), schema_of(layout))
 
 
-_take = pc.get_function("take")
-_UNCHECKED = pc.TakeOptions(boundscheck=False)
 _NUMBERS = {np.dtype(np.int32): pa.int32(), np.dtype(np.int64): pa.int64()}
 
 
@@ -268,6 +252,14 @@ def numbers(values: npt.NDArray[np.int32] | npt.NDArray[np.int64]) -> pa.Array:
     """
     kind = _NUMBERS[values.dtype]
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def strings(texts: Sequence[str]) -> pa.Array:
+    """A few texts as a column; see :func:`numbers`."""
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(STRING, len(texts), buffers)
 
 
 def int64s(array: pa.Array) -> npt.NDArray[np.int64]:
@@ -296,9 +288,17 @@ def mask(chosen: npt.NDArray[np.bool_]) -> pa.Array:
     return pa.Array.from_buffers(pa.bool_(), len(chosen), [None, bits])
 
 
+@lru_cache(maxsize=1)
+def _taking() -> tuple[Any, Any]:
+    import pyarrow.compute as pc  # takes as long to load as a third of the rest of Arrow
+
+    return pc.get_function("take"), pc.TakeOptions(boundscheck=False)
+
+
 def reordered(batch: pa.RecordBatch, order: npt.NDArray[np.int64]) -> pa.RecordBatch:
     """The rows in another order; ``order`` is taken on trust, without a bounds check."""
-    return _take.call([batch, numbers(order)], _UNCHECKED)
+    take, unchecked = _taking()
+    return take.call([batch, numbers(order)], unchecked)
 
 
 def stamps_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:

@@ -6,7 +6,7 @@ from headrace.errors import InvalidPositionError
 from headrace.log.events import Event
 from headrace.log.log import Log
 from headrace.log.position import Position
-from headrace.log.read import Query
+from headrace.log.query import Query
 
 
 def fetch_event(log: Log, position: Position) -> Event:

@@ -1,26 +1,27 @@
-"""The log's operations, synchronous and thread-safe; Spark workers and scripts use it directly."""
+"""The log's operations, synchronous and thread-safe; Spark workers and scripts use it directly.
+
+What handles events is loaded when it is first used: it needs Arrow, whose loading takes longer than
+most looks at a log.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import islice
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 
 from headrace.catalog import Catalog, Tx, batches, entries, epochs, schema, streams
 from headrace.catalog.producers import Placed
 from headrace.catalog.streams import Retention, Scaling, Segment, Stream, StreamConfig
 from headrace.errors import (
-    AppendTooLargeError,
     CatalogError,
     CatalogUnavailableError,
     DiskFullError,
     HeadraceError,
-    InvalidEventError,
     InvalidPositionError,
     SegmentSealedError,
     StreamExistsError,
@@ -28,31 +29,25 @@ from headrace.errors import (
     TilingError,
     UnknownSegmentError,
 )
-from headrace.log import (
-    autoscale,
-    columns,
-    compact_policy,
-    events,
-    internal,
-    limits,
-    reserve,
-    retain,
-    scale,
-)
-from headrace.log.append import Committable, R, Write
-from headrace.log.compact import Compacted, Compactor
+from headrace.log import autoscale, compact_policy, internal, limits, reserve, retain, scale
 from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.config import check_config, differences, initial_segments
-from headrace.log.cursor import OnDamaged
-from headrace.log.events import Event, Events
-from headrace.log.message import single
-from headrace.log.origins import refuse_linked
-from headrace.log.placing import Stale
-from headrace.log.read import Query, Reader
-from headrace.log.routing import Routes
+from headrace.log.query import Query
 from headrace.log.sweep import Swept, empty_graveyard, sweep
+from headrace.log.times import now_us, to_us
 from headrace.store import Store
 from headrace.subjects import check_name
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.log.append import Committable, R, Write
+    from headrace.log.compact import Compacted, Compactor
+    from headrace.log.cursor import OnDamaged
+    from headrace.log.events import Event, Events
+    from headrace.log.placing import Stale
+    from headrace.log.read import Reader
+    from headrace.log.routing import Routes
 
 ATTEMPTS_MAX = 1000
 
@@ -71,10 +66,16 @@ class Log:
     def __init__(self, catalog: Catalog, store: Store | None) -> None:
         self.catalog = catalog
         self.store = store
-        self.routes = Routes(catalog)
         self.prefix = catalog.read(_find_catalog_id) or catalog.write(
             _make_catalog_id, locks=("settings",)
         )
+
+    @cached_property
+    def routes(self) -> Routes:
+        """Which stream captures a subject, and which segment takes a key."""
+        from headrace.log.routing import Routes
+
+        return Routes(self.catalog)
 
     # -- streams ------------------------------------------------------------------------
 
@@ -156,6 +157,8 @@ class Log:
 
         ``check`` runs in the same transaction; if it raises, nothing is deleted.
         """
+        from headrace.log.origins import refuse_linked
+
         stream = self.catalog.read(lambda tx: streams.removable(tx, name), snapshot=True)
         internal.refuse(stream, "deleted")
 
@@ -183,6 +186,8 @@ class Log:
 
     def write_of(self, *, producer: str | None = None, sequence: int | None = None) -> Write:
         """An empty write; add appends to it and commit it."""
+        from headrace.log.append import Write
+
         return Write(self.routes, self.store, self.prefix, producer=producer, sequence=sequence)
 
     def append(
@@ -195,6 +200,8 @@ class Log:
         expected_heads: Mapping[int, int] | None = None,
     ) -> tuple[Placed, ...]:
         """Append events; they are durable when this returns."""
+        from headrace.log.given import to_batch
+
         write = self.write_of(producer=producer, sequence=sequence)
         write.add(stream, to_batch(data), expected=expected_heads)
         return self.commit(write).placed
@@ -203,15 +210,19 @@ class Log:
         self, event: Event, *, producer: str | None = None, sequence: int | None = None
     ) -> Placed:
         """Append one event to the stream that captures its subject."""
-        events.check_event(event)
+        from headrace.log.events import check_event
+
+        check_event(event)
         write = self.write_of(producer=producer, sequence=sequence)
-        write.add_events(self.routes.stream_for(event.subject), [event], events.now_us())
+        write.add_events(self.routes.stream_for(event.subject), [event], now_us())
         return self.commit(write).placed[0]
 
     def append_marker(self, stream: str, segment: int, payload: bytes) -> Placed:
         """Append an internal record to an open segment, in line with its events."""
+        from headrace.log.events import marker_batch
+
         write = self.write_of()
-        write.add(stream, events.marker_batch(payload, events.now_us()), segment=segment)
+        write.add(stream, marker_batch(payload, now_us()), segment=segment)
         return self.commit(write).placed[0]
 
     def commit(self, write: Committable[R], stale: Stale | None = None) -> R:
@@ -220,6 +231,8 @@ class Log:
         This is the only retry.  An event loop, which must not wait, makes the first attempt itself
         and passes on the ``stale`` that it got.
         """
+        from headrace.log.placing import Stale
+
         for _ in range(ATTEMPTS_MAX):
             try:
                 if stale is not None:
@@ -240,6 +253,9 @@ class Log:
     # -- read ---------------------------------------------------------------------------
 
     def reader(self, stream: str, query: Query, on_damaged: OnDamaged | None = None) -> Reader:
+        """A read under way, for who waits by other means than :meth:`read`."""
+        from headrace.log.read import Reader
+
         return Reader(self.catalog, self.store, stream, query, on_damaged)
 
     def read(
@@ -340,7 +356,7 @@ class Log:
                     raise UnknownSegmentError(f"stream {stream.name!r} has no segment {number}")
             return before
         if before is not None:
-            ts_us = events.to_us(before)
+            ts_us = to_us(before)
 
             def by_time(tx: Tx) -> dict[int, int]:
                 if ts_us > tx.now_us():
@@ -378,6 +394,8 @@ class Log:
 
     def compactor(self, name: str, policy: CompactionPolicy | None = None) -> Compactor:
         """The compactor of a stream, by the stream's own policy if none is given."""
+        from headrace.log.compact import Compactor
+
         self.stream(name)
         return Compactor(self.catalog, self.store, self.prefix, name, policy)
 
@@ -434,43 +452,9 @@ def discard(write: Committable[Any], error: HeadraceError) -> None:
         write.discard()
 
 
-def to_batch(data: Events) -> pa.RecordBatch:
-    """Whatever a caller may append, as one checked record batch."""
-    now = events.now_us()
-    if isinstance(data, pa.Table | pa.RecordBatch):
-        return columns.normalise(data, now)
-    if isinstance(data, Event):
-        one = single(events.check_event(data), now)
-        return events.decode_blob(one.blob, one.layout) if one else events.batch_of([data], now)
-    if isinstance(data, str | bytes | Mapping) or not isinstance(data, Iterable):
-        raise InvalidEventError(
-            f"cannot append a {type(data).__name__}: give an Event, an iterable of them or an "
-            "Arrow table"
-        )
-    given = list(islice(data, limits.APPEND_ROWS_MAX + 1))
-    if len(given) > limits.APPEND_ROWS_MAX:
-        raise _too_large()
-    size = 0
-    for row, event in enumerate(given):
-        events.check_event(event, row)
-        size += len(event.value)
-        if size > limits.APPEND_BYTES_MAX:
-            raise _too_large()
-    batch = events.batch_of(given, now)
-    # Subjects, keys and headers count too, and Arrow knows how much they are.
-    if batch.nbytes > limits.APPEND_BYTES_MAX:
-        raise _too_large()
-    return batch
-
-
-def _too_large() -> AppendTooLargeError:
-    return AppendTooLargeError(
-        f"too much for one append (at most {limits.APPEND_ROWS_MAX} events and "
-        f"{limits.APPEND_BYTES_MAX} bytes); append in parts"
-    )
-
-
 def _refuse_scaling(stream: Stream) -> None:
+    from headrace.log.origins import refuse_linked
+
     internal.refuse(stream, "scaled")
     refuse_linked(stream, "split or merged")
     if stream.config.partitions:

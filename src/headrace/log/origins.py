@@ -31,7 +31,7 @@ class Origins:
         """A batch of neighbours with an ``offset`` column, and with their origins behind it."""
         if not batch.num_rows:
             return batch
-        offsets = batch.column("offset").to_numpy()
+        offsets = events.int64s(batch.column("offset"))
         start, end = int(offsets[0]), int(offsets[-1]) + 1
         found = self._catalog.read(lambda tx: lanes.runs(tx, self._segment_id, start, end))
         return batch.append_column(_FIELD, origin_column(found, start, end))
@@ -64,10 +64,14 @@ def origin_column(runs: Sequence[Run], start: int, end: int) -> pa.Array:
         first = run.sequence + lo - run.start
         sequences[lo - start : hi - start] = np.arange(first, first + hi - lo)
     missing = which < 0
-    codes = pa.array(np.where(missing, 0, which), pa.int32(), mask=missing)
-    regions = pa.array(names or [""], pa.string()).take(codes)
+    # By way of buffers: ``pa.array`` imports pandas where it is installed.
+    valid, found = events.mask(~missing).buffers()[1], np.where(missing, 0, which)
+    codes = pa.Array.from_buffers(
+        pa.int32(), count, [valid, pa.py_buffer(found.astype(np.int32, copy=False))]
+    )
+    regions = events.strings(names or [""]).take(codes)
     return pa.StructArray.from_arrays(
         [regions, events.numbers(sequences)],
         fields=list(events.ORIGIN),
-        mask=pa.array(missing, pa.bool_()),
+        mask=events.mask(missing),
     )

@@ -11,7 +11,8 @@ from datetime import datetime
 from headrace.catalog.producers import Placed
 from headrace.log.append import Write
 from headrace.log.events import Event, Events, Headers, check_event, now_us
-from headrace.log.log import Log, to_batch
+from headrace.log.given import to_batch
+from headrace.log.log import Log
 
 
 class Output:

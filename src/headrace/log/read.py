@@ -15,10 +15,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-import msgspec
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.catalog import Catalog, batches, streams
 from headrace.catalog.streams import Segment, Stream
@@ -33,11 +30,9 @@ from headrace.errors import (
 )
 from headrace.log import events, order
 from headrace.log.cursor import Cursor, OnDamaged
+from headrace.log.query import Place, Query
 from headrace.store import Store
 from headrace.subjects import match_array, parse_filter
-
-Place = str | int | datetime | Mapping[int, int]
-"""``"earliest"``, ``"latest"``, a time, an offset (of the only segment), or {segment: offset}."""
 
 _log = logging.getLogger(__name__)
 
@@ -45,22 +40,6 @@ _log = logging.getLogger(__name__)
 _NOTHING = pa.RecordBatch.from_arrays(
     [pa.nulls(0, field.type) for field in events.READ_SCHEMA], schema=events.READ_SCHEMA
 )
-
-
-class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """What to read; ``until`` is not part of what is read.
-
-    With ``segments`` only those are read, and not what follows from them: once they are sealed
-    and read to their ends, a read that follows is done too.
-    """
-
-    start: Place = "earliest"
-    until: Place | None = None
-    follow: bool = False
-    subject: str | None = None
-    segments: Sequence[int] | None = None
-    limit: int | None = None
-    markers: bool = False
 
 
 class Reader:
@@ -340,10 +319,9 @@ class Reader:
             batch = cursor.next(place.end)
             if batch is None:
                 continue
-            stamps = batch.column("timestamp").cast(pa.int64())
-            late = np.asarray(pc.greater_equal(stamps, ts_us))
+            late = events.stamps_of(batch) >= ts_us
             if late.any():
-                return int(batch.column("offset")[int(np.argmax(late))].as_py())
+                return int(batch.column("offset")[int(late.argmax())].as_py())
         return place.end
 
 

@@ -17,8 +17,9 @@ from headrace.catalog.streams import Limits
 from headrace.errors import StreamExistsError
 from headrace.groups.findings import moment
 from headrace.log.events import Event
-from headrace.log.log import Log, to_batch
-from headrace.log.read import Query
+from headrace.log.given import to_batch
+from headrace.log.log import Log
+from headrace.log.query import Query
 from headrace.node.core.rings import Point, Series
 from headrace.node.shapes import Look
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from headrace.catalog.streams import Stream
 from headrace.errors import InvalidInputError
-from headrace.log.read import Place
+from headrace.log.query import Place
 
 LAST_MAX = 100_000
 _PLACES = re.compile(r"\d{1,9}:\d{1,18}(,\d{1,9}:\d{1,18})*")

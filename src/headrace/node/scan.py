@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from headrace.errors import InvalidInputError
 from headrace.groups.findings import moment
 from headrace.log.log import Log
-from headrace.log.read import Query
+from headrace.log.query import Query
 from headrace.subjects import covers, match_array
 
 SHOWN_BYTES_MAX = 64 * 1024

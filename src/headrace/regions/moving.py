@@ -28,6 +28,7 @@ from headrace.log.log import Log
 from headrace.regions import kinds
 from headrace.regions.linking import require_link
 from headrace.regions.records import (
+    AGENT_LEASE,
     LinkMember,
     LinkRecord,
     get_group,
@@ -38,7 +39,6 @@ from headrace.regions.records import (
     require_region,
 )
 from headrace.regions.runtime import cursors
-from headrace.regions.runtime.agent import LEASE
 from headrace.regions.runtime.joining import decode_cursor, decode_delta
 from headrace.regions.runtime.neighbours import Neighbours
 
@@ -226,13 +226,13 @@ def _findings(log: Log, member: LinkMember, neighbours: Neighbours) -> list[str]
     found = []
     try:
         other = neighbours.log(member)
-        if other.catalog.leases.get(LEASE) is None:
+        if other.catalog.leases.get(AGENT_LEASE) is None:
             found.append(
                 f"no agent runs in {member.region}; start one there with: headrace region run"
             )
     except HeadraceError as error:
         found.append(str(error))
-    if log.catalog.leases.get(LEASE) is None:
+    if log.catalog.leases.get(AGENT_LEASE) is None:
         found.append("no agent runs here; start one with: headrace region run")
     if member.state != "active":
         found.append(f"{member.region} is {member.state}")

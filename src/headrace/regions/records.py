@@ -24,6 +24,8 @@ from headrace.regions.core.origins import base_region
 from headrace.subjects import check_name
 
 LINKS_BUCKET = "region-links"
+AGENT_LEASE = "region-agent"
+"""Held by the agent of a region while it runs."""
 ALL = "all"
 NONE = "none"
 

@@ -16,13 +16,19 @@ from headrace.errors import HeadraceError
 from headrace.groups import homes
 from headrace.groups.homes import GroupRecord, HomeProof
 from headrace.groups.names import of_key
-from headrace.log import events
 from headrace.log.log import Log
-from headrace.log.read import Query
+from headrace.log.query import Query
 from headrace.regions import kinds
 from headrace.regions.linking import differences, require_link
-from headrace.regions.records import LinkMember, LinkRecord, Region, get_region, groups, links
-from headrace.regions.runtime.agent import LEASE
+from headrace.regions.records import (
+    AGENT_LEASE,
+    LinkMember,
+    LinkRecord,
+    Region,
+    get_region,
+    groups,
+    links,
+)
 from headrace.regions.runtime.neighbours import Neighbours
 
 
@@ -83,7 +89,7 @@ def status(log: Log, neighbours: Neighbours) -> RegionsStatus:
     """Look at everything once."""
 
     def look(tx: Tx) -> tuple[Region | None, dict[str, LinkRecord], dict[str, GroupRecord], bool]:
-        return get_region(tx), links(tx), groups(tx), leases.get(tx, LEASE) is not None
+        return get_region(tx), links(tx), groups(tx), leases.get(tx, AGENT_LEASE) is not None
 
     me, linked, known, agent = log.catalog.read(look, snapshot=True)
     if me is None:
@@ -304,7 +310,7 @@ def _rows(log: Log, stream: str, number: int) -> Iterator[tuple[str, int, bytes]
         origins = batch.column("origin")
         names = origins.field("region").to_pylist()
         sequences = origins.field("sequence").to_pylist()
-        stamps = events.stamps_of(plain).tolist()
+        stamps = batch.column("timestamp").view("int64").to_pylist()
         columns: list[list[object]] = [
             plain.column(name).to_pylist() for name in ("subject", "key", "value")
         ]

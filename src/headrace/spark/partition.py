@@ -45,7 +45,7 @@ from headrace.groups.partitioned.runtime.work_queue import (
 )
 from headrace.log import events, limits
 from headrace.log.log import Log
-from headrace.log.read import Query
+from headrace.log.query import Query
 from headrace.log.shares import Rows, inline
 from headrace.log.shelf import join
 from headrace.spark.connection import Connection, check_shared, connection_to

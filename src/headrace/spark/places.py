@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import InvalidOptionError, InvalidPositionError, UnknownSegmentError
 from headrace.log.log import Log
-from headrace.log.read import Query
+from headrace.log.query import Query
 from headrace.spark import planning
 from headrace.spark.offsets import Offset, StreamAt
 from headrace.spark.options import KAFKA_EARLIEST, KAFKA_LATEST, SourceOptions, Spot, Times

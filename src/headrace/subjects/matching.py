@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace import compiled
 from headrace.subjects.columns import (
@@ -31,6 +30,8 @@ def match_array(filter: str, subjects: StringColumn) -> pa.BooleanArray:
     array = text_array(subjects, "subjects")
     if filter == ">":
         return array.is_valid()
+    import pyarrow.compute as pc
+
     tokens = filter.split(".")
     wildcards = tokens.count("*")
     if wildcards == 0 and tokens[-1] != ">":
@@ -59,6 +60,8 @@ def surely_match(filter: str, subjects: StringColumn) -> bool:
     kernels = compiled.kernels
     if kernels is not None and array.type.id in NARROW and not array.null_count:
         return bool(kernels.begin_with(array, prefix.encode()))
+    import pyarrow.compute as pc
+
     return bool(pc.starts_with(array, prefix).true_count == len(array))
 
 

@@ -18,10 +18,11 @@ from headrace.epochs.core.lines import Line, Span, encode_line
 from headrace.epochs.core.times import Time
 from headrace.epochs.runtime.progress_log import load_state
 from headrace.log.events import Event
+from headrace.log.given import to_batch
 from headrace.log.internal import progress_log
-from headrace.log.log import Log, to_batch
+from headrace.log.log import Log
 from headrace.log.pending import EpochProgress
-from headrace.log.read import Query
+from headrace.log.query import Query
 from headrace.log.shares import Share
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import headrace
 from headrace.regions import moving
-from headrace.regions.runtime.agent import LEASE
+from headrace.regions.records import AGENT_LEASE
 from headrace.regions.runtime.neighbours import Neighbours
 from tests.regions.runtime.test_groups import PARTITIONED, consume, in_loop, two_regions
 from tests.regions.runtime.world import Place, assert_same, linked
@@ -86,10 +86,10 @@ async def test_a_group_switched_between_killed_processes_is_exact(
             process.send_signal(signal.SIGKILL)
             process.wait()
         processes = [start(str(tmp_path / name)) for name in ("eu", "us")]
-        tokens = {client: client.log.catalog.leases.get(LEASE) for client in (eu, us)}
+        tokens = {client: client.log.catalog.leases.get(AGENT_LEASE) for client in (eu, us)}
 
         def runs_anew(client: headrace.Headrace) -> bool:
-            lease, before = client.log.catalog.leases.get(LEASE), tokens[client]
+            lease, before = client.log.catalog.leases.get(AGENT_LEASE), tokens[client]
             return lease is not None and (before is None or lease.token > before.token)
 
         await until(lambda: runs_anew(eu) and runs_anew(us), timeout_s=60)

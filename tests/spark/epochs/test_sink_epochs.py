@@ -34,7 +34,7 @@ from headrace.errors import (
 )
 from headrace.log.log import Log
 from headrace.log.open import open_log
-from headrace.log.read import Query
+from headrace.log.query import Query
 from headrace.spark import sink, staging
 from headrace.spark.columns import HEADERS
 from headrace.spark.sink import Staged, batch_writer, stream_writer

@@ -18,7 +18,7 @@ from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime.work_queue import plan_round, unconsumed
 from headrace.log.log import Log
 from headrace.log.open import open_log
-from headrace.log.read import Query
+from headrace.log.query import Query
 from tests.torture.groups.journal import OUTPUT, STREAM, Event, event_of
 
 STATIC, ELASTIC = "static", "elastic"

@@ -23,7 +23,7 @@ from headrace.host.packages import Waiting
 from headrace.host.pipelined import Pipelined
 from headrace.log.append import Outcome, Write
 from headrace.log.events import Event, Headers
-from headrace.log.log import to_batch
+from headrace.log.given import to_batch
 
 if TYPE_CHECKING:
     from headrace.epochs.runtime.publisher import EpochPublisher

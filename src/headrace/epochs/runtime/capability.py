@@ -8,7 +8,7 @@ from headrace.epochs.core.commits import Step
 from headrace.epochs.core.times import Time
 from headrace.epochs.runtime.rows import EMPTY, timed
 from headrace.log.events import Event, Events, Headers
-from headrace.log.log import to_batch
+from headrace.log.given import to_batch
 from headrace.log.output import Output
 
 if TYPE_CHECKING:

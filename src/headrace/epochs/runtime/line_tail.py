@@ -14,7 +14,8 @@ from headrace.epochs.runtime.progress_log import ProgressLog, StoredLine, last_s
 from headrace.errors import TrimmedError
 from headrace.host.host import Host
 from headrace.log.cursor import FileAhead
-from headrace.log.read import Query, Reader
+from headrace.log.query import Query
+from headrace.log.read import Reader
 
 
 class LineTail:

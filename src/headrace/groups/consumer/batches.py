@@ -28,7 +28,7 @@ from headrace.groups.delivery import (
     Piece,
     Stalled,
 )
-from headrace.groups.progress.ranges import Int64s
+from headrace.groups.progress.arrays import Int64s
 from headrace.log import events
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from headrace.catalog.streams import Segment
 from headrace.errors import TrimmedError
 from headrace.groups.consumer.filters import UnitFilter
 from headrace.groups.consumer.types import OwnedUnit
-from headrace.groups.progress.ranges import Int64s
+from headrace.groups.progress.arrays import Int64s
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
 from headrace.subjects import route_hash_array

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.groups.progress.ranges import Int64s
+from headrace.groups.progress.arrays import Int64s
 from headrace.log.events import int64s
 from headrace.subjects.columns import Tokens, blocks
 

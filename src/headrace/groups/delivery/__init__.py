@@ -1,13 +1,9 @@
 """Delivery: what a consumer is handed, and what becomes of it (one core for all groups)."""
 
-from headrace.groups.delivery.batch_dispatcher import (
-    BatchDispatcher,
-    BatchHandout,
-    BatchRetry,
-    DyingPiece,
-    Piece,
-)
-from headrace.groups.delivery.dispatcher import Dispatcher
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from headrace.groups.delivery.messages import (
     DeadLetter,
     DeliveryConfig,
@@ -17,6 +13,17 @@ from headrace.groups.delivery.messages import (
     Stalled,
     Statistics,
 )
+from headrace.loading import later
+
+if TYPE_CHECKING:
+    from headrace.groups.delivery.batch_dispatcher import (
+        BatchDispatcher,
+        BatchHandout,
+        BatchRetry,
+        DyingPiece,
+        Piece,
+    )
+    from headrace.groups.delivery.dispatcher import Dispatcher
 
 __all__ = [
     "BatchDispatcher",
@@ -33,3 +40,14 @@ __all__ = [
     "Stalled",
     "Statistics",
 ]
+
+# Whoever only has to do with the settings needs no numpy.
+__getattr__ = later(
+    __name__,
+    {
+        "headrace.groups.delivery.batch_dispatcher": (
+            "BatchDispatcher", "BatchHandout", "BatchRetry", "DyingPiece", "Piece",
+        ),
+        "headrace.groups.delivery.dispatcher": ("Dispatcher",),
+    },
+)  # fmt: skip

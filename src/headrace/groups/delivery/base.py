@@ -9,8 +9,8 @@ from __future__ import annotations
 from headrace.errors import FeedError, Fenced, InvalidDelayError
 from headrace.groups.delivery.messages import DeliveryConfig
 from headrace.groups.progress import Progress
+from headrace.groups.progress.arrays import Int64s
 from headrace.groups.progress.bounds import OFFSET_MAX
-from headrace.groups.progress.ranges import Int64s
 
 DELAY_MS_MAX = 7 * 24 * 3600 * 1000
 

@@ -47,7 +47,7 @@ from headrace.errors import (
 from headrace.groups.delivery.base import UnitDispatcher
 from headrace.groups.delivery.messages import DeliveryConfig, Reason, Stalled
 from headrace.groups.progress import Progress
-from headrace.groups.progress.ranges import Int64s
+from headrace.groups.progress.arrays import Int64s
 
 
 class _State(Enum):

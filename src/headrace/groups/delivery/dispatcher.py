@@ -58,7 +58,7 @@ from headrace.groups.delivery.messages import (
 )
 from headrace.groups.delivery.refused import Refused
 from headrace.groups.progress import Progress
-from headrace.groups.progress.ranges import Int64s
+from headrace.groups.progress.arrays import Int64s
 
 
 class Dispatcher(UnitDispatcher):

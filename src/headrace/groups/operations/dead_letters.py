@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -42,11 +43,14 @@ from headrace.groups.operations.letters import (
     stream_of,
 )
 from headrace.groups.operations.targets import Target
-from headrace.log.append import Write
-from headrace.log.events import Event, batch_of, now_us
 from headrace.log.log import Log
-from headrace.log.read import Query
+from headrace.log.query import Query
+from headrace.log.times import now_us
 from headrace.subjects import matches
+
+if TYPE_CHECKING:
+    from headrace.log.append import Write
+    from headrace.log.events import Event
 
 LIVES_MAX = 3
 PART_LETTERS_MAX = 250
@@ -241,6 +245,8 @@ def _commit(
 def _add(
     log: Log, write: Write, target: Target, part: Sequence[Letter], restored: dict[int, str]
 ) -> None:
+    from headrace.log.events import batch_of
+
     now = now_us()
     if target.kind == "elastic":
         assert target.partitioned is not None
@@ -263,6 +269,8 @@ def _add(
 
 
 def _event(target: Target, letter: Letter, subject: str) -> Event:
+    from headrace.log.events import Event
+
     return Event(
         subject=subject,
         value=letter.value,

@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow.compute as pc
 
 from headrace.catalog import Tx, claims, leases
 from headrace.catalog.streams import Segment, Stream
@@ -28,9 +27,7 @@ from headrace.groups.shared.keys import session_lease
 from headrace.groups.view import all_groups
 from headrace.log import limits
 from headrace.log.log import Log
-from headrace.log.read import Query
-from headrace.subjects import key_hash, route_partition
-from headrace.subjects.columns import text_scalar
+from headrace.log.query import Query
 
 if TYPE_CHECKING:
     from headrace.groups.consumer.in_hand import InHand
@@ -156,6 +153,8 @@ def _check(key: str, scan_events: int) -> None:
 
 def _homes(stream: Stream, key: str) -> list[Segment]:
     """The segments whose keys this one is among."""
+    from headrace.subjects import key_hash, route_partition  # they need Arrow
+
     if stream.config.partitions:
         number = route_partition(key, "", (), stream.config.partitions)
         return [segment for segment in stream.segments if segment.number == number]
@@ -173,27 +172,24 @@ def _scan(log: Log, stream: Stream, segment: Segment, key: str, most: int) -> li
         segments=[segment.number],
     )  # fmt: skip
     for batch in log.read(stream.name, query):
-        keys, subjects = batch.column("key"), batch.column("subject")
-        own = pc.and_(keys.is_valid(), pc.equal(keys, text_scalar(key, keys.type)))
-        bare = pc.and_(keys.is_null(), pc.equal(subjects, text_scalar(key, subjects.type)))
-        chosen = batch.filter(pc.or_kleene(own, bare))
-        columns = (
-            chosen.column("offset"),
-            chosen.column("timestamp").cast("int64"),
-            chosen.column("subject"),
-            pc.binary_length(chosen.column("value")),
-        )
-        for offset, stamp, subject, size in zip(*(c.to_pylist() for c in columns), strict=True):
-            found.append(
-                KeyEvent(
-                    stream=stream.name,
-                    segment=segment.number,
-                    offset=offset,
-                    published_at=moment(stamp),
-                    subject=subject,
-                    size_bytes=size,
-                )
+        keys, subjects = batch.column("key").to_pylist(), batch.column("subject")
+        if None in keys:
+            named = zip(keys, subjects.to_pylist(), strict=True)
+            keys = [subject if own is None else own for own, subject in named]
+        offsets, stamps = batch.column("offset"), batch.column("timestamp").view("int64")
+        values = batch.column("value")
+        found += (
+            KeyEvent(
+                stream=stream.name,
+                segment=segment.number,
+                offset=offsets[at].as_py(),
+                published_at=moment(stamps[at].as_py()),
+                subject=subjects[at].as_py(),
+                size_bytes=len(values[at].as_py()),
             )
+            for at, own in enumerate(keys)
+            if own == key
+        )
     return found
 
 

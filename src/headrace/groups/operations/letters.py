@@ -20,9 +20,9 @@ from headrace.groups import letter_names as headers
 from headrace.groups.operations.targets import Target
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import ack_alone, load
-from headrace.log import events
 from headrace.log.log import Log
-from headrace.log.read import Query
+from headrace.log.query import Query
+from headrace.log.times import to_us
 
 LIMIT = 100
 LIMIT_MAX = 100_000
@@ -85,9 +85,9 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         if self.reason is not None and self.reason not in f"{letter.reason}: {letter.error}":
             return False
         died_us = letter.timestamp_us if letter.died_us is None else letter.died_us
-        if self.since is not None and died_us < events.to_us(self.since):
+        if self.since is not None and died_us < to_us(self.since):
             return False
-        return self.until is None or died_us < events.to_us(self.until)
+        return self.until is None or died_us < to_us(self.until)
 
 
 def settled(tx: Tx, stream: Stream) -> Progress:
@@ -122,8 +122,10 @@ def select(log: Log, stream: Stream, selection: Selection) -> Iterator[Letter]:
         return
     left = selection.limit
     for batch in log.read(stream.name, Query(start={0: first}, segments=[0])):
-        stamps = batch.column("timestamp").cast("int64").to_pylist()
-        for row, stamp in zip(batch.to_pylist(), stamps, strict=True):
+        stamps = batch.column("timestamp").view("int64").to_pylist()
+        # Times as such load pandas where it is installed.
+        rows = batch.drop_columns(["timestamp"]).to_pylist()
+        for row, stamp in zip(rows, stamps, strict=True):
             letter = _letter(row, stamp)
             if letter.id not in gone and selection.fits(letter):
                 yield letter

@@ -24,7 +24,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from headrace.catalog import Tx, markers
+from headrace.catalog import Tx, markers, reader_groups
 from headrace.errors import (
     GroupMadeAnewError,
     HeadraceError,
@@ -33,7 +33,7 @@ from headrace.errors import (
 from headrace.groups import decisions
 from headrace.groups.decisions import Decision, What, ranges
 from headrace.groups.lag import is_exact
-from headrace.groups.operations import seek_readers, targets
+from headrace.groups.operations import targets
 from headrace.groups.operations.seek_places import (
     To,
     check_place,
@@ -247,6 +247,8 @@ def _run(
     asked: Collection[str | int] | None,
     locked: Collection[int],
 ) -> Sought:
+    from headrace.groups.operations import seek_readers
+
     target = targets.find(tx, name)
     if target.reading is not None:
         seek_readers.hold(tx, target.reading)
@@ -288,7 +290,7 @@ def _run(
 def _locks(target: Target, here: Sequence[Spot]) -> list[str]:
     names = decisions.locks(target.name)
     if target.reading is not None:
-        return [*seek_readers.locks(target.reading), *names]
+        return [reader_groups.lock(target.reading.group), *names]
     by_reader: dict[str, list[Spot]] = {}
     for spot in here:
         by_reader.setdefault(spot.reader.reader, []).append(spot)

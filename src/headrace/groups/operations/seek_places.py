@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import InvalidPositionError, SeekOutsideError, UnknownUnitNameError
 from headrace.groups.operations.targets import GroupReader, Spot, Target
-from headrace.log import events, order
+from headrace.log import order
 from headrace.log.log import Log
-from headrace.log.read import Query
+from headrace.log.query import Query
+from headrace.log.times import TIME_MAX_US, TIME_MIN_US, to_us
 
 Positions = Mapping[str | int, int]
 """{unit: offset}; a unit is a segment's number, or ``orders/3`` where a group reads several."""
@@ -25,7 +26,7 @@ def described(to: To) -> str:
             return to
         case datetime():
             return (
-                datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=events.to_us(to))
+                datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=to_us(to))
             ).isoformat()
         case _:
             shown = ", ".join(f"{unit}:{offset}" for unit, offset in list(to.items())[:8])
@@ -37,7 +38,7 @@ def check_place(to: object) -> None:
         case "earliest" | "latest":
             return
         case datetime():
-            if events.TIME_MIN_US <= events.to_us(to) <= events.TIME_MAX_US:
+            if TIME_MIN_US <= to_us(to) <= TIME_MAX_US:
                 return
         case Mapping() if to:
             if all(type(offset) is int and offset >= 0 for offset in to.values()):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headrace.catalog import Tx, claims, reader_groups
+from headrace.catalog import Tx, claims
 from headrace.groups import decisions
 from headrace.groups.decisions import Decision, What
 from headrace.groups.operations.targets import Spot, state_of
@@ -20,11 +20,6 @@ from headrace.groups.readers.runtime import record
 from headrace.groups.readers.runtime.replicas import StampedReplica
 from headrace.groups.readers.runtime.transaction import Committed, GroupCommit
 from headrace.log import order
-
-
-def locks(name: ReaderGroupName) -> list[str]:
-    """Held by :func:`carry_out`."""
-    return [reader_groups.lock(name.group)]
 
 
 def hold(tx: Tx, name: ReaderGroupName) -> None:

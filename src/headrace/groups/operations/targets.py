@@ -19,6 +19,7 @@ A private subscription has no group's name; here it is ``session/NAME/FILTER``.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -45,13 +46,13 @@ from headrace.groups.partitioned.runtime.units import (
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import load_all
 from headrace.groups.readers import names as readers
-from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.groups.readers.names import FAMILY, ReaderGroupName
-from headrace.groups.readers.runtime.replicas import StampedReplica
-from headrace.groups.readers.view import within_end
 from headrace.groups.shared import properties, sessions, starts
 from headrace.groups.shared.runtime.state import claim_unit
 from headrace.subjects import check_name, parse_filter
+
+if TYPE_CHECKING:
+    from headrace.groups.readers.core.state import ReaderGroupState
 
 SESSION = "session/"
 
@@ -154,7 +155,7 @@ def spots(tx: Tx, target: Target) -> list[Spot]:
         if stream is None:
             continue
         rows = load_all(tx, reader.reader, [segment.id for segment in stream.segments])
-        read = stream.segments if state is None else within_end(state, stream)
+        read = stream.segments if state is None else _within_end(state, stream)
         found += [
             Spot(reader, stream, segment, rows.get(segment.id, Progress(0))) for segment in read
         ]
@@ -163,10 +164,18 @@ def spots(tx: Tx, target: Target) -> list[Spot]:
 
 def state_of(tx: Tx, name: ReaderGroupName) -> ReaderGroupState:
     """What the readers of a group have agreed on."""
+    from headrace.groups.readers.runtime.replicas import StampedReplica
+
     row, _ = readers.require(tx, name.group)
     replica = StampedReplica(name.group)
     replica.catch_up(tx, row)
     return replica.state
+
+
+def _within_end(state: ReaderGroupState, stream: Stream) -> list[Segment]:
+    from headrace.groups.readers.view import within_end
+
+    return within_end(state, stream)
 
 
 def _partitioned(tx: Tx, name: FullName) -> Target:

@@ -25,7 +25,7 @@ from headrace.groups.partitioned.explain import Explanation
 from headrace.groups.partitioned.runtime.units import GroupKind
 from headrace.groups.shapes import GroupExplanation, GroupLag, GroupMember, GroupView
 from headrace.host import Host
-from headrace.log.read import Place
+from headrace.log.query import Place
 from headrace.subjects.arguments import checked_calls
 
 T = TypeVar("T")

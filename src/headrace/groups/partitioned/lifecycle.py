@@ -53,7 +53,7 @@ from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join
 from headrace.log import internal
 from headrace.log.log import Log
-from headrace.log.read import Place, Query
+from headrace.log.query import Place, Query
 from headrace.subjects import overlaps
 
 NUMBERS_TRIED = 100

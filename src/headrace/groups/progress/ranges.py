@@ -22,10 +22,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from headrace.errors import InvalidRangeError, ProgressDecodeError
 from headrace.groups.progress.bounds import OFFSET_MAX
@@ -34,7 +33,11 @@ _BLOCK_BOUNDARIES_MAX = 1024
 _UNION_RANGES_MIN = 64  # fewer than this are added one by one
 _ENCODING_VERSION = 1
 
-Int64s = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from headrace.groups.progress.arrays import Int64s
 
 
 class AckedRanges:
@@ -92,8 +95,7 @@ class AckedRanges:
 
     def contains_many(self, offsets: Int64s) -> npt.NDArray[np.bool_]:
         """Which of many offsets are acked, at once."""
-        boundaries = np.array(self._flat(), dtype=np.int64)
-        inside = np.searchsorted(boundaries, offsets, side="right") & 1 == 1
+        inside = _array(self._flat()).searchsorted(offsets, side="right") & 1 == 1
         found: npt.NDArray[np.bool_] = (inside | (offsets < self._floor)) & (offsets >= 0)
         return found
 
@@ -178,6 +180,8 @@ class AckedRanges:
 
     def ack_many(self, offsets: Iterable[int] | Int64s) -> int:
         """Ack many offsets in any order, repeats allowed; returns how many were new."""
+        import numpy as np
+
         if not isinstance(offsets, np.ndarray):
             offsets = np.fromiter(offsets, dtype=np.int64)
         if offsets.size == 0:
@@ -206,7 +210,7 @@ class AckedRanges:
         gained = self.ack_range(0, other._floor)
         if not other._blocks:
             return gained  # the usual case
-        flat = np.array(other._flat(), dtype=np.int64)
+        flat = _array(other._flat())
         return gained + self._union(flat[::2], flat[1::2])
 
     # --- records -----------------------------------------------------------------------
@@ -227,8 +231,8 @@ class AckedRanges:
         """A compact form: floor, then gap and length of each range, as MessagePack integers."""
         if not self._blocks:
             return self.encode_floor(self._floor)
-        flat = self._flat()
-        deltas = np.diff(np.array([self._floor, *flat], dtype=np.int64)).tolist()
+        flat = _array([self._floor, *self._flat()])
+        deltas = (flat[1:] - flat[:-1]).tolist()
         return msgspec.msgpack.encode((_ENCODING_VERSION, self._floor, deltas))
 
     @staticmethod
@@ -251,7 +255,7 @@ class AckedRanges:
             made = cls(floor)
             if not deltas:
                 return made  # the usual case
-            made._adopt((np.cumsum(np.array([floor, *deltas], dtype=np.int64))[1:]).tolist())
+            made._adopt(_array([floor, *deltas]).cumsum()[1:].tolist())
         except InvalidRangeError as error:
             raise ProgressDecodeError(f"acked ranges cannot be decoded: {error}") from error
         return made
@@ -277,7 +281,7 @@ class AckedRanges:
             raise InvalidRangeError("a range has a beginning but no end")
         if flat and (min(flat) <= self._floor or max(flat) > OFFSET_MAX):
             raise InvalidRangeError(f"a range lies outside {self._floor + 1} to {OFFSET_MAX}")
-        boundaries = np.array(flat, dtype=np.int64)
+        boundaries = _array(flat)
         if not bool((boundaries[1:] > boundaries[:-1]).all()):
             raise InvalidRangeError("ranges must ascend and be apart from one another")
         self._above = int((boundaries[1::2] - boundaries[::2]).sum())
@@ -361,8 +365,10 @@ class AckedRanges:
         """Add ascending, disjoint ranges."""
         if los.size < _UNION_RANGES_MIN or los.size * 4 < len(self):
             return sum(map(self.ack_range, los.tolist(), his.tolist()))
+        import numpy as np
+
         before = self._floor + self._above
-        mine = np.array(self._flat(), dtype=np.int64)
+        mine = _array(self._flat())
         los = np.concatenate(([0], mine[::2], los))
         his = np.concatenate(([self._floor], mine[1::2], his))
         order = np.argsort(los, kind="stable")
@@ -373,6 +379,12 @@ class AckedRanges:
         self._floor = flat[1]
         self._adopt(flat[2:])
         return self._floor + self._above - before
+
+
+def _array(numbers: list[int]) -> Int64s:
+    import numpy as np  # here, since who only looks at records seldom needs it
+
+    return np.array(numbers, dtype=np.int64)
 
 
 def _cut(flat: list[int]) -> list[list[int]]:

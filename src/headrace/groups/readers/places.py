@@ -18,7 +18,7 @@ from headrace.groups.readers.positions import GroupCheckpoint, StreamCut
 from headrace.groups.shared import starts
 from headrace.log import order
 from headrace.log.log import Log
-from headrace.log.read import Query
+from headrace.log.query import Query
 
 GroupPlace: TypeAlias = str | datetime | StreamCut | GroupCheckpoint | Mapping[str, object]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
@@ -25,11 +25,13 @@ from headrace.groups.shared.findings import findings
 from headrace.groups.shared.properties import BorrowerStatus, GroupProperties, LeaderStatus
 from headrace.groups.shared.runtime import state
 from headrace.groups.shared.sessions import SessionInfo
-from headrace.host import Host
 from headrace.log import internal
 from headrace.log.log import Log
 from headrace.subjects import check_name, parse_filter
 from headrace.subjects.arguments import checked_calls
+
+if TYPE_CHECKING:
+    from headrace.host import Host
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -18,10 +18,10 @@ from headrace.errors import InvalidPositionError, StartBeforeHistoryError
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join
 from headrace.groups.shared import ended_units
-from headrace.log import events, order
-from headrace.log.cursor import Cursor
+from headrace.log import order
 from headrace.log.log import Log
-from headrace.log.read import Query, Reader
+from headrace.log.query import Query
+from headrace.log.times import TIME_MAX_US, TIME_MIN_US, to_us
 from headrace.subjects import overlaps
 
 Start: TypeAlias = str | datetime
@@ -34,7 +34,7 @@ Places: TypeAlias = Mapping[int, Mapping[int, int]]
 def check_start(start: Start) -> Start:
     """The start, or an error that says which there are."""
     if isinstance(start, datetime):
-        if events.TIME_MIN_US <= events.to_us(start) <= events.TIME_MAX_US:
+        if TIME_MIN_US <= to_us(start) <= TIME_MAX_US:
             return start
     elif start in ("earliest", "now"):
         return start
@@ -44,7 +44,7 @@ def check_start(start: Start) -> Start:
 def describe(start: Start) -> str:
     """A start as it is stored and shown."""
     if isinstance(start, datetime):
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=events.to_us(start))
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=to_us(start))
         return moment.isoformat()
     return start
 
@@ -65,7 +65,7 @@ def places_at(log: Log, filter: str, start: Start) -> Places:
     found: dict[int, dict[int, int]] = {}
     for stream in log.catalog.read(lambda tx: matching(tx, filter), snapshot=True):
         check_history(log, stream, start)
-        reader = Reader(log.catalog, log.store, stream.name, Query(start=start))
+        reader = log.reader(stream.name, Query(start=start))
         here = reader.positions
         found[stream.id] = {s.number: here.get(s.number, s.head) for s in reader.stream.segments}
     return found
@@ -77,13 +77,15 @@ def check_history(log: Log, stream: Stream, start: datetime) -> None:
         if segment.tail == 0:
             continue
         first_us = _first_time_us(log, stream, segment)
-        if events.to_us(start) < first_us:
+        if to_us(start) < first_us:
             begins = datetime.fromtimestamp(first_us / 1e6, UTC)
             raise StartBeforeHistoryError(stream.name, describe(start), begins.isoformat())
 
 
 def _first_time_us(log: Log, stream: Stream, segment: Segment) -> int:
     """The time of the first event that is still there."""
+    from headrace.log.cursor import Cursor  # it needs Arrow
+
     cursor = Cursor(log.catalog, log.store, stream.name, segment, segment.tail, lambda _: None)
     while cursor.position < segment.head:
         batch = cursor.next(segment.head)

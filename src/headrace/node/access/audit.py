@@ -10,8 +10,9 @@ import msgspec
 from headrace.catalog.streams import Limits
 from headrace.errors import StreamExistsError, TrimmedError
 from headrace.log.events import Event
-from headrace.log.log import Log, to_batch
-from headrace.log.read import Query
+from headrace.log.given import to_batch
+from headrace.log.log import Log
+from headrace.log.query import Query
 
 STREAM = "node.audit"
 KEPT_S = 90 * 86_400

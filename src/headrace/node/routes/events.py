@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from headrace.errors import HeadraceError, InvalidInputError
 from headrace.log.fetch import fetch_event
 from headrace.log.position import Position
-from headrace.log.read import Query
+from headrace.log.query import Query
 from headrace.node.access.roles import READ
 from headrace.node.live import event_bytes
 from headrace.node.places import place_of

@@ -24,8 +24,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
-import numpy as np
-
 from headrace.errors import OriginOrderError
 from headrace.regions.core.markers import LaneEnd
 from headrace.regions.core.spans import RangeList, union
@@ -163,6 +161,8 @@ class OriginMap:
         runs = self._lanes.get(lane)
         if runs is None or not runs.sequences or not ranges:
             return []
+        import numpy as np
+
         bounds = np.array(ranges, dtype=np.int64)
         starts, lengths = np.array(runs.sequences), np.array(runs.lengths)
         k = np.maximum(np.searchsorted(starts, bounds[:, 0], side="right") - 1, 0)

@@ -26,6 +26,7 @@ from headrace.log.log import Log
 from headrace.regions import kinds
 from headrace.regions.core.confirming import HomeAnswer, HomeWatch
 from headrace.regions.records import (
+    AGENT_LEASE,
     LINKS_BUCKET,
     LinkMember,
     MemberState,
@@ -39,7 +40,6 @@ from headrace.regions.runtime import applying, cursors
 from headrace.regions.runtime.applying import Theirs
 from headrace.regions.runtime.neighbours import Neighbours
 
-LEASE = "region-agent"
 LEASE_TTL_MS = 5_000
 TICK_S = 0.5
 """How often it looks, if nothing is told."""
@@ -117,7 +117,7 @@ class RegionAgent:
     def _answer(self, answer: HomeAnswer) -> None:
         def run(tx: Tx) -> bool:
             if self._lease is not None:
-                leases.check(tx, LEASE, self._lease.token)
+                leases.check(tx, AGENT_LEASE, self._lease.token)
             known = homes.proof(tx)
             answered = max(known.answered, answer.upto or 0)
             proof = HomeProof(known.asked, answered, answer.silent)
@@ -248,7 +248,7 @@ class RegionAgent:
         owner = uuid.uuid4().hex
         while not stop.is_set():
             try:
-                lease = self._log.catalog.leases.acquire(LEASE, owner, LEASE_TTL_MS)
+                lease = self._log.catalog.leases.acquire(AGENT_LEASE, owner, LEASE_TTL_MS)
                 if lease is not None:
                     try:
                         self._work(stop, lease)

@@ -14,7 +14,7 @@ from headrace.groups.partitioned.runtime.work_queue import (
 )
 from headrace.log.append import Outcome, Write
 from headrace.log.log import Log
-from headrace.log.read import Query
+from headrace.log.query import Query
 
 
 def plan(log: Log, name: GroupName, events_max: int = 10_000) -> Round:

@@ -8,6 +8,7 @@ known of the pipeline is its lease and what its supervisor wrote down about the 
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from headrace.catalog import Tx, entries, leases, markers, streams
 from headrace.catalog.records import Records
@@ -21,7 +22,9 @@ from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
 from headrace.groups.partitioned.runtime.units import retained
 from headrace.groups.partitioned.stored import elastic_config
 from headrace.groups.progress.store import load_all
-from headrace.host import Host
+
+if TYPE_CHECKING:
+    from headrace.host import Host
 
 LOOK_S = 4.0
 LOOK_S_MAX = 60.0
