@@ -69,3 +69,9 @@ def test_a_seed_is_a_story_told_the_same_twice(name: str) -> None:
     first = replay(scenario_named(name), 3, steps=400)
     assert replay(scenario_named(name), 3, steps=400) == first
     assert len(first[1].splitlines()) > 100
+
+
+def test_a_partition_that_was_taken_from_a_frozen_member_is_noticed_by_it() -> None:
+    """Seed 742: it renewed the pin that had run out, and kept what others had taken meanwhile."""
+    for result in run_seeds(scenario_named("partitioned"), [742]):
+        assert result.ok, f"{result.invariant}: {result.detail}"

@@ -201,9 +201,9 @@ class MemberProcess(ConsumingProcess):
         match effect:
             case AcquirePin(asked_ms):
                 self.submit(("acquired", asked_ms), self._acquire_pin)
-            case RenewPin(token, asked_ms):
-                owner = self.owner
-                self.submit(("renewed", token, asked_ms), lambda tx: self._renew_pin(tx, owner))
+            case RenewPin(token, asked_ms, look):
+                owner, tag = self.owner, ("renewed", token, asked_ms, look)
+                self.submit(tag, lambda tx: self._renew_pin(tx, owner))
             case ReleasePin(token):
                 self.scenario.check_reason_to_leave(self, token)
                 pin = GROUP.pin(self.member)
@@ -302,9 +302,9 @@ class MemberProcess(ConsumingProcess):
                 self.hear(PinGranted(token, asked_ms))
             case ("acquired", _), Done(value=PinHeld() as held):
                 self.hear(held)
-            case ("renewed", token, asked_ms), Done(value=claims):
-                self.hear(PinRenewed(token, asked_ms, claims))
-            case ("renewed", token, _), Conflict():
+            case ("renewed", token, asked_ms, look), Done(value=claims):
+                self.hear(PinRenewed(token, asked_ms, claims, whole=look))
+            case ("renewed", token, *_), Conflict():
                 self.world.reach("pin.lost")
                 self.hear(PinLost(token))
             case ("unpinned", token), Done() | Conflict():

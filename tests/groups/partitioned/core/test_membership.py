@@ -142,7 +142,7 @@ def test_a_pin_that_cannot_be_renewed_is_asked_for_until_the_catalog_answers() -
     assert driver.hears(Tick(), 1500) == [RenewPin(3, 1500)]
     driver.hears(PinRenewed(3, 1500))
     for now_ms in (5000, 6500, 8000):
-        assert driver.hears(Tick(), now_ms) == [RenewPin(3, now_ms)]
+        assert driver.hears(Tick(), now_ms) == [RenewPin(3, now_ms, look=True)]
     assert driver.instance.pin_until_ms == 6500  # it hands out nothing meanwhile
     assert "could not be renewed" in driver.instance.explain()[-1]
     assert driver.instance.owned == dict.fromkeys(range(4), 10)
@@ -153,16 +153,33 @@ def test_a_pin_that_cannot_be_renewed_is_asked_for_until_the_catalog_answers() -
 
 def test_a_pin_that_somebody_took_meanwhile_is_lost() -> None:
     driver = pinned("m1")
-    assert driver.hears(Tick(), 9000) == [RenewPin(3, 9000)]
+    assert driver.hears(Tick(), 9000) == [RenewPin(3, 9000, look=True)]
     assert driver.hears(PinLost(3)) == [*(Abandon(p, 10) for p in range(4)), AcquirePin(9000)]
     assert (driver.instance.phase, driver.instance.owned) == (Phase.STANDBY, {})
+
+
+def test_partitions_that_others_took_while_the_pin_was_over_are_given_up() -> None:
+    driver = pinned("m1")
+    assert driver.hears(Tick(), 9000) == [RenewPin(3, 9000, look=True)]
+    left = ((0, 10), (1, 11), (2, 10))  # 1 was claimed once more by a request without an answer
+    effects = driver.hears(PinRenewed(3, 9000, left, whole=True))
+    assert effects == [Abandon(1, 10), Abandon(3, 10)]
+    assert driver.instance.owned == {0: 10, 2: 10}
+    assert driver.last.reason == "taken from it: its tokens are stale"
+    assert ClaimPartition(3, 3) in driver.hears(Tick(), 9200)
+    assert driver.hears(Tick(), 10500)[0] == RenewPin(3, 10500, look=True)  # an answer may be late
+    driver.hears(PinRenewed(3, 10500))
+    assert driver.instance.owned == {0: 10, 2: 10}  # nobody has looked at the claims
+    driver.hears(Claimed(3, 3, 12), 10600)
+    driver.hears(PinRenewed(3, 10500, ((0, 10), (2, 10)), whole=True))
+    assert driver.instance.owned == {0: 10, 2: 10, 3: 12}  # it was granted after that was asked
 
 
 def test_who_doubts_its_pin_claims_nothing_until_it_is_renewed() -> None:
     driver = Driver()
     driver.hears(ConfigSeen(1, make_static(max_members=1, members=["m1"])))
     driver.hears(PinGranted(1, 0))
-    assert driver.hears(Tick(), 5000) == [RenewPin(1, 5000)]
+    assert driver.hears(Tick(), 5000) == [RenewPin(1, 5000, look=True)]
     assert driver.instance.wake_at_ms == 6500
     driver.hears(PinRenewed(1, 5000))
     assert driver.hears(Tick(), 5001) == [ClaimPartition(0, 1)]

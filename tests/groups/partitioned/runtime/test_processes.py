@@ -133,6 +133,30 @@ def test_a_stale_instance_is_fenced(orders: Log, catalog_url: str) -> None:
             assert len(frozen.all("got")) == 1
 
 
+def test_what_others_acked_while_a_member_was_frozen_does_not_come_to_it(
+    orders: Log, catalog_url: str
+) -> None:
+    """Nobody takes its pin; another member takes its partitions, and gives them back."""
+    make(orders, "m1")
+    publish(orders, 0, 1)
+    with workers(catalog_url, "orders", "billing", "m1", ttl_ms=TTL_MS) as [frozen]:
+        frozen.wait("acked", 0)
+        frozen.signal(signal.SIGSTOP)
+        admin.add_members(orders, "orders", "billing", ["m2"])
+        admin.drop_members(orders, "orders", "billing", ["m1"])
+        with workers(catalog_url, "orders", "billing", "m2", ttl_ms=TTL_MS) as [other]:
+            publish(orders, 1, 5)
+            for n in range(1, 5):
+                other.wait("acked", n)
+        admin.add_members(orders, "orders", "billing", ["m1"])
+        admin.drop_members(orders, "orders", "billing", ["m2"])
+        frozen.signal(signal.SIGCONT)
+        publish(orders, 5, 9)
+        for n in range(5, 9):
+            frozen.wait("acked", n)
+        assert not any(frozen.find("got", n) for n in range(1, 5))
+
+
 def test_an_acked_event_is_never_delivered_again_and_keys_stay_in_order(
     orders: Log, catalog_url: str
 ) -> None:

@@ -87,6 +87,7 @@ class Instance:
         self._pin_token = 0
         self._pin_seen = 0
         self._pin_until_ms = 0
+        self._look_until_ms = 0  # until then renewals ask for the claims that are left
         self._pin_at_ms = 0  # when to ask next: acquire, renew or release, by phase
         self._hold_until_ms = 0
         self.unpin_reason = ""  # why it gives up the pin
@@ -173,11 +174,13 @@ class Instance:
         match event:
             case Tick():  # the most frequent ones first
                 self._on_tick()
-            case PinRenewed(token, asked_ms, claims):
+            case PinRenewed(token, asked_ms, claims, whole):
                 if token == self.pin_token:
                     until_ms = asked_ms + self.timings.pin_ttl_ms
                     self._pin_until_ms = max(self._pin_until_ms, until_ms)
                     self._partitions.give_back_unknown(claims)
+                    if whole:
+                        self._partitions.lose_all_but(claims, asked_ms)
             case ConfigSeen(revision, config):
                 if revision > self._revision:
                     self._on_config(revision, config)
@@ -305,8 +308,17 @@ class Instance:
             self._partitions.want(self.wanted)
 
     def _renew_pin(self) -> None:
-        self._pin_at_ms = self._out.now_ms + self.timings.renew_every_ms
-        self._out.do(RenewPin(self._pin_token, self._out.now_ms))
+        """Renew it; one that comes late also asks which claims are left.
+
+        While a pin was over, other members could take its partitions, although nobody took the pin
+        itself.  Half its time to live is late: clocks of others may be faster.  The answer to a
+        claim may come later still, so the question is repeated for a while.
+        """
+        now_ms, ttl_ms = self._out.now_ms, self.timings.pin_ttl_ms
+        self._pin_at_ms = now_ms + self.timings.renew_every_ms
+        if now_ms > self._pin_until_ms - ttl_ms // 2:
+            self._look_until_ms = now_ms + ttl_ms
+        self._out.do(RenewPin(self._pin_token, now_ms, now_ms < self._look_until_ms))
 
     def _release_pin(self) -> None:
         self._unpin_asked = True

@@ -61,12 +61,14 @@ class PinFreed(msgspec.Struct, frozen=True):
 class PinRenewed(_OfPin, frozen=True):
     """A renewal that was asked for at ``asked_ms`` has been recorded.
 
-    ``claims`` are the partitions and tokens that the catalog has under this pin; one that the
-    instance does not know of (its answer was lost) is given back.
+    ``claims`` are partitions and tokens that the catalog has under this pin; one that the
+    instance does not know of (its answer was lost) is given back.  If they are ``whole``, one that
+    the instance has and the catalog has not was taken from it.
     """
 
     asked_ms: int
     claims: tuple[tuple[int, int], ...] = ()
+    whole: bool = False
 
 
 class PinLost(_OfPin, frozen=True):
@@ -187,9 +189,10 @@ class AcquirePin(msgspec.Struct, frozen=True):
 
 
 class RenewPin(_OfPin, frozen=True):
-    """Extend the pin; answer PinRenewed or PinLost."""
+    """Extend the pin; answer PinRenewed (with all claims under it if ``look``) or PinLost."""
 
     asked_ms: int
+    look: bool = False
 
 
 class ReleasePin(_OfPin, frozen=True):

@@ -53,12 +53,13 @@ ACTIVE = (Stage.OWNED, Stage.DRAINING)
 class Part:
     """A partition that the instance owns, claims or gives back."""
 
-    __slots__ = ("at_ms", "stage", "token", "waits_for")
+    __slots__ = ("at_ms", "since_ms", "stage", "token", "waits_for")
 
-    def __init__(self, stage: Stage, token: int, at_ms: int) -> None:
+    def __init__(self, stage: Stage, token: int, since_ms: int) -> None:
         self.stage = stage
         self.token = token
-        self.at_ms = at_ms  # when to ask again, or when a drain is cut off
+        self.since_ms = since_ms  # when this token was heard of
+        self.at_ms = 0  # when to ask again, or when a drain is cut off
         self.waits_for = ""
 
 
@@ -163,6 +164,13 @@ class Partitions:
                 self.tokens_seen[partition] = token
                 self._release(partition, StageCause.IN_VAIN, token)
 
+    def lose_all_but(self, claims: tuple[tuple[int, int], ...], asked_ms: int) -> None:
+        """What was owned when the catalog was asked, and is not among its claims, was taken."""
+        for partition, part in list(self.parts.items()):
+            known = part.stage in ACTIVE and part.since_ms <= asked_ms
+            if known and (partition, part.token) not in claims:
+                self.lost(partition)
+
     def retry(self) -> None:
         """Ask at once for what was refused."""
         for partition, part in list(self.parts.items()):
@@ -262,7 +270,7 @@ class Partitions:
         if then is Stage.ABSENT:
             return self.parts.pop(partition)
         if part is None or token is not None:
-            part = self.parts[partition] = Part(then, token or 0, 0)
+            part = self.parts[partition] = Part(then, token or 0, self._out.now_ms)
         part.stage = then
         return part
 

@@ -456,13 +456,14 @@ class Hub:
     async def _renew_all(self, batch: list[tuple[MemberInstance, RenewPin]]) -> None:
         pins = [(j.pin, r.token, j.core.timings.pin_ttl_ms) for j, r in batch]
         uncertain = {j for j, _ in batch} & self._uncertain
+        looks = uncertain | {j for j, r in batch if r.look}
 
         def run(tx: Tx) -> list[tuple[bool, tuple[tuple[int, int], ...]]]:
             return [
                 (
                     kept,
                     ownership.claims_under(tx, j.name, owner_of(j, r.token))
-                    if kept and j in uncertain
+                    if kept and j in looks
                     else (),
                 )
                 for (j, r), kept in zip(batch, ownership.renew_pins(tx, pins), strict=True)
@@ -472,7 +473,7 @@ class Hub:
         self._uncertain -= uncertain
         for (joined, request), (kept, held) in zip(batch, answers, strict=True):
             if kept:
-                joined.feed(PinRenewed(request.token, request.asked_ms, held))
+                joined.feed(PinRenewed(request.token, request.asked_ms, held, joined in looks))
             else:
                 joined.feed(PinLost(request.token))
 

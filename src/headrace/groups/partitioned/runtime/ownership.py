@@ -150,7 +150,8 @@ def expires_in_ms(expires_us: int, now_us: int) -> int:
 def renew_pins(tx: Tx, pins: Sequence[tuple[str, int, int]]) -> list[bool]:
     """Prolong (pin, token, ttl_ms), also those that ran out, unless somebody else has them.
 
-    Says which it has prolonged.  Nobody else acted under a pin that still has this token.
+    Says which it has prolonged.  Nobody else acted under a pin that still has this token; but other
+    members may have taken partitions of one that had run out.
     """
     now = tx.now_us()
     held = {lease.name: lease for lease in leases.hold(tx, [pin for pin, _, _ in pins])}
