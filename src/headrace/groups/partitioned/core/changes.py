@@ -96,3 +96,12 @@ def _changed(
     after = msgspec.structs.replace(config, members=members, member_mappings=member_mappings)
     check_elastic_rules(after)
     return redistributed(after)
+
+
+def is_another_group(before: GroupConfig, after: GroupConfig) -> bool:
+    """Whether a config is no change of the one before it: the group was made anew."""
+    try:
+        check_change(before, after)
+    except GroupUpdateError:
+        return True
+    return False

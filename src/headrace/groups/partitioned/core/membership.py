@@ -33,9 +33,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from headrace.errors import GroupUpdateError, MembershipEventError
+from headrace.errors import MembershipEventError
 from headrace.groups.decisions.core.record import What
-from headrace.groups.partitioned.core.changes import check_change
+from headrace.groups.partitioned.core.changes import is_another_group
 from headrace.groups.partitioned.core.config import GroupConfig
 from headrace.groups.partitioned.core.decisions import DECISIONS_MAX, InstanceOutput
 from headrace.groups.partitioned.core.messages import (
@@ -66,7 +66,7 @@ from headrace.groups.partitioned.core.messages import (
     impossible,
 )
 from headrace.groups.partitioned.core.partitions import Partitions, PinTimings
-from headrace.groups.partitioned.core.pins import Refusal
+from headrace.groups.partitioned.core.pins import LateRenewals, Refusal
 from headrace.groups.partitioned.core.transitions import PHASE_TRANSITIONS, PhaseCause, Stage
 
 __all__ = ["DECISIONS_MAX", "Instance", "PinTimings"]
@@ -87,7 +87,7 @@ class Instance:
         self._pin_token = 0
         self._pin_seen = 0
         self._pin_until_ms = 0
-        self._look_until_ms = 0  # until then renewals ask for the claims that are left
+        self._late = LateRenewals(self.timings.pin_ttl_ms)
         self._pin_at_ms = 0  # when to ask next: acquire, renew or release, by phase
         self._hold_until_ms = 0
         self.unpin_reason = ""  # why it gives up the pin
@@ -243,7 +243,7 @@ class Instance:
         if self._holds_pin():
             if config is None:
                 self._step_down("the group was deleted", forced=True)
-            elif before is not None and _is_another_group(before, config):
+            elif before is not None and is_another_group(before, config):
                 self._step_down("the group was deleted and created anew", forced=True)
             elif not self._is_member():
                 self._step_down("its member is no longer in the group")
@@ -308,17 +308,10 @@ class Instance:
             self._partitions.want(self.wanted)
 
     def _renew_pin(self) -> None:
-        """Renew it; one that comes late also asks which claims are left.
-
-        While a pin was over, other members could take its partitions, although nobody took the pin
-        itself.  Half its time to live is late: clocks of others may be faster.  The answer to a
-        claim may come later still, so the question is repeated for a while.
-        """
-        now_ms, ttl_ms = self._out.now_ms, self.timings.pin_ttl_ms
+        now_ms = self._out.now_ms
         self._pin_at_ms = now_ms + self.timings.renew_every_ms
-        if now_ms > self._pin_until_ms - ttl_ms // 2:
-            self._look_until_ms = now_ms + ttl_ms
-        self._out.do(RenewPin(self._pin_token, now_ms, now_ms < self._look_until_ms))
+        look = self._late.asks(now_ms, self._pin_until_ms)
+        self._out.do(RenewPin(self._pin_token, now_ms, look))
 
     def _release_pin(self) -> None:
         self._unpin_asked = True
@@ -401,11 +394,3 @@ class Instance:
     def _enter(self, cause: PhaseCause, what: What, reason: str, *, passing: bool = False) -> None:
         self.phase = PHASE_TRANSITIONS[self.phase, cause]
         self._out.decide(what, reason, passing=passing)
-
-
-def _is_another_group(before: GroupConfig, after: GroupConfig) -> bool:
-    try:
-        check_change(before, after)
-    except GroupUpdateError:
-        return True
-    return False

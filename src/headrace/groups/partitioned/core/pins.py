@@ -142,3 +142,22 @@ def check_claim(
     current = 0 if claim is None else claim.token
     if claim is None or claim.token != token or claim.owner != owner:
         raise Fenced(group, str(partition), token, current)
+
+
+class LateRenewals:
+    """Which renewals of a pin also ask for the claims that are left under it.
+
+    While a pin was over, other members could take its partitions, although nobody took the pin
+    itself.  Half its time to live is late: clocks of others may be faster.  The answer to a claim
+    may come later still, so the question is repeated for as long as a pin lives.
+    """
+
+    def __init__(self, pin_ttl_ms: int) -> None:
+        self._pin_ttl_ms = pin_ttl_ms
+        self._until_ms = 0
+
+    def asks(self, now_ms: int, pin_until_ms: int) -> bool:
+        """Whether a renewal at this time does; the pin was known to last until then."""
+        if now_ms > pin_until_ms - self._pin_ttl_ms // 2:
+            self._until_ms = now_ms + self._pin_ttl_ms
+        return now_ms < self._until_ms

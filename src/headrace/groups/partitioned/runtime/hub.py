@@ -459,15 +459,12 @@ class Hub:
         looks = uncertain | {j for j, r in batch if r.look}
 
         def run(tx: Tx) -> list[tuple[bool, tuple[tuple[int, int], ...]]]:
-            return [
-                (
-                    kept,
-                    ownership.claims_under(tx, j.name, owner_of(j, r.token))
-                    if kept and j in looks
-                    else (),
-                )
-                for (j, r), kept in zip(batch, ownership.renew_pins(tx, pins), strict=True)
-            ]
+            found = []
+            for (j, r), kept in zip(batch, ownership.renew_pins(tx, pins), strict=True):
+                looked = kept and j in looks
+                owner = owner_of(j, r.token)
+                found.append((kept, ownership.claims_under(tx, j.name, owner) if looked else ()))
+            return found
 
         answers = await self._host.in_transaction(run, sync=False)
         self._uncertain -= uncertain
