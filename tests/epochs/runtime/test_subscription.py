@@ -54,6 +54,19 @@ async def test_every_epoch_comes_whole_and_once(tmp_path: Path) -> None:
         assert await given(hr, "orders", start="open") == []
 
 
+async def test_a_replay_holds_the_next_epochs_and_not_all_that_was_read(tmp_path: Path) -> None:
+    lines, each = 12, 1_000
+    async with headrace.open(tmp_path) as hr:
+        writer = await stream(hr)
+        for first in range(0, lines * each, each):
+            rows = [(time, b"x") for time in range(first, first + each)]
+            writer.publish("eu", rows, advance_to=first + each)
+        async with hr.epochs("orders", start="earliest", until=lines * each) as epochs:
+            held = [len(epochs._items) async for _ in epochs]
+    assert len(held) == lines * each
+    assert max(held) < 4 * each
+
+
 async def test_rows_that_were_taken_back_are_in_no_epoch(tmp_path: Path) -> None:
     async with headrace.open(tmp_path) as hr:
         writer = await stream(hr)

@@ -1,9 +1,13 @@
-"""The lines of a progress log as they come: a read that follows, woken by news."""
+"""The lines of a progress log as they come: a read that follows, woken by news.
+
+A load may hold hundreds of lines, and a line thousands of epochs.  So a load is kept as it was
+read, and a few lines of it are decoded at a time: what a replay holds in memory stays the same.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -17,6 +21,9 @@ from headrace.log.cursor import FileAhead
 from headrace.log.query import Query
 from headrace.log.read import Reader
 
+DECODED_BYTES = 16 * 1024
+"""About so much of a load is decoded at a time, and one line at least."""
+
 
 class LineTail:
     """Lines from a number on.  Loads are small enough for the event loop, where it may read."""
@@ -27,6 +34,8 @@ class LineTail:
         self.next_line = start
         self._before: StoredLine | None = None
         """The line before the next one, as it was when it was read."""
+        self._rest: pa.RecordBatch | None = None
+        """Lines that were read, and are not decoded yet."""
         self._loaded: list[tuple[int, Line]] = []
         self._loaded_last: StoredLine | None = None
         self._reader: Reader | None = None
@@ -59,12 +68,30 @@ class LineTail:
         The same ones until they were taken (:meth:`take`).
         """
         if not self._loaded:
-            self.news.clear()
-            batch = await self._load()
-            if batch is not None and batch.num_rows:
-                self._loaded = list(self._progress.decoded(batch))
-                self._loaded_last = last_stored(batch)
+            if self._rest is None:
+                self.news.clear()
+                batch = await self._load()
+                self._rest = batch if batch is not None and batch.num_rows else None
+            if self._rest is not None:
+                self._decode(self._rest)
         return self._loaded
+
+    def _decode(self, batch: pa.RecordBatch) -> None:
+        count, size = 0, 0
+        for value in batch.column("value"):
+            size += value.as_buffer().size
+            if count and size > DECODED_BYTES:
+                break
+            count += 1
+        part, rest = batch.slice(0, count), batch.slice(count)
+        self._loaded = list(self._progress.decoded(part))
+        self._loaded_last = last_stored(part)
+        self._rest = rest if rest.num_rows else None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the next lines are at hand, without a look at the log."""
+        return self._rest is not None
 
     def take(self) -> None:
         """What was loaded is taken in, and follows what was read before."""
@@ -75,12 +102,14 @@ class LineTail:
     def is_as_known(self) -> bool:
         """Whether the log still has what was read of it, after the catalog's history changed.
 
-        What was loaded and not taken may be of either history, so both are looked at: what it is
-        to follow, and the last of it.
+        What was read and not taken may be of either history, so both are looked at: what it is to
+        follow, and the last of it.
         """
         known = [(self.next_line - 1, self._before)] if self.next_line else []
         if self._loaded:
             known.append((self._loaded[-1][0], self._loaded_last))
+        if self._rest is not None:
+            known.append((self._rest.column("offset")[-1].as_py(), last_stored(self._rest)))
         tail, head = self._progress.bounds()
         with suppress(TrimmedError):
             return all(
@@ -103,3 +132,17 @@ class LineTail:
         except TrimmedError:
             # Lines go when no row of theirs is left: whoever was that slow starts anew.
             raise
+
+
+async def any_news(host: Host, tails: Sequence[LineTail]) -> None:
+    """Wait until one of them may have new lines."""
+    waits = [tail.news.wait() for tail in tails]
+    if len(waits) == 1:
+        await waits[0]
+        return
+    tasks = [host.spawn(wait, awaited=True) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -47,7 +47,7 @@ from headrace.epochs.runtime.given import (
     EpochTakenBack,
     WholeEpoch,
 )
-from headrace.epochs.runtime.line_tail import LineTail
+from headrace.epochs.runtime.line_tail import LineTail, any_news
 from headrace.epochs.runtime.read_ahead import ReadAhead
 from headrace.epochs.runtime.starting import EpochBegin, EpochStart, FrontierLike
 from headrace.errors import (
@@ -322,34 +322,31 @@ class EpochSubscription:
             self._host.check()
             if self._closed or self._ended is not None:
                 return
-            found = False
-            for name, (tail, feed) in self._feeds.items():
-                lines = await tail.load()
-                await self._check_history()
-                tail.take()
-                for number, line in lines:
-                    found = True
-                    for message in feed.messages(number, line):
-                        self._take(self._live.receive(name, message))
+            found = await self._take_in()
+            while len(self._items) < STEP_EPOCHS and any(
+                t.has_more for t, _ in self._feeds.values()
+            ):
+                await self._take_in()
             lost = self._named is not None and self._named.lost
             if not found and not lost and not self._closed and self._ended is None:
-                await self._news()
+                await any_news(self._host, [tail for tail, _ in self._feeds.values()])
+
+    async def _take_in(self) -> bool:
+        """A few lines of every stream; False if none has any."""
+        found = False
+        for name, (tail, feed) in self._feeds.items():
+            lines = await tail.load()
+            await self._check_history()
+            tail.take()
+            for number, line in lines:
+                found = True
+                for message in feed.messages(number, line):
+                    self._take(self._live.receive(name, message))
+        return found
 
     def _wake(self) -> None:
         for tail, _ in self._feeds.values():
             tail.news.set()
-
-    async def _news(self) -> None:
-        waits = [tail.news.wait() for tail, _ in self._feeds.values()]
-        if len(waits) == 1:
-            await waits[0]
-            return
-        tasks = [self._host.spawn(wait, awaited=True) for wait in waits]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
 
     def _take(self, effects: list[Effect]) -> None:
         """Turn what the subscriber says into items."""
