@@ -28,6 +28,21 @@ def test_a_damaged_count_of_decisions_keeps_nobody_from_joining(
         assert hr.groups.explain("p", "g").decisions
 
 
+def test_a_segment_that_would_have_to_wait_for_itself_is_an_error(catalog_url: str) -> None:
+    with headrace.sync.open(catalog_url) as hr:
+        for name in ("p", "q"):
+            hr.create_stream(name, [f"{name}.>"])
+            hr.publish(f"{name}.x", b"1")
+        hr.split("p", 0)
+        sql = "UPDATE segment_edges SET successor = 0 WHERE successor = 1"
+        hr.client.log.catalog.write(lambda tx: tx.execute(sql, ()))
+    with headrace.sync.open(catalog_url) as hr:
+        with pytest.raises(CatalogError, match=r"'p' cannot be read \(segment 0 cannot follow"):
+            list(hr.read("p"))
+        assert sum(batch.num_rows for batch in hr.read("q")) == 1
+        hr.delete_stream("p")
+
+
 def test_a_version_that_is_no_number_is_an_error_that_says_so(tmp_path: Path) -> None:
     with headrace.sync.open(tmp_path / "d") as hr:
         hr.create_stream("s", ["s.>"])

@@ -175,7 +175,7 @@ def removable(tx: Tx, name: str) -> Stream:
         return stream
     # Whether it had epochs is not known; where it had none there is nothing of them to remove.
     bare = msgspec.json.encode(StreamConfig((), internal="." in name, epochs=Epochs()))
-    (stream,) = _with_segments(tx, [(row[0], name, bare, row[3])])
+    (stream,) = _with_segments(tx, [(row[0], name, bare, row[3])], in_order=False)
     assert not isinstance(stream, UnreadableRecordError)
     return stream
 
@@ -334,10 +334,13 @@ def delete(tx: Tx, stream: Stream) -> None:
     tx.notify(channel(stream.id))
 
 
-def _with_segments(tx: Tx, rows: list[Row]) -> Iterator[Stream | UnreadableRecordError]:
+def _with_segments(
+    tx: Tx, rows: list[Row], *, in_order: bool = True
+) -> Iterator[Stream | UnreadableRecordError]:
     """Streams with their segments: a few by queries of their own, many by one over all.
 
-    An error stands in the place of one whose configuration cannot be read.
+    An error stands in the place of one whose configuration cannot be read, or whose segments do not
+    follow from earlier ones (unless ``in_order`` says that this does not matter).
     """
     if len(rows) > FEW:
         queries = [*_asking_segments()]
@@ -345,7 +348,7 @@ def _with_segments(tx: Tx, rows: list[Row]) -> Iterator[Stream | UnreadableRecor
         each = [_asking_segments("WHERE stream_id = ? ", (row[0],)) for row in rows]
         queries = [query for both in each for query in both]
     found = tx.together(*queries)
-    return _streams(rows, chain(*found[::2]), chain(*found[1::2]))
+    return _streams(rows, chain(*found[::2]), chain(*found[1::2]), in_order=in_order)
 
 
 def _asking_segments(where: str = "", params: tuple[object, ...] = ()) -> tuple[Query, Query]:
@@ -358,12 +361,17 @@ def _asking_segments(where: str = "", params: tuple[object, ...] = ()) -> tuple[
 
 
 def _streams(
-    rows: Iterable[Row], edges: Iterable[Row], parts: Iterable[Row]
+    rows: Iterable[Row], edges: Iterable[Row], parts: Iterable[Row], *, in_order: bool = True
 ) -> Iterator[Stream | UnreadableRecordError]:
     before: dict[tuple[int, int], list[int]] = {}
     after: dict[tuple[int, int], list[int]] = {}
     segments: dict[int, list[Segment]] = {}
+    damaged: dict[int, str] = {}
     for stream_id, first, second in edges:
+        if not (
+            isinstance(second, int) and first < second
+        ):  # whoever waited for it would wait for ever
+            damaged[stream_id] = f"segment {second} cannot follow from segment {first}"
         before.setdefault((stream_id, second), []).append(first)
         after.setdefault((stream_id, first), []).append(second)
     for stream_id, *found, markers, lane in parts:
@@ -373,8 +381,10 @@ def _streams(
     for stream_id, name, config, created_us in rows:
         own = tuple(segments.get(stream_id, ()))
         try:
+            if in_order and stream_id in damaged:
+                raise ValueError(damaged[stream_id])
             yield Stream(stream_id, name, decode_config(_bytes(config)), created_us, own)
-        except (msgspec.MsgspecError, UnicodeError) as error:
+        except (msgspec.MsgspecError, ValueError) as error:
             remedy = f"restore the catalog from a backup, or give it up: headrace stream rm {name}"
             yield UnreadableRecordError(f"stream {name!r} cannot be read ({error}); {remedy}", name)
 
