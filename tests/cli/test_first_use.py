@@ -64,6 +64,7 @@ def test_a_trim_that_takes_from_a_group_says_so_and_wants_a_yes(orders: Cli) -> 
 
 def test_a_trim_that_takes_from_a_reader_group_wants_a_yes_too(orders: Cli) -> None:
     assert orders("publish", "orders.eu", "x", "--key", "k").status == 0
+    assert orders("reader", "create", "report", "--streams", "orders").status == 0
     asked = orders("stream", "trim", "orders", "--before", "0s")
     assert (asked.status, asked.out, left(orders)) == (2, "", 1)
     assert "reader group reader/report has not acked 1; to trim it" in asked.err

@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.catalog import Catalog, streams
-from headrace.catalog.streams import KEY_SPACE, Segment
+from headrace.catalog import Catalog, Tx, streams
+from headrace.catalog.streams import KEY_SPACE, Segment, Stream, StreamConfig
 from headrace.errors import (
     HeadraceError,
     InvalidConfigError,
@@ -366,3 +367,23 @@ def test_of_concurrent_scalings_of_a_segment_one_happens(
         thread.join()
     assert sum(isinstance(outcome, SegmentSealedError) for outcome in outcomes) == 5
     check_tiled(log)
+
+
+def test_a_stream_that_is_split_while_it_is_read_shows_no_segment_without_its_past(
+    log: Log,
+) -> None:
+    """Statements of one transaction may see different moments on PostgreSQL."""
+    log.create_stream("s", StreamConfig(subjects=("s.>",)))
+    seen = []
+    for query in streams.asking("s"):
+        seen.append(log.catalog.read(partial(_rows, query)))
+        if len(seen) == 2:
+            log.split("s", 0)
+    (found,) = streams._streams(*seen)
+    assert isinstance(found, Stream)
+    assert [(each.number, each.successors) for each in found.segments] == [(0, ())]
+    assert [each.predecessors for each in log.stream("s").segments] == [(), (0,), (0,)]
+
+
+def _rows(query: Any, tx: Tx) -> list[Any]:
+    return list(tx.rows(*query))

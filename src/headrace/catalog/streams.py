@@ -137,15 +137,14 @@ _SEGMENT = (
 def asking(name: str) -> tuple[Query, Query, Query]:
     """The queries of :func:`get`."""
     where = "WHERE stream_id = (SELECT id FROM streams WHERE name = ?) "
-    edges, segments = _asking_segments(where, (name,))
-    return (_NAMED, (name,)), edges, segments
+    return (_NAMED, (name,)), *_asking_segments(where, (name,))
 
 
 def get(tx: Tx, name: str) -> Stream | None:
-    found, edges, segments = tx.together(*asking(name))
+    found, segments, edges = tx.together(*asking(name))
     if not found:
         return None
-    (stream,) = _streams(found, edges, segments)
+    (stream,) = _streams(found, segments, edges)
     if isinstance(stream, UnreadableRecordError):
         raise stream
     return stream
@@ -352,32 +351,39 @@ def _with_segments(
 
 
 def _asking_segments(where: str = "", params: tuple[object, ...] = ()) -> tuple[Query, Query]:
-    """The queries for the edges and for the segments of streams."""
+    """The queries for the segments of streams, and for their edges, in this order.
+
+    On PostgreSQL a stream may be scaled between the two.  Segments that were opened then are not
+    known; the other way round they would seem to follow from none, and could be read too early.
+    """
     return (
+        f"SELECT stream_id, {_SEGMENT} FROM segments {where}ORDER BY stream_id, number",
+        params,
+    ), (
         f"SELECT stream_id, predecessor, successor FROM segment_edges {where}"
         "ORDER BY stream_id, predecessor, successor",
         params,
-    ), (f"SELECT stream_id, {_SEGMENT} FROM segments {where}ORDER BY stream_id, number", params)
+    )
 
 
 def _streams(
-    rows: Iterable[Row], edges: Iterable[Row], parts: Iterable[Row], *, in_order: bool = True
+    rows: Iterable[Row], parts: Iterable[Row], edges: Iterable[Row], *, in_order: bool = True
 ) -> Iterator[Stream | UnreadableRecordError]:
     before: dict[tuple[int, int], list[int]] = {}
     after: dict[tuple[int, int], list[int]] = {}
     segments: dict[int, list[Segment]] = {}
     damaged: dict[int, str] = {}
+    found = {(each[0], each[2]): each for each in parts}
     for stream_id, first, second in edges:
-        if not (
-            isinstance(second, int) and first < second
-        ):  # whoever waited for it would wait for ever
+        if not (isinstance(second, int) and first < second):
+            # Whoever waited for it would wait for ever.
             damaged[stream_id] = f"segment {second} cannot follow from segment {first}"
-        before.setdefault((stream_id, second), []).append(first)
-        after.setdefault((stream_id, first), []).append(second)
-    for stream_id, *found, markers, lane in parts:
-        place = stream_id, found[1]
-        found += (tuple(before.get(place, ())), tuple(after.get(place, ())), markers, lane)
-        segments.setdefault(stream_id, []).append(Segment(*found))
+        if (stream_id, second) in found:
+            before.setdefault((stream_id, second), []).append(first)
+            after.setdefault((stream_id, first), []).append(second)
+    for place, (stream_id, *about, markers, lane) in found.items():
+        about += (tuple(before.get(place, ())), tuple(after.get(place, ())), markers, lane)
+        segments.setdefault(stream_id, []).append(Segment(*about))
     for stream_id, name, config, created_us in rows:
         own = tuple(segments.get(stream_id, ()))
         try:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Sequence
+from functools import partial
 from typing import Any, Self
 
 import pyarrow as pa
@@ -107,14 +108,15 @@ class EpochSubscription:
         self.mode = Mode(mode)
         self._start, self._until, self._at_least = start, until, at_least
         self._segments = None if segments is None else frozenset(segments)
+        self._feeds: dict[str, tuple[LineTail, LineFeed]] = {}
         self._named: NamedHold | None = None
         if name is not None:
             self._named = NamedHold(
                 host, name, standby=standby, lease_ms=lease_ms, expiry_ms=expiry_ms
             )
-            self._named.on_loss = self._wake
+            # Whoever renews the lease must not keep what was dropped alive.
+            self._named.on_loss = partial(_wake, self._feeds)
         self._subscriber: Subscriber | None = None
-        self._feeds: dict[str, tuple[LineTail, LineFeed]] = {}
         self._items: deque[EpochItem] = deque()
         self._ended: Ended | None = None
         self._pumping = asyncio.Lock()
@@ -344,10 +346,6 @@ class EpochSubscription:
                     self._take(self._live.receive(name, message))
         return found
 
-    def _wake(self) -> None:
-        for tail, _ in self._feeds.values():
-            tail.news.set()
-
     def _take(self, effects: list[Effect]) -> None:
         """Turn what the subscriber says into items."""
         streaming = self.mode is not Mode.WHOLE
@@ -395,3 +393,8 @@ class EpochSubscription:
     def transaction(self, step: EpochStep) -> EpochTransaction:
         """See :meth:`EpochStep.transaction`."""
         return EpochTransaction(self._host, self._hold, step.resume)
+
+
+def _wake(feeds: dict[str, tuple[LineTail, LineFeed]]) -> None:
+    for tail, _ in feeds.values():
+        tail.news.set()
