@@ -15,6 +15,7 @@ from headrace.sim.fleet import run_fleet
 from headrace.sim.log import ModelLog
 from headrace.sim.oracle import GroupOracle
 from headrace.sim.world import InvariantViolation, World
+from tests.support import wait_until
 
 NAME = "shared"
 SEEDS = range(70, 110)
@@ -94,7 +95,9 @@ def test_nothing_is_left_behind() -> None:
     before = set(Path("/dev/shm").iterdir()) if Path("/dev/shm").is_dir() else set()
     run_seed(scenario_named(NAME), 0, steps=100)
     after = set(Path("/dev/shm").iterdir()) if Path("/dev/shm").is_dir() else set()
-    assert {path for path in after - before if path.name.startswith("tmp")} == set()
+    found = {path for path in after - before if path.name.startswith("tmp")}
+    # Other tests have such folders too, as long as a seed of theirs runs.
+    wait_until(lambda: not any(path.exists() for path in found), f"{found} to go")
 
 
 # --- acks whose outcome nobody knows -----------------------------------------------------------

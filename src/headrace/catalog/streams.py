@@ -132,6 +132,7 @@ _SEGMENT = (
     "id, number, range_lo, range_hi, head, tail, bytes, trimmed_bytes, max_ts_us, created_us, "
     "sealed_us, markers, lane"
 )
+_SEALED = 11  # where ``sealed_us`` stands, behind the stream
 
 
 def asking(name: str) -> tuple[Query, Query, Query]:
@@ -356,14 +357,10 @@ def _asking_segments(where: str = "", params: tuple[object, ...] = ()) -> tuple[
     On PostgreSQL a stream may be scaled between the two.  Segments that were opened then are not
     known; the other way round they would seem to follow from none, and could be read too early.
     """
-    return (
-        f"SELECT stream_id, {_SEGMENT} FROM segments {where}ORDER BY stream_id, number",
-        params,
-    ), (
-        f"SELECT stream_id, predecessor, successor FROM segment_edges {where}"
-        "ORDER BY stream_id, predecessor, successor",
-        params,
-    )
+    segments = f"SELECT stream_id, {_SEGMENT} FROM segments {where}ORDER BY stream_id, number"
+    edges = f"SELECT stream_id, predecessor, successor FROM segment_edges {where}"
+    edges += "ORDER BY stream_id, predecessor, successor"
+    return (segments, params), (edges, params)
 
 
 def _streams(
@@ -378,9 +375,11 @@ def _streams(
         if not (isinstance(second, int) and first < second):
             # Whoever waited for it would wait for ever.
             damaged[stream_id] = f"segment {second} cannot follow from segment {first}"
-        if (stream_id, second) in found:
-            before.setdefault((stream_id, second), []).append(first)
-            after.setdefault((stream_id, first), []).append(second)
+        place = stream_id, first
+        if place in found and found[place][_SEALED] is None:
+            continue  # it was split after the segments were read
+        before.setdefault((stream_id, second), []).append(first)
+        after.setdefault(place, []).append(second)
     for place, (stream_id, *about, markers, lane) in found.items():
         about += (tuple(before.get(place, ())), tuple(after.get(place, ())), markers, lane)
         segments.setdefault(stream_id, []).append(Segment(*about))
