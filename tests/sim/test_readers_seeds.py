@@ -41,6 +41,12 @@ def test_every_invariant_holds_and_the_interesting_states_are_reached() -> None:
     assert not missing, f"never reached: {missing}"
 
 
+def test_a_checkpoint_forgets_what_it_had_of_a_stream_that_was_dropped() -> None:
+    """Seeds 591 and 875: the stream was read again, and the checkpoint gone back to."""
+    for result in run_seeds(scenario_named("readers"), [591, 875]):
+        assert result.ok, f"{result.invariant}: {result.detail}"
+
+
 def test_a_seed_is_a_story_told_the_same_twice() -> None:
     first = replay(scenario_named("readers"), 3, steps=400)
     assert replay(scenario_named("readers"), 3, steps=400) == first

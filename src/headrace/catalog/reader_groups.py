@@ -214,6 +214,15 @@ def kept(tx: Tx, name: str, created: int) -> list[Progress]:
     return [Progress(name, key, floor, bytes(state)) for key, floor, state in rows]
 
 
+def forget_stream(tx: Tx, name: str, stream_id: int) -> None:
+    """Delete what checkpoints hold of a stream: a group that reads it again begins anew there."""
+    tx.execute(
+        "DELETE FROM reader_checkpoints WHERE group_name = ? AND segment_id IN "
+        "(SELECT id FROM segments WHERE stream_id = ?)",
+        (name, stream_id),
+    )
+
+
 def forget_but(tx: Tx, name: str, created: Sequence[int]) -> None:
     """Delete the copies of all checkpoints but those that were created at these revisions."""
     rows = tx.rows("SELECT DISTINCT created FROM reader_checkpoints WHERE group_name = ?", (name,))

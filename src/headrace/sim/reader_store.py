@@ -117,6 +117,8 @@ def _carry_out(
         case StreamDropped(stream=stream):
             for segment in oracle.of_stream(stream):
                 tx.delete(PROGRESS, segment)
+                for checkpoint in checkpoints.known():
+                    tx.delete(AT_CHECKPOINT, (checkpoint.created, segment))
         case StreamsAdded(cut=cut):
             _begin_progress(tx, oracle, {p.segment: p.offset for p in cut})
         case CheckpointCreated():

@@ -35,11 +35,12 @@ class PlannedStream(msgspec.Struct, frozen=True):
     segments: dict[int, SpanRanges]
 
 
-class PlannedBatch(msgspec.Struct, frozen=True):
+class PlannedBatch(msgspec.Struct, frozen=True, omit_defaults=True):
     """A batch: its id, and what it reads."""
 
     id: str
     spans: dict[str, PlannedStream]
+    number: int = 0
 
 
 class GroupOffset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -67,7 +68,7 @@ class GroupOffset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             for stream, planned in self.batch.spans.items()
             for number, ranges in planned.segments.items()
         )
-        return SparkPlan(self.line, self.batch.id, tuple(spans))
+        return SparkPlan(self.line, self.batch.id, tuple(spans), self.batch.number)
 
 
 # Used here, since the first use of a type by msgspec is not safe in several threads at once.
@@ -110,7 +111,10 @@ def offset_of(
         found = streams.setdefault(stream, PlannedStream(record.stream_id(stream) or 0, {}))
         found.segments[span.segment.number] = span.ranges
     return GroupOffset(
-        batch=PlannedBatch(plan.batch, streams), catalog=catalog, group=group, line=plan.line
+        batch=PlannedBatch(plan.batch, streams, plan.number),
+        catalog=catalog,
+        group=group,
+        line=plan.line,
     )
 
 

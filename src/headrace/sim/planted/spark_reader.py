@@ -42,8 +42,9 @@ def _settles_any_opening(original: SparkRule) -> SparkRule:
 
 def _opens_what_was_counted(original: SparkRule) -> SparkRule:
     def open_batch(line: SparkLine, plan: Any, **more: Any) -> SparkLine:
-        made: SparkLine = original(SparkLine(line.opening), plan, **more)
-        return SparkLine(made.opening, line.counted)
+        unknown = msgspec.structs.replace(line, counted="")
+        made: SparkLine = original(unknown, plan, **more)
+        return msgspec.structs.replace(made, counted=line.counted)
 
     return open_batch
 

@@ -173,7 +173,7 @@ class Driver(Process):
             spans = spark_batches.plan_spans(catalog.views(), life, catalog.heads, paused, limit)
             if spans:
                 self.planned = frozenset(span.segment for span in spans)
-                yield SparkPlan(self.line, catalog.new_id("batch"), spans)
+                yield SparkPlan.after(last, self.line, catalog.new_id("batch"), spans)
                 return
             yield None
 

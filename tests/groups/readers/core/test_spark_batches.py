@@ -40,8 +40,8 @@ def view(*acked: tuple[int, int], owner: int | None = LIFE, token: int = 3) -> S
     return SegmentView(owner, token, ranges)
 
 
-def plan(*ranges: tuple[int, int], batch: str = "b1") -> SparkPlan:
-    return SparkPlan("line", batch, (PlannedSpan(A, ranges),))
+def plan(*ranges: tuple[int, int], batch: str = "b1", number: int = 1) -> SparkPlan:
+    return SparkPlan("line", batch, (PlannedSpan(A, ranges),), number)
 
 
 def opened(views: Views, *ranges: tuple[int, int], line: SparkLine | None = None) -> SparkLine:
@@ -188,6 +188,25 @@ def test_a_finished_batch_is_not_settled_for_another_run_nor_after_others() -> N
     second = open_batch(first, plan((2, 5)), opening="o2", life=LIFE, views=views)
     assert settle(second, "b1", mine=None, life=LIFE, views=views)[1] == {}
     assert settle(second, "b1", mine="o2", life=LIFE, views=views)[1] == {A: ((2, 5),)}
+
+
+def test_what_was_opened_before_a_reset_is_not_settled_for_whoever_opens_it_after() -> None:
+    """Spark knows the batch as finished by the run before the reset; this one wrote nothing."""
+    views = {A: view((0, 2))}
+    line = forget_opening(opened(views, (2, 5)))
+    again = open_batch(line, plan((2, 5)), opening="o2", life=LIFE, views=views)
+    assert settle(again, "b1", mine=None, life=LIFE, views=views)[1] == {}
+    assert settle(again, "b1", mine="o2", life=LIFE, views=views)[1] == {A: ((2, 5),)}
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_an_older_plan_that_is_opened_late_is_not_settled_for_others(number: int) -> None:
+    views = {A: view((0, 2))}
+    newer = open_batch(
+        SparkLine(), plan((2, 3), batch="b2", number=2), opening="o1", life=LIFE, views=views
+    )
+    late = open_batch(newer, plan((2, 5), number=number), opening="o2", life=LIFE, views=views)
+    assert settle(late, "b1", mine=None, life=LIFE, views=views)[1] == {}
 
 
 def test_a_process_takes_the_name_of_an_earlier_run_once() -> None:

@@ -68,6 +68,31 @@ def test_a_reset_puts_back_exactly_what_was_acked_at_the_checkpoint(catalog_url:
     run(catalog_url, work)
 
 
+def test_a_checkpoint_forgets_a_stream_that_was_dropped_though_it_is_read_again(
+    catalog_url: str,
+) -> None:
+    """What was acked out of order before it was dropped came back with the checkpoint."""
+
+    async def work(hr: headrace.Headrace) -> None:
+        group = await one_stream(hr)
+        await hr.create_stream("clicks", ["clicks.>"])
+        await send(hr, *range(10))
+        async with group.reader("r1") as r1:
+            held = [await anext(aiter(r1)) for _ in range(10)]
+            for delivery in held[5:]:
+                await delivery.ack()
+            for delivery in held[:5]:
+                await delivery.nack(delay_ms=600_000)
+            await group.checkpoint("c1")
+        await group.add_streams(["clicks"], start="earliest")
+        await group.drop_streams(["orders"])
+        await group.add_streams(["orders"], start="earliest")
+        await group.reset("c1")
+        assert (await group.lag()).events == 10
+
+    run(catalog_url, work)
+
+
 def test_a_checkpoint_waits_until_nothing_is_in_flight_and_tells_the_application(
     catalog_url: str,
 ) -> None:

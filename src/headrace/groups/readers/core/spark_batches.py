@@ -18,6 +18,8 @@ spans, complete in itself.  A *line* stands for one checkpoint directory, for ev
 Spark says that *some* run has finished a batch, not which.  A frozen driver may have opened it
 with nothing and finish it after another has opened it with rows that were never written.  So a
 batch is settled only if its opening is that of the process that asks, or the only one there was.
+Plans are numbered for this: a line keeps the highest number that was opened, also through a reset,
+which forgets the opening itself.
 
 A batch is opened once more when it is replayed: with what is left of it, as far as this reader has
 its segments and nothing *before* it is missing, which keeps keys in order.  What was counted is
@@ -55,6 +57,15 @@ class SparkPlan(msgspec.Struct, frozen=True):
     line: str
     batch: str
     spans: tuple[PlannedSpan, ...]
+    number: int = 0
+    """One more than that of the plan before it; 0 in checkpoints from before there were numbers."""
+
+    @classmethod
+    def after(
+        cls, last: SparkPlan | None, line: str, batch: str, spans: tuple[PlannedSpan, ...]
+    ) -> SparkPlan:
+        """The plan that follows another."""
+        return cls(line, batch, spans, 1 if last is None else last.number + 1)
 
 
 class OpenSpan(msgspec.Struct, frozen=True, array_like=True):
@@ -72,7 +83,7 @@ class SparkOpening(msgspec.Struct, frozen=True):
     opening: str
     """New for every process that opens it."""
     times: int
-    """How often this batch was opened, this time included."""
+    """How often this batch was opened, this time included; 2 if it may have been before."""
     life: int
     """The token under which the reader that opened it had joined."""
     spans: tuple[OpenSpan, ...]
@@ -95,6 +106,8 @@ class SparkLine(msgspec.Struct, frozen=True):
     opening: SparkOpening | None = None
     counted: str = ""
     """The batch that a sink counted last; a reset does not forget it."""
+    highest: int = 0
+    """The highest number of a plan that was opened; a reset does not forget it."""
 
 
 class SparkBinding(msgspec.Struct, frozen=True):
@@ -159,7 +172,8 @@ def settle(
         for span in found.spans
         if _holds(span, views, (None, life, found.life))
     }
-    return SparkLine(msgspec.structs.replace(found, settled=True), line.counted), acks
+    settled = msgspec.structs.replace(found, settled=True)
+    return msgspec.structs.replace(line, opening=settled), acks
 
 
 def open_batch(
@@ -171,11 +185,12 @@ def open_batch(
     """
     spans = () if line.counted == plan.batch else tuple(_left(plan, life, views))
     earlier = line.opening
-    times = 1
     if earlier is not None and earlier.batch == plan.batch:
-        times += earlier.times
+        times = earlier.times + 1
+    else:
+        times = 1 if plan.number > line.highest else 2
     made = SparkOpening(plan.batch, opening, times, life, spans, settled=not spans)
-    return SparkLine(made, line.counted)
+    return SparkLine(made, line.counted, max(plan.number, line.highest))
 
 
 def _left(plan: SparkPlan, life: int, views: Views) -> Iterable[OpenSpan]:
@@ -242,7 +257,8 @@ def count(
     changed: dict[str, SparkLine] = {}
     acks: dict[str, Acks] = {}
     for binding in bound:
-        found = lines.get(binding.line, SparkLine()).opening
+        line = lines.get(binding.line, SparkLine())
+        found = line.opening
         if found is None or found.opening != binding.opening:
             raise BatchFenced(
                 "another run of the query has opened this batch, or the group was reset"
@@ -250,7 +266,7 @@ def count(
         seen = views[binding.line]
         acks[binding.line] = found.acks if seen is None else _countable(found, seen)
         settled = msgspec.structs.replace(found, settled=True)
-        changed[binding.line] = SparkLine(settled, found.batch)
+        changed[binding.line] = SparkLine(settled, found.batch, line.highest)
     return Counted(repeated=False, lines=changed, acks=acks, batches=batches)
 
 
@@ -279,11 +295,10 @@ def forget_opening(line: SparkLine, segments: Collection[SegmentId] | None = Non
 
     So after a reset of the group, and after acks in some of its `segments` were taken back.
     """
-    found = line.opening
-    if found is not None and segments is not None:
-        touched = any(span.segment in segments for span in found.spans)
-        return SparkLine(None, line.counted) if touched else line
-    return SparkLine(None, line.counted)
+    spans = () if line.opening is None else line.opening.spans
+    if spans and segments is not None and not any(s.segment in segments for s in spans):
+        return line
+    return msgspec.structs.replace(line, opening=None)
 
 
 def plan_spans(

@@ -124,7 +124,7 @@ class SparkReader:
         spans = await self._planning.spans(self._following, self.reader, choose)
         if not spans:
             return None
-        plan = SparkPlan(self.line, self.host.clock.name(), spans)
+        plan = SparkPlan.after(last, self.line, self.host.clock.name(), spans)
         self._planned = after, plan
         tokens = self._units.tokens
         self._units.occupy({s.segment: tokens[s.segment] for s in spans if s.segment in tokens})

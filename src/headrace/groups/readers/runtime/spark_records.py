@@ -43,7 +43,14 @@ def with_spans(tx: Tx, name: str, line: SparkLine) -> SparkLine:
         for row in spark_readers.spans(tx, name)
     ]
     spans = tuple(sorted(found, key=lambda span: span.segment))
-    return SparkLine(msgspec.structs.replace(opening, spans=spans), line.counted)
+    return _with_opening(line, opening, spans)
+
+
+def _with_opening(
+    line: SparkLine, opening: SparkOpening, spans: tuple[OpenSpan, ...]
+) -> SparkLine:
+    opened = msgspec.structs.replace(opening, spans=spans)
+    return msgspec.structs.replace(line, opening=opened)
 
 
 def put(tx: Tx, row: LineRow, line: SparkLine) -> None:
@@ -52,7 +59,7 @@ def put(tx: Tx, row: LineRow, line: SparkLine) -> None:
     if opening is None:
         spark_readers.put_spans(tx, row.line, ())
     elif opening.spans:
-        line = SparkLine(msgspec.structs.replace(opening, spans=()), line.counted)
+        line = _with_opening(line, opening, ())
     data = _lines.encode(row.line, line)
     spark_readers.put_line(tx, msgspec.structs.replace(row, data=data))
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from headrace.catalog import progress as stored
-from headrace.catalog import streams
+from headrace.catalog import reader_groups, streams
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import SeekPlace, seek
 from headrace.groups.readers.core.updates import AddStreams, DropStreams
@@ -54,6 +54,7 @@ def drop(commit: GroupCommit, names: Iterable[str]) -> Committed:
         if stream.name in gone:
             stored.unsubscribe(commit.tx, stream.id, commit.name.key)
             stored.unsubscribe(commit.tx, stream.id, commit.name.kept)
+            reader_groups.forget_stream(commit.tx, commit.name.group, stream.id)
     left = tuple(stream for stream in before.streams if stream.name not in gone)
     commit.configure(msgspec.structs.replace(before, streams=left))
     return committed
