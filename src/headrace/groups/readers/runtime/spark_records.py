@@ -46,9 +46,7 @@ def with_spans(tx: Tx, name: str, line: SparkLine) -> SparkLine:
     return _with_opening(line, opening, spans)
 
 
-def _with_opening(
-    line: SparkLine, opening: SparkOpening, spans: tuple[OpenSpan, ...]
-) -> SparkLine:
+def _with_opening(line: SparkLine, opening: SparkOpening, spans: tuple[OpenSpan, ...]) -> SparkLine:
     opened = msgspec.structs.replace(opening, spans=spans)
     return msgspec.structs.replace(line, opening=opened)
 
