@@ -5,6 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PEERS  := $(VENV)/.installed-peers
 
+# Where Python is told to keep no compiled files, every process that a test starts would compile the
+# package anew: that doubles what it takes to start one.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help env demo test lint format bench bench-peers test-browser torture soak lock clean bench-postgres
 

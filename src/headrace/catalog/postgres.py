@@ -34,6 +34,7 @@ from headrace.catalog.postgres_connections import (
     PgConnection,
     Server,
     connect_patiently,
+    is_behind_pooler,
     is_broken,
     notices,
     translate,
@@ -66,7 +67,6 @@ TYPES = {"identity": _SERIAL, "serial": _SERIAL, "blob": "BYTEA"}
 WRITERS_KEPT_S = 7 * 24 * 3600
 MIGRATION_LIMIT_S = 3600.0
 SNAPSHOT_PATIENCE_S = 60.0
-POOLER_LOOKS = 3
 
 
 class PostgresCatalog(Catalog):
@@ -145,23 +145,6 @@ class PostgresCatalog(Catalog):
                 "published, or all of it; switch it on, or say that this is meant with "
                 f"headrace_fsync=off in the address or {FSYNC_VARIABLE}=off in the environment"
             )
-        if server.pid != connection.info.backend_pid and self._is_pooled(connection):
-            raise UnsafeServerError(
-                f"{self.where} is a pooler that gives every transaction another connection, where "
-                "no news arrives and sessions of others get our settings; set it to session mode "
-                "(PgBouncer: pool_mode = session), or use the server's own port"
-            )
-
-    def _is_pooled(self, connection: PgConnection) -> bool:
-        """Whether two connections of ours turn out to be the same one of the server."""
-        with contextlib.closing(connect_patiently(self._url, self.options)) as other:
-            for _ in range(POOLER_LOOKS):
-                found = [
-                    c.execute("SELECT pg_backend_pid()").fetchone() for c in (connection, other)
-                ]
-                if found[0] == found[1]:
-                    return True
-        return False
 
     def _is_ready(self, connection: PgConnection, create: bool) -> tuple[bool, str | None]:
         """Whether nothing has to be made; raises where that would be a surprise.
@@ -255,7 +238,7 @@ class PostgresCatalog(Catalog):
         """What the server told when somebody connected last, and whether a pooler is between."""
         connection, _ = self._pool.take()
         try:
-            return connection.server, connection.server.pid != connection.info.backend_pid
+            return connection.server, is_behind_pooler(connection)
         finally:
             self._pool.give(connection)
 

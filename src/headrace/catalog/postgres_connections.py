@@ -3,10 +3,15 @@
 Every connection has keepalives and time limits on both sides, so that neither waits for long for
 the other when it is frozen or cut off.  One query after connecting sets them, and tells what the
 server is (:class:`Server`).
+
+Behind a pooler the server's process is not the one that the client was told of.  Then nothing is
+set until it is known that the pooler keeps one connection of the server for each of ours: others
+would get our settings, and we nobody's news.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import select
@@ -35,6 +40,7 @@ from headrace.errors import (
     CatalogUnavailableError,
     DiskFullError,
     InvalidInputError,
+    UnsafeServerError,
 )
 
 RV = TypeVar("RV")
@@ -169,6 +175,9 @@ def connect(url: str, options: PostgresOptions) -> PgConnection:
     connection.limit_s = options.call_timeout_s
     try:
         connection.server = _set_up(connection, options)
+        if is_behind_pooler(connection):
+            _judge_pooler(connection, url, options)
+            _set_up(connection, options, behind_pooler=True)
     except psycopg.Error as error:
         connection.close()
         raise translate(error, where_of(url)) from error
@@ -204,8 +213,10 @@ def _network(url: str, options: PostgresOptions) -> dict[str, Any]:
     return {key: value for key, value in wanted.items() if key not in given}
 
 
-def _set_up(connection: PgConnection, options: PostgresOptions) -> Server:
-    """One query: limits on the server's side, and what it is."""
+def _set_up(
+    connection: PgConnection, options: PostgresOptions, *, behind_pooler: bool = False
+) -> Server:
+    """One query: limits on the server's side, and what it is; behind a pooler only the latter."""
     dead_s = max(1, round(options.dead_after_s))
     settings = {
         "search_path": options.schema,
@@ -219,7 +230,11 @@ def _set_up(connection: PgConnection, options: PostgresOptions) -> Server:
         "tcp_user_timeout": str(dead_s * 1000),
     }
     known = settings if connection.info.server_version >= VERSION_MIN else {}
-    chosen = ", ".join(f"set_config('{key}', '{value}', false)" for key, value in known.items())
+    sure = "true" if behind_pooler else f"pg_backend_pid() = {connection.info.backend_pid}"
+    chosen = ", ".join(
+        f"CASE WHEN {sure} THEN set_config('{key}', '{value}', false) END"
+        for key, value in known.items()
+    )
     row = connection.execute(
         # First, since it is about to be changed: this alone of all settings may be the database's.
         "SELECT current_setting('synchronous_commit'), current_setting('fsync') = 'on', "
@@ -230,7 +245,7 @@ def _set_up(connection: PgConnection, options: PostgresOptions) -> Server:
         "CASE WHEN pg_is_in_recovery() THEN 0 "
         "ELSE (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint END, "
         f"to_regclass('{options.schema}.meta') IS NOT NULL, "
-        "CASE WHEN current_setting('synchronous_commit') = 'off' "
+        f"CASE WHEN {sure} AND current_setting('synchronous_commit') = 'off' "
         "THEN set_config('synchronous_commit', 'on', false) END, "
         f"{chosen or 'NULL'}".encode(),
         prepare=False,
@@ -240,6 +255,57 @@ def _set_up(connection: PgConnection, options: PostgresOptions) -> Server:
     return Server(
         pid, version, fsync, setting, standby, system, timeline, int(flushed), has_catalog
     )
+
+
+# --- poolers ---------------------------------------------------------------------------------
+
+POOLER_LOOKS = 10
+POOLER_WAIT_S = 1.0
+"""A pooler in session mode may have no second connection to spare while the first is held."""
+_keeps_sessions: set[str] = set()
+"""Addresses of poolers that were found to give each client a connection of its own."""
+
+
+def is_behind_pooler(connection: PgConnection) -> bool:
+    """Whether somebody between the server and us answered for its process."""
+    return connection.server.pid != connection.info.backend_pid
+
+
+def _judge_pooler(connection: PgConnection, url: str, options: PostgresOptions) -> None:
+    """Refuse a pooler that gives every transaction another connection; once for an address."""
+    if url in _keeps_sessions:
+        return
+    if _shares_servers(connection, url, options):
+        connection.close()
+        raise UnsafeServerError(
+            f"{where_of(url)} is a pooler that gives every transaction another connection, where "
+            "no news arrives and sessions of others get our settings; set it to session mode "
+            "(PgBouncer: pool_mode = session), or use the server's own port"
+        )
+    _keeps_sessions.add(url)
+
+
+def _shares_servers(connection: PgConnection, url: str, options: PostgresOptions) -> bool:
+    """Whether a client's process of the server changes, or is that of another client as well."""
+    mine, others = {connection.server.pid}, set()
+    another = PgConnection.connect(url, autocommit=True, **_network(url, options))
+    with contextlib.closing(another) as other:
+        other.limit_s = POOLER_WAIT_S
+        for _ in range(POOLER_LOOKS):
+            mine.add(_process_of(connection))
+            try:
+                others.add(_process_of(other))
+            except pg_errors.OperationalError:
+                return len(mine) > 1
+            if len(mine) > 1 or len(others) > 1 or mine & others:
+                return True
+    return False
+
+
+def _process_of(connection: PgConnection) -> int:
+    row = connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 # --- errors ----------------------------------------------------------------------------------
