@@ -221,17 +221,25 @@ def end(tx: Tx, segment_id: int) -> None:
 
 
 def number_history(tx: Tx, segment_id: int, lane: str, tail: int, head: int) -> None:
-    """What stands in a segment that was never linked becomes the first part of a lane."""
+    """What stands in a segment without a lane becomes a part of one, in the order of the log.
+
+    A stream that was never linked begins with it.  One that was, and is linked again, goes on with
+    it where its lane ended: what it knows of lanes is kept while it is in one region alone.
+    """
+    row = tx.row("SELECT MAX(end_offset) FROM lane_runs WHERE segment_id = ?", (segment_id,))
+    begun = None if row is None or row[0] is None else int(row[0])
+    first = tail if begun is None else max(tail, begun)
+    sequence = tail if begun is None else next_sequence(tx, segment_id, lane) + first - begun
     rows = tx.rows(
         "SELECT at_offset FROM markers WHERE segment_id = ? ORDER BY at_offset", (segment_id,)
     )
-    markers = [int(row[0]) - tail for row in rows if tail <= row[0] < head]
-    sequence = tail
-    for lo, hi in _between(tail, head - tail, markers):
+    markers = [int(row[0]) - first for row in rows if first <= row[0] < head]
+    numbered = sequence
+    for lo, hi in _between(first, head - first, markers):
         add(tx, segment_id, [Run(lo, hi, lane, sequence)])
         sequence += hi - lo
-    if sequence == tail > 0:
-        skip_to(tx, segment_id, lane, tail)
+    if numbered == sequence > next_sequence(tx, segment_id, lane):
+        skip_to(tx, segment_id, lane, sequence)  # all of it is trimmed
 
 
 def trim(tx: Tx, segment_id: int, before: int) -> None:
@@ -261,6 +269,13 @@ def forget(tx: Tx, segment_id: int, before: int) -> int:
 
 
 def drop(tx: Tx, segment_id: int) -> None:
-    """Forget all that is known of a segment's lanes: its stream is deleted or unlinked."""
-    for table in ("lane_runs", "lane_starts", "replica_places", "region_cursors", "region_trims"):
+    """Forget all that is known of a segment's lanes: its stream is deleted."""
+    for table in ("lane_runs", "lane_starts", "replica_places"):
+        tx.execute(f"DELETE FROM {table} WHERE segment_id = ?", (segment_id,))
+    drop_cursors(tx, segment_id)
+
+
+def drop_cursors(tx: Tx, segment_id: int) -> None:
+    """Forget what is known of progress in a segment by origin."""
+    for table in ("region_cursors", "region_trims"):
         tx.execute(f"DELETE FROM {table} WHERE segment_id = ?", (segment_id,))

@@ -325,8 +325,7 @@ def delete(tx: Tx, stream: Stream) -> None:
         for table in ("batches", "markers", "progress"):
             tx.execute(f"DELETE FROM {table} WHERE segment_id = ?", (segment_id,))
     for segment in stream.segments:
-        if segment.lane is not None:
-            lanes.drop(tx, segment.id)
+        lanes.drop(tx, segment.id)
     for table in ("segments", "segment_edges", "subscriptions"):
         tx.execute(f"DELETE FROM {table} WHERE stream_id = ?", (stream.id,))
     tx.execute("DELETE FROM producers WHERE scope = ?", (stream.id,))

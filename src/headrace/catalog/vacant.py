@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.catalog import streams
+from headrace.catalog import lanes, streams
 from headrace.catalog.streams import Segment
 from headrace.catalog.transaction import Tx, in_parts
 
@@ -45,6 +45,8 @@ def remove(tx: Tx, stream_id: int, segments: Sequence[Segment]) -> None:
             f"DELETE FROM segment_edges WHERE stream_id = ? AND predecessor IN ({marks})",
             (stream_id, *part),
         )
+    for segment in segments:
+        lanes.drop(tx, segment.id)
     for part, marks in in_parts([segment.id for segment in segments]):
         tx.execute(f"DELETE FROM progress WHERE segment_id IN ({marks})", part)
         tx.execute(f"DELETE FROM segments WHERE id IN ({marks})", part)

@@ -118,14 +118,19 @@ def link(
 def unlink(stream: StreamName, /, *, options: Options = NONE) -> None:
     """Take a stream out of the other regions, on this side; its events stay.
 
+    Linked again, it goes on where it ended, with what was published meanwhile.
+
     Example: `headrace region unlink orders`
     """
-    from headrace.regions import linking
+    from headrace.regions import leaving
 
     with options.open() as log:
-        linking.unlink(log, stream)
+        done = leaving.unlink(log, stream)
+    names = [shapes.named(key) for key in done.groups]
+    rest = f"; so are its groups {', '.join(names)}" if names else ""
     options.show(
-        shapes.UnlinkedStream(unlinked=stream), f"stream {escape(stream)} is in this region alone"
+        shapes.UnlinkedStream(unlinked=stream, groups=tuple(names)),
+        f"stream {escape(stream)} is in this region alone{escape(rest)}",
     )
 
 

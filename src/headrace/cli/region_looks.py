@@ -102,7 +102,7 @@ def _screens(found: RegionsStatus) -> list[str | Table]:
             for one in found.groups
         ]
         shown.append(table(("group", "home", "here", "others"), lines))
-    return shown
+    return shown + [escape(each) for each in found.findings]
 
 
 def _behind(group: ReplicatedGroup) -> str:

@@ -45,6 +45,8 @@ class UnlinkedStream(msgspec.Struct, frozen=True, kw_only=True):
     """A stream that is in this region alone now."""
 
     unlinked: str
+    groups: tuple[str, ...]
+    """Groups that are consumed here on their own from now on."""
 
 
 class RegionState(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +111,8 @@ class RegionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an agent runs here."""
     links: tuple[LinkShape, ...]
     groups: tuple[RegionGroup, ...]
+    findings: tuple[str, ...]
+    """What a person has to decide."""
 
 
 class LaneShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,6 +219,7 @@ def region_status(found: RegionsStatus) -> RegionStatus:
         agent=found.agent,
         links=tuple(map(_link, found.links)),
         groups=tuple(map(region_group, found.groups)),
+        findings=found.findings,
     )
 
 

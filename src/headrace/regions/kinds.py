@@ -182,6 +182,26 @@ def reset(tx: Tx, record: GroupRecord) -> None:
                 seek(tx, record, reader, name, place, Progress(segment.tail))
 
 
+def restart(tx: Tx, record: GroupRecord) -> None:
+    """A group that is here was begun anew elsewhere: as it is there, and with nothing acked."""
+    if not exists(tx, record):
+        return
+    if record.family == STATIC:
+        entries.put(tx, STATIC_BUCKET, record.key, record.config)
+    reset(tx, record)
+
+
+def reset_locks(tx: Tx, record: GroupRecord) -> set[str]:
+    """The locks for :func:`reset` and :func:`restart`."""
+    found = {entries.lock(STATIC_BUCKET)} if record.family == STATIC else set()
+    for reader in readers(tx, record):
+        for name in record.streams:
+            stream = streams.get(tx, name)
+            for segment in stream.segments if stream is not None else ():
+                found |= set(seek_locks(record, reader, name, segment.number))
+    return found
+
+
 def fence_shared(tx: Tx, record: GroupRecord) -> None:
     """A shared group is not led here any more; members of other kinds see it for themselves."""
     if record.family == SHARED:

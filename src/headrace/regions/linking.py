@@ -24,7 +24,6 @@ from headrace.errors import (
     NotLinkedError,
     RegionNameError,
     UnknownStreamError,
-    UnreadableRecordError,
 )
 from headrace.log.log import Log
 from headrace.log.open import look_log, open_log
@@ -46,7 +45,7 @@ from headrace.regions.records import (
 )
 from headrace.regions.runtime.neighbours import address
 
-_LOCKS = ("settings", entries.lock(LINKS_BUCKET))
+LOCKS = ("settings", entries.lock(LINKS_BUCKET))
 
 
 def name_region(log: Log, name: str) -> Region:
@@ -64,7 +63,7 @@ def name_region(log: Log, name: str) -> Region:
         put_region(tx, region)
         return region
 
-    return log.catalog.write(run, locks=_LOCKS)
+    return log.catalog.write(run, locks=LOCKS)
 
 
 def renew_region(log: Log) -> Region:
@@ -81,7 +80,7 @@ def renew_region(log: Log) -> Region:
         return region
 
     linked = [s.id for s in log.streams() if any(x.lane is not None for x in s.segments)]
-    return log.catalog.write(run, locks=[*_LOCKS, *(streams.lock(each) for each in linked)])
+    return log.catalog.write(run, locks=[*LOCKS, *(streams.lock(each) for each in linked)])
 
 
 class Linked(msgspec.Struct, frozen=True):
@@ -271,7 +270,7 @@ def _join(log: Log, options: LinkRecord, members: list[LinkMember], me: Region) 
         tx.notify(streams.channel(stream.id))
         return record
 
-    done = log.catalog.write(run, locks=[*_LOCKS, streams.lock(stream.id)])
+    done = log.catalog.write(run, locks=[*LOCKS, streams.lock(stream.id)])
     log.routes.forget(options.stream)
     return done
 
@@ -319,27 +318,7 @@ def change_member(
         put_link(tx, record)
         return record
 
-    return log.catalog.write(run, locks=_LOCKS)
-
-
-def unlink(log: Log, stream: str) -> LinkRecord:
-    """Take a stream out of all other regions, on this side; also by a link that is damaged."""
-    found = log.catalog.read(lambda tx: streams.id_of(tx, stream))
-
-    def run(tx: Tx) -> LinkRecord:
-        try:
-            record = require_link(tx, stream)
-        except UnreadableRecordError:
-            record = LinkRecord(stream=stream)
-        for segment in streams.removable(tx, stream).segments if found is not None else ():
-            lanes.drop(tx, segment.id)
-            lanes.end(tx, segment.id)
-        entries.delete(tx, LINKS_BUCKET, stream)
-        return record
-
-    done = log.catalog.write(run, locks=[*_LOCKS, *([streams.lock(found)] if found else [])])
-    log.routes.forget(stream)
-    return done
+    return log.catalog.write(run, locks=LOCKS)
 
 
 def step_for(log: Log, stream: str, regions: Sequence[str]) -> LaneStep:

@@ -31,6 +31,7 @@ from headrace.regions.records import (
     AGENT_LEASE,
     LinkMember,
     LinkRecord,
+    Region,
     get_group,
     get_link,
     groups,
@@ -89,34 +90,43 @@ def enable(
     me = log.catalog.read(require_region)
     record, members, known = log.catalog.read(look, snapshot=True)
     _check_regions({me.name, *(member.region for member in members)}, me.name, home, adopt)
+    elsewhere = _elsewhere(record, members, neighbours)
     if adopt is None and known is None:
-        _refuse_if_elsewhere(record, members, neighbours, me.name)
+        _refuse_if_elsewhere(record, elsewhere, me.name)
+    stamps = [each.stamp.counter for _, each in elsewhere.values() if each is not None]
 
     def put(tx: Tx) -> GroupRecord:
         before = get_group(tx, key)
-        if before is not None and not before.deleted:
+        if before is not None and not before.deleted and adopt is None:
             if before.home != home and home is not None:
                 raise LinkError(
                     f"group {key!r} is replicated already and at home in {before.home}; move it "
                     "with: headrace region switch"
                 )
             return before
-        counter = 0 if before is None else before.stamp.counter + 1
-        stamp = HomeStamp(counter, me.name)
+        counters = stamps if before is None else [*stamps, before.stamp.counter]
+        stamp = HomeStamp(max(counters) + 1 if counters else 0, me.name)
         made = msgspec.structs.replace(
             kinds.describe(tx, key, links(tx)),
-            home=home,
+            home=home if before is None or home is not None else before.home,
             stamp=stamp,
-            life=stamp if before is not None or adopt else HomeStamp(),
+            life=stamp if counters or adopt else HomeStamp(),
             eager=eager,
             adopted=adopt is not None,
         )
-        put_group(tx, made)
-        cursors.begin(tx, me, made, placed=True)
-        tx.notify(replicas.CHANNEL)
+        _put_anew(tx, me, before, made)
         return made
 
     return log.catalog.write(put, locks=LOCKS)
+
+
+def _put_anew(tx: Tx, me: Region, before: GroupRecord | None, made: GroupRecord) -> None:
+    """Store a group that begins with the progress that it has in this region."""
+    put_group(tx, made)
+    for reader in kinds.readers(tx, before) if before is not None else ():
+        replicas.forget_reader(tx, reader)
+    cursors.begin(tx, me, made, placed=True)
+    tx.notify(replicas.CHANNEL)
 
 
 def _check_regions(known: set[str], here: str, home: str | None, adopt: str | None) -> None:
@@ -128,22 +138,35 @@ def _check_regions(known: set[str], here: str, home: str | None, adopt: str | No
         )
 
 
-def _refuse_if_elsewhere(
-    record: GroupRecord, members: list[LinkMember], neighbours: Neighbours, here: str
-) -> None:
-    """Two groups that were made on their own: a union of their progress would skip events."""
+def _elsewhere(
+    record: GroupRecord, members: list[LinkMember], neighbours: Neighbours
+) -> dict[str, tuple[bool, GroupRecord | None]]:
+    """Whether each other region that answers has the group, and what it knows of its replication.
+
+    One that is silent finds out by itself: a group of the name that is there is not joined unasked.
+    """
+
+    def look(tx: Tx) -> tuple[bool, GroupRecord | None]:
+        return kinds.exists(tx, record), get_group(tx, record.key)
+
+    found = {}
     for member in members:
         try:
-            other = neighbours.log(member).catalog
-            there = other.read(
-                lambda tx: kinds.exists(tx, record) and get_group(tx, record.key) is None
-            )
+            found[member.region] = neighbours.log(member).catalog.read(look, snapshot=True)
         except RegionUnreachableError:
             continue
-        if there:
+    return found
+
+
+def _refuse_if_elsewhere(
+    record: GroupRecord, elsewhere: dict[str, tuple[bool, GroupRecord | None]], here: str
+) -> None:
+    """Two groups that were made on their own: a union of their progress would skip events."""
+    for region, (exists, known) in elsewhere.items():
+        if exists and (known is None or not known.deleted):
             raise LinkError(
-                f"group {record.key!r} exists in {member.region!r} as well, made on its own; say "
-                f"whose progress counts with --adopt {here}, or delete it there"
+                f"group {record.key!r} exists in {region!r} as well, made on its own; say whose "
+                f"progress counts with --adopt {here}, or delete one of them"
             )
 
 

@@ -21,8 +21,9 @@ from headrace.groups.homes import GroupRecord
 from headrace.groups.partitioned.names import GroupName
 from headrace.host import Host
 from headrace.log.log import Log
-from headrace.regions import linking, losing, moving
+from headrace.regions import leaving, linking, losing, moving
 from headrace.regions import status as looking
+from headrace.regions.leaving import Unlinked
 from headrace.regions.linking import Linked
 from headrace.regions.losing import FailOverReport
 from headrace.regions.moving import SwitchReport
@@ -107,9 +108,12 @@ class Regions:
             one_sided=one_sided,
         )
 
-    async def unlink(self, stream: str) -> LinkRecord:
-        """Take a stream out of the other regions, on this side; its events stay."""
-        return await self._do(linking.unlink, stream)
+    async def unlink(self, stream: str) -> Unlinked:
+        """Take a stream out of the other regions, on this side; its events stay.
+
+        Linked again, it goes on where it ended, with what was published meanwhile.
+        """
+        return await self._do(leaving.unlink, stream)
 
     async def links(self) -> tuple[LinkRecord, ...]:
         """The streams that are linked, and to where."""

@@ -29,6 +29,7 @@ from headrace.regions.records import (
     groups,
     links,
 )
+from headrace.regions.runtime.applying import are_others, made_twice
 from headrace.regions.runtime.neighbours import Neighbours
 
 
@@ -83,6 +84,8 @@ class RegionsStatus(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[LinkStatus, ...] = ()
     groups: tuple[ReplicatedGroup, ...] = ()
     snapshots: tuple[SnapshotStatus, ...] = ()
+    findings: tuple[str, ...] = ()
+    """What a person has to decide."""
 
 
 def status(log: Log, neighbours: Neighbours) -> RegionsStatus:
@@ -108,7 +111,20 @@ def status(log: Log, neighbours: Neighbours) -> RegionsStatus:
             for record in known.values()
             if not record.deleted
         ),
+        findings=tuple(_findings(log, neighbours, linked)),
     )
+
+
+def _findings(log: Log, neighbours: Neighbours, linked: dict[str, LinkRecord]) -> Iterator[str]:
+    members = {m.region: m for link in linked.values() for m in link.members if m.state != "lost"}
+    for region, member in sorted(members.items()):
+        try:
+            theirs = neighbours.log(member).catalog.read(groups, snapshot=True)
+        except HeadraceError:
+            neighbours.drop(member)
+            continue
+        for key in log.catalog.read(lambda tx, theirs=theirs: are_others(tx, theirs)):  # type: ignore[misc]
+            yield made_twice(key, region)
 
 
 def _link(

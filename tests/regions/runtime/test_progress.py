@@ -21,7 +21,8 @@ from headrace.groups.partitioned.lifecycle import create_static
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import Progress, store
 from headrace.regions import losing, moving
-from headrace.regions.linking import change_member, link, unlink
+from headrace.regions.leaving import unlink
+from headrace.regions.linking import change_member, link
 from headrace.regions.records import (
     GroupRecord,
     Handing,

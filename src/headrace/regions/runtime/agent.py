@@ -65,6 +65,7 @@ class RegionAgent:
         self._forget_due_s = 0.0
         self._watch = HomeWatch()
         self._lease: leases.Lease | None = None
+        self._others: set[str] = set()
 
     # -- once ---------------------------------------------------------------------------
 
@@ -198,7 +199,7 @@ class RegionAgent:
                 self._watch.heard(source)
                 self.synced_s[source] = calendar_s()
                 return False
-            applying.take_over_groups(self._log, me, theirs.groups)
+            self._tell_others(source, applying.take_over_groups(self._log, me, theirs.groups))
             self._watch.heard(source)
             applying.apply(self._log, me, theirs, eager_only=True)
         if self._log.catalog.read(lambda tx: applying.is_behind(tx, theirs), snapshot=True):
@@ -209,6 +210,13 @@ class RegionAgent:
         self._seen[source] = theirs.revision, theirs.groups_revision
         self.synced_s[source] = calendar_s()
         return True
+
+    def _tell_others(self, source: str, groups: list[str]) -> None:
+        """Name groups that are here on their own and in another region too, once."""
+        for key in groups:
+            if key not in self._others:
+                self._others.add(key)
+                _log.warning("agent of the region: %s", applying.made_twice(key, source))
 
     def _look(self, member: LinkMember) -> Theirs | None:
         source_log = self._neighbours.log(member)

@@ -83,12 +83,16 @@ def has_news(tx: Tx) -> tuple[int, int]:
 # --- groups ----------------------------------------------------------------------------------
 
 
-def take_over_groups(log: Log, me: Region, theirs: Mapping[str, GroupRecord]) -> None:
-    """Make groups that are new here, and follow homes and deletions with a later stamp."""
+def take_over_groups(log: Log, me: Region, theirs: Mapping[str, GroupRecord]) -> list[str]:
+    """Make groups that are new here, and follow homes and deletions with a later stamp.
+
+    Returns those that are here on their own and so are left alone: :func:`are_others`.
+    """
+    others = log.catalog.read(lambda tx: are_others(tx, theirs))
     for key, record in theirs.items():
         mine = log.catalog.read(partial(get_group, key=key))
         if mine is None:
-            if not record.deleted:
+            if not record.deleted and key not in others:
                 _begin(log, me, record)
             continue
         if record.stamp > mine.stamp:
@@ -96,6 +100,32 @@ def take_over_groups(log: Log, me: Region, theirs: Mapping[str, GroupRecord]) ->
             mine = log.catalog.read(partial(get_group, key=key))
         if mine is not None and not mine.ready:
             _settle(log, mine)
+    return others
+
+
+def are_others(tx: Tx, theirs: Mapping[str, GroupRecord]) -> list[str]:
+    """Groups of a neighbour whose names were given here to others, made on their own.
+
+    Their progress is not joined: a union would skip what only one of them has acked.  A person says
+    whose progress counts.
+    """
+    here = links(tx).keys()
+    return [
+        key
+        for key, record in theirs.items()
+        if not (record.deleted or record.adopted or here.isdisjoint(record.streams))
+        and get_group(tx, key) is None
+        and kinds.exists(tx, record)
+    ]
+
+
+def made_twice(key: str, region: str) -> str:
+    """What to do about a group that was made here and in another region, each on its own."""
+    return (
+        f"group {key!r} was made here on its own, and {region} replicates one of that name; they "
+        "are not joined. Say in one of the regions that its progress counts: headrace region group "
+        "enable … --adopt REGION; or delete the group here"
+    )
 
 
 def _begin(log: Log, me: Region, record: GroupRecord) -> None:
@@ -105,7 +135,7 @@ def _begin(log: Log, me: Region, record: GroupRecord) -> None:
         return
 
     def put(tx: Tx) -> None:
-        if get_group(tx, record.key) is not None:
+        if get_group(tx, record.key) is not None or are_others(tx, {record.key: record}):
             return
         handing = record.handing and Handing(record.handing.source)
         put_group(tx, msgspec.structs.replace(record, ready=False, streams=names, handing=handing))
@@ -114,7 +144,8 @@ def _begin(log: Log, me: Region, record: GroupRecord) -> None:
         cursors.begin(tx, me, msgspec.structs.replace(record, streams=names), placed=False)
 
     # Members wait from the first moment on, until its progress is here.
-    log.catalog.write(put, locks=(entries.lock(GROUPS_BUCKET), replicas.LOCK))
+    locks = log.catalog.read(lambda tx: kinds.reset_locks(tx, record))
+    log.catalog.write(put, locks=sorted({entries.lock(GROUPS_BUCKET), replicas.LOCK, *locks}))
     kinds.make(log, record)
 
 
@@ -150,7 +181,9 @@ def _follow(log: Log, me: Region, record: GroupRecord) -> None:
             for reader in kinds.readers(tx, mine):
                 replicas.forget_reader(tx, reader)
         if again:
-            cursors.begin(tx, me, msgspec.structs.replace(mine, life=record.life), placed=False)
+            anew = msgspec.structs.replace(mine, life=record.life, config=record.config)
+            kinds.restart(tx, anew)
+            cursors.begin(tx, me, anew, placed=False)
         put_group(
             tx,
             msgspec.structs.replace(
@@ -161,15 +194,20 @@ def _follow(log: Log, me: Region, record: GroupRecord) -> None:
                 deleted=record.deleted,
                 life=record.life,
                 config=record.config,
+                adopted=record.adopted,
                 ready=mine.ready and not again and not record.deleted,
             ),
         )
-        if record.home is not None and record.home != me.name:
-            # Somebody else moved it: whoever still has it here, frozen or not, is out.
+        if again or (record.home is not None and record.home != me.name):
+            # Somebody else moved it, or began it anew: whoever still has it here, frozen or not,
+            # is out.
             kinds.fence(tx, mine)
 
-    fencing = log.catalog.read(lambda tx: kinds.fence_locks(tx, record))
-    log.catalog.write(put, locks=sorted({entries.lock(GROUPS_BUCKET), replicas.LOCK, *fencing}))
+    def held(tx: Tx) -> set[str]:
+        return {*kinds.fence_locks(tx, record), *kinds.reset_locks(tx, record)}
+
+    locks = {entries.lock(GROUPS_BUCKET), replicas.LOCK, *log.catalog.read(held)}
+    log.catalog.write(put, locks=sorted(locks))
 
 
 # --- progress --------------------------------------------------------------------------------

@@ -35,7 +35,8 @@ from headrace.regions.runtime.joining import decode_cursor, encode_cursor
 def begin(tx: Tx, me: Region, record: GroupRecord, *, placed: bool) -> None:
     """Begin to translate a group; ``placed``: what it begins with counts in every region.
 
-    From here on, whatever is acked is told apart from what is trimmed unconsumed.
+    From here on, whatever is acked is told apart from what is trimmed unconsumed, and from what is
+    trimmed already.
     """
     for reader in kinds.readers(tx, record):
         for name in record.streams:
@@ -45,7 +46,7 @@ def begin(tx: Tx, me: Region, record: GroupRecord, *, placed: bool) -> None:
                 r.segment_id: r for r in progress.of_group(tx, reader, [s.id for s in segments])
             }
             for segment in segments:
-                _begin_in(tx, me, record, reader, segment, rows.get(segment.id) if placed else None)
+                _begin_in(tx, me, record, reader, segment, rows.get(segment.id), placed=placed)
 
 
 def _begin_in(
@@ -55,9 +56,12 @@ def _begin_in(
     reader: str,
     segment: Segment,
     row: progress.Progress | None,
+    *,
+    placed: bool,
 ) -> None:
     known = OriginProgress(reader, _life(record))
-    if row is not None:
+    placed = placed and row is not None
+    if row is not None and placed:
         for lane, lo, hi in _place(tx, segment, store.decode(row)):
             known.ack(lane, lo, hi)
     replicas.put_cursor(
@@ -65,11 +69,11 @@ def _begin_in(
         CursorRow(
             reader=reader,
             segment_id=segment.id,
-            revision=replicas.next_revision(tx) if row is not None else 0,
+            revision=replicas.next_revision(tx) if placed else 0,
             ahead=is_ahead(known, lanes.ends(tx, segment.id), me.name),
             sought=0,
             state=encode_cursor(known),
-            local=b"" if row is None else row.state,
+            local=Progress(segment.tail).encode() if row is None else row.state,
         ),
     )
 
