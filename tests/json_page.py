@@ -149,6 +149,7 @@ PRINTS: dict[str, tuple[Any, ...]] = {
     "pipeline status": (session_shapes.PipelineShape,),
     "store sweep": (done.SweptFiles,),
     "catalog migrate": (done.CatalogVersion,),
+    "catalog mend": (done.Mended,),
     "token create": (tokens.MadeToken,),
     "token ls": (list[tokens.TokenLine],),
     "token rm": (done.Deleted,),

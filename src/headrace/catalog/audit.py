@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from headrace.catalog.keys import TABLES, is_damaged, remedy, shown
 from headrace.catalog.progress import Progress
 from headrace.catalog.transaction import Tx
 
@@ -14,6 +15,17 @@ _OWNERS = (
     ("batches", "segment_id", "segments"),
     ("markers", "segment_id", "segments"),
     ("progress", "segment_id", "segments"),
+)
+
+
+_KEYS = (
+    ("leases", "name"),
+    ("claims", "group_name"),
+    ("claims", "unit"),
+    ("progress", "group_name"),
+    ("subscriptions", "group_name"),
+    ("decisions", "group_key"),
+    ("producers", "producer"),
 )
 
 
@@ -32,6 +44,36 @@ def ownerless(tx: Tx) -> list[str]:
         )
         found += [f"{count} rows of {table} have no {column} {key}" for key, count in rows]
     return found
+
+
+def damaged_keys(tx: Tx) -> list[str]:
+    """Records under keys that no program stores."""
+    found = []
+    keys = [(each, key) for each, key in tx.rows("SELECT bucket, key FROM entries")]
+    keys += [
+        (each, key) for each in TABLES for (key,) in tx.rows(f"SELECT name FROM {TABLES[each]}")
+    ]
+    for where, key in keys:
+        if is_damaged(key):
+            found.append(f"the key '{shown(key)}' of {where} is damaged; {remedy(where, key)}")
+    for table, column in _KEYS:
+        for (key,) in tx.rows(f"SELECT DISTINCT {column} FROM {table}"):
+            if is_damaged(key):
+                found.append(f"the {column} '{shown(key)}' of rows of {table} is damaged")
+    return found
+
+
+def uncounted(tx: Tx) -> list[str]:
+    """Entries of a bucket that never counted them: the name of the bucket, or a count, is wrong."""
+    rows = tx.rows(
+        "SELECT e.bucket, max(e.revision), max(b.revision) FROM entries e "
+        "LEFT JOIN buckets b ON b.bucket = e.bucket GROUP BY e.bucket"
+    )
+    return [
+        f"bucket {bucket!r} holds revision {last}, and counted to {counted or 0}"
+        for bucket, last, counted in rows
+        if counted is None or last > counted
+    ]
 
 
 def marker_rows(tx: Tx, segment_id: int) -> list[tuple[int, int]]:

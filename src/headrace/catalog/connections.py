@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.catalog import forks
+from headrace.catalog.keys import DamagedText
 from headrace.catalog.transaction import CatalogClock, Row, Tx
 from headrace.errors import (
     CatalogError,
@@ -29,6 +30,8 @@ from headrace.errors import (
 )
 
 BUSY_TIMEOUT_S = 60.0
+UNDECODED = "Could not decode to UTF-8"
+"""How Python's error begins where a text of SQLite is not UTF-8."""
 
 Identity = tuple[int, int]
 """Device and inode of a file."""
@@ -122,7 +125,11 @@ def refuse_if_forked() -> None:
 
 
 class SqliteTx(Tx):
-    """A transaction, or a single read, on one SQLite connection."""
+    """A transaction, or a single read, on one SQLite connection.
+
+    A bit that was lost in a text must not cost the rows beside it.  Python's own decoding raises
+    there; the query is made again with one that does not, and so are all after it.
+    """
 
     lazy = True
 
@@ -135,17 +142,32 @@ class SqliteTx(Tx):
         return self._execute(sql, params).rowcount
 
     def rows(self, sql: str, params: Sequence[Any] = ()) -> list[Row]:
-        return self._execute(sql, params).fetchall()
+        try:
+            return self._execute(sql, params).fetchall()
+        except sqlite3.OperationalError as error:
+            self._decode_all(error, sql)
+            return self._execute(sql, params).fetchall()
 
     def row(self, sql: str, params: Sequence[Any] = ()) -> Row | None:
         cursor = self._execute(sql, params)
-        row: Row | None = cursor.fetchone()
+        try:
+            row: Row | None = cursor.fetchone()
+        except sqlite3.OperationalError as error:
+            self._decode_all(error, sql)
+            cursor = self._execute(sql, params)
+            row = cursor.fetchone()
         cursor.close()
         return row
 
     def iterate(self, sql: str, params: Sequence[Any] = ()) -> Iterator[Row]:
         with contextlib.closing(self._execute(sql, params)) as cursor:
             yield from cursor
+
+    def _decode_all(self, error: sqlite3.OperationalError, sql: str) -> None:
+        """Read damaged text from now on; another error, or a change, is raised as it is."""
+        if not str(error).startswith(UNDECODED) or not sql.startswith("SELECT"):
+            raise error
+        self._connection.text_factory = DamagedText.read
 
     def executemany(self, sql: str, params: Sequence[Sequence[Any]]) -> int:
         return self._connection.executemany(sql, params).rowcount
@@ -191,7 +213,7 @@ def translate(error: BaseException, where: str) -> BaseException:
         return CatalogUnavailableError(
             f"{where}: another program held the write lock for {BUSY_TIMEOUT_S:.0f} s; try again"
         )
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or str(error).startswith(UNDECODED):
         return CatalogError(f"{where} is damaged ({error}); restore it from a copy")
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
         return CatalogUnavailableError(f"{where} cannot be read or written: {error}")

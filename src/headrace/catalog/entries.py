@@ -84,7 +84,7 @@ def keys(tx: Tx, bucket: str, beginning: str) -> list[str]:
         "ORDER BY key",
         (bucket, len(beginning), beginning),
     )
-    return [str(key) for (key,) in rows]
+    return [key for (key,) in rows]
 
 
 def put(tx: Tx, bucket: str, key: str, value: bytes, *, if_revision: int | None = None) -> int:

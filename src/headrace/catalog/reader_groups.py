@@ -68,7 +68,7 @@ def all_rows(tx: Tx) -> list[ReaderGroupRow]:
 
 def _row(row: Row) -> ReaderGroupRow:
     name, config, *numbers = row
-    return ReaderGroupRow(str(name), None if config is None else bytes(config), *map(int, numbers))
+    return ReaderGroupRow(name, None if config is None else bytes(config), *map(int, numbers))
 
 
 def create(tx: Tx, name: str, config: bytes, snapshot: Sequence[bytes], revision: int) -> None:

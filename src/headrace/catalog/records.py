@@ -8,13 +8,14 @@ nothing else: a list goes on without it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import msgspec
 
 from headrace.catalog.entries import Entry
+from headrace.catalog.keys import is_damaged, unreadable
 from headrace.errors import InvalidInputError, ProgressDecodeError, UnreadableRecordError
 
 R = TypeVar("R")
@@ -36,7 +37,10 @@ def left_out(whose: str = "") -> Iterator[None]:
 
 
 class Records(Generic[R]):
-    """How records of one kind are written and read; ``what`` is how errors name them."""
+    """How records of one kind are written and read; ``what`` is how errors name them.
+
+    Where a record tells the ``key`` that it has in its ``bucket``, another one is an error.
+    """
 
     def __init__(
         self,
@@ -45,7 +49,11 @@ class Records(Generic[R]):
         remedy: str = ANEW,
         *,
         json: bool = True,
+        bucket: str = "",
+        key: Callable[[R], str] | None = None,
     ) -> None:
+        self._bucket = bucket
+        self._key = key
         self._what = what
         self._remedy = remedy
         # Made here, since the first use of a type by msgspec is not safe in several threads.
@@ -65,12 +73,17 @@ class Records(Generic[R]):
     def decode(self, name: str, data: bytes) -> R:
         """A stored record, or an error that names it."""
         try:
-            return self._decoder.decode(data)
+            found = self._decoder.decode(data)
         except (msgspec.MsgspecError, UnicodeError) as error:
+            if self._key is not None and is_damaged(name):
+                raise unreadable(self._bucket, name, "it is damaged, and its record") from error
             remedy = self._remedy.format(name=name)
             raise UnreadableRecordError(
                 f"{self._what} {name!r} cannot be read ({error}); {remedy}", name
             ) from error
+        if self._key is not None and self._key(found) != name:
+            raise unreadable(self._bucket, name, f"what it holds is of {self._key(found)!r}")
+        return found
 
     def decode_or(self, name: str, data: bytes | None, otherwise: T) -> R | T:
         """A stored record; ``otherwise`` if there is none, or, with a warning, none to be read.

@@ -6,14 +6,15 @@ more events; its successors cover what it covered.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 import msgspec
 
 from headrace.catalog import lanes
+from headrace.catalog.keys import undamaged
 from headrace.catalog.notifier import STREAMS
+from headrace.catalog.records import left_out
 from headrace.catalog.stream_config import (
     SEGMENTS_MAX,
     ByBytes,
@@ -49,7 +50,6 @@ __all__ = [
 ]
 """Configuration, known by this module's name."""
 
-_log = logging.getLogger(__name__)
 
 KEY_SPACE = 1 << 32
 NO_TIME_US = -(1 << 62)
@@ -111,10 +111,7 @@ class Stream(msgspec.Struct, frozen=True):
         return tuple(sorted(found, key=lambda segment: segment.range_lo))
 
     def segment(self, number: int) -> Segment | None:
-        for segment in self.segments:
-            if segment.number == number:
-                return segment
-        return None
+        return next((each for each in self.segments if each.number == number), None)
 
 
 def channel(stream_id: int) -> str:
@@ -145,10 +142,7 @@ def get(tx: Tx, name: str) -> Stream | None:
     found, segments, edges = tx.together(*asking(name))
     if not found:
         return None
-    (stream,) = _streams(found, segments, edges)
-    if isinstance(stream, UnreadableRecordError):
-        raise stream
-    return stream
+    return _sound(next(_streams(found, segments, edges)))
 
 
 def require(tx: Tx, name: str) -> Stream:
@@ -188,11 +182,17 @@ def all_streams(tx: Tx, *, internal: bool = True) -> tuple[Stream, ...]:
     )
     found = []
     for stream in _with_segments(tx, rows):
-        if isinstance(stream, UnreadableRecordError):
-            _log.warning("left out: %s", stream)
-        else:
-            found.append(stream)
+        with left_out():
+            found.append(_sound(stream))
     return tuple(found)
+
+
+def _sound(stream: Stream | UnreadableRecordError) -> Stream:
+    """A stream that was read, and whose name is undamaged."""
+    if isinstance(stream, UnreadableRecordError):
+        raise stream
+    undamaged("streams", stream.name)
+    return stream
 
 
 def stored_configs(tx: Tx, after_id: int = -1) -> list[tuple[int, str, bytes]]:

@@ -74,7 +74,7 @@ COMMANDS = (
     ("session", "Look at the sessions of workers, and remove them."),
     ("find", "Find a key: where it lies, who consumes it, what became of it."),
     ("store", "Look after the files of large batches."),
-    ("catalog", "Make or migrate the catalog."),
+    ("catalog", "Make, migrate and mend the catalog."),
     ("up", "Bring everything up: catalog, console, API, metrics, pipeline."),
     ("serve", "Serve the web console, the HTTP API and metrics."),
     ("token", "Who gets in to the console and the API."),

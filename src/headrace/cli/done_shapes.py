@@ -90,6 +90,15 @@ class CatalogVersion(msgspec.Struct, frozen=True, kw_only=True):
     version: int
 
 
+class Mended(msgspec.Struct, frozen=True, kw_only=True):
+    """A record whose key was damaged."""
+
+    records: str
+    key: str
+    name: str | None
+    """What it is called again; null: it was removed."""
+
+
 class Doctor(msgspec.Struct, frozen=True, kw_only=True):
     """What was checked."""
 

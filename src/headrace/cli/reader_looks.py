@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from headrace.catalog import reader_groups
 from headrace.catalog.records import left_out
 from headrace.cli import reader_screens, shapes
 from headrace.cli.options import NONE, Options
 from headrace.cli.reader_common import GroupArgument
 from headrace.groups.readers import info as readers_info
+from headrace.groups.readers.names import readable_rows
 
 
 def ls(*, options: Options = NONE) -> None:
@@ -16,7 +16,7 @@ def ls(*, options: Options = NONE) -> None:
     Example: `headrace reader ls`
     """
     with options.look() as catalog:
-        rows = catalog.read(reader_groups.all_rows)
+        rows = catalog.read(readable_rows)
         found = []
         for row in rows:
             with left_out():

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from headrace.catalog import Tx, epoch_subscriptions, epochs
 from headrace.catalog.epoch_subscriptions import SubscriptionRow
 from headrace.catalog.epochs import PublisherRow
+from headrace.catalog.keys import undamaged
 from headrace.catalog.records import left_out
 from headrace.catalog.streams import Stream
 from headrace.epochs.core import ledger
@@ -67,6 +68,7 @@ def _of_stream(
     for row in rows:
         known: PublisherState | None = None
         with left_out():
+            undamaged("epoch-publishers", row.name)
             known = ledger.decode_publisher(row.state, row.name, name)
         if known is None or not any(time in state.lower for time in known.held):
             continue
@@ -103,6 +105,7 @@ def _of_subscriptions(
 def _unread(
     row: SubscriptionRow, frontier: bytes, lowers: dict[int, Frontier], idle_us: int
 ) -> Iterator[Finding]:
+    undamaged("epoch-subscriptions", row.name)
     form, acked = decode_form(row.form, row.name), decode_frontier(frontier, row.name)
     shape = TimeShape(form.length)
     for name, stream_id in form.streams:

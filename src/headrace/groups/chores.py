@@ -32,7 +32,7 @@ class ChoreRecord(msgspec.Struct, frozen=True):
     failed: bool = False
 
 
-_records = Records(ChoreRecord, "the chore")
+_records = Records(ChoreRecord, "the chore", bucket=BUCKET, key=lambda record: record.name)
 
 
 def put_done(catalog: Catalog, by: str, notes: Mapping[str, tuple[str, bool]]) -> None:

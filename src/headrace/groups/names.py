@@ -26,6 +26,8 @@ from importlib import import_module
 import msgspec
 
 from headrace.catalog import Tx, entries
+from headrace.catalog.keys import named
+from headrace.catalog.records import left_out
 from headrace.errors import (
     AmbiguousGroupNameError,
     InvalidNameError,
@@ -223,7 +225,12 @@ def _in_buckets(
     buckets: tuple[str, ...], of_key: Callable[[str], FullName]
 ) -> Callable[[Tx], list[FullName]]:
     def listed(tx: Tx) -> list[FullName]:
-        return [of_key(key) for bucket in buckets for key in entries.keys(tx, bucket, "")]
+        found = []
+        for bucket in buckets:
+            for key in entries.keys(tx, bucket, ""):
+                with left_out():
+                    found.append(named(bucket, key, of_key))
+        return found
 
     return listed
 

@@ -12,6 +12,7 @@ from datetime import datetime
 import msgspec
 
 from headrace.catalog import Tx, batches, overview, streams
+from headrace.catalog.keys import is_damaged
 from headrace.catalog.records import Records
 from headrace.catalog.streams import Stream
 from headrace.groups import chores, findings, names, view
@@ -194,6 +195,8 @@ def _pipeline(picture: Picture, seen: list[GroupView]) -> PipelineLine:
 
 def _sessions(picture: Picture) -> Iterable[SessionLine]:
     for name in sorted(picture.entries[SESSIONS_BUCKET]):
+        if is_damaged(name):  # `headrace session ls` names it
+            continue
         held = picture.held(session_lease(name))
         yield SessionLine(session=name, instance=None if held is None else held.owner)
 

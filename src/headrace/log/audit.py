@@ -27,6 +27,8 @@ def examine(log: Log, progress: Callable[[str], None] = lambda _: None) -> Itera
     if isinstance(log.catalog, SqliteCatalog):
         yield from log.catalog.read(audit.integrity)
     yield from log.catalog.read(audit.ownerless, snapshot=True)
+    yield from log.catalog.read(audit.uncounted, snapshot=True)
+    yield from log.catalog.read(audit.damaged_keys, snapshot=True)
     yield from log.catalog.read(lambda tx: list(_producers(tx)))
     names = log.catalog.read(streams.names)
     for name in names:

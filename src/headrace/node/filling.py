@@ -10,11 +10,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from headrace.catalog import entries
 from headrace.catalog.notifier import ANY
 from headrace.errors import HeadraceError
+from headrace.groups.partitioned import admin
 from headrace.groups.partitioned.filling import PIPELINE
-from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
+from headrace.groups.partitioned.runtime.units import GroupKind
 from headrace.host import Host, Stage
 
 EVERY_S = 1.0
@@ -57,20 +57,20 @@ class Fillers:
         catalog = self._host.log.catalog
         if catalog.leases.get(PIPELINE) is not None:
             return
-        keys = catalog.read(lambda tx: entries.keys(tx, ELASTIC_BUCKET, ""))
-        if not keys:
+        groups = catalog.read(lambda tx: admin.names(tx, GroupKind.ELASTIC))
+        if not groups:
             return
         from headrace.spark.connection import connection_of
         from headrace.spark.partition import PartitionJob
 
         place = connection_of(dict(self._place))
-        for key in keys:
+        for group in groups:
             if self._closing:
                 return
             job = PartitionJob(
                 place.catalog,
                 place.store,
-                GroupName.of_key(key),
+                group,
                 store_options=dict(place.store_options),
                 round_events_max=20_000,
             )

@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from headrace.catalog import Tx, entries, schema
+from headrace.catalog.keys import undamaged
 from headrace.catalog.records import left_out
 from headrace.errors import RegionNameError, UnreadableRecordError
 from headrace.groups.homes import GROUPS_BUCKET as GROUPS_BUCKET
@@ -158,7 +159,8 @@ def _readable(tx: Tx, bucket: str, decode: Callable[[str, bytes], T]) -> dict[st
     for entry in entries.changes(tx, bucket, 0).entries:
         if entry.value is not None:
             with left_out():
-                found[entry.key] = decode(entry.key, entry.value)
+                key = undamaged(bucket, entry.key)
+                found[key] = decode(key, entry.value)
     return found
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from headrace.catalog import Tx, epochs, streams
 from headrace.catalog.epochs import PublisherRow
+from headrace.catalog.keys import undamaged
 from headrace.catalog.records import left_out
 from headrace.catalog.streams import Stream
 from headrace.epochs.core import ledger
@@ -199,6 +200,7 @@ def _publishers(found: _Found) -> Iterator[PublisherStatus]:
 
 
 def _publisher(found: _Found, row: PublisherRow) -> PublisherStatus:
+    undamaged("epoch-publishers", row.name)
     known = ledger.decode_publisher(row.state, row.name, found.stream.name)
     if row.owner is not None and row.expires_us > found.now_us:
         state = QUERY if row.owner.startswith(QUERY_OWNER) else ACTIVE

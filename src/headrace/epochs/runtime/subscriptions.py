@@ -8,6 +8,7 @@ import msgspec
 
 from headrace.catalog import Catalog, Tx, epoch_subscriptions
 from headrace.catalog.epoch_subscriptions import SubscriptionRow
+from headrace.catalog.keys import undamaged
 from headrace.catalog.records import left_out
 from headrace.epochs.core.antichains import Frontier
 from headrace.epochs.core.form import decode_form, decode_frontier
@@ -54,7 +55,7 @@ def infos(tx: Tx) -> tuple[EpochSubscriptionInfo, ...]:
 
 
 def info_of(row: epoch_subscriptions.SubscriptionRow, now_us: int) -> EpochSubscriptionInfo:
-    form = decode_form(row.form, row.name)
+    form = decode_form(row.form, undamaged("epoch-subscriptions", row.name))
     return EpochSubscriptionInfo(
         name=row.name,
         streams=tuple(name for name, _ in form.streams),

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from headrace.catalog import Tx, entries, leases, streams
+from headrace.catalog.keys import named
+from headrace.catalog.records import left_out
 from headrace.errors import (
     GroupUpdateError,
     InvalidGroupConfigError,
@@ -73,8 +75,11 @@ def get(log: Log, stream: str, group: str, kind: GroupKind | None = None) -> Gro
 
 def names(tx: Tx, kind: GroupKind) -> list[GroupName]:
     """The groups of a kind."""
-    found = entries.changes(tx, BUCKETS[kind], 0).entries
-    return [GroupName.of_key(entry.key) for entry in found if entry.value is not None]
+    found = []
+    for key in entries.keys(tx, BUCKETS[kind], ""):
+        with left_out():
+            found.append(named(BUCKETS[kind], key, GroupName.of_key))
+    return found
 
 
 def list_groups(
@@ -86,8 +91,10 @@ def list_groups(
     found = []
     for each in GroupKind if kind is None else (kind,):
         for entry in log.catalog.entries.list(BUCKETS[each]):
-            name = GroupName.of_key(entry.key)
-            if entry.value is not None and stream in (None, name.stream):
+            with left_out():
+                name = named(BUCKETS[each], entry.key, GroupName.of_key)
+                if entry.value is None or stream not in (None, name.stream):
+                    continue
                 try:
                     config = decode(name, each, entry.value)
                 except InvalidGroupConfigError as error:

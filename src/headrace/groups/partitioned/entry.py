@@ -46,7 +46,7 @@ def require(tx: Tx, name: GroupName, kind: GroupKind | None) -> GroupInfo:
         if entry is not None and entry.value is not None:
             return GroupInfo(name, decode(name, each, entry.value), entry.revision)
     found = [key for each in BUCKETS.values() for key in entries.keys(tx, each, f"{name.stream}.")]
-    groups = ", ".join(GroupName.of_key(key).group for key in sorted(found)[:10])
+    groups = ", ".join(key.partition(".")[2] for key in sorted(found)[:10])
     hint = f"its groups are: {groups}" if groups else "it has no groups yet"
     raise UnknownGroupError(name.stream, name.group, "" if kind is None else kind.value, hint)
 

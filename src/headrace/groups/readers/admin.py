@@ -202,7 +202,7 @@ def get(log: Log, group: str) -> ReaderGroupRecord:
 
 def list_groups(log: Log) -> list[tuple[str, ReaderGroupRecord]]:
     """All groups by name."""
-    rows = log.catalog.read(reader_groups.all_rows)
+    rows = log.catalog.read(names.readable_rows)
     found = []
     for row in rows:
         with left_out():

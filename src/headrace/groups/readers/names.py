@@ -10,8 +10,9 @@ from __future__ import annotations
 import msgspec
 
 from headrace.catalog import Tx, reader_groups
+from headrace.catalog.keys import named
 from headrace.catalog.reader_groups import ReaderGroupRow
-from headrace.catalog.records import Records
+from headrace.catalog.records import Records, left_out
 from headrace.errors import UnknownReaderGroupError
 from headrace.groups.names import FullName, NameForm, register
 from headrace.groups.readers.core.segments import SegmentId
@@ -111,6 +112,16 @@ def require(tx: Tx, name: str) -> tuple[ReaderGroupRow, ReaderGroupRecord]:
     return row, decode(row)
 
 
+def readable_rows(tx: Tx) -> list[ReaderGroupRow]:
+    """Every group that there is, but for those whose name is damaged."""
+    found = []
+    for row in reader_groups.all_rows(tx):
+        with left_out():
+            named("reader-groups", row.name, ReaderGroupName)
+            found.append(row)
+    return found
+
+
 def _is_there(row: ReaderGroupRow | None) -> bool:
     return row is not None and row.config is not None
 
@@ -122,7 +133,7 @@ register(
         read=lambda rest: FullName(FAMILY, "", ReaderGroupName(rest).group),
         text=lambda name: ReaderGroupName(name.group).key,
         key=lambda name: ReaderGroupName(name.group).key,
-        listed=lambda tx: [FullName(FAMILY, "", row.name) for row in reader_groups.all_rows(tx)],
+        listed=lambda tx: [FullName(FAMILY, "", row.name) for row in readable_rows(tx)],
         has=lambda tx, name: _is_there(reader_groups.get(tx, name.group)),
     )
 )

@@ -18,7 +18,13 @@ from headrace.groups.picture import CatalogReach, Picture
 from headrace.groups.readers import names
 from headrace.groups.readers.core.segments import SegmentId, SegmentStatus
 from headrace.groups.readers.core.state import ReaderGroupState
-from headrace.groups.readers.names import FAMILY, ReaderGroupName, ReaderGroupRecord, unit_of
+from headrace.groups.readers.names import (
+    FAMILY,
+    ReaderGroupName,
+    ReaderGroupRecord,
+    readable_rows,
+    unit_of,
+)
 from headrace.groups.readers.runtime.replicas import StampedReplica
 from headrace.groups.shapes import Finding, GroupLag, GroupMember, GroupView, UnitView
 from headrace.log import order
@@ -55,7 +61,7 @@ class Readers(KindOfGroups):
 
     def load(self, tx: Tx, name: FullName | None) -> object:
         if name is None:
-            rows = reader_groups.all_rows(tx)
+            rows = readable_rows(tx)
         else:
             row = reader_groups.get(tx, name.group)
             rows = [] if row is None else [row]

@@ -47,7 +47,13 @@ class GroupProperties(msgspec.Struct, frozen=True, kw_only=True):
         return self.settings.balance
 
 
-_records = Records(GroupProperties, "shared group", "delete it: headrace group shared rm '{name}'")
+_records = Records(
+    GroupProperties,
+    "shared group",
+    "delete it: headrace group shared rm '{name}'",
+    bucket=BUCKET,
+    key=lambda record: record.key,
+)
 
 
 class BorrowerStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -59,7 +59,13 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Its name was made up, and nobody will use it again: nothing of it need be remembered."""
 
 
-_records = Records(SessionRecord, "session", "remove it: headrace session rm {name}")
+_records = Records(
+    SessionRecord,
+    "session",
+    "remove it: headrace session rm {name}",
+    bucket=BUCKET,
+    key=lambda record: record.name,
+)
 
 
 class _Salvaged(msgspec.Struct, frozen=True):

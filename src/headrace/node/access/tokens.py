@@ -70,7 +70,13 @@ class MadeToken(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None
 
 
-_records = Records(TokenRecord, "token", "remove it: headrace token rm {name}")
+_records = Records(
+    TokenRecord,
+    "token",
+    "remove it: headrace token rm {name}",
+    bucket=BUCKET,
+    key=lambda record: record.name,
+)
 
 
 def digest_of(secret: str) -> str:
