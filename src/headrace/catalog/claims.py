@@ -151,7 +151,7 @@ def asking_hold(tx: Tx, group: str, units: Iterable[str]) -> list[Query]:
     return [
         (
             f"SELECT unit, owner, token FROM claims WHERE group_name = ? AND unit IN ({marks}) "
-            f"ORDER BY unit{tx.for_update}",
+            f"ORDER BY unit{tx.by_bytes}{tx.for_update}",
             (group, *part),
         )
         for part, marks in in_parts(sorted(set(units)))

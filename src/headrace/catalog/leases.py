@@ -86,7 +86,7 @@ def hold(tx: Tx, names: Sequence[str]) -> list[Lease]:
     """
     found: list[Row] = []
     for sql, part in asking_not_released(sorted(names)):
-        found += tx.rows(f"{sql} ORDER BY name{tx.for_update}", part)
+        found += tx.rows(f"{sql} ORDER BY name{tx.by_bytes}{tx.for_update}", part)
     return [Lease(*row) for row in found]
 
 

@@ -63,6 +63,7 @@ class PostgresTx(Tx):
     """A transaction, or a single read, on one PostgreSQL connection."""
 
     for_update = " FOR UPDATE"
+    by_bytes = ' COLLATE "C"'
 
     def __init__(
         self,

@@ -62,7 +62,7 @@ _LINE = "SELECT line, group_name, reader, data FROM spark_lines WHERE"
 def lines(tx: Tx, names: Iterable[str], *, hold: bool = False) -> dict[str, LineRow]:
     """Lines by name; with ``hold`` nobody else changes them before this transaction is over."""
     found: dict[str, LineRow] = {}
-    end = f" ORDER BY line{tx.for_update}" if hold else ""
+    end = f" ORDER BY line{tx.by_bytes}{tx.for_update}" if hold else ""
     for part, marks in in_parts(sorted(set(names))):
         for row in tx.rows(f"{_LINE} line IN ({marks}){end}", part):
             found[row[0]] = LineRow(row[0], row[1], row[2], bytes(row[3]))
@@ -71,7 +71,7 @@ def lines(tx: Tx, names: Iterable[str], *, hold: bool = False) -> dict[str, Line
 
 def lines_of_group(tx: Tx, group: str, *, hold: bool = False) -> list[LineRow]:
     """All lines of a group, by name."""
-    end = f" ORDER BY line{tx.for_update if hold else ''}"
+    end = f" ORDER BY line{tx.by_bytes}{tx.for_update if hold else ''}"
     rows = tx.rows(f"{_LINE} group_name = ?{end}", (group,))
     return [LineRow(line, group, reader, bytes(data)) for line, group, reader, data in rows]
 
@@ -125,7 +125,7 @@ def hold_untouched(tx: Tx, line: str, group: str) -> bool:
 
     If so, nobody else changes a claim of them before this transaction is over; see ``claims.hold``.
     """
-    locked = f" ORDER BY claims.unit{tx.for_update} OF claims" if tx.for_update else ""
+    locked = f" ORDER BY claims.unit{tx.by_bytes}{tx.for_update} OF claims" if tx.for_update else ""
     claimed = tx.row(
         "SELECT (SELECT COUNT(*) FROM spark_spans WHERE line = ?) = COUNT(*) FROM ("
         "SELECT claims.unit FROM spark_spans JOIN claims ON claims.group_name = ? "

@@ -48,6 +48,9 @@ class Tx(ABC):
     for_update = ""
     """What a query ends with whose rows nobody else may change before this transaction is over;
     SQLite has one writer at a time and needs none."""
+    by_bytes = ""
+    """What a column of text is followed by in ``ORDER BY``, so that rows come in Python's order:
+    who locks rows in several queries would else lock them in another order than who needs one."""
 
     def __init__(self, clock: CatalogClock | None = None) -> None:
         self.channels: set[str] = set()
