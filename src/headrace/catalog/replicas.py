@@ -1,7 +1,8 @@
 """What a region keeps of the others: how far each was copied, and progress by origin.
 
 *Places*: up to which offset of another region's segment everything was copied here.  A round moves
-a place only from exactly where its plan found it.
+a place only from exactly where its plan found it.  Of lanes that came by way of other regions it is
+noted up to which sequence: such a row has the lane, behind a "=", in the place of the region.
 
 *Cursors*: the progress of replicated groups by origin, one row for each row of progress that is
 translated (``reader`` is its name).  Revisions count up over all of them, so a neighbour reads what
@@ -40,6 +41,7 @@ class ReplicaPlace(msgspec.Struct, frozen=True):
     moved_us: int = 0
 
 
+_EVENED = "="
 _PLACE = "segment_id, source, source_id, next_offset, missed, moved_us"
 
 
@@ -51,7 +53,10 @@ def places(tx: Tx, source: str) -> dict[int, ReplicaPlace]:
 
 def all_places(tx: Tx) -> list[ReplicaPlace]:
     """Every place."""
-    rows = tx.rows(f"SELECT {_PLACE} FROM replica_places ORDER BY segment_id, source")
+    rows = tx.rows(
+        f"SELECT {_PLACE} FROM replica_places WHERE source NOT LIKE '{_EVENED}%' "
+        "ORDER BY segment_id, source"
+    )
     return [ReplicaPlace(*row) for row in rows]
 
 
@@ -99,6 +104,44 @@ def move_place(tx: Tx, place: ReplicaPlace, next_offset: int, missed: int = 0) -
         ),
     )
     return bool(done)
+
+
+def restart_place(tx: Tx, place: ReplicaPlace, source_id: int, next_offset: int) -> bool:
+    """The source begins a new life: go on there, if the place is still exactly where it was."""
+    done = tx.execute(
+        "UPDATE replica_places SET source_id = ?, next_offset = ?, moved_us = ? "
+        "WHERE segment_id = ? AND source = ? AND source_id = ? AND next_offset = ?",
+        (
+            source_id,
+            next_offset,
+            tx.now_us(),
+            place.segment_id,
+            place.source,
+            place.source_id,
+            place.next_offset,
+        ),
+    )
+    return bool(done)
+
+
+def evened(tx: Tx) -> dict[int, dict[str, int]]:
+    """Up to which sequence lanes came from others than their own region, by segment."""
+    rows = tx.rows(
+        f"SELECT segment_id, source, next_offset FROM replica_places WHERE source LIKE '{_EVENED}%'"
+    )
+    found: dict[int, dict[str, int]] = {}
+    for segment_id, lane, sequence in rows:
+        found.setdefault(int(segment_id), {})[str(lane)[1:]] = int(sequence)
+    return found
+
+
+def put_evened(tx: Tx, segment_id: int, lane: str, sequence: int) -> None:
+    """Note that a lane came from another region than its own, up to a sequence."""
+    tx.execute(
+        f"INSERT INTO replica_places ({_PLACE}) VALUES (?, ?, 0, ?, 0, ?) "
+        "ON CONFLICT (segment_id, source) DO UPDATE SET next_offset = excluded.next_offset",
+        (segment_id, _EVENED + lane, sequence, tx.now_us()),
+    )
 
 
 # --- cursors ---------------------------------------------------------------------------------

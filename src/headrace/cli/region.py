@@ -51,15 +51,23 @@ def name(name: str, /, *, options: Options = NONE) -> None:
 
 
 @app.command
-def renew(*, options: Options = NONE) -> None:
+def renew(
+    *,
+    force: Annotated[
+        bool, Parameter(negative="", help="Without regions that do not answer.")
+    ] = False,
+    options: Options = NONE,
+) -> None:
     """After this catalog was restored from a copy: what is published from now on is new.
+
+    Run it before anything is published here. What others have more of this region's events comes
+    back from them.
 
     Example: `headrace region renew`
     """
-    from headrace.regions.linking import renew_region
+    from headrace.regions.renewing import renew_region
 
-    with options.open() as log:
-        made = renew_region(log)
+    made = near(options, lambda log, others: renew_region(log, others, force=force))
     options.show(
         shapes.region_shape(made), f"region {escape(made.name)} begins its life {made.incarnation}"
     )

@@ -66,23 +66,6 @@ def name_region(log: Log, name: str) -> Region:
     return log.catalog.write(run, locks=LOCKS)
 
 
-def renew_region(log: Log) -> Region:
-    """After a restore from a copy: what is published from now on is a new lane."""
-
-    def run(tx: Tx) -> Region:
-        found = require_region(tx)
-        region = Region(found.name, found.incarnation + 1)
-        put_region(tx, region)
-        for name, link in links(tx).items():
-            if link.writers in (ALL, region.name):
-                for segment in streams.require(tx, name).segments:
-                    lanes.begin(tx, segment.id, region.lane)
-        return region
-
-    linked = [s.id for s in log.streams() if any(x.lane is not None for x in s.segments)]
-    return log.catalog.write(run, locks=[*LOCKS, *(streams.lock(each) for each in linked)])
-
-
 class Linked(msgspec.Struct, frozen=True):
     """A link that was made: the regions that know of it by now, and those that do not."""
 

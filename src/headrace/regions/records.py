@@ -84,6 +84,17 @@ class LinkRecord(msgspec.Struct, frozen=True, kw_only=True):
         return found is not None and found.state == "active"
 
 
+def lost_of(*links: LinkRecord | None) -> set[str]:
+    """The regions of a stream that somebody has declared lost."""
+    return {
+        member.region
+        for link in links
+        if link is not None
+        for member in link.members
+        if member.state == "lost"
+    }
+
+
 # Made here, since the first use of a type by msgspec is not safe in several threads at once.
 _link_decoder = msgspec.json.Decoder(LinkRecord)
 

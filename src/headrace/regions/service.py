@@ -21,7 +21,7 @@ from headrace.groups.homes import GroupRecord
 from headrace.groups.partitioned.names import GroupName
 from headrace.host import Host
 from headrace.log.log import Log
-from headrace.regions import leaving, linking, losing, moving
+from headrace.regions import leaving, linking, losing, moving, renewing
 from headrace.regions import status as looking
 from headrace.regions.leaving import Unlinked
 from headrace.regions.linking import Linked
@@ -73,9 +73,12 @@ class Regions:
         """Give this catalog a region's name, once and for all."""
         return await self._do(linking.name_region, name)
 
-    async def renew(self) -> Region:
-        """After a restore from a copy: nothing old passes for new from now on."""
-        return await self._do(linking.renew_region)
+    async def renew(self, *, force: bool = False) -> Region:
+        """After a restore from a copy: nothing old passes for new from now on.
+
+        The other regions are asked; ``force`` does without those that are silent.
+        """
+        return await self._near(lambda log, near: renewing.renew_region(log, near, force=force))
 
     async def link(
         self,

@@ -22,7 +22,7 @@ from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import Progress, store
 from headrace.regions import losing, moving
 from headrace.regions.leaving import unlink
-from headrace.regions.linking import change_member, link
+from headrace.regions.linking import change_member, link, require_link
 from headrace.regions.records import (
     GroupRecord,
     Handing,
@@ -180,7 +180,9 @@ def test_a_seek_to_the_end_is_one_whatever_comes_before_it_is_translated(two: Ma
 
 def _apply_eagerly(a: Side, b: Side) -> None:
     """Acks arrive before their events, as for a group with ``eager``."""
-    theirs = a.log.catalog.read(lambda tx: applying.look(tx, "a", -1, ["orders"]), snapshot=True)
+    theirs = a.log.catalog.read(
+        lambda tx: applying.look(tx, "a", -1, {"orders": require_link(tx, "orders")}), snapshot=True
+    )
 
     def make_eager(tx: Tx) -> None:
         found = get_group(tx, KEY)

@@ -38,6 +38,7 @@ from headrace.regions.records import (
 )
 from headrace.regions.runtime import applying, cursors
 from headrace.regions.runtime.applying import Theirs
+from headrace.regions.runtime.behind import is_behind
 from headrace.regions.runtime.neighbours import Neighbours
 
 LEASE_TTL_MS = 5_000
@@ -202,7 +203,7 @@ class RegionAgent:
             self._tell_others(source, applying.take_over_groups(self._log, me, theirs.groups))
             self._watch.heard(source)
             applying.apply(self._log, me, theirs, eager_only=True)
-        if self._log.catalog.read(lambda tx: applying.is_behind(tx, theirs), snapshot=True):
+        if self._log.catalog.read(lambda tx: is_behind(tx, theirs), snapshot=True):
             self._pending[source] = theirs
             return False
         applying.apply(self._log, me, theirs, eager_only=False)
@@ -225,9 +226,9 @@ class RegionAgent:
         if news == seen:
             return None
         since = seen[0] if seen[0] <= news[0] else -1
-        names = self._log.catalog.read(lambda tx: sorted(links(tx)))
+        linked = self._log.catalog.read(links)
         return source_log.catalog.read(
-            lambda tx: applying.look(tx, member.region, since, names), snapshot=True
+            lambda tx: applying.look(tx, member.region, since, linked), snapshot=True
         )
 
     def _forget(self) -> None:

@@ -19,10 +19,20 @@ from headrace.groups.homes import GROUPS_BUCKET, GroupRecord, Handing
 from headrace.groups.progress import AckedRanges, Progress
 from headrace.log.log import Log
 from headrace.regions import kinds
+from headrace.regions.core.origins import base_region
 from headrace.regions.core.progress import Merged, OriginProgress
 from headrace.regions.core.stamps import Life, Stamp
 from headrace.regions.core.translation import is_ahead
-from headrace.regions.records import Region, get_group, groups, links, put_group
+from headrace.regions.records import (
+    LinkRecord,
+    Region,
+    get_group,
+    get_link,
+    groups,
+    links,
+    lost_of,
+    put_group,
+)
 from headrace.regions.runtime import cursors
 from headrace.regions.runtime.joining import (
     ack_lane,
@@ -52,15 +62,34 @@ class Theirs(msgspec.Struct, frozen=True):
     heads: dict[str, dict[int, int]]
     groups: dict[str, GroupRecord]
     cursors: tuple[TheirCursor, ...]
+    places: dict[str, dict[str, dict[int, int]]] = {}
+    """How far it had copied other regions, by stream, region and segment."""
+    closed: dict[str, dict[int, dict[str, int]]] = {}
+    """The ends of lanes of regions that are lost, by stream and segment."""
 
 
-def look(tx: Tx, source: str, since: int, names: list[str]) -> Theirs:
-    """Read a neighbour: the cursors after a revision, and all else."""
-    heads = {}
-    for name in names:
+def look(tx: Tx, source: str, since: int, linked: Mapping[str, LinkRecord]) -> Theirs:
+    """Read a neighbour: the cursors after a revision, and all else; ``linked`` are links here."""
+    heads: dict[str, dict[int, int]] = {}
+    copied: dict[str, dict[str, dict[int, int]]] = {}
+    closed: dict[str, dict[int, dict[str, int]]] = {}
+    for name, link in linked.items():
         found = streams.get(tx, name)
-        if found is not None:
-            heads[name] = {segment.number: segment.head for segment in found.segments}
+        if found is None:
+            continue
+        numbers = {segment.id: segment.number for segment in found.segments}
+        heads[name] = {segment.number: segment.head for segment in found.segments}
+        for member in link.members if len(link.members) > 1 else ():
+            at = replicas.places(tx, member.region)
+            copied.setdefault(name, {})[member.region] = {
+                number: at[each].next_offset for each, number in numbers.items() if each in at
+            }
+        lost = lost_of(link, get_link(tx, name)) - {source}
+        if lost:
+            closed[name] = {
+                number: {n: end for n, end in lanes.ends(tx, at).items() if base_region(n) in lost}
+                for at, number in numbers.items()
+            }
     cursors = tuple(
         TheirCursor(row.reader, stream, number, row.state)
         for row, stream, number in replicas.changed_since(tx, since)
@@ -72,6 +101,8 @@ def look(tx: Tx, source: str, since: int, names: list[str]) -> Theirs:
         heads,
         groups(tx),
         cursors,
+        copied,
+        closed,
     )
 
 
@@ -211,22 +242,6 @@ def _follow(log: Log, me: Region, record: GroupRecord) -> None:
 
 
 # --- progress --------------------------------------------------------------------------------
-
-
-def is_behind(tx: Tx, theirs: Theirs) -> bool:
-    """Whether something that the neighbour had published is not here yet."""
-    places = replicas.places(tx, theirs.source)
-    for name, link in links(tx).items():
-        member = link.member(theirs.source)
-        if member is None or member.state == "lost" or name not in theirs.heads:
-            continue
-        stream = streams.get(tx, name)
-        for segment in stream.segments if stream is not None else ():
-            head = theirs.heads[name].get(segment.number, 0)
-            place = places.get(segment.id)
-            if head and (place is None or place.next_offset < head):
-                return True
-    return False
 
 
 def apply(log: Log, me: Region, theirs: Theirs, *, eager_only: bool) -> None:

@@ -25,7 +25,7 @@ from headrace.errors import (
 from headrace.host.clock import calendar_s, steady_s
 from headrace.log.log import Log
 from headrace.regions.records import LINKS_BUCKET, LinkMember, links
-from headrace.regions.runtime import copying, rounds
+from headrace.regions.runtime import copying, evening, rounds
 from headrace.regions.runtime.neighbours import Neighbours
 from headrace.regions.runtime.rounds import Copied, CopyRound, SegmentCopy
 from headrace.regions.runtime.verifying import verify_source
@@ -173,7 +173,8 @@ class Replicator:
             return CopyRound(self.source)
 
         def look(tx: Tx) -> CopyRound:
-            return rounds.plan(here, tx, self.source, self._events_max, self._bytes_max)
+            planned = rounds.plan(here, tx, self.source, self._events_max, self._bytes_max)
+            return evening.with_evened(here, tx, planned, self._events_max)
 
         return source_log.catalog.read(look, snapshot=True)
 

@@ -13,6 +13,9 @@ looks old.
 
 A source that trimmed what had not crossed yet leaves a *gap*: it is counted, and the lane goes on
 behind it.  A source that has less than it had is refused (:class:`RegionWentBackError`).
+
+From a source is taken what was published there, and of lanes that nobody continues what it has more
+(:mod:`headrace.regions.core.evening`).
 """
 
 from __future__ import annotations
@@ -30,8 +33,9 @@ from headrace.catalog.streams import Segment, Stream
 from headrace.errors import RegionWentBackError, RoundOvertakenError
 from headrace.log import events
 from headrace.log.log import Log
+from headrace.regions.core.evening import life_of, passed_over
 from headrace.regions.core.origins import lane_reaches
-from headrace.regions.records import ALL, NONE, LinkRecord, Region, is_from, links
+from headrace.regions.records import ALL, NONE, LinkRecord, Region, get_region, is_from, links
 from headrace.regions.runtime import joining
 
 ROUND_EVENTS_MAX = 20_000
@@ -61,6 +65,8 @@ class SegmentCopy(msgspec.Struct, frozen=True):
     skips: tuple[tuple[str, int], ...] = ()
     """Lanes that go on behind a gap, and where."""
     missed: int = 0
+    evened: bool = False
+    """Whether it is of lanes that nobody continues; the place stays where it is."""
 
     @property
     def events(self) -> int:
@@ -91,19 +97,18 @@ class Here(msgspec.Struct, frozen=True):
     streams: dict[str, Stream]
     places: dict[int, ReplicaPlace]
     ends: dict[int, dict[str, int]]
+    evened: dict[int, dict[str, int]] = {}
 
 
 def look_here(tx: Tx, source: str) -> Here | None:
     """This region's side of everything that is copied from a source."""
-    from headrace.regions.records import get_region
-
     region = get_region(tx)
     if region is None:
         return None
     wanted = {name: link for name, link in links(tx).items() if link.reads(source)}
     found = {name: stream for name in wanted if (stream := streams.get(tx, name)) is not None}
     ends = {s.id: lanes.ends(tx, s.id) for stream in found.values() for s in stream.segments}
-    return Here(region, wanted, found, replicas.places(tx, source), ends)
+    return Here(region, wanted, found, replicas.places(tx, source), ends, replicas.evened(tx))
 
 
 def plan(
@@ -125,7 +130,7 @@ def plan(
             found = theirs.segment(segment.number)
             if place is None or found is None or found.lane is None:
                 continue  # of a stream that the source has unlinked, nobody knows what is whose
-            _check_source(source, name, place, found)
+            check_place(source, name, place, found)
             behind += max(0, found.head - place.next_offset)
             if found.head <= place.next_offset or left <= 0:
                 continue
@@ -135,7 +140,8 @@ def plan(
     return CopyRound(source, tuple(copies), behind)
 
 
-def _check_source(source: str, stream: str, place: ReplicaPlace, found: Segment) -> None:
+def check_place(source: str, stream: str, place: ReplicaPlace, found: Segment) -> None:
+    """Raise ``RegionWentBackError`` if a source's segment is not the one that was copied."""
     if place.source_id != found.id:
         raise RegionWentBackError(source, stream, f"segment {found.number} was made anew")
     if found.head < place.next_offset:
@@ -159,16 +165,22 @@ def _plan_segment(
     end = _end_of(there, found, start, *most)
     ends = dict(here.ends[segment.id])
     pieces: list[LanePiece] = []
-    skips: dict[str, int] = {}
-    missed = 0
+    skips, missed = dict[str, int](), 0
+    life = (get_region(there) or here.region).incarnation
     if place.next_offset < found.tail:
         skips, missed = _gap(here, there, place, found, ends)
     for run in lanes.runs(there, found.id, start, end):
         if not is_from(run.lane, place.source) or not lane_reaches(run.lane, here.region.name):
             continue
         lo, hi = max(run.start, start), min(run.end, end)
-        sequence = run.sequence + lo - run.start
         expected = ends.get(run.lane, 0)
+        known = here.evened.get(segment.id, {}).get(run.lane, 0)
+        if life_of(run.lane) < life:
+            known = max(known, expected)  # it has its old lanes back from others
+        lo += passed_over(run.sequence + lo - run.start, hi - lo, known)
+        if lo >= hi:
+            continue
+        sequence = run.sequence + lo - run.start
         if sequence < expected:
             raise RegionWentBackError(
                 place.source,
@@ -337,3 +349,6 @@ def _commit_segment(tx: Tx, source: str, copied: Copied) -> None:
     for batch in copied.batches:
         if batches.append(tx, [batch]) is None:
             raise RoundOvertakenError(source, "its segment was sealed or is gone")
+    for piece in copy.pieces if copy.evened else ():
+        upto = piece.sequence + piece.end - piece.start
+        replicas.put_evened(tx, copy.place.segment_id, piece.lane, upto)

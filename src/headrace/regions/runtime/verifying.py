@@ -14,16 +14,25 @@ from headrace.catalog.streams import Segment, Stream
 from headrace.errors import HeadraceError, RegionWentBackError
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
-from headrace.regions.records import is_from
-from headrace.regions.runtime.rounds import look_here
+from headrace.regions.records import get_region
+from headrace.regions.runtime import evening
+from headrace.regions.runtime.rounds import check_place, look_here
 
 
 def verify_source(log: Log, source_log: Log, source: str) -> None:
-    """Raise ``RegionWentBackError`` if what was copied is not what the source has."""
+    """Raise ``RegionWentBackError`` if what was copied is not what the source has.
+
+    Of a source that began a new life, places of the old one mean nothing: they are found anew.
+    """
     here = log.catalog.read(lambda tx: look_here(tx, source), snapshot=True)
-    if here is None:
+    region = source_log.catalog.read(get_region)
+    if here is None or region is None:
         return
+    known = evening.latest_life(here, source)
+    restarts: set[int] = set()
     for name, mine in here.streams.items():
+        if known > region.incarnation:
+            raise RegionWentBackError(source, name, f"events of its life {known} were copied")
         theirs = source_log.catalog.read(
             lambda tx, name=name: streams.get(tx, name),  # type: ignore[misc]
             snapshot=True,
@@ -34,9 +43,17 @@ def verify_source(log: Log, source_log: Log, source: str) -> None:
             found = theirs.segment(segment.number)
             if found is None or segment.id not in here.places:
                 continue
-            for lane, end in here.ends[segment.id].items():
-                if is_from(lane, source) and end > 0:
+            ends = here.ends[segment.id]
+            begun = {n: end for n, end in ends.items() if evening.is_current(n, region)}
+            if region.incarnation > 1 and not begun:
+                restarts.add(segment.id)
+                continue
+            check_place(source, name, here.places[segment.id], found)
+            for lane, end in begun.items():
+                if end > 0:
                     _compare(log, mine, segment, source_log, found, source, (lane, end - 1))
+    if restarts:
+        evening.restart_places(log, source_log, here, restarts)
 
 
 def _compare(
