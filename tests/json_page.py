@@ -40,7 +40,8 @@ has an `instance` and owns a `unit`, and `group` is the name that every command 
 their unit: `_ms`, `_s`, `_seconds`. Events alone have the names of their columns (`timestamp`), so
 that a line of `read --json` can be published again. "Lines" are JSON values, one on each line.
 
-Errors are one line of JSON on stderr: `error` (its class), `message`, and what it carries.
+Errors are one line of JSON on stderr: `error` (its class) and `message`. A publish that stopped on
+the way adds `published_events`: so many before the one that was refused are in the log.
 
 | command | prints |
 |---|---|

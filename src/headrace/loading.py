@@ -3,7 +3,7 @@
 Arrow, numpy and asyncio take longer to load than most commands take to answer, so a package whose
 names need them hands those out later::
 
-    __getattr__ = later(__name__, {"headrace.subjects.hashing": ("key_hash",)})
+    __getattr__ = later(__name__, {"headrace.subjects.hashing": ("key_hash_array",)})
 """
 
 from __future__ import annotations

@@ -89,6 +89,11 @@ def test_a_file_that_breaks_off_leaves_nothing(days: Cli) -> None:
     done = days("epoch", "publish", "days", "--json-lines", "--time", "0", stdin=lines)
     assert done.status == EXIT_USAGE
     assert "line 11 is not JSON" in done.err
+    rows = pa.table({"subject": ["days.a", "days b"], "value": [b"1", b"2"]})
+    pq.write_table(rows, "bad.parquet")
+    done = days("epoch", "publish", "days", "--file", "bad.parquet", "--time", "0")
+    assert done.status == EXIT_USAGE
+    assert "row 2 of bad.parquet: " in done.err
     assert days("epoch", "advance", "days", "1").status == 0
     assert epochs_of(days) == []
 

@@ -134,7 +134,7 @@ def test_a_bad_line_is_named_and_what_came_before_it_stays(
     assert refused.err.count("\n") == 1
     assert len(published(orders)) == 1
     as_json = orders("--json", "publish", "--json-lines", stdin=good + line)
-    assert json.loads(as_json.err)["published"] == 1
+    assert json.loads(as_json.err)["published_events"] == 1
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import msgspec
 from cyclopts import Group, Parameter
 from rich.markup import escape
-from rich.progress import SpinnerColumn, TextColumn
 
 from headrace.cli.done_shapes import CompactedStream, CompactionPolicyShape, CompactionSet
 from headrace.cli.failures import UsageError
@@ -90,6 +89,8 @@ def compact(
             data = None if kept is None else _shape(kept)
             options.show(CompactionSet(stream=name, policy=data), _policy_text(name, kept))
             return
+        from rich.progress import SpinnerColumn, TextColumn
+
         text = TextColumn("{task.completed:,.0f} events in {task.fields[files]:,} files")
         with progress(SpinnerColumn(), text, quiet=options.json) as bar:
             task = bar.add_task("", total=None, files=0)

@@ -21,6 +21,7 @@ from headrace.cli.screens import time_text
 from headrace.cli.values import some_seconds
 from headrace.errors import Fenced
 from headrace.groups.consumer import Delivery
+from headrace.log.plain import Row
 
 
 @Parameter(name="*")
@@ -102,19 +103,19 @@ def shown(delivery: Delivery, as_json: bool) -> str:
         place = f"{delivery.stream}/{delivery.segment}:{delivery.offset}"
         when = time_text(delivery.timestamp_us // 1000 * 1000)
         return f"{when}  {printable(delivery.subject)}  {place}  {text}"
-    row = {
-        "segment": delivery.segment,
-        "offset": delivery.offset,
-        "timestamp": delivery.timestamp_us,
-        "subject": delivery.subject,
-        "key": delivery.key,
-        "value": delivery.value,
-        "headers": [
-            {"key": key, "value": value if isinstance(value, bytes) else value.encode()}
+    row = Row(
+        segment=delivery.segment,
+        offset=delivery.offset,
+        timestamp_us=delivery.timestamp_us,
+        subject=delivery.subject,
+        key=delivery.key,
+        value=delivery.value,
+        headers=tuple(
+            (key, value if isinstance(value, bytes) else value.encode())
             for key, value in delivery.headers
-        ],
-        "epoch": None,
-        "origin": None,
-    }
+        ),
+        epoch=None,
+        origin=None,
+    )
     found = {"stream": delivery.stream, **records.shown(row), "attempt": delivery.attempt}
     return msgspec.json.encode(found).decode()

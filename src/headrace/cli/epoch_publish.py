@@ -51,6 +51,8 @@ from headrace.subjects import check_name
 if TYPE_CHECKING:
     from headrace.api.client import Headrace
 
+RowParts = AsyncIterator[tuple[pa.RecordBatch, int]]
+"""Batches of events, each with how many rows stand before it."""
 T = TypeVar("T")
 
 KeepOption = Annotated[
@@ -155,7 +157,7 @@ def publish(
             return await epoch_live.published(hr, stream, publisher, at, goal, parts, listeners)
         opening = await _checked(hr, stream, publisher, at, goal)
         opened = _as_it_was(hr, stream, publisher, keep=keep, lease_ttl_ms=lease_ttl_ms)
-        return await _published(opened, opening, parts)
+        return await _published(opened, opening, parts, source.file)
 
     rows, frontier = _run(options, work)
     options.show(
@@ -306,18 +308,18 @@ def _refuse_recovered(pub: EpochPublisher) -> None:
 
 
 async def _published(
-    opened: EpochPublisher, opening: _Opening, parts: AsyncIterator[tuple[pa.RecordBatch, int]]
+    opened: EpochPublisher, opening: _Opening, parts: RowParts, file: Path | None
 ) -> tuple[int, Frontier]:
     async with opened as pub:
         _tell_recovered(pub)
-        rows = await _append_all(pub, opening, parts)
+        rows = await _append_all(pub, opening, parts, file)
         if opening.advance_to is not None:
             await pub.advance_to(opening.advance_to)
         return rows, pub.frontiers
 
 
 async def _append_all(
-    pub: EpochPublisher, opening: _Opening, parts: AsyncIterator[tuple[pa.RecordBatch, int]]
+    pub: EpochPublisher, opening: _Opening, parts: RowParts, file: Path | None
 ) -> int:
     """Append part by part; if one fails, those before it are taken back where that is possible."""
     rows = 0
@@ -330,7 +332,8 @@ async def _append_all(
                     raise
                 told = str(error).removeprefix(f"row {error.row}: ")
                 row = first_row + error.row + 1
-                raise InvalidEventError(f"row {row}: {told}", row=row) from error
+                of = "" if file is None else f" of {file.name}"
+                raise InvalidEventError(f"row {row}{of}: {told}", row=row) from error
             rows += batch.num_rows
     except HeadraceError as error:
         if not rows:
@@ -344,10 +347,7 @@ async def _append_all(
     return rows
 
 
-async def _parts(
-    source: EpochRowsFrom, event: Event | None, key: str | None
-) -> AsyncIterator[tuple[pa.RecordBatch, int]]:
-    """Batches of events, each with how many rows stand before it."""
+async def _parts(source: EpochRowsFrom, event: Event | None, key: str | None) -> RowParts:
     if source.file is not None:
         from headrace.cli.files import Mapping, open_file
 

@@ -25,6 +25,7 @@ from headrace.epochs.live.items import LiveEpoch
 from headrace.epochs.runtime.given import WholeEpoch
 from headrace.epochs.runtime.progress_log import load_state
 from headrace.epochs.runtime.starting import WORDS, opened
+from headrace.log.rows import rows_of_arrow
 
 if TYPE_CHECKING:
     from headrace.epochs.runtime.subscription import EpochSubscription
@@ -202,9 +203,9 @@ async def _show(epoch: Shown, options: Options) -> None:
     async for found in epoch:
         batch = found if isinstance(epoch, WholeEpoch) else epoch_live.placeless(found, epoch.time)
         if batch.num_rows and options.json:
-            show_json(batch)
+            show_json(rows_of_arrow(batch))
         elif batch.num_rows:
-            screen.show(batch)
+            screen.show(rows_of_arrow(batch))
     if options.json:
         token = epoch.token if isinstance(epoch, WholeEpoch) else None
         print_json(CompleteEpoch(complete=epoch.time, epoch_events=epoch.rows, token=token))

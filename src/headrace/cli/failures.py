@@ -72,13 +72,14 @@ class CheckFailedError(HeadraceError):
 
 
 class StoppedError(HeadraceError):
-    """A long command failed on the way; ``published`` events before that are in the log."""
+    """A long command failed on the way; ``published_events`` before that are in the log."""
 
-    def __init__(self, cause: HeadraceError, published: int) -> None:
-        before = "1 event" if published == 1 else f"{published:,} events"
+    def __init__(self, cause: HeadraceError, published_events: int) -> None:
+        count = published_events
+        before = "1 event" if count == 1 else f"{count:,} events"
         super().__init__(f"{cause}; {before} before that stayed published")
         self.cause = cause
-        self.published = published
+        self.published_events = published_events
 
 
 class MachineError(HeadraceError):
@@ -125,7 +126,7 @@ def report(
         cause = error.cause if isinstance(error, StoppedError) else error
         told: dict[str, str | int] = {"error": type(cause).__name__, "message": message}
         if isinstance(error, StoppedError):
-            told["published"] = error.published
+            told["published_events"] = error.published_events
         shown = json.dumps(told, ensure_ascii=False)
     else:
         shown = f"headrace: {message}"

@@ -18,6 +18,7 @@ from headrace.cli.screens import time_text
 from headrace.groups.operations import dead_letters
 from headrace.groups.operations.dead_letters import LIVES_MAX, PutBack
 from headrace.groups.operations.letters import LIMIT_MAX, Letter, Selection
+from headrace.log.plain import Row
 
 app = App(
     name="dead", help="Dead letters of a group: list, show, put back and discard them.",
@@ -247,17 +248,17 @@ def _show_done(done: PutBack, verb: str, options: Options) -> None:
 
 
 def _data(letter: Letter) -> dict[str, Any]:
-    row = {
-        "segment": letter.segment,
-        "offset": letter.offset,
-        "timestamp": letter.timestamp_us,
-        "subject": letter.subject,
-        "key": letter.key,
-        "value": letter.value,
-        "headers": [{"key": key, "value": value} for key, value in letter.headers],
-        "epoch": None,
-        "origin": None,
-    }
+    row = Row(
+        segment=letter.segment,
+        offset=letter.offset,
+        timestamp_us=letter.timestamp_us,
+        subject=letter.subject,
+        key=letter.key,
+        value=letter.value,
+        headers=letter.headers,
+        epoch=None,
+        origin=None,
+    )
     return {
         "id": letter.id,
         "stream": letter.stream,

@@ -7,16 +7,18 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.failures import UsageError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 PIPE_WIDTH = 200
 """Room for a table's lines where there is no screen to fit them on."""
@@ -129,6 +131,8 @@ def progress(*columns: Any, quiet: bool = False, console: Console | None = None)
 
     Where results are printed meanwhile, it has to be on their `console`.
     """
+    from rich.progress import Progress
+
     shown = console or Console(stderr=True)
     return Progress(*columns, console=shown, transient=True, disable=quiet or not shown.is_terminal)
 

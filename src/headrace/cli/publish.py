@@ -12,7 +12,6 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import App, Group, Parameter
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from headrace.cli import records, values
 from headrace.cli.done_shapes import PublishedEvent, PublishedEvents
@@ -21,9 +20,10 @@ from headrace.cli.options import NONE, Options
 from headrace.cli.output import progress
 from headrace.errors import HeadraceError, InvalidEventError
 from headrace.log import limits
-from headrace.log.events import Event, batch_of, check_event, now_us
+from headrace.log.times import now_us
 
 if TYPE_CHECKING:
+    from headrace.log.events import Event
     from headrace.log.log import Log
 
 app = App(name="publish", help_epilogue="")
@@ -146,8 +146,14 @@ def publish(
     elif subject is None:
         raise UsageError("give a SUBJECT, or --json-lines, or --file (see headrace publish --help)")
     else:
-        template = Event(subject=subject, value=b"", key=key, headers=headers or None)
+        template = _template(subject, key, headers)
         _publish_to(template, "" if source.empty else value, source.lines, options)
+
+
+def _template(subject: str, key: str | None, headers: list[tuple[str, bytes]]) -> Event:
+    from headrace.log.events import Event  # it needs Arrow
+
+    return Event(subject=subject, value=b"", key=key, headers=headers or None)
 
 
 def _publish_to(template: Event, value: str | None, lines: bool, options: Options) -> None:
@@ -157,6 +163,8 @@ def _publish_to(template: Event, value: str | None, lines: bool, options: Option
         return
     if value is not None:
         raise UsageError("with --lines the values come from the input; leave VALUE out")
+    from headrace.log.events import check_event
+
     check_event(template)
     tally = _Tally()
     with options.open() as log, tally.told(options):
@@ -195,6 +203,8 @@ def value_of(argument: str | None) -> bytes:
 
 
 def _publish_one(event: Event, options: Options) -> None:
+    from headrace.log.events import check_event
+
     check_event(event)
     with options.open() as log:
         placed = log.append(log.routes.stream_for(event.subject), event)[0]
@@ -233,6 +243,8 @@ class _Tally:
 
 
 def _publish_json_lines(name: str | None, options: Options) -> None:
+    from headrace.log.events import check_event
+
     tally = _Tally()
     with options.open() as log, _input(name) as source, tally.told(options):
         number = 0
@@ -267,6 +279,8 @@ def _input(name: str | None) -> Iterator[IO[bytes]]:
 
 def _append(log: Log, by_stream: dict[str, list[Event]], tally: _Tally) -> None:
     """Append what was read at once; events of all streams commit together."""
+    from headrace.log.events import batch_of
+
     write = log.write_of()
     now = now_us()
     for stream, events in by_stream.items():
@@ -299,6 +313,8 @@ def chunks(source: IO[bytes]) -> Iterator[list[bytes]]:
 
 
 def _publish_file(path: Path, rows: Rows, key: str | None, options: Options) -> None:
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
     from headrace.cli.files import Mapping, open_file
 
     tally = _Tally()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import msgspec
 from cyclopts import App, Parameter
@@ -18,10 +18,8 @@ from headrace.cli.options import NONE, Options
 from headrace.cli.output import counted, tell, until_ctrl_c
 from headrace.cli.screens import time_text
 from headrace.errors import DamagedBatchError
+from headrace.log.plain import Row
 from headrace.log.query import Query
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 app = App(name="read", help_epilogue="")
 
@@ -93,13 +91,13 @@ def read(
     """
     query = which.query()
     skipped = _Skipped(options.json)
-    show: Callable[[pa.RecordBatch], None] = show_json if options.json else RowScreen().show
+    show = show_json if options.json else RowScreen().show
     if which.follow:
         until_ctrl_c()
     shown = False
     with options.open() as log:
-        for batch in log.read(stream, query, skipped if skip_damaged else None):
-            show(batch)
+        for rows in log.rows(stream, query, skipped if skip_damaged else None):
+            show(rows)
             sys.stdout.flush()
             shown = True
         if not shown and not options.json:
@@ -149,18 +147,10 @@ class _Skipped:
             tell(f"headrace: skipped {counted(self._events, 'event')} in {batches}")
 
 
-def show_json(batch: pa.RecordBatch) -> None:
+def show_json(rows: Sequence[Row]) -> None:
     encode = msgspec.json.encode
-    lines = [encode(records.shown(row)) for row in _rows(batch)]
+    lines = [encode(records.shown(row)) for row in rows]
     sys.stdout.write(b"\n".join(lines).decode() + "\n")
-
-
-def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Rows with the time in microseconds, which Python's own type makes slow to print."""
-    at = batch.schema.get_field_index("timestamp")
-    stamps = batch.column("timestamp").view("int64")
-    rows: list[dict[str, Any]] = batch.set_column(at, "timestamp", stamps).to_pylist()
-    return rows
 
 
 class RowScreen:
@@ -174,16 +164,16 @@ class RowScreen:
         self._place = len("seg:offset")
         self._begun = False
 
-    def show(self, batch: pa.RecordBatch) -> None:
+    def show(self, given: Sequence[Row]) -> None:
         rows = [
             (
-                time_text(row["timestamp"] // 1000 * 1000).replace("T", " ").removesuffix("Z"),
-                _cut(printable(row["subject"]), SUBJECT_CHARS_MAX),
-                _cut(printable(row["key"] or ""), KEY_CHARS_MAX),
-                "" if row["segment"] is None else f"{row['segment']}:{row['offset']}",
-                row["value"],
+                time_text(row.timestamp_us // 1000 * 1000).replace("T", " ").removesuffix("Z"),
+                _cut(printable(row.subject), SUBJECT_CHARS_MAX),
+                _cut(printable(row.key or ""), KEY_CHARS_MAX),
+                "" if row.segment is None else f"{row.segment}:{row.offset}",
+                row.value,
             )
-            for row in _rows(batch)
+            for row in given
         ]
         self._subject = max(self._subject, *(len(row[1]) for row in rows))
         self._key = max(self._key, *(len(row[2]) for row in rows))

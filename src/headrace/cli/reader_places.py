@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from cyclopts import Parameter
 from rich.markup import escape
 
@@ -13,7 +14,6 @@ from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import approve
 from headrace.cli.reader_common import GroupArgument, from_file, place_of, with_group
-from headrace.groups.readers.group import ReaderGroup
 
 
 def checkpoint(
@@ -90,25 +90,29 @@ def reset(
     elif start is not None:
         to = place_of(start)
 
-    async def work(found: ReaderGroup) -> done_shapes.ResetGroup:
-        now = await found.info()
-        plan = await found.plan_reset(to)  # type: ignore[arg-type]
-        online = [reader.reader for reader in now.readers]
-        if not dry_run:
-            if online:
-                approve(
-                    f"reset {group}? readers are online: {', '.join(online)}",
-                    f"reader group {group!r}",
-                    refusal=f"readers of {group!r} are online ({', '.join(online)}): a reset takes "
-                    "what they hold; add --yes",
-                    yes=yes,
-                )
-            await found.reset(to)  # type: ignore[arg-type]
-        return done_shapes.ResetGroup(
-            group=group, dry_run=dry_run, positions=plan, readers=tuple(online)
-        )
-
-    done = with_group(options, group, work)
+    done = _planned(options, group, to)
+    if not dry_run:
+        if online := ", ".join(done.readers):
+            approve(
+                f"reset {group}? readers are online: {online}",
+                f"reader group {group!r}",
+                refusal=f"readers of {group!r} are online ({online}): a reset takes what they "
+                "hold; add --yes",
+                yes=yes,
+            )
+        with_group(options, group, lambda found: found.reset(to))  # type: ignore[arg-type]
+        done = msgspec.structs.replace(done, dry_run=False)
     what = "would begin again at" if dry_run else "begins again at"
     lines = (f"  {escape(segment)}  {offset}" for segment, offset in done.positions.items())
     options.show(done, f"reader group [bold]{escape(group)}[/bold] {what}:", *lines)
+
+
+def _planned(options: Options, group: str, to: object) -> done_shapes.ResetGroup:
+    """Where a reset would put a group, and who reads it now; nothing that runs is loaded for it."""
+    from headrace.groups.readers import info, operations
+    from headrace.groups.readers.names import ReaderGroupName
+
+    with options.open() as log:
+        readers = tuple(each.reader for each in info.read_info(log.catalog, group).readers)
+        positions = operations.plan_reset(log, ReaderGroupName(group), to)
+    return done_shapes.ResetGroup(group=group, dry_run=True, positions=positions, readers=readers)

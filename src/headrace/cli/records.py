@@ -18,6 +18,7 @@ from headrace.errors import InvalidEventError
 
 if TYPE_CHECKING:
     from headrace.log.events import Event
+    from headrace.log.plain import Row
 
 FIELDS = {"subject", "key", "value", "value_base64", "headers", "timestamp", "epoch"}
 IGNORED = {"stream", "segment", "offset", "origin"}
@@ -73,37 +74,39 @@ class SkippedBatch(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-def shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of a read, with its time in microseconds, as a JSON object."""
+def shown(row: Row) -> dict[str, Any]:
+    """A row of a read as a JSON object."""
     found: dict[str, Any] = {
-        "segment": row["segment"],
-        "offset": row["offset"],
-        "timestamp": time_text(row["timestamp"]),
-        "subject": row["subject"],
+        "segment": row.segment,
+        "offset": row.offset,
+        "timestamp": time_text(row.timestamp_us),
+        "subject": row.subject,
     }
-    if row["key"] is not None:
-        found["key"] = row["key"]
+    if row.key is not None:
+        found["key"] = row.key
     try:
-        found["value"] = row["value"].decode()
+        found["value"] = row.value.decode()
     except UnicodeDecodeError:
-        found["value_base64"] = base64.b64encode(row["value"]).decode()
-    if row["headers"]:
-        found["headers"] = _headers_shown(row["headers"])
-    if row["epoch"] is not None:
-        found["epoch"] = row["epoch"]
-    if row["origin"] is not None:
-        found["origin"] = row["origin"]
+        found["value_base64"] = base64.b64encode(row.value).decode()
+    if row.headers:
+        found["headers"] = _headers_shown(row.headers)
+    if row.epoch is not None:
+        found["epoch"] = row.epoch
+    if row.origin is not None:
+        region, sequence = row.origin
+        found["origin"] = {"region": region, "sequence": sequence}
     return found
 
 
-def _headers_shown(headers: list[dict[str, Any]]) -> dict[str, Any]:
+def _headers_shown(headers: tuple[tuple[str, bytes], ...]) -> dict[str, Any]:
     found: dict[str, list[Any]] = {}
-    for header in headers:
+    for key, value in headers:
+        text: Any
         try:
-            value = header["value"].decode()
+            text = value.decode()
         except UnicodeDecodeError:
-            value = {"base64": base64.b64encode(header["value"]).decode()}
-        found.setdefault(header["key"], []).append(value)
+            text = {"base64": base64.b64encode(value).decode()}
+        found.setdefault(key, []).append(text)
     return {key: values[0] if len(values) == 1 else values for key, values in found.items()}
 
 

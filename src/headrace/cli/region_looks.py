@@ -51,7 +51,7 @@ def near(options: Options, call: Callable[[Log, Neighbours], T]) -> T:
 
 def key_of(name: str, plain: str | None) -> str:
     """The key of the group that was named."""
-    from headrace.regions.service import group_key
+    from headrace.regions.records import group_key
 
     return group_key(name, plain)
 
@@ -149,7 +149,7 @@ def explain(
 
     Example: `headrace region explain orders billing`
     """
-    from headrace.regions.moving import require_group
+    from headrace.regions.records import require_group
     from headrace.regions.status import status as look
 
     key = key_of(stream, name)

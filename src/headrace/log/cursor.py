@@ -8,42 +8,30 @@ for a tenth more events a second.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.catalog import Catalog, Tx, batches, streams, vacant
+from headrace.catalog import Catalog, batches
 from headrace.catalog.batches import Batch
 from headrace.catalog.streams import Segment
-from headrace.errors import (
-    DamagedBatchError,
-    SegmentGoneError,
-    StoreError,
-    TrimmedError,
-    UnknownStreamError,
-)
+from headrace.errors import StoreError
 from headrace.log import events, files, limits
 from headrace.log.origins import Origins
 from headrace.log.shelf import UNDECODABLE, Shelf, flaw
+from headrace.log.walk import FileAhead as FileAhead
+from headrace.log.walk import OnDamaged as OnDamaged
+from headrace.log.walk import Walk
 from headrace.store import Store
-
-FETCH_MAX = 512
-
-OnDamaged = Callable[[DamagedBatchError], None]
-
-
-class FileAhead(Exception):
-    """The next batch is a file, which a ``brief`` read (on an event loop) must not open."""
-
 
 # Freeing one block above glibc's mmap threshold raises it, and loads stay in the heap: without this
 # a Spark worker takes 67,000 page faults for 2 million events instead of 200, and twice the CPU.
 bytes(4 * limits.READ_BYTES)
 
 
-class Cursor:
-    """A place in one segment; ``position`` is the next offset it will return."""
+class Cursor(Walk[pa.RecordBatch]):
+    """A walk that returns stored columns, with an ``offset`` column in front."""
 
     def __init__(
         self,
@@ -57,32 +45,19 @@ class Cursor:
         origins: bool = False,
     ) -> None:
         """``origins``: show where the events of a linked segment come from."""
-        self._catalog = catalog
-        self._store = store
-        self._stream = stream
-        self._segment_id = segment.id
-        self.number = segment.number
-        self.position = position
-        self._on_damaged = on_damaged
+        super().__init__(catalog, store, stream, segment, position, on_damaged)
         self._origins = Origins(catalog, segment.id) if origins else None
-        self._batches_wanted = 8
         self._file: Iterator[pa.RecordBatch] | None = None
         self._file_end = 0
         self._file_path: str | None = None
 
     @property
     def in_file(self) -> bool:
-        """Whether the next events are in a file that is open already."""
         return self._file is not None
 
     def next(self, end: int, *, brief: bool = False) -> pa.RecordBatch | None:
-        """Stored columns of the next events below ``end``, with an ``offset`` column in front.
-
-        None when damaged events were skipped; ``position`` moves on either way.  With ``brief`` it
-        raises :class:`FileAhead` instead of opening a file.
-        """
         start = self.position
-        found = self._next(end, brief=brief)
+        found = super().next(end, brief=brief)
         if found is None or self._origins is None:
             return found
         try:
@@ -92,32 +67,15 @@ class Cursor:
             self.position, self._file = start, None
             raise
 
-    def _next(self, end: int, *, brief: bool) -> pa.RecordBatch | None:
-        if self._file is not None:
-            if brief:
-                raise FileAhead
-            return self._next_of_file(end)
-        start = self.position
-        found, stop = self._read(end)
-        if found is not None:
-            self.position = start + found.num_rows
-            return found
-        if stop is None or stop.start > start:
-            self._lost(stop.start if stop is not None else end)
-        elif stop.path is not None:
-            if brief:
-                raise FileAhead
-            self._open_file(stop)
-            return self._next_of_file(end)
-        else:
-            self._damaged(stop.start, stop.end, flaw(stop))
-            self.position = min(stop.end, end)
-        return None
+    def _count(self, found: pa.RecordBatch) -> int:
+        return int(found.num_rows)
+
+    def _flaw(self, batch: Batch) -> str:
+        return flaw(batch)
 
     # -- blobs --------------------------------------------------------------------------
 
     def _read(self, end: int) -> tuple[pa.RecordBatch | None, Batch | None]:
-        """The blobs from ``position`` on, and the batch that ended them if it is no valid blob."""
         try:
             return self._gather(end)
         except UNDECODABLE:
@@ -137,54 +95,6 @@ class Cursor:
                 found = found.slice(skip, end - start)
             found = _with_offsets(found, start)
         return found, stop
-
-    def _put_all(self, tx: Tx, end: int, shelf: Shelf) -> tuple[int, Batch | None]:
-        """Fill the shelf from ``position`` on; returns its first offset, and what ended it."""
-        begin = at = self.position
-        rows_end = min(end, at + limits.READ_ROWS)
-        size = count = 0
-        stop = None
-        for batch in batches.from_offset(
-            tx, self._segment_id, at, self._batches_wanted, limits.READ_BYTES
-        ):
-            if batch.start > at or batch.path is not None or not shelf.put(batch):
-                stop = batch
-                break
-            begin, at = min(begin, batch.start), batch.end
-            size += batch.size_bytes
-            count += 1
-            if at >= rows_end or size >= limits.READ_BYTES:
-                break
-        if count:
-            # Estimate from these sizes how many fill the next load; a wrong guess makes it short.
-            wanted = limits.READ_BYTES * count // max(1, size) + 1
-            self._batches_wanted = max(1, min(FETCH_MAX, wanted))
-        return begin, stop
-
-    def _lost(self, upto: int) -> None:
-        """There is no batch at ``position``: it was trimmed, or it is missing."""
-        # Or it was compacted between two queries: a snapshot decides, and the next fetch finds it.
-        found = self._catalog.read(
-            lambda tx: next(batches.from_offset(tx, self._segment_id, self.position, 1, 1), None),
-            snapshot=True,
-        )
-        if found is not None and found.start <= self.position < found.end:
-            return
-        tail = self._catalog.read(lambda tx: streams.tail_of(tx, self._segment_id))
-        if tail is None:
-            if self._catalog.read(lambda tx: vacant.is_gone(tx, self._stream, self.number)):
-                raise SegmentGoneError(self._stream, self.number, self.position, upto)
-            raise UnknownStreamError(f"stream {self._stream!r} was deleted while it was read")
-        if self.position < tail:
-            raise TrimmedError(self._stream, self.number, self.position, tail)
-        self._damaged(self.position, upto, "its record is missing")
-        self.position = upto
-
-    def _damaged(self, start: int, end: int, reason: str) -> None:
-        error = DamagedBatchError(self._stream, self.number, start, end, reason)
-        if self._on_damaged is None:
-            raise error
-        self._on_damaged(error)
 
     # -- files --------------------------------------------------------------------------
 

@@ -43,11 +43,13 @@ if TYPE_CHECKING:
 
     from headrace.log.append import Committable, R, Write
     from headrace.log.compact import Compacted, Compactor
-    from headrace.log.cursor import OnDamaged
     from headrace.log.events import Event, Events
     from headrace.log.placing import Stale
+    from headrace.log.plain import Row
     from headrace.log.read import Reader
+    from headrace.log.reading import Reading
     from headrace.log.routing import Routes
+    from headrace.log.walk import B, OnDamaged
 
 ATTEMPTS_MAX = 1000
 
@@ -262,7 +264,18 @@ class Log:
         self, stream: str, query: Query | None = None, on_damaged: OnDamaged | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Record batches of a stream; with ``follow`` it waits for more and never ends."""
-        reader = self.reader(stream, query or Query(), on_damaged)
+        yield from self._read(self.reader(stream, query or Query(), on_damaged))
+
+    def rows(
+        self, stream: str, query: Query | None = None, on_damaged: OnDamaged | None = None
+    ) -> Iterator[list[Row]]:
+        """What :meth:`read` gives, as plain rows: without Arrow, where no file is met."""
+        from headrace.log.rows import RowReader
+
+        given = query or Query()
+        yield from self._read(RowReader(self.catalog, self.store, stream, given, on_damaged))
+
+    def _read(self, reader: Reading[B]) -> Iterator[B]:
         with self.catalog.waiting(reader.channel) as wait:
             while not reader.done:
                 batch = reader.next()

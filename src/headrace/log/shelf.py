@@ -15,7 +15,8 @@ from typing import ClassVar
 import pyarrow as pa
 
 from headrace.catalog.batches import Batch
-from headrace.log import checksums, events, limits
+from headrace.log import events, limits
+from headrace.log.walk import is_whole
 
 SMALL_BYTES = 128 * 1024
 """Blobs up to this size are copied into the buffer."""
@@ -43,7 +44,7 @@ class Shelf:
     def put(self, batch: Batch) -> bool:
         """Take the blob of a batch; false if it is not what was stored."""
         data, size = batch.data, batch.size_bytes
-        if data is None or not _is_whole(batch):
+        if data is None or not is_whole(batch):
             return False
         begin, end = self._end, self._end + size
         if batch.layout == self._layout and size <= self._small_bytes and end <= _Memory.SIZE:
@@ -133,7 +134,7 @@ class _Memory:
 
 def flaw(batch: Batch) -> str:
     """What is wrong with a blob that a shelf did not take."""
-    if not _is_whole(batch):
+    if not is_whole(batch):
         return "its checksum does not match"
     try:
         _open(batch)
@@ -163,13 +164,6 @@ def widen(batch: pa.RecordBatch, layout: int) -> pa.RecordBatch:
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _is_whole(batch: Batch) -> bool:
-    data = batch.data
-    if data is None or len(data) != batch.size_bytes:
-        return False
-    return checksums.fits(batch.checksum, data, batch.layout)
 
 
 def _open(batch: Batch) -> pa.RecordBatch:

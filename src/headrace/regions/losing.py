@@ -14,8 +14,15 @@ from headrace.errors import HeadraceError, LinkError, SwitchRefusedError
 from headrace.groups.homes import GroupRecord, HomeStamp
 from headrace.log.log import Log
 from headrace.regions.linking import change_member, unknown_region
-from headrace.regions.moving import LOCKS, require_group
-from headrace.regions.records import LinkMember, groups, links, put_group, require_region
+from headrace.regions.moving import LOCKS
+from headrace.regions.records import (
+    LinkMember,
+    groups,
+    links,
+    put_group,
+    require_group,
+    require_region,
+)
 from headrace.regions.runtime.neighbours import Neighbours
 
 

@@ -34,9 +34,9 @@ from headrace.regions.records import (
     Region,
     get_group,
     get_link,
-    groups,
     links,
     put_group,
+    require_group,
     require_region,
 )
 from headrace.regions.runtime import cursors
@@ -56,18 +56,6 @@ class SwitchReport(msgspec.Struct, frozen=True):
     took_s: float = 0.0
     dry_run: bool = False
     findings: tuple[str, ...] = ()
-
-
-def require_group(tx: Tx, key: str) -> GroupRecord:
-    """A replicated group, or an error that lists those there are."""
-    found = get_group(tx, key)
-    if found is None or found.deleted:
-        known = ", ".join(k for k, r in sorted(groups(tx).items()) if not r.deleted) or "none is"
-        raise LinkError(
-            f"group {key!r} is not replicated; enable it with: headrace region group enable; "
-            f"replicated are: {known}"
-        )
-    return found
 
 
 def enable(

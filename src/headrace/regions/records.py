@@ -14,13 +14,15 @@ import msgspec
 from headrace.catalog import Tx, entries, schema
 from headrace.catalog.keys import undamaged
 from headrace.catalog.records import left_out
-from headrace.errors import RegionNameError, UnreadableRecordError
+from headrace.errors import InvalidInputError, LinkError, RegionNameError, UnreadableRecordError
+from headrace.groups import names
 from headrace.groups.homes import GROUPS_BUCKET as GROUPS_BUCKET
 from headrace.groups.homes import GroupRecord as GroupRecord
 from headrace.groups.homes import Handing as Handing
 from headrace.groups.homes import decode_group as decode_group
 from headrace.groups.homes import put_group as put_group
 from headrace.groups.homes import this_region
+from headrace.groups.partitioned.names import GroupName
 from headrace.regions.core.origins import base_region
 from headrace.subjects import check_name
 
@@ -179,6 +181,30 @@ def get_group(tx: Tx, key: str) -> GroupRecord | None:
     """A replicated group."""
     entry = entries.get(tx, GROUPS_BUCKET, key)
     return None if entry is None or entry.value is None else decode_group(key, entry.value)
+
+
+def require_group(tx: Tx, key: str) -> GroupRecord:
+    """A replicated group, or an error that lists those there are."""
+    found = get_group(tx, key)
+    if found is None or found.deleted:
+        known = ", ".join(k for k, r in sorted(groups(tx).items()) if not r.deleted) or "none is"
+        raise LinkError(
+            f"group {key!r} is not replicated; enable it with: headrace region group enable; "
+            f"replicated are: {known}"
+        )
+    return found
+
+
+def group_key(stream: str, group: str | None = None) -> str:
+    """The key of a group: ``("orders", "billing")``, or one name such as ``orders/billing``."""
+    if group is not None:
+        return GroupName(stream, group).key
+    found = names.parse(stream)
+    if found is None:
+        raise InvalidInputError(
+            f"{stream!r} is not the full name of a group; write STREAM/GROUP or $share/GROUP/FILTER"
+        )
+    return found.key
 
 
 def is_from(lane: str, region: str) -> bool:

@@ -15,10 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.errors import InvalidInputError
-from headrace.groups import names
 from headrace.groups.homes import GroupRecord
-from headrace.groups.partitioned.names import GroupName
 from headrace.host import Host
 from headrace.log.log import Log
 from headrace.regions import leaving, linking, losing, moving, renewing
@@ -27,24 +24,12 @@ from headrace.regions.leaving import Unlinked
 from headrace.regions.linking import Linked
 from headrace.regions.losing import FailOverReport
 from headrace.regions.moving import SwitchReport
-from headrace.regions.records import LinkRecord, Region, links
+from headrace.regions.records import LinkRecord, Region, group_key, links
 from headrace.regions.runtime.neighbours import Neighbours
 from headrace.regions.status import CheckReport, RegionsStatus
 from headrace.subjects.arguments import checked_calls
 
 T = TypeVar("T")
-
-
-def group_key(stream: str, group: str | None = None) -> str:
-    """The key of a group: ``("orders", "billing")``, or one name such as ``orders/billing``."""
-    if group is not None:
-        return GroupName(stream, group).key
-    found = names.parse(stream)
-    if found is None:
-        raise InvalidInputError(
-            f"{stream!r} is not the full name of a group; write STREAM/GROUP or $share/GROUP/FILTER"
-        )
-    return found.key
 
 
 @checked_calls()

@@ -11,9 +11,9 @@ Start here::
     3
 
 ``rules`` says what a well-formed name, subject or filter is, and ``judging`` asks it of a column;
-``filters`` matches and translates filters, and ``matching`` matches a column; ``hashing`` turns
-subjects and keys into partition numbers and key hashes; ``columns`` is how these read the bytes of
-an Arrow column; ``trie`` finds filters among many.
+``filters`` matches and translates filters, and ``matching`` matches a column; ``hashes`` turns
+subjects and keys into partition numbers and key hashes, and ``hashing`` columns of them;
+``columns`` is how these read the bytes of an Arrow column; ``trie`` finds filters among many.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from headrace.subjects.filters import (
     parse_filter,
     parse_share,
 )
+from headrace.subjects.hashes import key_hash, partition, route_hash, route_partition
 from headrace.subjects.rules import (
     KEY_HASH_BITS,
     NAME_PATTERN,
@@ -44,13 +45,9 @@ from headrace.subjects.trie import FilterTrie
 
 if TYPE_CHECKING:
     from headrace.subjects.hashing import (
-        key_hash,
         key_hash_array,
-        partition,
         partition_array,
-        route_hash,
         route_hash_array,
-        route_partition,
         route_partition_array,
     )
     from headrace.subjects.judging import first_invalid_subject
@@ -91,8 +88,7 @@ __getattr__ = later(
     __name__,
     {
         "headrace.subjects.hashing": (
-            "key_hash", "key_hash_array", "partition", "partition_array", "route_hash",
-            "route_hash_array", "route_partition", "route_partition_array",
+            "key_hash_array", "partition_array", "route_hash_array", "route_partition_array",
         ),
         "headrace.subjects.judging": ("first_invalid_subject",),
         "headrace.subjects.matching": ("match_array", "surely_match"),

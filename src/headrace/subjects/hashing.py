@@ -1,4 +1,4 @@
-"""Partition numbers and key hashes, one at a time and for whole Arrow columns.
+"""Partition numbers and key hashes of whole Arrow columns; ``hashes`` has them one at a time.
 
 Theory of operation.  Both start from FNV-1a with 32 bits over UTF-8 bytes.
 
@@ -31,7 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace import compiled
-from headrace.errors import InvalidInputError, InvalidPartitioningError, SubjectMismatchError
+from headrace.errors import InvalidInputError
 from headrace.subjects.columns import (
     DOT,
     NARROW,
@@ -46,129 +46,32 @@ from headrace.subjects.columns import (
     largest,
     text_array,
 )
-from headrace.subjects.filters import matches
+from headrace.subjects.hashes import (
+    FNV_BASIS,
+    FNV_PRIME,
+    MIX_1,
+    MIX_2,
+    check_key_tokens,
+    fnv1a,
+    mismatch,
+    route_hash,
+    wildcard_places,
+)
 from headrace.subjects.matching import match_array, match_block
-from headrace.subjects.rules import PARTITIONS_MAX, shown
 
 Hashes: TypeAlias = npt.NDArray[np.uint32]
 
-_FNV_BASIS = 0x811C9DC5
-_FNV_PRIME = 0x01000193
-_MIX_1 = 0x85EBCA6B
-_MIX_2 = 0xC2B2AE35
-_LOW_32 = 0xFFFFFFFF
-
 # Zero-dimensional arrays: numpy takes them a third quicker than its own scalars, and the
 # difference counts in columns of some hundred rows.
-_PRIME = np.array(_FNV_PRIME, np.uint32)
-_FACTOR_1 = np.array(_MIX_1, np.uint32)
-_FACTOR_2 = np.array(_MIX_2, np.uint32)
+_PRIME = np.array(FNV_PRIME, np.uint32)
+_FACTOR_1 = np.array(MIX_1, np.uint32)
+_FACTOR_2 = np.array(MIX_2, np.uint32)
 _SHIFT_13 = np.array(13, np.uint32)
 _SHIFT_16 = np.array(16, np.uint32)
 
 # Below this many rows a numpy pass per byte position costs more than a Python loop per byte.
 _FEW_ROWS = 24
 _RADIX_LENGTH_MAX = 2**16 - 1
-
-
-# --- one at a time -------------------------------------------------------------------------
-
-
-def _fnv1a(data: bytes, state: int = _FNV_BASIS) -> int:
-    for byte in data:
-        state = (state ^ byte) * _FNV_PRIME & _LOW_32
-    return state
-
-
-def _mix(state: int) -> int:
-    state ^= state >> 16
-    state = state * _MIX_1 & _LOW_32
-    state ^= state >> 13
-    state = state * _MIX_2 & _LOW_32
-    return state ^ state >> 16
-
-
-def key_hash(data: str | bytes) -> int:
-    """The 32-bit hash that places a key in a segment's range."""
-    return _mix(_fnv1a(data.encode() if isinstance(data, str) else data))
-
-
-def route_hash(key: str | bytes | None, subject: str, key_tokens: Sequence[int] = ()) -> int:
-    """The key hash of an event: of its key, else of the chosen subject tokens.
-
-    ``key_tokens`` are 1-based token numbers, joined with ``.`` in the order given.  A subject
-    uses those it has; with none of them, or none chosen, the whole subject counts.
-    """
-    if key is not None:
-        return key_hash(key)
-    if not key_tokens:
-        return key_hash(subject)
-    _check_key_tokens(key_tokens)
-    tokens = subject.split(".")
-    chosen = [tokens[number - 1] for number in key_tokens if number <= len(tokens)]
-    return key_hash(".".join(chosen) if chosen else subject)
-
-
-def partition(subject: str, filter: str, wildcards: Sequence[int], partitions: int) -> int:
-    """The partition number, 0 to ``partitions - 1``, of a subject that passes the filter.
-
-    ``wildcards`` are the 1-based numbers of the filter's ``*`` whose tokens make the key, in
-    the order in which they are hashed; with none, the whole subject is hashed.
-    """
-    places = _wildcard_places(filter, wildcards, partitions)
-    if not matches(filter, subject):
-        raise _mismatch(subject, filter)
-    tokens = subject.split(".")
-    text = "".join(tokens[place] for place in places) if places else subject
-    return _fnv1a(text.encode()) % partitions
-
-
-def route_partition(
-    key: str | bytes | None, subject: str, key_tokens: Sequence[int], partitions: int
-) -> int:
-    """The partition of an event in a stream of ``partitions``: of its key, else of its subject.
-
-    As in :func:`partition`, the chosen tokens are joined without a separator.
-    """
-    if key is not None:
-        data = key.encode() if isinstance(key, str) else key
-        return _fnv1a(data) % partitions
-    _check_key_tokens(key_tokens)
-    tokens = subject.split(".") if key_tokens else []
-    chosen = [tokens[number - 1] for number in key_tokens if number <= len(tokens)]
-    return _fnv1a(("".join(chosen) if chosen else subject).encode()) % partitions
-
-
-def _wildcard_places(filter: str, wildcards: Sequence[int], partitions: int) -> list[int]:
-    """The 0-based token numbers that the wildcard numbers stand for."""
-    if not 1 <= partitions <= PARTITIONS_MAX:
-        raise InvalidPartitioningError(
-            f"invalid number of partitions {partitions}: use 1 to {PARTITIONS_MAX}"
-        )
-    stars = [place for place, token in enumerate(filter.split(".")) if token == "*"]
-    for number in wildcards:
-        if not 1 <= number <= len(stars):
-            raise InvalidPartitioningError(
-                f"invalid wildcard number {number} for filter {shown(filter)}: "
-                f"it has {len(stars)} '*', numbered from 1"
-            )
-    return [stars[number - 1] for number in wildcards]
-
-
-def _check_key_tokens(key_tokens: Sequence[int]) -> None:
-    for number in key_tokens:
-        if number < 1:
-            raise InvalidInputError(f"invalid key token {number}: tokens are numbered from 1")
-
-
-def _mismatch(subject: str, filter: str, row: int | None = None) -> SubjectMismatchError:
-    at = "" if row is None else f" of row {row}"
-    return SubjectMismatchError(
-        f"subject {shown(subject)}{at} does not pass filter {shown(filter)}, "
-        "so it has no partition",
-        subject=subject,
-        filter=filter,
-    )
 
 
 # --- columns -------------------------------------------------------------------------------
@@ -197,14 +100,14 @@ def partition_array(
     subjects: StringColumn, filter: str, wildcards: Sequence[int], partitions: int
 ) -> npt.NDArray[np.int64]:
     """The partition number of every row; all must pass the filter, as for :func:`partition`."""
-    places = _wildcard_places(filter, wildcards, partitions)
+    places = wildcard_places(filter, wildcards, partitions)
     array = text_array(subjects, "subjects")
     _refuse_nulls(array, "subject")
 
     def refuse(passed: Mask, low: int) -> None:
         if not passed.all():
             row = low + int(passed.argmin())
-            raise _mismatch(array[row].as_py(), filter, row)
+            raise mismatch(array[row].as_py(), filter, row)
 
     if not places:
         refuse(match_array(filter, array).to_numpy(zero_copy_only=False), 0)
@@ -229,7 +132,7 @@ def _modulo(hashes: Hashes, partitions: int) -> npt.NDArray[np.int64]:
 def _route_array(
     keys: StringColumn | None, subjects: StringColumn, key_tokens: Sequence[int], *, mixed: bool
 ) -> Hashes:
-    _check_key_tokens(key_tokens)
+    check_key_tokens(key_tokens)
     if keys is not None and len(keys) != len(subjects):
         raise InvalidInputError(
             f"{len(keys)} keys for {len(subjects)} subjects: one for each is needed"
@@ -299,7 +202,7 @@ def _hash_blocks(
     array: pa.Array, hash_block: Callable[[Hashes, Block, int], None], *, mixed: bool
 ) -> Hashes:
     """What ``hash_block(state, block, first row)`` makes of every block, finished if ``mixed``."""
-    out = np.full(len(array), _FNV_BASIS, np.uint32)
+    out = np.full(len(array), FNV_BASIS, np.uint32)
     for low, block in blocks(array):
         state = out[low : low + len(block.starts)]
         hash_block(state, block, low)
@@ -347,7 +250,7 @@ def _fnv1a_few(
     """Finish a few rows whose first ``done`` bytes are in their state already."""
     for row, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
         if length > done:
-            state[row] = _fnv1a(data[start + done : start + length].tobytes(), int(state[row]))
+            state[row] = fnv1a(data[start + done : start + length].tobytes(), int(state[row]))
 
 
 def _mix_rows(state: Hashes) -> None:

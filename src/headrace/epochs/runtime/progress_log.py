@@ -7,8 +7,7 @@ Synchronous, as the log is.
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from headrace.catalog import Tx, epochs, streams
 from headrace.catalog.streams import Epochs, Stream
@@ -20,8 +19,14 @@ from headrace.epochs.core.lines import Line, decode_line
 from headrace.epochs.core.times import TimeShape
 from headrace.errors import NoEpochsError
 from headrace.log import internal
-from headrace.log.cursor import Cursor
 from headrace.log.log import Log
+from headrace.log.rows import RowCursor
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FEW_LINES = 1000
+"""So many are read without Arrow, which takes longer to load than they to decode one by one."""
 
 StoredLine = tuple[int, bytes]
 """A line as it is stored, with the time when it was: never the same in another history."""
@@ -88,11 +93,27 @@ class ProgressLog:
 
     def scan(self, start: int, end: int) -> Iterator[tuple[int, Line]]:
         """(number, line) from ``start`` to ``end`` - 1, at most what was committed."""
-        for batch in self.batches(start, end):
-            yield from self.decoded(batch)
+        if end - start > FEW_LINES:
+            for batch in self.batches(start, end):
+                yield from self.decoded(batch)
+            return
+        for number, _, line in self.rows(start, end):
+            yield number, line
+
+    def rows(self, start: int, end: int) -> Iterator[tuple[int, int, Line]]:
+        """(number, time in microseconds, line), without Arrow: for looks at a few lines."""
+        at = RowCursor(self._log.catalog, self._log.store, self.name, self._segment, start)
+        while at.position < end:
+            rows = at.next(end)
+            assert rows is not None  # damage raises
+            for number, row in enumerate(rows, at.position - len(rows)):
+                line = decode_line(row.value, self.stream.name, number)
+                yield number, row.timestamp_us, line
 
     def batches(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Lines as they are stored: events (``offset``, ``timestamp``, ``value``)."""
+        from headrace.log.cursor import Cursor  # it needs Arrow
+
         cursor = Cursor(self._log.catalog, self._log.store, self.name, self._segment, start)
         while cursor.position < end:
             batch = cursor.next(end)

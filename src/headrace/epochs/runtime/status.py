@@ -256,12 +256,9 @@ def _behind(
     first, _ = progress.start_of(acked)
     first, end, cut = _bounded(progress, first, state.line)
     since_us: int | None = None
-    for batch in progress.batches(first, end):
-        stamps = batch.column("timestamp").cast("int64").to_pylist()
-        for stamp, (_, line) in zip(stamps, progress.decoded(batch), strict=True):
-            if since_us is None and not covers_all(shape, line.lower, acked):
-                since_us = stamp
-        if since_us is not None:
+    for _, stamp, line in progress.rows(first, end):
+        if not covers_all(shape, line.lower, acked):
+            since_us = stamp
             break
     rows = _rows(shape, progress.scan(first, end), info.segments)
     wanted, lower = Antichain.minimal(shape, acked), Antichain.minimal(shape, state.lower)

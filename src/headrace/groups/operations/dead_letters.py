@@ -306,9 +306,9 @@ def _original(log: Log, target: Target, letter: Letter) -> str:
     segment = log.stream(letter.stream).segment(letter.segment)
     if segment is not None and segment.tail <= letter.offset < segment.head:
         query = Query(start={letter.segment: letter.offset}, segments=[letter.segment], limit=1)
-        for batch in log.read(letter.stream, query):
-            if batch.num_rows and batch.column("offset")[0].as_py() == letter.offset:
-                return str(batch.column("subject")[0].as_py())
+        for rows in log.rows(letter.stream, query):
+            if rows and rows[0].offset == letter.offset:
+                return rows[0].subject
     raise UndeliverableLetterError(
         target.name,
         letter.id,

@@ -28,6 +28,7 @@ from headrace.groups.view import all_groups
 from headrace.log import limits
 from headrace.log.log import Log
 from headrace.log.query import Query
+from headrace.subjects import key_hash, route_partition
 
 if TYPE_CHECKING:
     from headrace.groups.consumer.in_hand import InHand
@@ -153,8 +154,6 @@ def _check(key: str, scan_events: int) -> None:
 
 def _homes(stream: Stream, key: str) -> list[Segment]:
     """The segments whose keys this one is among."""
-    from headrace.subjects import key_hash, route_partition  # they need Arrow
-
     if stream.config.partitions:
         number = route_partition(key, "", (), stream.config.partitions)
         return [segment for segment in stream.segments if segment.number == number]
@@ -171,24 +170,18 @@ def _scan(log: Log, stream: Stream, segment: Segment, key: str, most: int) -> li
         start={segment.number: first}, until={segment.number: segment.head},
         segments=[segment.number],
     )  # fmt: skip
-    for batch in log.read(stream.name, query):
-        keys, subjects = batch.column("key").to_pylist(), batch.column("subject")
-        if None in keys:
-            named = zip(keys, subjects.to_pylist(), strict=True)
-            keys = [subject if own is None else own for own, subject in named]
-        offsets, stamps = batch.column("offset"), batch.column("timestamp").view("int64")
-        values = batch.column("value")
+    for rows in log.rows(stream.name, query):
         found += (
             KeyEvent(
                 stream=stream.name,
                 segment=segment.number,
-                offset=offsets[at].as_py(),
-                published_at=moment(stamps[at].as_py()),
-                subject=subjects[at].as_py(),
-                size_bytes=len(values[at].as_py()),
+                offset=row.offset or 0,
+                published_at=moment(row.timestamp_us),
+                subject=row.subject,
+                size_bytes=len(row.value),
             )
-            for at, own in enumerate(keys)
-            if own == key
+            for row in rows
+            if (row.subject if row.key is None else row.key) == key
         )
     return found
 

@@ -7,7 +7,7 @@ and the events themselves go when all before them are settled, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from datetime import datetime
 
 import msgspec
@@ -21,6 +21,7 @@ from headrace.groups.operations.targets import Target
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import ack_alone, load
 from headrace.log.log import Log
+from headrace.log.plain import Row
 from headrace.log.query import Query
 from headrace.log.times import to_us
 
@@ -121,12 +122,8 @@ def select(log: Log, stream: Stream, selection: Selection) -> Iterator[Letter]:
     if first >= segment.head:
         return
     left = selection.limit
-    for batch in log.read(stream.name, Query(start={0: first}, segments=[0])):
-        stamps = batch.column("timestamp").view("int64").to_pylist()
-        # Times as such load pandas where it is installed.
-        rows = batch.drop_columns(["timestamp"]).to_pylist()
-        for row, stamp in zip(rows, stamps, strict=True):
-            letter = _letter(row, stamp)
+    for rows in log.rows(stream.name, Query(start={0: first}, segments=[0])):
+        for letter in map(_letter, rows):
             if letter.id not in gone and selection.fits(letter):
                 yield letter
                 left -= 1
@@ -134,18 +131,18 @@ def select(log: Log, stream: Stream, selection: Selection) -> Iterator[Letter]:
                     return
 
 
-def _letter(row: dict[str, object], stamp_us: int) -> Letter:
-    pairs: Sequence[dict[str, object]] = row["headers"] or ()  # type: ignore[assignment]
-    given = [(str(pair["key"]), bytes(pair["value"])) for pair in pairs]  # type: ignore[call-overload]
+def _letter(row: Row) -> Letter:
+    given = row.headers or ()
     about = {key: value.decode(errors="replace") for key, value in given if key in ABOUT}
     died = about.get(headers.DIED, "")
+    assert row.offset is not None
     return Letter(
-        id=int(row["offset"]),  # type: ignore[call-overload]
-        subject=str(row["subject"]),
-        key=row["key"],  # type: ignore[arg-type]
-        value=row["value"],  # type: ignore[arg-type]
+        id=row.offset,
+        subject=row.subject,
+        key=row.key,
+        value=row.value,
         headers=tuple((key, value) for key, value in given if key not in ABOUT),
-        timestamp_us=stamp_us,
+        timestamp_us=row.timestamp_us,
         died_us=int(died) if died.isdecimal() else None,
         reason=about.get(headers.REASON, ""),
         error=about.get(headers.DETAIL, ""),

@@ -21,6 +21,7 @@ from headrace.groups.shared import ended_units
 from headrace.log import order
 from headrace.log.log import Log
 from headrace.log.query import Query
+from headrace.log.rows import RowCursor
 from headrace.log.times import TIME_MAX_US, TIME_MIN_US, to_us
 from headrace.subjects import overlaps
 
@@ -84,13 +85,10 @@ def check_history(log: Log, stream: Stream, start: datetime) -> None:
 
 def _first_time_us(log: Log, stream: Stream, segment: Segment) -> int:
     """The time of the first event that is still there."""
-    from headrace.log.cursor import Cursor  # it needs Arrow
-
-    cursor = Cursor(log.catalog, log.store, stream.name, segment, segment.tail, lambda _: None)
+    cursor = RowCursor(log.catalog, log.store, stream.name, segment, segment.tail, lambda _: None)
     while cursor.position < segment.head:
-        batch = cursor.next(segment.head)
-        if batch is not None and batch.num_rows:
-            return int(batch.column("timestamp")[0].value)
+        if rows := cursor.next(segment.head):
+            return rows[0].timestamp_us
     return segment.max_ts_us + 1
 
 

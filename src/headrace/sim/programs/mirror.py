@@ -8,7 +8,7 @@ from headrace.catalog.streams import StreamConfig
 from headrace.log.events import Event as LogEvent
 from headrace.log.open import open_log
 from headrace.sim.log import Event, ModelLog, Segment
-from headrace.subjects.hashing import key_hash
+from headrace.subjects.hashes import key_hash
 
 
 def content(event: Event) -> bytes:
