@@ -7,15 +7,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from headrace.errors import InvalidInputError, ListenError, TLSError
 from headrace.node.node import NodeSettings
 from headrace.node.routes import PREFIX, table
 from headrace.node.serving import check, listen
+from tests.node.fuzz import OddRequest, requests
+from tests.node.fuzz import check as check_request
 from tests.node.support import RunningNode
 from tests.support import wait_until
 
@@ -169,43 +169,7 @@ def test_no_route_is_without_a_role_and_every_one_is_in_the_document(filled: Run
         assert not (route.method == "GET" and route.changes)
 
 
-ODD = st.one_of(
-    st.text(max_size=20),
-    st.sampled_from(["orders", "$share/audit/orders.>", "earliest", "-1", "1e9", "\u202e", "%00"]),
-    st.integers(-5, 2**40).map(str),
-)
-
-
-VALUES: st.SearchStrategy[Any] = st.one_of(
-    ODD, st.integers(), st.none(), st.booleans(), st.lists(ODD, max_size=2)
-)
-
-
-@given(st.data())
+@given(requests(dry=True))
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-def test_no_request_makes_the_node_fail(filled: RunningNode, data: st.DataObject) -> None:
-    from urllib.parse import quote
-
-    routes = [each for each in table(read_only=False) if each.media == "application/json"]
-    route = data.draw(st.sampled_from(routes))
-    path = PREFIX
-    for part in route.parts:
-        path += "/" + (quote(data.draw(ODD), safe="") if part.startswith("{") else part)
-    names = [each.name for each in msgspec.structs.fields(route.query)]
-    if names and data.draw(VALUES):
-        name, value = data.draw(st.sampled_from(names)), data.draw(ODD)
-        path += f"?{name}={quote(value, safe='')}"
-    body: dict[str, Any] | None = None
-    if route.body is not None:
-        fields = [each.name for each in msgspec.structs.fields(route.body)]
-        body = data.draw(
-            st.dictionaries(
-                st.sampled_from([*fields, "more"]),
-                VALUES,
-                max_size=4,
-            )
-        )
-        if "dry_run" in fields:
-            body["dry_run"] = True
-    found = filled.ask(route.method, path, body)
-    assert found.status < 500, (route.method, path, body, found.body)
+def test_no_request_makes_the_node_fail(filled: RunningNode, sent: OddRequest) -> None:
+    check_request(filled, sent)

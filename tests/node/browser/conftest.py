@@ -12,11 +12,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.node.browser.coverage import Coverage
 from tests.node.support import RunningNode, running
 from tests.support import wait_until
+
+WAIT_MS = 20_000
+"""How long something may take to appear: a machine may be busy."""
+expect.set_options(timeout=WAIT_MS)
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -77,6 +81,13 @@ async def fill(node: RunningNode) -> None:
     async with hr.epoch_publisher("days", "eu") as days:
         await days.append(1, [headrace.Event(subject="days.eu", value=b"x")], advance_to=2)
         await days.append(3, [headrace.Event(subject="days.eu", value=b"y")])
+    await hr.create_stream(
+        "cells", ["cells.>"], epochs=headrace.Epochs(length=2, publishers=("a", "b"))
+    )
+    for name, times in (("a", [(0, 0), (2, 0)]), ("b", [(0, 2), (0, 4)])):
+        async with hr.epoch_publisher("cells", name) as cells:
+            row = headrace.Event(subject="cells.x", value=b"x")
+            await cells.append(times[0], [row], advance_to=times[1])
     async with hr.session("worker-1") as session:
         await session.subscribe("$share/audit/orders.>")
 
@@ -108,7 +119,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 @pytest.fixture
 def context(browser: Browser, coverage: Coverage) -> Iterator[BrowserContext]:
     made = browser.new_context(viewport={"width": 1300, "height": 900})
-    made.set_default_timeout(20_000)
+    made.set_default_timeout(WAIT_MS)
     yield made
     for page in made.pages:
         coverage.take(page)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,6 +12,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, Page, expect
 
+import headrace
+from headrace import cli
 from headrace.node.files import Files
 from tests.node.browser.conftest import enter
 from tests.node.browser.coverage import Coverage
@@ -28,7 +31,7 @@ PAGES = {
     "/key?key=3": "hr-key td",
     "/pipeline": "hr-pipeline .tile",
     "/sessions": "hr-sessions td",
-    "/epochs": "hr-epochs .tile",
+    "/epochs": "hr-epochs .chart",
     "/regions": "hr-regions .tile",
     "/access": "hr-access table",
 }
@@ -105,6 +108,125 @@ def test_regions_say_what_a_loss_would_cost(page: Page, console: RunningNode) ->
     expect(view).to_contain_text("headrace region fail-over --lost us --dry-run")
     expect(view).to_contain_text("payments/ledger")
     assert page.problems == []  # type: ignore[attr-defined]
+
+
+def test_frontiers_are_drawn_as_staircases(page: Page, console: RunningNode) -> None:
+    page.goto(f"http://127.0.0.1:{console.port}/epochs")
+    over_time = page.locator("hr-epochs .card", has=page.locator("h2", has_text="days"))
+    expect(over_time.locator("path.line")).to_have_count(1)
+    # From 0 a step up to 2, and on to the right: across, up, across.
+    assert re.fullmatch(
+        r"M[\d.]+ [\d.]+(H[\d.]+V[\d.]+)+H[\d.]+",
+        over_time.locator("path.line").get_attribute("d") or "",
+    )
+    expect(over_time.locator("path.line2")).to_have_count(1)
+    plane = page.locator("hr-epochs .card", has=page.locator("h2", has_text="cells"))
+    expect(plane.locator("path.line").last).to_have_attribute("stroke-opacity", "1")
+    assert (plane.locator("path.line").last.get_attribute("d") or "").count("V") == 2
+    plane.locator("summary").click()
+    expect(plane.locator("td", has_text="(0, 4) · (2, 0)")).to_have_count(1)
+
+
+COMMANDS: tuple[tuple[str, str, dict[str, str]], ...] = (
+    ("/streams", "New stream", {"stream": "it's", "subjects": "a.>, b.*"}),
+    ("/groups", "New group", {"kind": "shared", "filter": "orders.>"}),
+    ("/groups", "New group", {"kind": "reader", "group": "report"}),
+    ("/groups", "New group", {"kind": "static", "members": "m1, m2"}),
+    (
+        "/groups",
+        "New group",
+        {
+            "kind": "elastic",
+            "filter": "orders.*.*",
+            "wildcards": "1 2",
+        },
+    ),
+    (
+        "/streams/orders",
+        "Publish",
+        {"subject": "orders.a", "value": "it's $HOME", "key": "k"},
+    ),
+    ("/streams/orders", "Settings", {"age": "2", "events": "9"}),
+    ("/streams/orders", "Trim", {"before": "2026-01-01T10:00"}),
+    ("/streams/orders", "Trim", {}),
+    ("/streams/orders", "Remove", {"force": "yes"}),
+    ("/groups/payments%2Fledger", "Seek", {}),
+    ("/groups/payments%2Fledger", "Remove", {}),
+    ("/groups/payments%2Fledger", "Put back", {"reason": "timed out"}),
+    ("/groups/payments%2Fledger", "Discard", {}),
+    ("/groups/orders%2Fbilling", "Members", {"add": "m8", "drop": "m9"}),
+    ("/groups/orders%2Fbilling", "Mapping", {"mappings": "m1:0,1 m2:2,3"}),
+    ("/groups/orders%2Fbilling", "Mapping", {}),
+    ("/groups/orders%2Fbilling", "Remove", {}),
+    (f"/groups/{SHARED}", "Remove", {"force": "yes"}),
+    ("/sessions", "Remove", {}),
+    ("/epochs", "Do without", {"how": "rollback"}),
+    ("/epochs", "Do without", {"how": "abort", "reason": "it's broken"}),
+    (
+        "/access",
+        "New token",
+        {"subjects": "a.>,b.>", "days": "30"},
+    ),
+)
+
+
+def typed(text: str) -> None:
+    """Whether a command is one that the command line takes, with these options."""
+    for command in text.split(" && "):
+        first, *words = shlex.split(command)
+        assert first == "headrace", command
+        cli.app.parse_args(words, exit_on_error=False, print_error=False)
+
+
+def test_every_command_that_is_shown_can_be_typed(page: Page, console: RunningNode) -> None:
+    base, here = f"http://127.0.0.1:{console.port}", ""
+    for path, button, fields in COMMANDS:
+        if path != here:
+            page.goto(base + path)
+            page.wait_for_selector(PAGES.get(path, "hr-group .feed li"))
+            here = path
+            for each in page.locator(".cmd code").all_inner_texts():
+                if each.startswith("headrace"):
+                    typed(each)
+        page.get_by_role("button", name=button, exact=True).first.click()
+        shown = page.locator("dialog .cmd code")
+        before = shown.inner_text()
+        for name, value in fields.items():
+            field = page.locator(f"dialog [name={name}]")
+            if field.evaluate("e => e.tagName") == "SELECT":
+                field.select_option(value)
+            else:
+                field.fill(value)
+        if any(each != "shared" for each in fields.values()):
+            expect(shown).not_to_have_text(before)
+        typed(shown.inner_text())
+        page.keyboard.press("Escape")
+        expect(page.locator("dialog")).to_have_count(0)
+
+
+def test_a_stream_goes_on_without_a_publisher(page: Page, console: RunningNode) -> None:
+    days = headrace.Epochs(publishers=("eu", "us"))
+    console.do(console.hr.create_stream("without", ["without.>"], epochs=days))
+    page.goto(f"http://127.0.0.1:{console.port}/epochs")
+    row = page.get_by_role("region", name="Publishers of without").locator("tbody tr")
+    row.filter(has_text="us").get_by_role("button").click()
+    expect(page.locator("dialog .preview")).to_contain_text("what us left counts")
+    page.get_by_label("type us").fill("us")
+    page.get_by_role("button", name="End it").click()
+    expect(row.filter(has_text="us")).to_have_count(0)
+    expect(row.filter(has_text="eu")).to_have_count(1)
+    console.do(console.hr.delete_stream("without"))
+
+
+def test_a_page_that_could_not_be_shown_is_built_when_it_can(
+    page: Page, console: RunningNode
+) -> None:
+    page.goto(f"http://127.0.0.1:{console.port}/streams/later")
+    expect(page.locator("hr-stream")).to_contain_text("there is no stream 'later'")
+    console.do(console.hr.create_stream("later", ["later.>"]))
+    expect(page.locator("hr-stream h1")).to_have_text("later")
+    console.do(console.hr.delete_stream("later"))
+    expect(page.locator("hr-stream")).to_contain_text("there is no stream 'later'")
 
 
 def test_a_change_appears_by_itself(page: Page, console: RunningNode) -> None:
@@ -186,14 +308,14 @@ def test_streams_and_groups_are_made_and_removed_with_their_names_typed(
     page: Page, console: RunningNode
 ) -> None:
     page.get_by_role("button", name="New stream").click()
-    page.get_by_label("Name").fill("made")
+    page.get_by_label("Name", exact=True).fill("made")
     page.get_by_label("Subjects, with commas").fill("made.>")
     expect(page.locator("dialog code")).to_contain_text("headrace stream create made")
     page.get_by_role("button", name="Make it").click()
     expect(page.locator("hr-stream h1")).to_have_text("made")
     page.get_by_role("button", name="Publish").click()
     page.get_by_label("Subject", exact=True).fill("made.one")
-    page.get_by_label("Value").fill("hello")
+    page.get_by_label("Value", exact=True).fill("hello")
     page.locator("dialog button.main").click()
     expect(page.locator("hr-stream")).to_contain_text("1 since it was made")
     page.get_by_role("button", name="Settings").click()
@@ -231,11 +353,11 @@ def test_a_group_is_made_sought_and_removed(page: Page, console: RunningNode) ->
 
 def test_elastic_members_change_and_bad_input_is_said(page: Page, console: RunningNode) -> None:
     page.goto(f"http://127.0.0.1:{console.port}/groups/orders%2Fbilling")
-    page.get_by_role("button", name="Members").click()
+    page.get_by_role("button", name="Members", exact=True).click()
     page.get_by_label("Add, with commas").fill("m2")
     page.get_by_role("button", name="Change them").click()
     expect(page.locator("hr-group")).to_contain_text("m2")
-    page.get_by_role("button", name="Members").click()
+    page.get_by_role("button", name="Members", exact=True).click()
     page.get_by_label("Add, with commas").fill("m!")
     page.get_by_role("button", name="Change them").click()
     expect(page.locator("dialog .problem")).not_to_be_empty()
@@ -244,7 +366,7 @@ def test_elastic_members_change_and_bad_input_is_said(page: Page, console: Runni
 def test_tokens_are_made_and_removed(page: Page, console: RunningNode) -> None:
     page.goto(f"http://127.0.0.1:{console.port}/access")
     page.get_by_role("button", name="New token").click()
-    page.get_by_label("Name").fill("grafana")
+    page.get_by_label("Name", exact=True).fill("grafana")
     page.get_by_role("button", name="Make it").click()
     expect(page.locator("dialog code")).to_contain_text("hr_")
     page.keyboard.press("Escape")

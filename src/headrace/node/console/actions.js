@@ -24,12 +24,13 @@ export function act({
 				field.options
 					? h(
 							"select",
-							{},
+							{ name: field.name },
 							field.options.map((each) => h("option", { value: each, selected: each === field.value }, each)),
 						)
 					: field.area
-						? h("textarea", {}, field.value || "")
+						? h("textarea", { name: field.name }, field.value || "")
 						: h("input", {
+								name: field.name,
 								value: field.value || "",
 								placeholder: field.hint || "",
 								type: field.type || "text",
@@ -49,22 +50,21 @@ export function act({
 			h(
 				"form",
 				{ onsubmit: submit },
-				h("header", {}, h("h2", {}, title)),
+				h("header", h("h2", title)),
 				h(
-					"div",
-					{ class: "in" },
-					about ? h("p", { class: "sub" }, about) : null,
-					fields.map((field) => h("label", { class: "field" }, field.title, inputs[field.name])),
+					"div.in",
+					about ? h("p.sub", about) : null,
+					fields.map((field) => h("label.field", field.title, inputs[field.name])),
 					preview ? shown : null,
-					typed ? h("label", { class: "field" }, `Type ${typed} to go on`, name) : null,
+					typed ? h("label.field", `Type ${typed} to go on`, name) : null,
 					said,
 					problem,
 				),
-				h("footer", {}, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), button),
+				h("footer", h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), button),
 			),
 		);
+		const say = () => command && put(said, h("span.sub", "At the command line: "), copyable(command(values())));
 		async function look() {
-			if (command) put(said, h("span", { class: "sub" }, "At the command line: "), copyable(command(values())));
 			if (!preview) return;
 			try {
 				put(shown, told(await run(values(), true)));
@@ -96,12 +96,14 @@ export function act({
 		let timer = 0;
 		dialog.addEventListener("input", () => {
 			if (typed) button.disabled = name.value !== typed;
+			say();
 			clearTimeout(timer);
 			timer = setTimeout(look, 250);
 		});
 		dialog.addEventListener("close", () => dialog.remove());
 		document.body.append(dialog);
 		dialog.showModal();
+		say();
 		look();
 	});
 }
@@ -110,19 +112,13 @@ function told(answer) {
 	if (!answer) return "done";
 	const facts = [];
 	const count = (what, text) => {
-		if (what) facts.push(h("li", {}, `${number(what)} ${text}`));
+		if (what) facts.push(h("li", `${number(what)} ${text}`));
 	};
-	if (answer.done) facts.push(h("li", {}, answer.done));
+	if (answer.done) facts.push(h("li", answer.done));
 	for (const [name, value] of Object.entries(answer.counts || {})) count(value, name.replaceAll("_", " "));
 	if (answer.cuts) count(answer.cuts.reduce((sum, each) => sum + each.removed_events, 0) || 0, "events would go");
 	for (const loss of answer.losses || [])
-		facts.push(
-			h(
-				"li",
-				{ class: "problem" },
-				`${loss.group} would lose ${number(loss.lost_events)} events that it has not acked`,
-			),
-		);
+		facts.push(h("li.problem", `${loss.group} would lose ${number(loss.lost_events)} events that it has not acked`));
 	for (const [field, text] of [
 		["again_events", "events come again"],
 		["repeated_events", "events come again"],
@@ -131,13 +127,21 @@ function told(answer) {
 		["refused", "stay where they are: they died too often"],
 	])
 		count(answer[field], text);
-	if (answer.seen_by?.length) facts.push(h("li", {}, `${answer.seen_by.join(", ")} see them too`));
+	if (answer.seen_by?.length) facts.push(h("li", `${answer.seen_by.join(", ")} see them too`));
 	if (answer.units) count(answer.units.length, "units");
-	return facts.length ? h("ul", {}, facts) : "nothing would change";
+	return facts.length ? h("ul", facts) : "nothing would change";
 }
 
 const list = (text) => text.split(/[\s,]+/).filter(Boolean);
-const quote = (text) => (/^[\w./:-]*$/.test(text) ? text : `'${text}'`);
+// As a shell takes them; what is not given yet stands in capitals.
+const quote = (text) => (/^[\w./:,@%+-]+$/.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`);
+const given = (text, name) => (text ? quote(text) : name);
+const option = (name, text) => (text ? ` --${name} ${quote(text)}` : "");
+const both = (name) => {
+	const [first, ...rest] = name.split("/");
+	return `${quote(first)} ${quote(rest.join("/"))}`;
+};
+const zoned = (text) => (text ? new Date(text).toISOString() : null);
 const group = (name, ...rest) => path("groups", name, ...rest);
 const stream = (name, ...rest) => path("streams", name, ...rest);
 
@@ -151,7 +155,7 @@ export const createStream = () =>
 			{ name: "segments", title: "Segments", value: "4", type: "number" },
 		],
 		command: (v) =>
-			`headrace stream create ${quote(v.stream)} --subjects ${quote(v.subjects)} --segments ${v.segments}`,
+			`headrace stream create ${given(v.stream, "NAME")} --subjects ${given(list(v.subjects).join(","), "SUBJECTS")}${option("segments", v.segments)}`,
 		verb: "Make it",
 		run: (v) =>
 			ask("POST", "/streams", {
@@ -174,12 +178,17 @@ export const createGroup = () =>
 			{ name: "max_members", title: "At most so many members, or partitions", value: "16", type: "number" },
 			{ name: "members", title: "Members, with commas", hint: "m1, m2" },
 		],
-		command: (v) =>
-			v.kind === "shared"
-				? `headrace group shared declare ${quote(v.group)} ${quote(v.filter)}`
-				: v.kind === "reader"
-					? `headrace reader create ${quote(v.group)} --streams ${quote(v.stream)}`
-					: `headrace group ${v.kind} create ${quote(v.stream)} ${quote(v.group)} --max-members ${v.max_members}`,
+		command: (v) => {
+			const name = given(v.group, "NAME");
+			const stream = given(v.stream, "STREAM");
+			const members = option("members", list(v.members).join(","));
+			if (v.kind === "shared")
+				return `headrace group shared declare ${name} ${given(v.filter, "FILTER")} --start earliest`;
+			if (v.kind === "reader") return `headrace reader create ${name} --streams ${stream}`;
+			const key = v.kind === "elastic" ? option("wildcards", list(v.wildcards).join(",")) : "";
+			const most = ` --max-members ${v.max_members || 16}`;
+			return `headrace group ${v.kind} create ${stream} ${name}${most}${option("filter", v.filter)}${key}${members}`;
+		},
 		verb: "Make it",
 		run: (v) =>
 			ask("POST", "/groups", {
@@ -207,7 +216,7 @@ export const removeStream = (name) =>
 		bad: true,
 		verb: "Remove it",
 		fields: [{ name: "force", title: "Also with groups that consume it", options: ["no", "yes"], value: "no" }],
-		command: () => `headrace stream rm ${quote(name)} --yes`,
+		command: (v) => `headrace stream rm ${quote(name)} --yes${v.force === "yes" ? " --force" : ""}`,
 		run: (v, dry) =>
 			ask("DELETE", stream(name), { body: { name, dry_run: dry, force: v.force === "yes" } }).then((answer) => {
 				if (!dry) go("/streams");
@@ -218,18 +227,14 @@ export const removeStream = (name) =>
 export const trimStream = (name) =>
 	act({
 		title: `Trim ${name}`,
-		about: "Events before a time go, for good.",
+		about: "Events before a time go, for good; without a time, what its settings let go.",
 		preview: true,
 		typed: name,
 		bad: true,
 		verb: "Trim it",
 		fields: [{ name: "before", title: "Before", type: "datetime-local" }],
-		command: (v) =>
-			`headrace stream trim ${quote(name)} --before ${v.before ? new Date(v.before).toISOString() : "TIME"}`,
-		run: (v, dry) =>
-			ask("POST", stream(name, "trim"), {
-				body: { before: v.before ? new Date(v.before).toISOString() : null, dry_run: dry },
-			}),
+		command: (v) => `headrace stream trim ${quote(name)}${option("before", zoned(v.before))} --yes`,
+		run: (v, dry) => ask("POST", stream(name, "trim"), { body: { before: zoned(v.before), dry_run: dry } }),
 	});
 
 export const splitSegment = (name, segment) =>
@@ -266,7 +271,8 @@ export const streamSettings = (data) =>
 			{ name: "rate", title: "Split and merge by so many events a second for each segment", type: "number" },
 		],
 		verb: "Change them",
-		command: (v) => `headrace stream set ${quote(data.line.stream)}${v.age ? ` --retention-age ${v.age}h` : ""}`,
+		command: (v) =>
+			`headrace stream set ${quote(data.line.stream)}${option("retention-age", v.age && `${v.age}h`)}${option("retention-events", v.events)}${option("scale-events", v.rate)}`,
 		run: (v) =>
 			ask("PATCH", stream(data.line.stream), {
 				body: {
@@ -293,7 +299,7 @@ export const publishEvent = (config) =>
 			{ name: "value", title: "Value", area: true },
 		],
 		verb: "Publish",
-		command: (v) => `headrace publish ${quote(v.subject)} ${quote(v.value)}${v.key ? ` --key ${quote(v.key)}` : ""}`,
+		command: (v) => `headrace publish ${given(v.subject, "SUBJECT")} ${given(v.value, "VALUE")}${option("key", v.key)}`,
 		run: (v) => ask("POST", "/publish", { body: { subject: v.subject, key: v.key || null, value: v.value } }),
 	});
 
@@ -306,7 +312,7 @@ export const seekGroup = (name) =>
 		verb: "Seek",
 		bad: true,
 		fields: [{ name: "to", title: "To: earliest, latest, a time with its zone, or SEGMENT:OFFSET", value: "earliest" }],
-		command: (v) => `headrace group seek ${quote(name)} --to ${quote(v.to)}`,
+		command: (v) => `headrace group seek ${quote(name)} --to ${given(v.to, "PLACE")}`,
 		run: (v, dry) => ask("POST", group(name, "seek"), { body: { to: v.to, dry_run: dry } }),
 	});
 
@@ -319,8 +325,54 @@ export const changeMembers = (name) =>
 		],
 		verb: "Change them",
 		command: (v) =>
-			`headrace group members ${v.drop ? "drop" : "add"} ${name.replace("/", " ")} ${list(v.drop || v.add).join(",")}`,
+			["add", "drop"]
+				.filter((verb) => v[verb] || (verb === "add" && !v.drop))
+				.map((verb) => `headrace group members ${verb} ${both(name)} ${given(list(v[verb]).join(","), "MEMBERS")}`)
+				.join(" && "),
 		run: (v) => ask("POST", group(name, "members"), { body: { add: list(v.add), drop: list(v.drop) } }),
+	});
+
+export const changeMapping = (name) =>
+	act({
+		title: `Who has which partitions of ${name}`,
+		about: "All partitions have to be there. Nothing: it distributes them by itself.",
+		fields: [{ name: "mappings", title: "Members and their partitions", hint: "m1:0,1 m2:2,3" }],
+		verb: "Change it",
+		command: (v) => `headrace group mapping ${v.mappings ? "set" : "unset"} ${both(name)} ${v.mappings}`.trim(),
+		run: (v) =>
+			ask("POST", group(name, "mapping"), {
+				body: {
+					mappings: v.mappings
+						? Object.fromEntries(
+								v.mappings.split(/\s+/).map((each) => {
+									const [member, partitions = ""] = each.split(":");
+									return [member, list(partitions).map(Number)];
+								}),
+							)
+						: null,
+				},
+			}),
+	});
+
+export const endPublisher = (stream, name) =>
+	act({
+		title: `Do without ${name}`,
+		about:
+			"It is fenced. Release: what it left counts. Rollback: that is taken back. Abort: the stream ends, for good.",
+		preview: true,
+		typed: name,
+		bad: true,
+		verb: "End it",
+		fields: [
+			{ name: "how", title: "How", options: ["release", "rollback", "abort"], value: "release" },
+			{ name: "reason", title: "Why (abort)" },
+		],
+		command: (v) =>
+			`headrace epoch ${v.how} ${quote(stream)} ${quote(name)}${v.how === "abort" ? ` --reason ${given(v.reason, "WHY")}` : ""}`,
+		run: (v, dry) =>
+			ask("POST", path("epochs", stream, "publishers", name, "end"), {
+				body: { how: v.how, reason: v.reason, name, dry_run: dry },
+			}),
 	});
 
 export const stepDown = (name, member) =>
@@ -328,11 +380,11 @@ export const stepDown = (name, member) =>
 		title: `Have ${member} step down`,
 		about: "Its active instance gives its units up; a standby takes over.",
 		verb: "Step down",
-		command: () => `headrace group step-down ${name.replace("/", " ")} ${member}`,
+		command: () => `headrace group step-down ${both(name)} ${quote(member)}`,
 		run: () => ask("POST", group(name, "step-down"), { body: { member } }),
 	});
 
-export const removeGroup = (name) =>
+export const removeGroup = (name, kind) =>
 	act({
 		title: `Remove group ${name}`,
 		about: "Its progress and its dead letters go, for good; the stream stays.",
@@ -341,12 +393,12 @@ export const removeGroup = (name) =>
 		bad: true,
 		verb: "Remove it",
 		fields: [{ name: "force", title: "Also with live members", options: ["no", "yes"], value: "no" }],
-		command: () =>
-			name.startsWith("$share/")
-				? `headrace group shared rm ${quote(name)} --yes`
-				: name.startsWith("reader/")
-					? `headrace reader rm ${name.slice(7)} --yes`
-					: `headrace group elastic rm ${name.replace("/", " ")} --yes`,
+		command: (v) =>
+			kind === "shared"
+				? `headrace group shared rm ${quote(name)}${v.force === "yes" ? " --force" : ""}`
+				: kind === "reader"
+					? `headrace reader rm ${quote(name.slice(7))} --yes`
+					: `headrace group ${kind} rm ${both(name)} --yes`,
 		run: (v, dry) =>
 			ask("DELETE", group(name), { body: { name, dry_run: dry, force: v.force === "yes" } }).then((answer) => {
 				if (!dry) go("/groups");
@@ -361,7 +413,7 @@ export const putBackLetters = (name) =>
 		preview: true,
 		verb: "Put them back",
 		fields: [{ name: "reason", title: "Only those whose reason holds" }],
-		command: () => `headrace group dead put-back ${quote(name)}`,
+		command: (v) => `headrace group dead put-back ${quote(name)}${option("reason", v.reason) || " --all"} --yes`,
 		run: (v, dry) =>
 			ask("POST", group(name, "dead-letters", "put-back"), { body: { reason: v.reason || null, dry_run: dry } }),
 	});
@@ -375,7 +427,7 @@ export const discardLetters = (name) =>
 		bad: true,
 		verb: "Discard them",
 		fields: [{ name: "reason", title: "Only those whose reason holds" }],
-		command: () => `headrace group dead discard ${quote(name)}`,
+		command: (v) => `headrace group dead discard ${quote(name)}${option("reason", v.reason) || " --all"} --yes`,
 		run: (v, dry) =>
 			ask("POST", group(name, "dead-letters", "discard"), { body: { reason: v.reason || null, dry_run: dry } }),
 	});
@@ -401,7 +453,10 @@ export const createToken = () =>
 			{ name: "days", title: "Good for so many days", type: "number" },
 		],
 		verb: "Make it",
-		command: (v) => `headrace token create ${quote(v.token)} --role ${v.role}`,
+		command: (v) =>
+			`headrace token create ${given(v.token, "NAME")} --role ${v.role}${list(v.subjects)
+				.map((each) => option("subjects", each))
+				.join("")}${option("expires", v.days && `${v.days}d`)}`,
 		run: (v) =>
 			ask("POST", "/tokens", {
 				body: {
@@ -411,7 +466,7 @@ export const createToken = () =>
 					expires_s: v.days ? Number(v.days) * 86400 : null,
 				},
 			}),
-		done: (answer) => [h("p", {}, "Keep it: it is stored as a hash, and never shown again."), copyable(answer.secret)],
+		done: (answer) => [h("p", "Keep it: it is stored as a hash, and never shown again."), copyable(answer.secret)],
 	});
 
 export const removeToken = (name) =>

@@ -118,30 +118,21 @@ class App extends HTMLElement {
 		put(
 			this,
 			h(
-				"aside",
-				{ class: "side" },
+				"aside.side",
 				h("a", { class: "brand", href: "/" }, wave(), "Headrace"),
 				h("nav", { "aria-label": "Pages" }, this.links),
 				h(
-					"div",
-					{ class: "foot" },
-					h("span", {}, visible(store.me.catalog)),
-					h("span", {}, `version ${store.me.version}${store.me.read_only ? ", read only" : ""}`),
+					"div.foot",
+					h("span", visible(store.me.catalog)),
+					h("span", `version ${store.me.version}${store.me.read_only ? ", read only" : ""}`),
 				),
 			),
 			h(
-				"div",
-				{ class: "body" },
+				"div.body",
 				h(
-					"header",
-					{ class: "top" },
-					h(
-						"button",
-						{ class: "search", onclick: () => palette() },
-						"Find streams, groups, keys",
-						h("kbd", {}, "Ctrl K"),
-					),
-					h("span", { class: "grow" }),
+					"header.top",
+					h("button", { class: "search", onclick: () => palette() }, "Find streams, groups, keys", h("kbd", "Ctrl K")),
+					h("span.grow"),
 					this.conn,
 					utc,
 					themes,
@@ -202,11 +193,9 @@ class App extends HTMLElement {
 		put(
 			this,
 			h(
-				"main",
-				{ class: "login" },
+				"main.login",
 				h(
-					"div",
-					{ class: "card" },
+					"div.card",
 					h(
 						"form",
 						{
@@ -222,12 +211,12 @@ class App extends HTMLElement {
 							},
 						},
 						h("a", { class: "brand", href: "/" }, wave(), "Headrace"),
-						h("h1", {}, "Who are you?"),
-						h("p", {}, "Open the link that ", h("code", {}, "headrace serve"), " printed, or get another one:"),
-						h("code", {}, "headrace token link"),
-						h("label", { class: "field" }, "or give a token", token),
+						h("h1", "Who are you?"),
+						h("p", "Open the link that ", h("code", "headrace serve"), " printed, or get another one:"),
+						h("code", "headrace token link"),
+						h("label.field", "or give a token", token),
 						problem,
-						h("button", { class: "main" }, "Let me in"),
+						h("button.main", "Let me in"),
 					),
 				),
 			),
@@ -264,8 +253,8 @@ function palette() {
 				h(
 					"li",
 					{ role: "option", "aria-selected": String(index === at), onclick: () => open(each) },
-					h("span", {}, visible(each.name)),
-					h("span", { class: "sub" }, each.about),
+					h("span", visible(each.name)),
+					h("span.sub", each.about),
 				),
 			),
 		);
@@ -327,17 +316,15 @@ function help() {
 	const dialog = h(
 		"dialog",
 		{ "aria-label": "Keyboard" },
-		h("header", {}, h("h2", {}, "Keyboard")),
+		h("header", h("h2", "Keyboard")),
 		h(
-			"div",
-			{ class: "in" },
+			"div.in",
 			h(
-				"dl",
-				{ class: "pairs" },
-				KEYS.map(([key, text]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)]),
+				"dl.pairs",
+				KEYS.map(([key, text]) => [h("dt", h("kbd", key)), h("dd", text)]),
 			),
 		),
-		h("footer", {}, h("button", { onclick: () => dialog.close() }, "Close")),
+		h("footer", h("button", { onclick: () => dialog.close() }, "Close")),
 	);
 	dialog.addEventListener("close", () => dialog.remove());
 	document.body.append(dialog);

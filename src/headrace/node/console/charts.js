@@ -3,7 +3,7 @@ import { h, put, s } from "./dom.js";
 import { clock, day, minute, short, span, when } from "./format.js";
 
 export function spark(values) {
-	if (!values || values.length < 2) return h("span", { class: "sub" }, "");
+	if (!values || values.length < 2) return h("span.sub", "");
 	const top = Math.max(...values, 1e-9);
 	const points = values.map((value, at) => [(at / (values.length - 1)) * 108, 24 - (value / top) * 22]);
 	const line = "M" + points.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L");
@@ -18,9 +18,10 @@ export function spark(values) {
 const KINDS = {
 	good: ["joined", "assigned", "moved", "pinned", "elected", "put back"],
 	bad: ["lost", "fenced", "evicted", "dead letter", "deposed", "trimmed past"],
-	warn: ["left", "unpinned", "waits"],
+	warn: ["left", "unpinned", "waits", "stands by", "moves"],
 	violet: ["split", "merged", "sought", "configured", "finished"],
 };
+export const DECISIONS = Object.values(KINDS).flat();
 export const kindOf = (what) => Object.keys(KINDS).find((kind) => KINDS[kind].includes(what)) || "info";
 const SHAPES = {
 	good: "M7 2L12 12H2Z",
@@ -112,7 +113,7 @@ export function chart(element, { series, marks = [], from, to, height = 220, uni
 		const place = s(
 			"g",
 			{ transform: `translate(${x(at) - 6} ${bottom + 3}) scale(.85)` },
-			s("title", {}, `${when(mark.at)} ${mark.what} ${mark.to || mark.from || ""}: ${mark.reason}`),
+			s("title", `${when(mark.at)} ${mark.what} ${mark.to || mark.from || ""}: ${mark.reason}`),
 			shape(kind),
 		);
 		svg.append(s("line", { x1: x(at), x2: x(at), y1: bottom, y2: bottom + 4, class: "grid" }), place);
@@ -166,32 +167,26 @@ export function figures(title, heads, rows) {
 	const step = Math.max(1, Math.ceil(rows.length / 40));
 	return h(
 		"details",
-		{},
-		h("summary", { class: "sub" }, `${title} as a table`),
+		h("summary.sub", `${title} as a table`),
 		h(
 			"div",
 			{ class: "scroll", tabindex: "0", role: "region", "aria-label": title },
 			h(
 				"table",
-				{},
 				h(
 					"thead",
-					{},
 					h(
 						"tr",
-						{},
 						heads.map((head, at) => h("th", { class: at ? "n" : "", scope: "col" }, head)),
 					),
 				),
 				h(
 					"tbody",
-					{},
 					rows
 						.filter((_, at) => at % step === 0)
 						.map((row) =>
 							h(
 								"tr",
-								{},
 								row.map((cell, at) => h("td", { class: at ? "n" : "" }, cell)),
 							),
 						),

@@ -1,7 +1,12 @@
 // Making and changing elements: text is always text, never markup.
 const SVG = "http://www.w3.org/2000/svg";
 
-function fill(element, props, children) {
+// `tag` may name classes ("p.sub"); the attributes may be left out.
+function fill(make, tag, args) {
+	const [name, ...classes] = tag.split(".");
+	const [props, ...children] = args[0]?.constructor === Object ? args : [null, ...args];
+	const element = make(name);
+	if (classes.length) element.setAttribute("class", classes.join(" "));
 	for (const [name, value] of Object.entries(props || {})) {
 		if (value === null || value === undefined || value === false) continue;
 		if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
@@ -12,29 +17,18 @@ function fill(element, props, children) {
 	return element;
 }
 
-export const h = (tag, props, ...children) => fill(document.createElement(tag), props, children);
-export const s = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
+export const h = (tag, ...args) => fill((name) => document.createElement(name), tag, args);
+export const s = (tag, ...args) => fill((name) => document.createElementNS(SVG, name), tag, args);
 export const put = (element, ...children) => {
 	element.replaceChildren(...children.flat(9).filter((each) => each !== null && each !== undefined && each !== false));
 	return element;
 };
 
 export const card = (title, extra, ...children) =>
-	h(
-		"section",
-		{ class: "card" },
-		h("header", {}, h("h2", {}, title), h("span", { class: "grow" }), extra),
-		...children,
-	);
+	h("section.card", h("header", h("h2", title), h("span.grow"), extra), ...children);
 
 export const tile = (key, value, small) =>
-	h(
-		"div",
-		{ class: "tile" },
-		h("div", { class: "k" }, key),
-		h("div", { class: "v" }, value),
-		small ? h("div", { class: "s" }, small) : null,
-	);
+	h("div.tile", h("div.k", key), h("div.v", value), small ? h("div.s", small) : null);
 
 export const badge = (text, kind) => h("span", { class: `badge ${kind || ""}` }, text);
 
@@ -52,7 +46,7 @@ export function copyable(text) {
 			button.textContent = "copy";
 		}, 1500);
 	});
-	return h("span", { class: "cmd" }, h("code", {}, text), button);
+	return h("span.cmd", h("code", text), button);
 }
 
 // What is told to screen readers: at most one sentence every two seconds, and only the newest.

@@ -29,7 +29,6 @@ export function drawMap(element, { segments, from, to, group = null, key = null,
 	svg.append(
 		s(
 			"defs",
-			{},
 			s(
 				"pattern",
 				{ id: "sealed", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
@@ -75,7 +74,7 @@ export function drawMap(element, { segments, from, to, group = null, key = null,
 					}
 				},
 			},
-			s("title", {}, label),
+			s("title", label),
 			s("rect", {
 				class: "tile-seg",
 				x: x1,

@@ -39,7 +39,7 @@ export function show() {
 			return;
 		}
 	}
-	put(outlet, h("p", { class: "none" }, "There is no such page. ", h("a", { href: "/" }, "To the overview")));
+	put(outlet, h("p.none", "There is no such page. ", h("a", { href: "/" }, "To the overview")));
 }
 
 export function begin(element) {

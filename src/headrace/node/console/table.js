@@ -3,7 +3,9 @@ import { h, put } from "./dom.js";
 import { go } from "./router.js";
 
 const classes = (column) =>
-	[column.number && "n", column.name && "name", column.wide && "wide", column.extra && "extra"].filter(Boolean).join(" ");
+	[column.number && "n", column.name && "name", column.wide && "wide", column.extra && "extra"]
+		.filter(Boolean)
+		.join(" ");
 
 export class Table {
 	#rows = new Map();
@@ -16,20 +18,14 @@ export class Table {
 				{ class: classes(column), scope: "col" },
 				column.sort && onsort
 					? h("button", { type: "button", onclick: () => this.#sorted(column.sort) }, column.title)
-					: column.title || h("span", { class: "hidden" }, "more"),
+					: column.title || h("span.hidden", "more"),
 			),
 		);
-		this.none = h("p", { class: "none" }, none);
+		this.none = h("p.none", none);
 		this.element = h(
 			"div",
 			{ class: "scroll", tabindex: "0", role: "region", "aria-label": label || "table" },
-			h(
-				"table",
-				{},
-				h("caption", { class: "hidden" }, label || ""),
-				h("thead", {}, h("tr", {}, this.heads)),
-				this.body,
-			),
+			h("table", h("caption.hidden", label || ""), h("thead", h("tr", this.heads)), this.body),
 			this.none,
 		);
 		this.#marks();

@@ -54,22 +54,16 @@ class Access extends View {
 		put(
 			this,
 			h(
-				"div",
-				{ class: "head" },
-				h("h1", {}, "Access"),
-				h("span", { class: "what" }, `you are ${store.me?.token}: ${(store.me?.roles || []).join(", ")}`),
-				h("span", { class: "grow" }),
+				"div.head",
+				h("h1", "Access"),
+				h("span.what", `you are ${store.me?.token}: ${(store.me?.roles || []).join(", ")}`),
+				h("span.grow"),
 				may("admin")
 					? h("button", { class: "main", onclick: () => createToken().then(() => this.fetch()) }, "New token")
 					: null,
 				h("button", { onclick: () => ask("POST", "/logout").then(() => location.assign("/")) }, "Leave"),
 			),
-			h(
-				"div",
-				{ class: "stack" },
-				card("Tokens", null, this.tokens.element),
-				card("Who did what", null, this.audit.element),
-			),
+			h("div.stack", card("Tokens", null, this.tokens.element), card("Who did what", null, this.audit.element)),
 		);
 		this.fetch().catch(() => {});
 	}

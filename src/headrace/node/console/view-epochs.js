@@ -3,46 +3,43 @@ import { badge, card, h, put, tile } from "./dom.js";
 import { ago, number, short, span, visible } from "./format.js";
 import { get, path } from "./api.js";
 import { Table } from "./table.js";
+import { endPublisher } from "./actions.js";
+import { may } from "./store.js";
+import { drawStairs, frontier, time } from "./stairs.js";
 import { View, define } from "./view.js";
-
-const time = (one) => (Array.isArray(one) ? `(${one.join(", ")})` : String(one));
-const frontier = (one) => {
-	const times = Array.isArray(one) ? one : one?.elements || one?.times || [];
-	return times.length ? times.map(time).join(" · ") : "everything";
-};
 
 class Epochs extends View {
 	build() {
 		this.title("Epochs");
-		this.list = h("div", { class: "stack" });
-		put(
-			this,
-			h(
-				"div",
-				{ class: "head" },
-				h("h1", {}, "Epochs"),
-				h("span", { class: "what" }, "what lies before a frontier is complete"),
-			),
-			this.list,
-		);
+		this.list = h("div.stack");
+		this.places = new Map();
+		put(this, h("div.head", h("h1", "Epochs"), h("span.what", "what lies before a frontier is complete")), this.list);
 		this.fetch().catch(() => {});
-		this.onChange((change) => {
-			if (!change || change.streams.length) this.again(() => this.fetch(), 2000);
-		});
+		this.on(window, "resize", () => this.draw());
+		// Frontiers advance without rows, too: every change may be one.
+		this.onChange(() => this.again(() => this.fetch(), 2000));
 	}
 
 	async fetch() {
 		const names = await this.load("/epochs");
-		const found = await Promise.all(names.map((name) => get(path("epochs", name))));
+		const found = await Promise.all(
+			names.map((name) => Promise.all([get(path("epochs", name)), get(path("epochs", name, "steps"))])),
+		);
 		put(
 			this.list,
-			found.length
-				? found.map((each) => this.one(each))
-				: h("p", { class: "none" }, "No stream is published by epochs."),
+			found.length ? found.map(([each]) => this.one(each)) : h("p.none", "No stream is published by epochs."),
 		);
+		this.drawn = found;
+		this.draw();
+	}
+
+	// After they are in the page: a drawing is as wide as its place.
+	draw() {
+		this.drawn?.forEach(([{ status }, steps]) => drawStairs(this.places.get(status.stream), steps, status));
 	}
 
 	one({ status, sentences }) {
+		if (!this.places.has(status.stream)) this.places.set(status.stream, h("div"));
 		const publishers = new Table(
 			[
 				{ title: "Publisher", name: true, text: (row) => visible(row.name) },
@@ -63,8 +60,16 @@ class Epochs extends View {
 							: null,
 				},
 				{ title: "Last commit", text: (row) => (row.last_commit_us ? ago(row.last_commit_us / 1000) : "never") },
+				{
+					title: "",
+					mark: (row) => row.name,
+					show: (row) =>
+						may("admin") && status.status === "open"
+							? h("button", { class: "small", onclick: () => endPublisher(status.stream, row.name) }, "Do without")
+							: null,
+				},
 			],
-			{ key: (row) => row.name, label: "Publishers", none: "Nobody publishes." },
+			{ key: (row) => row.name, label: `Publishers of ${status.stream}`, none: "Nobody publishes." },
 		);
 		const subscriptions = new Table(
 			[
@@ -73,17 +78,15 @@ class Epochs extends View {
 				{ title: "Behind", number: true, text: (row) => `${number(row.epochs)} epochs, ${short(row.rows)} rows` },
 				{ title: "Since", number: true, text: (row) => span(row.behind_us / 1e6) },
 			],
-			{ key: (row) => row.name, label: "Subscriptions", none: "Nobody has subscribed by name." },
+			{ key: (row) => row.name, label: `Subscriptions to ${status.stream}`, none: "Nobody has subscribed by name." },
 		);
 		return card(
 			status.stream,
 			badge(status.status, status.status === "open" ? "good" : ""),
 			h(
-				"div",
-				{ class: "in stack" },
+				"div.in.stack",
 				h(
-					"div",
-					{ class: "tiles" },
+					"div.tiles",
 					tile(
 						"Frontier",
 						frontier(status.frontier),
@@ -92,8 +95,9 @@ class Epochs extends View {
 					tile("Open epochs", number(status.open_epochs), `${short(status.open_rows)} rows`),
 					tile("Readable since", frontier(status.since), ""),
 				),
-				staircase(status),
-				sentences.map((each) => h("p", {}, visible(each))),
+				this.places.get(status.stream),
+				openEpochs(status),
+				sentences.map((each) => h("p", visible(each))),
 			),
 			publishers.update(status.publishers).element,
 			subscriptions.update(status.subscriptions).element,
@@ -101,9 +105,9 @@ class Epochs extends View {
 	}
 }
 
-function staircase(status) {
+function openEpochs(status) {
 	const open = (status.open || []).slice(0, 12);
-	if (!open.length) return h("p", { class: "sub" }, "No epoch is open.");
+	if (!open.length) return h("p.sub", "No epoch is open.");
 	const most = Math.max(...open.map(([, rows]) => rows));
 	return h(
 		"div",

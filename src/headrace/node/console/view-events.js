@@ -37,7 +37,7 @@ class Events extends View {
 		this.list = h("tbody");
 		this.follow = h("button", { type: "button", "aria-pressed": "false", onclick: () => this.following() }, "Follow");
 		this.more = h("button", { type: "button", onclick: () => this.fetch(this.next) }, "Look further");
-		this.copies = h("div", { class: "in stack" });
+		this.copies = h("div.in.stack");
 		const form = h(
 			"form",
 			{
@@ -47,48 +47,41 @@ class Events extends View {
 					this.search();
 				},
 			},
-			FIELDS.map(([name, title]) => h("label", {}, title, this.inputs[name])),
-			h("button", { class: "main" }, "Look"),
+			FIELDS.map(([name, title]) => h("label", title, this.inputs[name])),
+			h("button.main", "Look"),
 			this.follow,
 		);
 		put(
 			this,
 			h(
-				"div",
-				{ class: "head" },
+				"div.head",
 				h(
-					"div",
-					{ class: "crumb" },
+					"div.crumb",
 					h("a", { href: "/streams" }, "Streams"),
 					" / ",
 					h("a", { href: link("streams", this.name) }, visible(this.name)),
 					" / ",
 				),
-				h("h1", {}, "Events"),
-				h("span", { class: "grow" }),
+				h("h1", "Events"),
+				h("span.grow"),
 				(this.jsonl = h("a", { download: true }, "JSON lines")),
 				(this.parquet = h("a", { download: true }, "Parquet")),
 			),
 			h(
-				"div",
-				{ class: "stack" },
+				"div.stack",
 				h("section", { class: "card", "aria-label": "What to look for" }, form),
 				h(
-					"section",
-					{ class: "card" },
-					h("div", { class: "in" }, this.status),
+					"section.card",
+					h("div.in", this.status),
 					h(
 						"div",
 						{ class: "scroll", tabindex: "0", role: "region", "aria-label": "Events" },
 						h(
 							"table",
-							{},
 							h(
 								"thead",
-								{},
 								h(
 									"tr",
-									{},
 									["Time", "Place", "Subject", "Key", "Value"].map((each, at) =>
 										h("th", { scope: "col", class: at === 1 ? "wide" : "" }, each),
 									),
@@ -98,7 +91,7 @@ class Events extends View {
 							this.list,
 						),
 					),
-					h("div", { class: "in" }, this.more),
+					h("div.in", this.more),
 				),
 				card("Copy as", null, this.copies),
 			),
@@ -186,39 +179,32 @@ class Events extends View {
 		const first = visible(each.value).split("\n", 1)[0].slice(0, 300);
 		return h(
 			"tr",
-			{},
-			h("td", {}, h("time", { datetime: each.at, title: full(each.at) }, when(each.at))),
-			h("td", { class: "wide" }, h("a", { href: address }, place)),
-			h("td", {}, visible(each.subject)),
+			h("td", h("time", { datetime: each.at, title: full(each.at) }, when(each.at))),
+			h("td.wide", h("a", { href: address }, place)),
+			h("td", visible(each.subject)),
 			h(
 				"td",
-				{},
 				each.key === null
-					? h("span", { class: "sub" }, "none")
+					? h("span.sub", "none")
 					: h("a", { href: `/key?key=${encodeURIComponent(each.key)}` }, visible(each.key)),
 			),
 			h(
 				"td",
-				{},
 				h(
 					"details",
 					{ open },
-					h("summary", { class: "cut1 mono" }, first || "(empty)"),
+					h("summary.cut1.mono", first || "(empty)"),
 					this.value(each),
 					each.headers.length
 						? h(
-								"dl",
-								{ class: "pairs" },
-								each.headers.map(([name, value]) => [
-									h("dt", {}, visible(name)),
-									h("dd", { class: "mono" }, visible(value)),
-								]),
+								"dl.pairs",
+								each.headers.map(([name, value]) => [h("dt", visible(name)), h("dd.mono", visible(value))]),
 							)
 						: null,
-					each.cut ? h("p", { class: "sub" }, `the first part of ${bytes(each.size_bytes)}`) : null,
+					each.cut ? h("p.sub", `the first part of ${bytes(each.size_bytes)}`) : null,
 				),
 			),
-			h("td", { class: "n" }, bytes(each.size_bytes)),
+			h("td.n", bytes(each.size_bytes)),
 		);
 	}
 

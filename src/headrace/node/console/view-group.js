@@ -1,14 +1,22 @@
 // A group: members, units, lag over time with the decisions marked on it, and as it was.
 import { badge, card, copyable, h, put, tile } from "./dom.js";
 import { bytes, clock, full, number, rate, short, span, visible, when } from "./format.js";
-import { chart, figures, glyph } from "./charts.js";
+import { DECISIONS, chart, figures, glyph } from "./charts.js";
 import { get, path } from "./api.js";
 import { link, params, set } from "./router.js";
 import { may, mayRead, store } from "./store.js";
 import { Table } from "./table.js";
 import { View, define } from "./view.js";
 import { findingsList } from "./views-lists.js";
-import { changeMembers, discardLetters, putBackLetters, removeGroup, seekGroup, stepDown } from "./actions.js";
+import {
+	changeMapping,
+	changeMembers,
+	discardLetters,
+	putBackLetters,
+	removeGroup,
+	seekGroup,
+	stepDown,
+} from "./actions.js";
 
 const SPANS = { "10m": 600, "1h": 3600, "6h": 21600, "24h": 86400 };
 const STATES = {
@@ -32,11 +40,11 @@ class Group extends View {
 		this.where = path("groups", this.name);
 		this.title(this.name);
 		const now = params();
-		this.tiles = h("div", { class: "tiles" });
+		this.tiles = h("div.tiles");
 		this.findings = h("div");
 		this.lag = h("div");
 		this.lagTable = h("div");
-		this.past = h("div", { class: "in" });
+		this.past = h("div.in");
 		this.letters = h("div");
 		this.feed = h("ul", { class: "feed", tabindex: "0", "aria-label": "Decisions" });
 		this.clockBox = h("div");
@@ -75,35 +83,12 @@ class Group extends View {
 			none: "It has no units yet.",
 		});
 		this.offset = 0;
-		this.pages = h("span", { class: "sub" });
+		this.pages = h("span.sub");
 		this.what = h(
 			"select",
 			{ "aria-label": "which decisions" },
 			h("option", { value: "" }, "all"),
-			[
-				"joined",
-				"left",
-				"lost",
-				"waits",
-				"stands by",
-				"pinned",
-				"unpinned",
-				"assigned",
-				"moves",
-				"moved",
-				"fenced",
-				"evicted",
-				"elected",
-				"deposed",
-				"split",
-				"merged",
-				"finished",
-				"dead letter",
-				"put back",
-				"sought",
-				"configured",
-				"trimmed past",
-			].map((each) => h("option", { value: each, selected: each === now.what }, each)),
+			DECISIONS.map((each) => h("option", { value: each, selected: each === now.what }, each)),
 		);
 		this.what.addEventListener("change", () => {
 			set({ what: this.what.value });
@@ -114,66 +99,62 @@ class Group extends View {
 		put(
 			this,
 			h(
-				"div",
-				{ class: "head" },
-				h("div", { class: "crumb" }, h("a", { href: "/groups" }, "Groups"), " / "),
-				h("h1", {}, visible(this.name)),
-				(this.kind = h("span", { class: "what" })),
-				h("span", { class: "grow" }),
+				"div.head",
+				h("div.crumb", h("a", { href: "/groups" }, "Groups"), " / "),
+				h("h1", visible(this.name)),
+				(this.kind = h("span.what")),
+				h("span.grow"),
 				may("admin")
 					? [
 							h("button", { onclick: () => seekGroup(this.name) }, "Seek"),
-							(this.memberButton = h("button", { onclick: () => changeMembers(this.name) }, "Members")),
-							h("button", { onclick: () => removeGroup(this.name) }, "Remove"),
+							(this.elastic = h(
+								"span.seg",
+								h("button", { onclick: () => changeMembers(this.name) }, "Members"),
+								h("button", { onclick: () => changeMapping(this.name) }, "Mapping"),
+							)),
+							h("button", { onclick: () => removeGroup(this.name, this.data?.line.kind) }, "Remove"),
 						]
 					: null,
 			),
 			h(
-				"div",
-				{ class: "stack" },
+				"div.stack",
 				this.tiles,
 				this.findings,
 				card(
 					"Lag",
-					[h("span", { class: "sub" }, "click for a moment of the past"), this.spans],
+					[h("span.sub", "click for a moment of the past"), this.spans],
 					h(
-						"div",
-						{ class: "in" },
+						"div.in",
 						this.lag,
 						h(
-							"div",
-							{ class: "legend" },
-							h("span", {}, "— events not acked"),
-							h("span", {}, "┄ acked a second"),
+							"div.legend",
+							h("span", "— events not acked"),
+							h("span", "┄ acked a second"),
 							["assigned", "lost", "left", "split", "waits"]
 								.slice(0, 4)
-								.map((each) => h("span", {}, glyph(each), ` ${each}`)),
+								.map((each) => h("span", glyph(each), ` ${each}`)),
 						),
 						this.lagTable,
 					),
 				),
 				card("As it was", this.at, this.past),
 				h(
-					"div",
-					{ class: "cols" },
+					"div.cols",
 					h(
-						"div",
-						{ class: "stack" },
+						"div.stack",
 						card("Members", null, this.members.element),
 						card("Units", this.pages, this.units.element),
 						this.letters,
 					),
 					h(
-						"div",
-						{ class: "stack" },
+						"div.stack",
 						this.clockBox,
 						card("Decisions", this.what, this.feed),
 						card(
 							"At the command line",
 							null,
 							h(
-								"div",
-								{ class: "in stack" },
+								"div.in.stack",
 								copyable(`headrace group explain '${this.name}'`),
 								copyable(`headrace group lag '${this.name}'`),
 							),
@@ -188,7 +169,8 @@ class Group extends View {
 			})
 			.catch(() => {});
 		this.onChange((change) => {
-			if (!change || change.groups.some((each) => each.group === this.name)) this.again(() => this.fetch());
+			const mine = !change || change.gone_groups.includes(this.name);
+			if (mine || change.groups.some((each) => each.group === this.name)) this.again(() => this.fetch());
 		});
 		this.on(store, "decision", (event) => {
 			if (event.detail.some((one) => one.group === this.name)) this.again(() => this.fetch(), 300);
@@ -202,18 +184,16 @@ class Group extends View {
 			{
 				title: "State",
 				mark: (row) => row.state + row.lost_at,
-				show: (row) => [
-					state(row.state),
-					row.lost_at ? h("div", { class: "sub" }, `since ${when(row.lost_at)}`) : null,
-				],
+				show: (row) => [state(row.state), row.lost_at ? h("div.sub", `since ${when(row.lost_at)}`) : null],
 			},
 			{ title: "Instance", wide: true, text: (row) => visible(row.instance || "none") },
+			{ title: "Last heard", wide: true, text: (row) => (row.heard_at ? when(row.heard_at) : "–") },
 			{ title: "Units", number: true, text: (row) => `${row.units} of ${row.share}` },
 			{
 				title: "",
 				mark: (row) => row.why + row.instance,
 				show: (row) => [
-					row.why ? h("div", { class: "sub" }, visible(row.why)) : null,
+					row.why ? h("div.sub", visible(row.why)) : null,
 					may("admin") && row.instance && this.partitioned
 						? h("button", { class: "small", onclick: () => stepDown(this.name, row.member) }, "Step down")
 						: null,
@@ -281,7 +261,7 @@ class Group extends View {
 			this.feed,
 			found.length
 				? [...found].reverse().map((one) => this.decision(one, String(one.number) === chosen))
-				: h("li", {}, "", h("span", { class: "sub" }, "Nothing was decided yet.")),
+				: h("li", "", h("span.sub", "Nothing was decided yet.")),
 		);
 		this.drawClock();
 	}
@@ -298,39 +278,33 @@ class Group extends View {
 				{ open },
 				h(
 					"summary",
-					{},
-					h("b", {}, one.what),
+					h("b", one.what),
 					" ",
 					one.from && one.to
 						? `${visible(one.from)} → ${visible(one.to)}`
 						: visible(one.to || one.from || one.instance),
 					one.units ? ` · ${one.units}` : "",
 				),
-				h("div", { class: "why" }, visible(one.reason)),
+				h("div.why", visible(one.reason)),
 				h(
-					"dl",
-					{ class: "pairs" },
-					h("dt", {}, "Number"),
-					h("dd", {}, `${one.number}`),
-					h("dt", {}, "At"),
-					h("dd", {}, full(one.at)),
-					one.instance ? [h("dt", {}, "Instance"), h("dd", {}, visible(one.instance))] : null,
-					one.token ? [h("dt", {}, "Token"), h("dd", {}, `${one.token}`)] : null,
-					one.took_ms !== null ? [h("dt", {}, "Took"), h("dd", {}, span(one.took_ms / 1000))] : null,
+					"dl.pairs",
+					h("dt", "Number"),
+					h("dd", `${one.number}`),
+					h("dt", "At"),
+					h("dd", full(one.at)),
+					one.instance ? [h("dt", "Instance"), h("dd", visible(one.instance))] : null,
+					one.token ? [h("dt", "Token"), h("dd", `${one.token}`)] : null,
+					one.took_ms !== null ? [h("dt", "Took"), h("dd", span(one.took_ms / 1000))] : null,
 					one.cause
 						? [
-								h("dt", {}, "Follows from"),
-								h("dd", {}, `${one.cause}${cause ? `: ${cause.what} ${visible(cause.to || cause.from)}` : ""}`),
+								h("dt", "Follows from"),
+								h("dd", `${one.cause}${cause ? `: ${cause.what} ${visible(cause.to || cause.from)}` : ""}`),
 							]
 						: null,
 					after.length
 						? [
-								h("dt", {}, "What followed"),
-								h(
-									"dd",
-									{},
-									after.map((each) => `${each.number} ${each.what} ${visible(each.to || each.from)}`).join("; "),
-								),
+								h("dt", "What followed"),
+								h("dd", after.map((each) => `${each.number} ${each.what} ${visible(each.to || each.from)}`).join("; ")),
 							]
 						: null,
 				),
@@ -391,7 +365,7 @@ class Group extends View {
 	draw() {
 		const { line, members, findings, lag, units_by_state: states } = this.data;
 		this.partitioned = line.kind === "static" || line.kind === "elastic";
-		if (this.memberButton) this.memberButton.hidden = line.kind !== "elastic";
+		if (this.elastic) this.elastic.hidden = line.kind !== "elastic";
 		put(
 			this.kind,
 			`${line.kind} group of ${line.streams.join(", ") || line.filter || "nothing yet"}${line.leader ? `, led by ${line.leader}` : ""}`,
@@ -415,18 +389,14 @@ class Group extends View {
 			),
 			tile("Dead letters", number(line.dead_letters), line.dead_letters ? "wait for somebody" : "none"),
 		);
-		put(
-			this.findings,
-			findings.length ? h("section", { class: "card" }, findingsList(findings, { about: false })) : null,
-		);
+		put(this.findings, findings.length ? h("section.card", findingsList(findings, { about: false })) : null);
 		this.members.update(members);
 		this.drawLetters(line);
 		if (!this.then)
 			put(
 				this.past,
 				h(
-					"p",
-					{ class: "sub" },
+					"p.sub",
 					"Choose a moment: click on the chart, or give a time. Who owned what then is told from the record of decisions.",
 				),
 			);
@@ -437,7 +407,7 @@ class Group extends View {
 			if (!line.dead_letters) put(this.letters);
 			return;
 		}
-		const list = h("div", { class: "in" });
+		const list = h("div.in");
 		put(
 			this.letters,
 			card(
@@ -456,14 +426,12 @@ class Group extends View {
 				list,
 				h(
 					"ul",
-					{},
 					found.map((each) =>
 						h(
 							"li",
-							{},
-							h("b", {}, `${number(each.letters)}× ${visible(each.reason)}`),
+							h("b", `${number(each.letters)}× ${visible(each.reason)}`),
 							" ",
-							h("span", { class: "sub" }, visible(each.error)),
+							h("span.sub", visible(each.error)),
 						),
 					),
 				),
@@ -476,14 +444,12 @@ class Group extends View {
 						...found.map((each) =>
 							h(
 								"details",
-								{},
 								h(
 									"summary",
-									{},
 									`${each.id} · ${visible(each.subject)} · ${each.attempts} attempts · ${when(each.died_at)}`,
 								),
-								h("p", { class: "sub" }, visible(each.error)),
-								h("div", { class: "value" }, visible(each.value)),
+								h("p.sub", visible(each.error)),
+								h("div.value", visible(each.value)),
 							),
 						),
 					),
@@ -499,14 +465,20 @@ class Group extends View {
 			return;
 		}
 		const at = (one) => new Date(one.at).getTime();
-		const after = this.decisions.filter(
-			(one) =>
+		const heard = /last heard (?:at )?(\S+Z)/.exec(lost.reason)?.[1];
+		// What followed from it: by its cause, or about whom was lost.
+		const numbers = new Set([lost.number]);
+		const after = this.decisions.filter((one) => {
+			const follows =
 				one.number > lost.number &&
-				["pinned", "elected", "assigned", "moved"].includes(one.what) &&
-				at(one) - at(lost) < 600e3,
-		);
+				at(one) - at(lost) < 600e3 &&
+				(numbers.has(one.cause) || [one.to, one.from].includes(lost.from));
+			if (follows) numbers.add(one.number);
+			return follows;
+		});
 		const steps = [
-			[`${lost.what} ${lost.from || lost.instance}`, at(lost)],
+			...(heard ? [["last heard", new Date(heard).getTime()]] : []),
+			[`lease out: ${lost.from || lost.instance} is ${lost.what}`, at(lost)],
 			...["pinned", "elected", "assigned", "moved"]
 				.map((what) => after.find((one) => one.what === what))
 				.filter(Boolean)
@@ -516,17 +488,15 @@ class Group extends View {
 			this.clockBox,
 			card(
 				"Last take-over",
-				h("span", { class: "sub" }, when(lost.at)),
+				h("span.sub", when(lost.at)),
 				h(
-					"div",
-					{ class: "in" },
-					h("p", { class: "why" }, visible(lost.reason)),
+					"div.in",
+					h("p.why", visible(lost.reason)),
 					h(
-						"div",
-						{ class: "clock" },
+						"div.clock",
 						steps.map(([text, time], index) => [
-							index ? h("span", { class: "gap" }, `→ ${span((time - steps[index - 1][1]) / 1000)} →`) : null,
-							h("span", { class: "step" }, visible(text), h("div", { class: "sub" }, clock(time))),
+							index ? h("span.gap", `→ ${span((time - steps[index - 1][1]) / 1000)} →`) : null,
+							h("span.step", visible(text), h("div.sub", clock(time))),
 						]),
 					),
 				),
@@ -546,38 +516,34 @@ class Group extends View {
 			this.past,
 			h(
 				"p",
-				{},
-				h("b", {}, full(at)),
+				h("b", full(at)),
 				then.leader ? ` · led by ${then.leader}` : "",
 				then.last
 					? ` · last decision before it: ${then.last.number} ${then.last.what} ${visible(then.last.to || then.last.from)}`
 					: " · nothing had been decided",
 			),
 			then.known_from_at && new Date(then.known_from_at).getTime() > at
-				? h("p", { class: "sub" }, `The record begins at ${full(then.known_from_at)}.`)
+				? h("p.sub", `The record begins at ${full(then.known_from_at)}.`)
 				: null,
 			then.units.length
 				? [...owners].map(([member, units]) =>
 						h(
 							"div",
-							{},
 							h(
 								"h3",
-								{},
 								member ? visible(member) : "nobody",
-								h("span", { class: "sub" }, ` ${units.length} unit${units.length === 1 ? "" : "s"}`),
+								h("span.sub", ` ${units.length} unit${units.length === 1 ? "" : "s"}`),
 							),
 							h(
-								"div",
-								{ class: "owners" },
+								"div.owners",
 								units
 									.slice(0, 60)
 									.map((unit) => h("span", { class: `owner ${member ? "" : "nobody"}` }, visible(unit))),
-								units.length > 60 ? h("span", { class: "sub" }, `and ${units.length - 60} more`) : null,
+								units.length > 60 ? h("span.sub", `and ${units.length - 60} more`) : null,
 							),
 						),
 					)
-				: h("p", { class: "sub" }, "Nobody owned anything then."),
+				: h("p.sub", "Nobody owned anything then."),
 			h(
 				"button",
 				{

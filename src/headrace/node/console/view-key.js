@@ -19,10 +19,10 @@ class Key extends View {
 			required: true,
 			"data-find": true,
 		});
-		this.answer = h("div", { class: "stack" });
+		this.answer = h("div.stack");
 		put(
 			this,
-			h("div", { class: "head" }, h("h1", {}, "Find a key")),
+			h("div.head", h("h1", "Find a key")),
 			h(
 				"form",
 				{
@@ -33,8 +33,8 @@ class Key extends View {
 						this.fetch();
 					},
 				},
-				h("label", {}, "Key, or subject of events that have none", this.input),
-				h("button", { class: "main" }, "Find"),
+				h("label", "Key, or subject of events that have none", this.input),
+				h("button.main", "Find"),
 			),
 			this.answer,
 		);
@@ -43,12 +43,12 @@ class Key extends View {
 
 	async fetch() {
 		const key = this.input.value;
-		put(this.answer, h("p", { class: "none" }, "looking …"));
+		put(this.answer, h("p.none", "looking …"));
 		let found;
 		try {
 			found = await get("/keys", { key });
 		} catch (problem) {
-			put(this.answer, h("p", { class: "none problem" }, problem.message));
+			put(this.answer, h("p.none.problem", problem.message));
 			return;
 		}
 		const { at, found: all } = found;
@@ -97,8 +97,7 @@ class Key extends View {
 		put(
 			this.answer,
 			h(
-				"div",
-				{ class: "tiles" },
+				"div.tiles",
 				tile("Place in the key space", at.toFixed(4), "of 0 to 1"),
 				tile("Segments", `${all.segments.length}`, "it lives or lived in"),
 				tile("Last events", `${all.events.length}`, `of the latest ${short(all.scanned_events)} of each segment`),
@@ -125,14 +124,9 @@ class Key extends View {
 				`Its way through ${name}`,
 				h("a", { href: link("streams", name) }, "stream"),
 				h(
-					"div",
-					{ class: "in" },
+					"div.in",
 					place,
-					h(
-						"p",
-						{ class: "sub" },
-						`segments ${homes.map((each) => each.segment + (each.lives ? " (now)" : "")).join(" → ")}`,
-					),
+					h("p.sub", `segments ${homes.map((each) => each.segment + (each.lives ? " (now)" : "")).join(" → ")}`),
 				),
 			),
 		);

@@ -7,7 +7,7 @@ import { View, define } from "./view.js";
 class Pipeline extends View {
 	build() {
 		this.title("Pipeline");
-		this.tiles = h("div", { class: "tiles" });
+		this.tiles = h("div.tiles");
 		this.jobs = new Table(
 			[
 				{ title: "Job", name: true, text: (row) => visible(row.job) },
@@ -34,8 +34,8 @@ class Pipeline extends View {
 		);
 		put(
 			this,
-			h("div", { class: "head" }, h("h1", {}, "Pipeline")),
-			h("div", { class: "stack" }, this.tiles, card("Jobs", null, this.jobs.element), copyable("headrace pipeline")),
+			h("div.head", h("h1", "Pipeline")),
+			h("div.stack", this.tiles, card("Jobs", null, this.jobs.element), copyable("headrace pipeline")),
 		);
 		this.fetch().catch(() => {});
 		this.onChange(() => this.again(() => this.fetch(), 2000));

@@ -90,7 +90,7 @@ const lossColumns = () => [
 class Regions extends View {
 	build() {
 		this.title("Regions");
-		this.tiles = h("div", { class: "tiles" });
+		this.tiles = h("div.tiles");
 		this.links = new Table(linkColumns(), {
 			key: (row) => row.stream + row.region,
 			label: "Links",
@@ -106,8 +106,8 @@ class Regions extends View {
 			label: "If a region were lost now",
 			none: "There is no other region.",
 		});
-		this.body = h("div", { class: "stack" });
-		put(this, h("div", { class: "head" }, h("h1", {}, "Regions")), this.body);
+		this.body = h("div.stack");
+		put(this, h("div.head", h("h1", "Regions")), this.body);
 		this.fetch().catch(() => {});
 		this.onChange(() => this.again(() => this.fetch(), 4000));
 	}
@@ -117,7 +117,7 @@ class Regions extends View {
 		if (status.region === null) {
 			put(
 				this.body,
-				h("p", { class: "none" }, "This catalog is no region yet. A stream can live in several:"),
+				h("p.none", "This catalog is no region yet. A stream can live in several:"),
 				copyable("headrace region name NAME"),
 			);
 			return;

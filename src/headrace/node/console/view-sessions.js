@@ -29,11 +29,7 @@ class Sessions extends View {
 			],
 			{ key: (row) => row.session, label: "Sessions", none: "There are no sessions." },
 		);
-		put(
-			this,
-			h("div", { class: "head" }, h("h1", {}, "Sessions")),
-			h("section", { class: "card" }, this.table.element),
-		);
+		put(this, h("div.head", h("h1", "Sessions")), h("section.card", this.table.element));
 		this.fetch().catch(() => {});
 		this.onChange(() => this.again(() => this.fetch(), 2000));
 	}

@@ -17,7 +17,7 @@ class Stream extends View {
 	build() {
 		this.name = this.names.stream;
 		this.title(this.name);
-		this.tiles = h("div", { class: "tiles" });
+		this.tiles = h("div.tiles");
 		this.map = h("div");
 		this.rateChart = h("div");
 		this.table = h("div");
@@ -51,16 +51,15 @@ class Stream extends View {
 			label: "Groups that consume it",
 			none: "No group consumes it yet.",
 		});
-		this.settings = h("div", { class: "in" });
-		this.picked = h("div", { class: "in" });
+		this.settings = h("div.in");
+		this.picked = h("div.in");
 		put(
 			this,
 			h(
-				"div",
-				{ class: "head" },
-				h("div", { class: "crumb" }, h("a", { href: "/streams" }, "Streams"), " / "),
-				h("h1", {}, visible(this.name)),
-				h("span", { class: "grow" }),
+				"div.head",
+				h("div.crumb", h("a", { href: "/streams" }, "Streams"), " / "),
+				h("h1", visible(this.name)),
+				h("span.grow"),
 				mayRead() ? h("a", { class: "button", href: link("streams", this.name, "events") }, "Events") : null,
 				may("publish") ? h("button", { onclick: () => publishEvent(this.data?.config) }, "Publish") : null,
 				may("admin")
@@ -72,24 +71,18 @@ class Stream extends View {
 					: null,
 			),
 			h(
-				"div",
-				{ class: "stack" },
+				"div.stack",
 				this.tiles,
 				card(
 					"Map",
-					[h("label", { class: "sub" }, "progress of ", this.chooser), this.spans],
-					h("div", { class: "in" }, this.map, this.legend()),
+					[h("label.sub", "progress of ", this.chooser), this.spans],
+					h("div.in", this.map, this.legend()),
 					this.picked,
 				),
 				card("Groups", null, this.groups.element),
 				h(
-					"div",
-					{ class: "halves" },
-					card(
-						"Appended",
-						h("span", { class: "sub" }, "events a second, last hour"),
-						h("div", { class: "in" }, this.rateChart, this.table),
-					),
+					"div.halves",
+					card("Appended", h("span.sub", "events a second, last hour"), h("div.in", this.rateChart, this.table)),
 					card("Settings", null, this.settings),
 				),
 				card("Segments", null, this.segments.element),
@@ -97,7 +90,8 @@ class Stream extends View {
 		);
 		this.fetch().catch(() => {});
 		this.onChange((change) => {
-			if (!change || change.streams.some((each) => each.stream === this.name)) this.again(() => this.fetch());
+			const mine = !change || change.gone_streams.includes(this.name);
+			if (mine || change.streams.some((each) => each.stream === this.name)) this.again(() => this.fetch());
 		});
 		this.on(window, "resize", () => this.draw());
 	}
@@ -110,13 +104,11 @@ class Stream extends View {
 				s("rect", { width: 14, height: 14, rx: 3, fill: "var(--accent)", "fill-opacity": opacity }),
 			);
 		return h(
-			"div",
-			{ class: "legend" },
-			h("span", {}, box(0.2), " little load"),
-			h("span", {}, box(0.9), " much load"),
+			"div.legend",
+			h("span", box(0.2), " little load"),
+			h("span", box(0.9), " much load"),
 			h(
 				"span",
-				{},
 				s(
 					"svg",
 					{ viewBox: "0 0 14 14", "aria-hidden": "true" },
@@ -126,7 +118,6 @@ class Stream extends View {
 			),
 			h(
 				"span",
-				{},
 				s(
 					"svg",
 					{ viewBox: "0 0 14 14", "aria-hidden": "true" },
@@ -144,7 +135,7 @@ class Stream extends View {
 				),
 				" nobody's",
 			),
-			h("span", {}, "hatched: sealed; a split or a merge is where tiles end and others begin"),
+			h("span", "hatched: sealed; a split or a merge is where tiles end and others begin"),
 		);
 	}
 
@@ -236,25 +227,23 @@ class Stream extends View {
 		put(
 			this.settings,
 			h(
-				"dl",
-				{ class: "pairs" },
-				h("dt", {}, "Subjects"),
-				h("dd", {}, config.subjects.map(visible).join(", ")),
-				h("dt", {}, "Key"),
+				"dl.pairs",
+				h("dt", "Subjects"),
+				h("dd", config.subjects.map(visible).join(", ")),
+				h("dt", "Key"),
 				h(
 					"dd",
-					{},
 					config.key_tokens?.length ? `tokens ${config.key_tokens.join(", ")}` : "the event's own, else the subject",
 				),
-				h("dt", {}, "Kept"),
-				h("dd", {}, retention(config.retention)),
-				h("dt", {}, "Scaled"),
-				h("dd", {}, scaling(config.scaling)),
-				config.partitions ? [h("dt", {}, "Partitions"), h("dd", {}, `${config.partitions}`)] : null,
-				h("dt", {}, "Made"),
-				h("dd", {}, full(data.created_at)),
-				h("dt", {}, "Read it"),
-				h("dd", {}, copyable(`headrace read ${this.name} --follow`)),
+				h("dt", "Kept"),
+				h("dd", retention(config.retention)),
+				h("dt", "Scaled"),
+				h("dd", scaling(config.scaling)),
+				config.partitions ? [h("dt", "Partitions"), h("dd", `${config.partitions}`)] : null,
+				h("dt", "Made"),
+				h("dd", full(data.created_at)),
+				h("dt", "Read it"),
+				h("dd", copyable(`headrace read ${this.name} --follow`)),
 			),
 		);
 	}
@@ -266,25 +255,21 @@ class Stream extends View {
 		put(
 			this.picked,
 			h(
-				"div",
-				{ class: "preview" },
-				h("h3", {}, `Segment ${each.segment}`),
+				"div.preview",
+				h("h3", `Segment ${each.segment}`),
 				h(
-					"p",
-					{ class: "sub" },
+					"p.sub",
 					`${full(each.opened_at)} – ${each.sealed_at ? full(each.sealed_at) : "now"}; offsets ${number(each.tail)} to ${number(each.head)}; ${each.successors.length ? `followed by ${each.successors.join(", ")}` : "takes events"}`,
 				),
 				owners.map(({ group, own }) =>
 					h(
 						"p",
-						{},
 						h("a", { href: link("groups", group) }, group),
 						`: ${own.member || "nobody"}, floor ${number(own.floor)} of ${number(own.head)}, ${short(own.lag_events)} not acked`,
 					),
 				),
 				h(
-					"p",
-					{ class: "form" },
+					"p.form",
 					mayRead()
 						? h("a", { href: `${link("streams", this.name, "events")}?segments=${each.segment}` }, "its events")
 						: null,

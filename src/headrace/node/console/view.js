@@ -8,6 +8,8 @@ export class View extends HTMLElement {
 	#stops = [];
 	#timer = 0;
 	#last = 0;
+	#loaded = false;
+	#failed = null;
 	alive = true;
 
 	connectedCallback() {
@@ -51,17 +53,32 @@ export class View extends HTMLElement {
 
 	async load(where, query) {
 		try {
-			return await get(where, query);
+			const found = await get(where, query);
+			this.#loaded = true;
+			return found;
 		} catch (problem) {
-			if (this.alive && problem.status !== 401)
-				put(this, h("div", { class: "card" }, h("p", { class: "none problem", role: "alert" }, problem.message)));
+			// What is shown stays while the node is away; that it is old is said above it.
+			const gone = problem.status === 403 || problem.status === 404;
+			if (this.alive && problem.status !== 401 && (gone || !this.#loaded)) {
+				this.#failed = () => get(where, query);
+				put(this, h("div.card", h("p", { class: "none problem", role: "alert" }, problem.message)));
+			}
 			throw problem;
 		}
 	}
 
 	onChange(call) {
-		this.on(store, "change", (event) => call(event.detail));
-		this.on(store, "state", () => call(null));
+		const told = (change) => (this.#failed ? this.again(() => this.#mend(), 2000) : call(change));
+		this.on(store, "change", (event) => told(event.detail));
+		this.on(store, "state", () => told(null));
+	}
+
+	// What could not be shown is tried again, and built once it is there.
+	async #mend() {
+		await this.#failed();
+		this.disconnectedCallback();
+		this.#failed = null;
+		this.connectedCallback();
 	}
 }
 

@@ -19,7 +19,7 @@ export function groupColumns({ stream = true } = {}) {
 			mark: (row) => row.group + row.kind,
 			show: (row) => [
 				h("a", { href: link("groups", row.group) }, visible(row.group)),
-				h("div", { class: "sub" }, `${row.kind}${stream && row.streams.length ? " · " + row.streams.join(", ") : ""}`),
+				h("div.sub", `${row.kind}${stream && row.streams.length ? " · " + row.streams.join(", ") : ""}`),
 			],
 		},
 		{
@@ -49,7 +49,14 @@ export function groupColumns({ stream = true } = {}) {
 			sort: "lag_seconds",
 			text: (row) => (row.lag_events ? span(row.lag_seconds) : "–"),
 		},
-		{ title: "Acked", number: true, sort: "acked_per_s", wide: true, extra: true, text: (row) => rate(row.acked_per_s) },
+		{
+			title: "Acked",
+			number: true,
+			sort: "acked_per_s",
+			wide: true,
+			extra: true,
+			text: (row) => rate(row.acked_per_s),
+		},
 		{ title: "Lag, 10 min", wide: true, mark: (row) => row.trend.join(), show: (row) => spark(row.trend) },
 	];
 }
@@ -62,7 +69,7 @@ export const streamColumns = () => [
 		mark: (row) => row.stream + row.subjects.join(),
 		show: (row) => [
 			h("a", { href: link("streams", row.stream) }, visible(row.stream)),
-			h("div", { class: "sub" }, row.subjects.map(visible).join(", ")),
+			h("div.sub", row.subjects.map(visible).join(", ")),
 		],
 	},
 	{ title: "Rate", number: true, sort: "rate_events_per_s", text: (row) => rate(row.rate_events_per_s) },
@@ -87,27 +94,24 @@ export const streamColumns = () => [
 export const decisionItem = (one, { group = true } = {}) =>
 	h(
 		"li",
-		{},
 		glyph(one.what),
 		h(
 			"div",
-			{},
 			group ? h("a", { href: link("groups", one.group) + `?decision=${one.number}` }, visible(one.group)) : null,
 			group ? " " : null,
-			h("b", {}, one.what),
+			h("b", one.what),
 			" ",
 			one.from && one.to ? `${visible(one.from)} → ${visible(one.to)}` : visible(one.to || one.from || one.instance),
 			one.units ? ` ${one.units}` : "",
 			one.took_ms !== null && one.took_ms !== undefined ? ` in ${span(one.took_ms / 1000)}` : "",
-			h("div", { class: "why" }, visible(one.reason)),
+			h("div.why", visible(one.reason)),
 		),
 		h("time", { datetime: one.at, title: full(one.at) }, clock(one.at)),
 	);
 
 export function findingsList(findings, { about = true } = {}) {
 	return h(
-		"ul",
-		{ class: "findings" },
+		"ul.findings",
 		findings.map((one) =>
 			h(
 				"li",
@@ -119,11 +123,9 @@ export function findingsList(findings, { about = true } = {}) {
 				),
 				h(
 					"div",
-					{},
 					about
 						? h(
 								"b",
-								{},
 								h(
 									"a",
 									{ href: store.streams.has(one.about) ? link("streams", one.about) : link("groups", one.about) },
@@ -143,14 +145,14 @@ export function findingsList(findings, { about = true } = {}) {
 function next(text) {
 	if (!text) return null;
 	const at = text.indexOf("headrace ");
-	if (at < 0) return h("div", { class: "sub" }, text);
-	return h("div", { class: "sub" }, text.slice(0, at), copyable(text.slice(at)));
+	if (at < 0) return h("div.sub", text);
+	return h("div.sub", text.slice(0, at), copyable(text.slice(at)));
 }
 
 class Overview extends View {
 	build() {
 		this.title("Overview");
-		this.tiles = h("div", { class: "tiles" });
+		this.tiles = h("div.tiles");
 		this.attention = h("section", { class: "card", "aria-label": "What needs attention" });
 		this.groups = new Table(groupColumns(), {
 			key: (row) => row.group,
@@ -165,14 +167,13 @@ class Overview extends View {
 			none: "There are no streams yet.",
 		});
 		this.feed = h("ul", { class: "feed", tabindex: "0", "aria-label": "Latest decisions" });
-		this.more = h("span", { class: "sub" });
+		this.more = h("span.sub");
 		put(
 			this,
 			h(
-				"div",
-				{ class: "head" },
-				h("h1", {}, "Overview"),
-				h("span", { class: "grow" }),
+				"div.head",
+				h("h1", "Overview"),
+				h("span.grow"),
 				may("admin")
 					? [
 							h("button", { onclick: () => createStream() }, "New stream"),
@@ -181,20 +182,17 @@ class Overview extends View {
 					: null,
 			),
 			h(
-				"div",
-				{ class: "stack" },
+				"div.stack",
 				this.tiles,
 				this.attention,
 				h(
-					"div",
-					{ class: "cols" },
+					"div.cols",
 					h(
-						"div",
-						{ class: "stack" },
+						"div.stack",
 						card("Groups", this.more, this.groups.element),
 						card("Streams", h("a", { href: "/streams" }, "all streams"), this.streams.element),
 					),
-					card("Decisions", h("span", { class: "sub" }, "as they come"), this.feed),
+					card("Decisions", h("span.sub", "as they come"), this.feed),
 				),
 			),
 		);
@@ -245,18 +243,15 @@ class Overview extends View {
 			this.attention,
 			h(
 				"header",
-				{},
-				h("h2", {}, person.length ? `${person.length} need${person.length === 1 ? "s" : ""} attention` : "All is well"),
+				h("h2", person.length ? `${person.length} need${person.length === 1 ? "s" : ""} attention` : "All is well"),
 			),
 			now.findings.length
 				? findingsList(now.findings.slice(0, 12))
 				: h(
-						"div",
-						{ class: "well" },
+						"div.well",
 						h("span", { class: "disc", "aria-hidden": "true" }, "✓"),
 						h(
 							"p",
-							{},
 							streams.length
 								? "Every unit is consumed by the member it is given to."
 								: ["Nothing here yet. Begin with ", copyable("headrace stream create orders --subjects 'orders.>'")],
@@ -281,7 +276,7 @@ class Overview extends View {
 						.slice(-60)
 						.reverse()
 						.map((one) => decisionItem(one))
-				: h("li", {}, "", h("span", { class: "sub" }, "Nothing was decided yet.")),
+				: h("li", "", h("span.sub", "Nothing was decided yet.")),
 		);
 	}
 }
@@ -316,21 +311,20 @@ class List extends View {
 			set({ q: this.filter.value, offset: "" });
 			this.again(() => this.fetch(), 150);
 		});
-		this.pages = h("span", { class: "seg" });
-		this.count = h("span", { class: "sub" });
+		this.pages = h("span.seg");
+		this.count = h("span.sub");
 		put(
 			this,
 			h(
-				"div",
-				{ class: "head" },
-				h("h1", {}, this.heading),
+				"div.head",
+				h("h1", this.heading),
 				this.count,
-				h("span", { class: "grow" }),
+				h("span.grow"),
 				this.filter,
 				may("admin") ? h("button", { class: "main", onclick: this.create }, this.make) : null,
 			),
-			h("section", { class: "card" }, this.table.element),
-			h("div", { class: "head" }, this.pages),
+			h("section.card", this.table.element),
+			h("div.head", this.pages),
 		);
 		this.fetch().catch(() => {});
 		this.onChange(() => this.again(() => this.fetch(), 2000));

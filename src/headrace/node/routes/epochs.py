@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
+from headrace.catalog.streams import Stream
+from headrace.epochs import operators
+from headrace.epochs.runtime import stairs as epoch_stairs
 from headrace.epochs.runtime import status as epoch_status
+from headrace.epochs.runtime.stairs import Stairs
 from headrace.epochs.runtime.status import EpochStatus
 from headrace.node.problems import not_there
+from headrace.node.routes.changes import Body, ChangeDone, change_route, check_typed
 from headrace.node.routes.table import Call, Route
 
 
@@ -18,14 +25,57 @@ class EpochView(msgspec.Struct, frozen=True, kw_only=True):
     """What holds it back, and what to do."""
 
 
-async def one(call: Call) -> EpochView:
+class EndPublisher(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a stream goes on without a publisher, which is fenced."""
+
+    how: Literal["release", "rollback", "abort"]
+    """What it left counts as complete, or is taken back, or the stream ends for good."""
+    name: str
+    """The publisher's name once more, typed."""
+    reason: str = ""
+    """Of an abort: what those who read the stream are told."""
+    dry_run: bool = False
+
+
+async def _epoch_stream(call: Call) -> Stream:
     look = await call.node.look()
     name = call.params["stream"]
     stream = look.streams.get(name)
     if stream is None or stream.config.epochs is None or not call.who.sees_stream(stream):
         raise not_there(f"epoch stream {name[:100]!r}")
-    found = await call.node.host.in_thread(epoch_status.status, call.node.hr.log, name)
+    return stream
+
+
+async def one(call: Call) -> EpochView:
+    stream = await _epoch_stream(call)
+    found = await call.node.host.in_thread(epoch_status.status, call.node.hr.log, stream.name)
     return EpochView(status=found, sentences=epoch_status.explained(found))
+
+
+async def stairs(call: Call) -> Stairs:
+    stream = await _epoch_stream(call)
+    return await call.node.host.in_thread(epoch_stairs.stairs, call.node.hr.log, stream.name)
+
+
+async def end_publisher(call: Call) -> ChangeDone:
+    stream, body = await _epoch_stream(call), call.body
+    name, log, host = call.params["publisher"], call.node.hr.log, call.node.host
+    found = await host.in_thread(epoch_status.status, log, stream.name)
+    if name not in {each.name for each in found.publishers}:
+        raise not_there(f"publisher {name[:100]!r} of {stream.name}")
+    check_typed(call, name)
+    if body.how == "release":
+        done, work = f"what {name} left counts; {stream.name} goes on", operators.release
+    elif body.how == "rollback":
+        done, work = f"what {name} left open is taken back", operators.roll_back
+    else:
+        done, work = f"{stream.name} ends as aborted, for good", None
+    if not body.dry_run and work is not None:
+        await host.in_thread(work, log, stream.name, name)
+    elif not body.dry_run:
+        await host.in_thread(operators.abort, log, stream.name, name, body.reason)
+    counts = {"open_epochs": found.open_epochs, "open_rows": found.open_rows}
+    return ChangeDone(done=done, dry_run=body.dry_run, counts=counts)
 
 
 async def listed(call: Call) -> tuple[str, ...]:
@@ -48,5 +98,20 @@ ROUTES = (
         handler=one,
         answer=EpochView,
         cli="headrace epoch status STREAM",
+    ),
+    Route(
+        method="GET",
+        path="/epochs/{stream}/steps",
+        summary="How far an epoch stream was complete, and when",
+        handler=stairs,
+        answer=Stairs,
+    ),
+    change_route(
+        "POST",
+        "/epochs/{stream}/publishers/{publisher}/end",
+        "Do without a publisher of an epoch stream",
+        end_publisher,
+        EndPublisher,
+        cli="headrace epoch release",
     ),
 )
