@@ -139,6 +139,8 @@ PRINTS: dict[str, tuple[Any, ...]] = {
     "region switch": (region.SwitchShape,),
     "region synced": (region.SyncedShape,),
     "region fail-over": (region.FailOverShape,),
+    "region promote": (region.PromotedStream,),
+    "region remove": (region.RemovedRegion,),
     "region status": (region.RegionStatus,),
     "region check": (region.RegionCheck,),
     "region explain": (region.RegionGroup,),

@@ -121,6 +121,10 @@ REGIONS: tuple[tuple[str, ...], ...] = (
     ("region", "rejoin", "us"),
     ("region", "group", "disable", SHARED),
     ("region", "unlink", "orders"),
+    ("region", "unlink", "orders", "--catalog", "./us"),
+    ("region", "link", "orders", "us=./us", "--writers", "us"),
+    ("region", "promote", "orders", "--force"),
+    ("region", "remove", "us", "--force"),
 )
 
 

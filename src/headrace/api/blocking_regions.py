@@ -22,5 +22,7 @@ class BlockingRegions(Blocking[Regions]):
     switch = mirror(Regions.switch)
     unsynced = mirror(Regions.unsynced)
     fail_over = mirror(Regions.fail_over)
+    promote = mirror(Regions.promote)
+    remove = mirror(Regions.remove)
     status = mirror(Regions.status)
     check = mirror(Regions.check)

@@ -49,6 +49,34 @@ class UnlinkedStream(msgspec.Struct, frozen=True, kw_only=True):
     """Groups that are consumed here on their own from now on."""
 
 
+class RemovedRegion(msgspec.Struct, frozen=True, kw_only=True):
+    """A region that was taken out of all links, or would be."""
+
+    removed: str
+    streams: tuple[str, ...]
+    told: tuple[str, ...]
+    """Regions that have done without it since then."""
+    untold: tuple[str, ...]
+    """Regions that could not be told: the same command has to be run there."""
+    dry_run: bool
+
+
+class PromotedStream(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}
+):
+    """A stream that is written in this region now, or would be."""
+
+    stream: str
+    source: str
+    """The region that wrote it."""
+    target: str
+    lag_events: int | None
+    """Events of the old writer that were not here when it began; null if that was not known."""
+    took_ms: int
+    forced: bool
+    dry_run: bool
+
+
 class RegionState(msgspec.Struct, frozen=True, kw_only=True):
     """A region that events are copied from, or not."""
 

@@ -1,4 +1,4 @@
-"""A stream that leaves other regions.
+"""A stream that leaves other regions, or a region that leaves all streams.
 
 What is known of its lanes and places is kept, so that it can be linked again and goes on exactly
 where it ended.  Its groups belong to the regions that have them from then on.
@@ -9,10 +9,22 @@ from __future__ import annotations
 import msgspec
 
 from headrace.catalog import Tx, entries, lanes, replicas, streams
-from headrace.errors import UnreadableRecordError
+from headrace.errors import HeadraceError, LinkError, UnreadableRecordError
 from headrace.log.log import Log
-from headrace.regions.linking import LOCKS, require_link
-from headrace.regions.records import GROUPS_BUCKET, LINKS_BUCKET, LinkRecord, groups, put_group
+from headrace.log.open import open_log
+from headrace.regions.linking import LOCKS, change_member, require_link
+from headrace.regions.records import (
+    GROUPS_BUCKET,
+    LINKS_BUCKET,
+    LinkMember,
+    LinkRecord,
+    get_link,
+    groups,
+    links,
+    put_group,
+)
+from headrace.regions.runtime.neighbours import Neighbours
+from headrace.regions.status import behind_of
 
 
 class Unlinked(msgspec.Struct, frozen=True):
@@ -65,3 +77,98 @@ def _release(tx: Tx, stream: str) -> tuple[str, ...]:
             released += [] if record.deleted else [key]
     tx.notify(replicas.CHANNEL)
     return tuple(sorted(released))
+
+
+class Removed(msgspec.Struct, frozen=True):
+    """A region that was taken out of all links, or would be."""
+
+    region: str
+    streams: tuple[str, ...]
+    told: tuple[str, ...] = ()
+    """Regions that have done without it since then."""
+    untold: tuple[str, ...] = ()
+    """Regions that could not be told: the same command has to be run there."""
+    dry_run: bool = False
+
+
+def remove(
+    log: Log, region: str, neighbours: Neighbours, *, force: bool = False, dry_run: bool = False
+) -> Removed:
+    """Take a region out of all streams that it shares with this one; its events stay here.
+
+    Refused while something of it is still needed, unless by ``force``: groups at home there,
+    streams that are written there, events that have not come.
+    """
+    linked = {n: link for n, link in log.catalog.read(links).items() if link.member(region)}
+    if not linked:
+        raise LinkError(f"no stream is linked to region {region!r}")
+    if not force and (found := _needed(log, region, linked, neighbours)):
+        raise LinkError(f"region {region!r} is still needed: {'; '.join(found)}; or say --force")
+    report = Removed(region, tuple(sorted(linked)), dry_run=dry_run)
+    if dry_run:
+        return report
+    others = {m.region: m for link in linked.values() for m in link.members}
+    told: list[str] = []
+    untold: list[str] = []
+    for name, member in sorted(others.items()):
+        done = _tell(member, region, sorted(linked), neighbours)
+        (told if done else untold).append(name)
+    for name in sorted(linked):
+        _take_out(log, name, region)
+    return msgspec.structs.replace(report, told=tuple(told), untold=tuple(untold))
+
+
+def _needed(
+    log: Log, region: str, linked: dict[str, LinkRecord], neighbours: Neighbours
+) -> list[str]:
+    """Why a region cannot leave yet."""
+    found = [
+        f"group {key!r} is at home there, move it with: headrace region switch"
+        for key, record in log.catalog.read(groups).items()
+        if record.home == region and not record.deleted
+    ]
+    for name, link in sorted(linked.items()):
+        member = link.member(region)
+        if link.writers == region:
+            found.append(f"stream {name!r} is written there, see: headrace region promote {name}")
+        if member is None or member.state == "lost":
+            continue
+        try:
+            behind = behind_of(log, neighbours, link, member)
+        except HeadraceError as error:
+            neighbours.drop(member)
+            found.append(str(error))
+        else:
+            if behind:
+                found.append(f"{behind} events of stream {name!r} have not come from there")
+    return found
+
+
+def _tell(member: LinkMember, region: str, names: list[str], neighbours: Neighbours) -> bool:
+    """Take a region out in another one, or in itself; false if that cannot be written."""
+    try:
+        other = open_log(neighbours.address(member), member.store, create=False)
+    except HeadraceError:
+        return False
+    try:
+        for name in names:
+            if member.region == region:
+                unlink(other, name)
+            else:
+                _take_out(other, name, region)
+    except HeadraceError:
+        return False
+    finally:
+        other.catalog.close()
+    return True
+
+
+def _take_out(log: Log, stream: str, region: str) -> None:
+    """Take a region out of a link; a stream that is in no other one is unlinked."""
+    found = log.catalog.read(lambda tx: get_link(tx, stream))
+    if found is None or found.member(region) is None:
+        return
+    if len(found.members) == 1:
+        unlink(log, stream)
+    else:
+        change_member(log, stream, region, lambda _: None)

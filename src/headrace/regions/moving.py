@@ -197,7 +197,7 @@ def switch(
     me = log.catalog.read(require_region).name
     record = log.catalog.read(lambda tx: require_group(tx, key))
     member = _target(log, record, me, to)
-    findings = _findings(log, member, neighbours)
+    findings = obstacles(log, member, neighbours)
     if findings:
         raise SwitchRefusedError(f"group {key!r} stays in {me}: {'; '.join(findings)}")
     if dry_run:
@@ -232,8 +232,8 @@ def _target(log: Log, record: GroupRecord, me: str, to: str) -> LinkMember:
     return member
 
 
-def _findings(log: Log, member: LinkMember, neighbours: Neighbours) -> list[str]:
-    """What would keep a switch from ending."""
+def obstacles(log: Log, member: LinkMember, neighbours: Neighbours) -> list[str]:
+    """What would keep a switch or a promotion from ending."""
     found = []
     try:
         other = neighbours.log(member)

@@ -24,6 +24,8 @@ from headrace.groups.homes import put_group as put_group
 from headrace.groups.homes import this_region
 from headrace.groups.partitioned.names import GroupName
 from headrace.regions.core.origins import base_region
+from headrace.regions.core.stamps import Stamp
+from headrace.regions.core.writing import Writing
 from headrace.subjects import check_name
 
 LINKS_BUCKET = "region-links"
@@ -75,6 +77,23 @@ class LinkRecord(msgspec.Struct, frozen=True, kw_only=True):
     """``all``, or the one region in which events are published."""
     backfill: str = ALL
     """``all``, ``none``, or the time (ISO) from which on events are copied."""
+    stamp: Stamp = Stamp()
+    """Of the regions' words on who writes, the latest counts."""
+    wants: Stamp | None = None
+    """The stamp under which this region wants to become the one that writes."""
+    giver: str = ""
+    """The region that wrote before."""
+
+    @property
+    def writing(self) -> Writing:
+        """Who writes a stream that one region writes."""
+        return Writing(self.writers, self.stamp, self.wants, self.giver)
+
+    def with_writing(self, found: Writing) -> LinkRecord:
+        """The same link, with another word on who writes."""
+        return msgspec.structs.replace(
+            self, writers=found.writer, stamp=found.stamp, wants=found.wants, giver=found.giver
+        )
 
     def member(self, region: str) -> LinkMember | None:
         """A region of the link."""

@@ -18,12 +18,13 @@ from typing import TypeVar
 from headrace.groups.homes import GroupRecord
 from headrace.host import Host
 from headrace.log.log import Log
-from headrace.regions import leaving, linking, losing, moving, renewing
+from headrace.regions import leaving, linking, losing, moving, promoting, renewing
 from headrace.regions import status as looking
-from headrace.regions.leaving import Unlinked
+from headrace.regions.leaving import Removed, Unlinked
 from headrace.regions.linking import Linked
 from headrace.regions.losing import FailOverReport
 from headrace.regions.moving import SwitchReport
+from headrace.regions.promoting import PromoteReport
 from headrace.regions.records import LinkRecord, Region, group_key, links
 from headrace.regions.runtime.neighbours import Neighbours
 from headrace.regions.status import CheckReport, RegionsStatus
@@ -167,6 +168,25 @@ class Regions:
         """A region is gone: its groups are at home here, at their last known place."""
         return await self._near(
             lambda log, near: losing.fail_over(log, lost, near, force=force, dry_run=dry_run)
+        )
+
+    async def promote(
+        self, stream: str, *, timeout_s: float = 30.0, force: bool = False, dry_run: bool = False
+    ) -> PromoteReport:
+        """Write a stream in this region from now on, of those that one region writes.
+
+        ``force``: at once, although the region that writes it is gone or has more than is here.
+        """
+        return await self._near(
+            lambda log, near: promoting.promote(
+                log, stream, near, timeout_s=timeout_s, force=force, dry_run=dry_run
+            )
+        )
+
+    async def remove(self, region: str, *, force: bool = False, dry_run: bool = False) -> Removed:
+        """Take a region out of all streams that it shares with this one; its events stay here."""
+        return await self._near(
+            lambda log, near: leaving.remove(log, region, near, force=force, dry_run=dry_run)
         )
 
     async def status(self) -> RegionsStatus:

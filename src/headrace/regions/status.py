@@ -127,16 +127,30 @@ def _findings(log: Log, neighbours: Neighbours, linked: dict[str, LinkRecord]) -
             yield made_twice(key, region)
 
 
+def behind_of(log: Log, neighbours: Neighbours, link: LinkRecord, member: LinkMember) -> int | None:
+    """Events of a neighbour that are not here yet; None if it does not link the stream."""
+    me = log.catalog.read(get_region)
+    places, _ = log.catalog.read(lambda tx: _places(tx, link, member), snapshot=True)
+    if me is None:
+        return None
+    other = neighbours.log(member).catalog
+    return other.read(lambda tx: _lag(tx, me, link, places), snapshot=True)[0]
+
+
+def _places(
+    tx: Tx, link: LinkRecord, member: LinkMember
+) -> tuple[dict[int, replicas.ReplicaPlace], int]:
+    """How far a neighbour's segments were copied, by number, and what time it is."""
+    stream = streams.get(tx, link.stream)
+    ids = {s.id: s.number for s in stream.segments} if stream is not None else {}
+    found = replicas.places(tx, member.region)
+    return {ids[at]: place for at, place in found.items() if at in ids}, tx.now_us()
+
+
 def _link(
     log: Log, neighbours: Neighbours, me: Region, link: LinkRecord, member: LinkMember
 ) -> LinkStatus:
-    def look(tx: Tx) -> tuple[dict[int, replicas.ReplicaPlace], dict[int, int], int]:
-        stream = streams.get(tx, link.stream)
-        ids = {s.id: s.number for s in stream.segments} if stream is not None else {}
-        found = replicas.places(tx, member.region)
-        return {ids[at]: place for at, place in found.items() if at in ids}, ids, tx.now_us()
-
-    places, _, now_us = log.catalog.read(look, snapshot=True)
+    places, now_us = log.catalog.read(lambda tx: _places(tx, link, member), snapshot=True)
     moved_us = max((place.moved_us for place in places.values()), default=None)
     state, error, lag = str(member.state), "", None
     try:

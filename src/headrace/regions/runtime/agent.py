@@ -36,7 +36,7 @@ from headrace.regions.records import (
     links,
     put_group,
 )
-from headrace.regions.runtime import applying, cursors
+from headrace.regions.runtime import applying, cursors, writers
 from headrace.regions.runtime.applying import Theirs
 from headrace.regions.runtime.behind import is_behind
 from headrace.regions.runtime.neighbours import Neighbours
@@ -57,8 +57,8 @@ class RegionAgent:
     def __init__(self, log: Log, neighbours: Neighbours) -> None:
         self._log = log
         self._neighbours = neighbours
-        self._seen: dict[str, tuple[int, int]] = {}
-        self._pending: dict[str, Theirs] = {}
+        self._seen: dict[str, tuple[int, int, int]] = {}
+        self._pending: dict[str, tuple[Theirs, int]] = {}
         self.away: dict[str, tuple[float, str]] = {}
         """Neighbours that cannot be read or understood: since when, and why."""
         self.synced_s: dict[str, float] = {}
@@ -193,7 +193,7 @@ class RegionAgent:
     def take_over(self, me: Region, member: LinkMember) -> bool:
         """Read a neighbour and apply what it says, as soon as its events are here."""
         source = member.region
-        theirs = self._pending.get(source)
+        theirs = self._waiting_for(member)
         if theirs is None:
             theirs = self._look(member)
             if theirs is None:
@@ -202,15 +202,31 @@ class RegionAgent:
                 return False
             self._tell_others(source, applying.take_over_groups(self._log, me, theirs.groups))
             self._watch.heard(source)
+            writers.follow(self._log, me, theirs, complete=False)
             applying.apply(self._log, me, theirs, eager_only=True)
         if self._log.catalog.read(lambda tx: is_behind(tx, theirs), snapshot=True):
-            self._pending[source] = theirs
+            self._pending[source] = theirs, self._log.catalog.read(_own_links)
             return False
         applying.apply(self._log, me, theirs, eager_only=False)
+        writers.follow(self._log, me, theirs, complete=True)
         self._pending.pop(source, None)
-        self._seen[source] = theirs.revision, theirs.groups_revision
+        self._seen[source] = theirs.seen
         self.synced_s[source] = calendar_s()
         return True
+
+    def _waiting_for(self, member: LinkMember) -> Theirs | None:
+        """What was read of a neighbour and waits for its data; not if groups or links changed.
+
+        Progress alone is no reason to read it again: its data would be waited for again as well.
+        """
+        theirs, links_then = self._pending.get(member.region, (None, 0))
+        if theirs is None:
+            return None
+        news = self._neighbours.log(member).catalog.read(applying.has_news, snapshot=True)
+        if news[1:] == theirs.seen[1:] and self._log.catalog.read(_own_links) == links_then:
+            return theirs
+        del self._pending[member.region]
+        return None
 
     def _tell_others(self, source: str, groups: list[str]) -> None:
         """Name groups that are here on their own and in another region too, once."""
@@ -221,7 +237,7 @@ class RegionAgent:
 
     def _look(self, member: LinkMember) -> Theirs | None:
         source_log = self._neighbours.log(member)
-        seen = self._seen.get(member.region, (-1, -1))
+        seen = self._seen.get(member.region, (-1, -1, -1))
         news = source_log.catalog.read(applying.has_news, snapshot=True)
         if news == seen:
             return None
@@ -313,6 +329,10 @@ class RegionAgent:
                 continue
             if (other, replicas.CHANNEL) not in subscribed:
                 subscribed[other, replicas.CHANNEL] = other.subscribe(replicas.CHANNEL, bell.set)
+
+
+def _own_links(tx: Tx) -> int:
+    return entries.latest(tx, LINKS_BUCKET)
 
 
 def _is_due(tx: Tx, record: GroupRecord, reader: str) -> bool:

@@ -24,6 +24,7 @@ from headrace.regions.core.progress import Merged, OriginProgress
 from headrace.regions.core.stamps import Life, Stamp
 from headrace.regions.core.translation import is_ahead
 from headrace.regions.records import (
+    LINKS_BUCKET,
     LinkRecord,
     Region,
     get_group,
@@ -66,6 +67,13 @@ class Theirs(msgspec.Struct, frozen=True):
     """How far it had copied other regions, by stream, region and segment."""
     closed: dict[str, dict[int, dict[str, int]]] = {}
     """The ends of lanes of regions that are lost, by stream and segment."""
+    links: dict[str, LinkRecord] = {}
+    links_revision: int = 0
+
+    @property
+    def seen(self) -> tuple[int, int, int]:
+        """What :func:`has_news` said when it was read."""
+        return self.revision, self.groups_revision, self.links_revision
 
 
 def look(tx: Tx, source: str, since: int, linked: Mapping[str, LinkRecord]) -> Theirs:
@@ -103,12 +111,15 @@ def look(tx: Tx, source: str, since: int, linked: Mapping[str, LinkRecord]) -> T
         cursors,
         copied,
         closed,
+        links(tx),
+        entries.latest(tx, LINKS_BUCKET),
     )
 
 
-def has_news(tx: Tx) -> tuple[int, int]:
-    """What changes when :func:`look` has something new to say."""
-    return replicas.revision(tx), entries.latest(tx, GROUPS_BUCKET)
+def has_news(tx: Tx) -> tuple[int, int, int]:
+    """What changes when :func:`look` has something new to say: progress, groups, links."""
+    groups_revision = entries.latest(tx, GROUPS_BUCKET)
+    return replicas.revision(tx), groups_revision, entries.latest(tx, LINKS_BUCKET)
 
 
 # --- groups ----------------------------------------------------------------------------------

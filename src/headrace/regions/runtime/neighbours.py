@@ -56,6 +56,10 @@ class Neighbours:
             )
         return log
 
+    def address(self, member: LinkMember) -> str:
+        """Where a region is, with its password, for who may write there."""
+        return address(member, self._environ)
+
     def drop(self, member: LinkMember) -> None:
         """Open a region anew at the next call: its connection failed."""
         with self._lock:
