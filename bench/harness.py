@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,6 +22,11 @@ from rich.table import Table
 RESULTS = Path(__file__).parent / "results"
 BASELINE = Path(__file__).parent / "baseline.json"
 WORSE_MAX = 0.10
+
+
+def folder() -> str:
+    """A place for a new catalog."""
+    return tempfile.mkdtemp(prefix="bench-") + "/data"
 
 
 class Result(msgspec.Struct, frozen=True):

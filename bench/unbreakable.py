@@ -1,6 +1,6 @@
-"""What grows, and what others wait for: each figure against the one that is wanted.
+"""What breaks, what grows, and what others wait for: each figure against the one that is wanted.
 
-``python -m bench.unbreakable`` measures all at full size, which takes some twenty minutes;
+``python -m bench.unbreakable`` measures all at full size, which takes some forty minutes;
 ``--scale 0.1`` does with a tenth of everything, and names choose: ``python -m bench.unbreakable
 streams close``.  The wanted figures are for the full size.
 """
@@ -12,7 +12,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
@@ -22,8 +21,10 @@ import cyclopts
 from cyclopts import Parameter
 
 import headrace
+from bench.faults import forks, handlers, interrupts, truth
 from bench.growth import grow
-from bench.harness import Result, at_least, at_most, show
+from bench.harness import Result, at_least, at_most, folder, show
+from bench.idle import idle
 from headrace.catalog.streams import StreamConfig
 from headrace.errors import HeadraceError
 from headrace.groups.vacant import drop_vacant
@@ -36,10 +37,6 @@ GIVE_UP_S = 45.0
 app = cyclopts.App(name="python -m bench.unbreakable", help_format="plaintext")
 
 
-def _folder() -> str:
-    return tempfile.mkdtemp(prefix="bench-") + "/data"
-
-
 async def _publish_ms(hr: headrace.Headrace, subjects: Iterable[str]) -> float:
     """The median of publishes that wait for one another."""
     times = []
@@ -50,20 +47,13 @@ async def _publish_ms(hr: headrace.Headrace, subjects: Iterable[str]) -> float:
     return statistics.median(times) * MS
 
 
-async def _cpu_share(seconds: float) -> float:
-    """Percent of a core that this process takes while it idles."""
-    before, began = time.process_time(), time.monotonic()
-    await asyncio.sleep(seconds)
-    return (time.process_time() - before) / (time.monotonic() - began) * 100
-
-
 # --- growth --------------------------------------------------------------------------------
 
 
 async def follows(scale: float) -> list[Result]:
     """Publishes after many follow reads that were left."""
     count = int(10_000 * scale)
-    async with headrace.open(_folder()) as hr:
+    async with headrace.open(folder()) as hr:
         await hr.create_stream("s", ["s.>"])
         await hr.publish("s.x", b"1")
         before_ms = await _publish_ms(hr, ["s.x"] * 300)
@@ -80,7 +70,7 @@ async def streams(scale: float) -> list[Result]:
     """Creating streams where many are, and a subject that is new there."""
     count = int(10_000 * scale)
     last = max(1, min(200, count // 2))
-    async with headrace.open(_folder()) as hr:
+    async with headrace.open(folder()) as hr:
         for number in range(count - last):
             await hr.create_stream(f"s{number}", [f"s{number}.>"])
         began = time.perf_counter()
@@ -107,7 +97,7 @@ async def segments(scale: float) -> list[Result]:
     """Splits and merges of a stream that is trimmed, and what is left of its segments."""
     rounds = int(1_000 * scale)
     tenth = max(1, rounds // 10)
-    async with headrace.open(_folder(), housekeeping=False) as hr:
+    async with headrace.open(folder(), housekeeping=False) as hr:
         await hr.create_stream("s", ["s.>"])
         times, open_segment = [], 0
         for number in range(rounds):
@@ -132,7 +122,7 @@ async def segments(scale: float) -> list[Result]:
 async def sessions(scale: float) -> list[Result]:
     """Opening a session beside many that have names."""
     count = int(3_000 * scale)
-    async with headrace.open(_folder()) as hr:
+    async with headrace.open(folder()) as hr:
         for number in range(count):
             async with hr.session(f"named-{number}"):
                 pass
@@ -149,35 +139,11 @@ async def sessions(scale: float) -> list[Result]:
     ]
 
 
-async def idle(scale: float) -> list[Result]:
-    """Groups that have nothing to do."""
-    count = int(500 * scale)
-    found = []
-    async with headrace.open(_folder()) as hr:
-        await hr.create_stream("p", ["p.>"], partitions=1)
-        members = []
-        for number in range(count):
-            await hr.groups.create_static("p", f"g{number}", max_members=1, members=["m"])
-            members.append(await hr.join("p", f"g{number}", "m").__aenter__())
-        await asyncio.sleep(2)
-        share = await _cpu_share(5)
-        found.append(at_most(f"{count} idle static groups", share, 2, "% of a core"))
-    async with headrace.open(_folder()) as hr:
-        await hr.create_stream("s", ["s.>"])
-        async with hr.session("all") as session:
-            for number in range(count):
-                await session.subscribe(f"$share/g{number}/s.>")
-            await asyncio.sleep(2)
-            share = await _cpu_share(5)
-        found.append(at_most(f"{count} idle shared groups", share, 2, "% of a core"))
-    return found
-
-
 async def anonymous(scale: float) -> list[Result]:
     """Rows that sessions without a name leave behind."""
     count = int(16_000 * scale)
     tables = ("leases", "claims", "subscriptions", "progress", "entries")
-    async with headrace.open(_folder()) as hr:
+    async with headrace.open(folder()) as hr:
         await hr.create_stream("s", ["s.>"], segments=2)
 
         def rows() -> dict[str, int]:
@@ -208,25 +174,25 @@ async def anonymous(scale: float) -> list[Result]:
 async def compaction(scale: float) -> list[Result]:
     """The catalog's file when many small batches became few large ones."""
     count = int(900_000 * scale)
-    folder = Path(_folder())
+    place = Path(folder())
 
     def fill() -> float:
-        log = open_log(folder)
+        log = open_log(place)
         log.create_stream("bench", StreamConfig(subjects=("bench.>",)))
         grow(log, count)
         log.catalog.close()
-        return _size_mb(folder)
+        return _size_mb(place)
 
     before_mb = await asyncio.to_thread(fill)
-    async with headrace.open(folder) as hr:
+    async with headrace.open(place) as hr:
         took_s = await _timed(hr.compact("bench", CompactionPolicy(min_age_s=0)))
         for _ in range(100):  # whoever gives pages back may do so a little later
-            if _size_mb(folder) < 50:
+            if _size_mb(place) < 50:
                 break
             await asyncio.sleep(0.2)
     detail = f"{before_mb:.0f} MB before; compacted in {took_s:.1f} s"
     name = f"catalog file after compaction of {count:,} batches"
-    return [at_most(name, _size_mb(folder), 50, "MB", detail)]
+    return [at_most(name, _size_mb(place), 50, "MB", detail)]
 
 
 async def _timed(work: Coroutine[Any, Any, Any]) -> float:
@@ -245,7 +211,7 @@ def _size_mb(folder: Path) -> float:
 async def close(scale: float) -> list[Result]:
     """``close()`` while somebody publishes."""
     del scale
-    hr = await headrace.open(_folder()).__aenter__()
+    hr = await headrace.open(folder()).__aenter__()
     await hr.create_stream("s", ["s.>"])
 
     async def publisher() -> None:
@@ -278,7 +244,7 @@ async def joins(scale: float) -> list[Result]:
 
 
 async def _delivered_after_given_up(seed: int) -> bool:
-    async with headrace.open(_folder()) as hr:
+    async with headrace.open(folder()) as hr:
         await hr.create_stream("s", ["s.>"], partitions=2)
         await hr.groups.create_static("s", "g", max_members=2, members=["m"])
         for number in range(60):
@@ -339,7 +305,7 @@ async def clocks(scale: float) -> list[Result]:
 
 
 async def _takeover_s(kind: str) -> float:
-    url = _folder()
+    url = folder()
     async with headrace.open(url) as hr:
         await hr.create_stream("s", ["s.>"], partitions=1)
         await hr.groups.create_static("s", "g", max_members=1, members=["m"])
@@ -380,6 +346,10 @@ async def _takeover_s(kind: str) -> float:
 
 
 FIGURES: dict[str, Callable[[float], Coroutine[Any, Any, list[Result]]]] = {
+    "forks": forks,
+    "handlers": handlers,
+    "interrupts": interrupts,
+    "truth": truth,
     "close": close,
     "clocks": clocks,
     "joins": joins,

@@ -8,8 +8,10 @@ import pytest
 
 from bench.unbreakable import FIGURES
 
+GROWTH = ("follows", "streams", "sessions", "anonymous", "compaction")
 
-@pytest.mark.parametrize("name", ["follows", "streams", "sessions", "anonymous", "compaction"])
+
+@pytest.mark.parametrize("name", [*GROWTH, "forks", "handlers"])
 def test_a_figure_is_measured(name: str) -> None:
     results = asyncio.run(FIGURES[name](0.003))
     assert results

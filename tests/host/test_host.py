@@ -56,6 +56,22 @@ def test_time_timers_and_waits_run_by_one_clock() -> None:
     run(main())
 
 
+def test_heartbeats_meet_at_common_moments_and_are_never_late() -> None:
+    async def main() -> None:
+        host, clock = bare(), driven_clock()
+        moments = set()
+        for _ in range(20):
+            await clock.advance(0.137)
+            wait_s = host.beat_s(5000)
+            assert 4.5 <= wait_s <= 5
+            moments.add(round(host.now_ms() + wait_s * 1000))
+        assert all(moment % 500 == 0 for moment in moments)
+        assert len(moments) <= 7
+        assert host.beat_s(1) == 0.001
+
+    run(main())
+
+
 @pytest.mark.parametrize("comes", [True, False])
 def test_a_wait_for_an_event_ends_with_it_or_with_the_time(comes: bool) -> None:
     async def main() -> None:

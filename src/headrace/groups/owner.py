@@ -73,7 +73,7 @@ class Owner:
         self._wanted = False
         self._looking = False
         self._task: asyncio.Task[None] | None = None
-        self._timer = host.timer(self.follow)
+        self._timer = host.timer(self._timed)
 
     # -- what a policy does with units ----------------------------------------------------
 
@@ -157,6 +157,10 @@ class Owner:
         """How long to wait after a look that took ``cost_s``."""
         return 0.0
 
+    def may_have_changed(self) -> bool:
+        """Whether a look that nothing asked for may find anything."""
+        return True
+
     def follow(self) -> None:
         """Look soon, and again until it succeeds."""
         self._wanted = True
@@ -196,6 +200,12 @@ class Owner:
         self._wanted = False
         for unit in await self.look():
             self.open(unit)
+
+    def _timed(self) -> None:
+        if self.may_have_changed():
+            self.follow()
+        else:
+            self._rearm()
 
     def _rearm(self) -> None:
         if self._wanted:

@@ -39,6 +39,8 @@ from headrace.log.log import Log
 P = ParamSpec("P")
 T = TypeVar("T")
 
+HEARTBEATS_APART = 10
+"""Heartbeats come at this many moments in the time between two of them, and not at others."""
 THREADS = 8
 
 
@@ -260,6 +262,14 @@ class Host:
         timer = self._timers.timer(call)
         timer.after(delay_s)
         return timer
+
+    def beat_s(self, every_ms: int) -> float:
+        """How long to wait for the next heartbeat: a little less than ``every_ms``, until a moment
+        that heartbeats of this time have in common, so that many of them share a commit."""
+        grid_ms = max(1, every_ms // HEARTBEATS_APART)
+        now_ms = self.now_ms()
+        due_ms = now_ms + every_ms
+        return (due_ms - due_ms % grid_ms - now_ms) / 1000
 
     async def sleep(self, seconds: float) -> None:
         """Wait by this program's clock."""

@@ -201,11 +201,13 @@ class NamedHold:
 
     def _try(self, tx: Tx) -> leases.Lease | None:
         self._predecessor, *_ = leases.last(tx, self._lease_name)
-        held = leases.get(tx, self._lease_name)
+        found, held = leases.last_owner(tx, self._lease_name), leases.get(tx, self._lease_name)
         over = None
-        if held is not None:
-            now_ms = self._host.now_ms()
-            if self._watch.is_over(held, tx.now_us(), now_ms, self._lease_ms):
+        if held is not None and found is not None:
+            # Its time to live is what its holder chose, which may be another.
+            lasts_us = found.expires_us - found.heard_us
+            ttl_ms = lasts_us // 1000 if found.heard_us else self._lease_ms
+            if self._watch.is_over(held, tx.now_us(), self._host.now_ms(), ttl_ms):
                 over = held
         return leases.acquire(tx, self._lease_name, self._owner, self._lease_ms, over)
 
@@ -215,7 +217,7 @@ class NamedHold:
 
     async def _renew(self) -> None:
         while self._lost is None:
-            await self._host.sleep(self._lease_ms / 3000)
+            await self._host.sleep(self._host.beat_s(max(1, self._lease_ms // 3)))
             with suppress(HeadraceError):
                 await self._extend()
 

@@ -102,9 +102,13 @@ def try_open(
     last_owner, *_ = leases.last(tx, lease_name)
     lease = leases.acquire(tx, lease_name, owner, ttl_ms, over)
     if lease is None:
-        found = leases.get(tx, lease_name)
+        found, renewed = leases.get(tx, lease_name), leases.last_owner(tx, lease_name)
         assert found is not None
-        return Busy(found, (found.expires_us - tx.now_us()) // 1000)
+        left_us = found.expires_us - tx.now_us()
+        if renewed is not None and renewed.heard_us:
+            # The clock may have been put back since; it has no more left than it lasts.
+            left_us = min(left_us, found.expires_us - renewed.heard_us)
+        return Busy(found, left_us // 1000)
     held = Tenure(name, lease.token, ttl_ms)
     known = _known(tx, where, name)
     unclean = last_owner is not None and known is not None

@@ -204,6 +204,14 @@ def _does_nothing(_: Any) -> Any:
     return lambda _self, _now_ms: []
 
 
+def _answers_strangers(original: Any) -> Any:
+    def answers(self: Leader, ping: Any, now_ms: int) -> bool:
+        original(self, ping, now_ms)
+        return True
+
+    return answers
+
+
 def _gathers_for_ever(original: Any) -> Any:
     def gathered(self: Leader, now_ms: int) -> Any:
         effects = original(self, now_ms)
@@ -276,6 +284,8 @@ PLANTED: tuple[PlantedBug, ...] = (
          Borrower, "find", _asks_once, _SEEDS),
     _bug("commit-not-retried", "a commit that was refused or not answered is not sent again",
          Leader, "_retry_commit", _does_nothing, _SEEDS),
+    _bug("strangers-answered", "a heartbeat is answered for a borrower that the leader has dropped",
+         Leader, "answers", _answers_strangers, _SEEDS),
     _bug("gathers-for-ever", "a leader that waits for more reports goes on waiting",
          Leader, "gathered", _gathers_for_ever, _SEEDS),
     _bug("stall-tolerated", "a member that answers pings and acks nothing keeps its units",

@@ -10,13 +10,14 @@ from headrace.groups.shared.core import agent as agent_module
 from headrace.groups.shared.core.agent import Agent
 from headrace.groups.shared.core.borrower import Borrower
 from headrace.groups.shared.core.borrower_states import Status
-from headrace.groups.shared.core.effects import Effect, Gone, Install, ToLeader, ToRegistry
+from headrace.groups.shared.core.effects import Beat, Effect, Gone, Install, ToLeader, ToRegistry
 from headrace.groups.shared.core.messages import (
     Disconnect,
     Grant,
     Invalidate,
     LeaderConnectResponse,
     LeaderWanted,
+    Ping,
     PingResponse,
     Revoked,
 )
@@ -159,3 +160,79 @@ def test_a_tick_finds_out_what_is_next_as_it_goes(monkeypatch: pytest.MonkeyPatc
         now_ms = made.due_ms
     assert asked <= 5 * 110
     assert now_ms == min(each.due_ms for each in made.borrowers.values())
+
+
+# --- one heartbeat for many ---
+
+
+def beating(count: int) -> Agent:
+    """Subscriptions to as many groups, all led by the same program."""
+    made = agent()
+    for number in range(1, count + 1):
+        made.subscribe(f"sub{number}", f"g{number}", 0)
+        made.receive(LeaderConnectResponse(f"g{number}", f"s:4:{number}", 5, "n1"), 0)
+    return made
+
+
+def test_pings_that_are_due_together_are_one_heartbeat_for_each_program() -> None:
+    made = beating(3)
+    made.subscribe("far", "g9", 0)
+    made.receive(LeaderConnectResponse("g9", "s:4:4", 7, "n2"), 0)
+    near, far = made.tick(1000)
+    pings = tuple(Ping(f"g{number}", f"s:4:{number}", 5, 2) for number in (1, 2, 3))
+    assert near == Beat("n1", pings)
+    assert far == Beat("n2", (Ping("g9", "s:4:4", 7, 2),))
+    assert made.due_ms == 2000
+
+
+def test_who_is_not_answered_in_a_heartbeat_loses_its_leader_and_the_others_do_not() -> None:
+    made = beating(3)
+    for now_ms in (1000, 2000, 3000):
+        (beat,) = made.tick(now_ms)
+        assert isinstance(beat, Beat)
+        made.answered(ping for ping in beat.pings if ping.group != "g2")
+    effects = made.tick(4000)
+    assert [effect.borrower for effect in effects if isinstance(effect, Gone)] == ["s:4:2"]
+    assert wanted(effects) == ["s:4:4"]
+    assert sorted(made.borrowers) == ["s:4:1", "s:4:3", "s:4:4"]
+
+
+def test_a_late_answer_to_a_heartbeat_counts_from_when_it_was_sent() -> None:
+    made = beating(1)
+    (first,) = made.tick(1000)
+    made.tick(2000)
+    made.tick(3000)
+    made.tick(4000 - 1)
+    assert isinstance(first, Beat)
+    made.answered(first.pings)
+    assert not any(isinstance(effect, Gone) for effect in made.tick(4999))
+    assert any(isinstance(effect, Gone) for effect in made.tick(5000))
+
+
+def test_a_borrower_with_something_to_send_again_does_so_beside_the_heartbeat() -> None:
+    made = beating(2)
+    made.receive(Grant("g1", "s:4:1", 5, "orders/0", 1, Progress()), 0)
+    made.on_progress("s:4:1", "orders/0", 1, acked=((0, 3),), now_ms=10)
+    told = made.tick(1000)
+    assert [type(e) for e in told] == [ToLeader, ToLeader, Beat]
+    assert told[-1] == Beat("n1", (Ping("g2", "s:4:2", 5, 2),))
+
+
+def test_an_answer_for_a_borrower_that_is_gone_changes_nothing() -> None:
+    made = beating(1)
+    before = made.snapshot()
+    made.answered([Ping("g1", "s:4:9", 5, 1)])
+    assert made.snapshot() == before
+
+
+def test_borrowers_that_came_at_different_times_ping_together() -> None:
+    made = agent()
+    for number, now_ms in enumerate((0, 700, 900), start=1):
+        made.subscribe(f"sub{number}", f"g{number}", now_ms)
+        made.receive(LeaderConnectResponse(f"g{number}", f"s:4:{number}", 5, "n1"), now_ms)
+    for now_ms in (1000, 2000, 3000):
+        assert made.due_ms == now_ms
+        (beat,) = made.tick(now_ms)
+        assert isinstance(beat, Beat)
+        assert len(beat.pings) == 3
+        made.answered(beat.pings)

@@ -84,17 +84,18 @@ def test_a_leader_with_something_to_watch_does_not_rest() -> None:
 def test_a_ping_of_a_known_member_is_answered_without_more_and_puts_its_silence_off() -> None:
     made = led(A)
     later_ms = made.now_ms + 1000
-    answer = made.leader.answer(Ping(GROUP, A, 5, 7), later_ms)
-    assert answer == PingResponse(GROUP, A, 5, 7)
+    ping = Ping(GROUP, A, 5, 7)
+    assert made.leader.answers(ping, later_ms)
+    assert ping.response == PingResponse(GROUP, A, 5, 7)
     assert made.leader._holdings.members[A].seen_ms == later_ms
 
 
 def test_a_ping_that_may_change_something_is_not_answered_at_once() -> None:
     made = led(A)
-    assert made.leader.answer(Ping(GROUP, A, 4, 1), made.now_ms) is None  # an older leader's
-    assert made.leader.answer(Ping(GROUP, B, 5, 1), made.now_ms) is None  # nobody known
+    assert not made.leader.answers(Ping(GROUP, A, 4, 1), made.now_ms)  # an older leader's
+    assert not made.leader.answers(Ping(GROUP, B, 5, 1), made.now_ms)  # nobody known
     made.say(LeaderWanted(GROUP, B, 0, "b"))
-    assert made.leader.answer(Ping(GROUP, B, 5, 1), made.now_ms) is None  # its first one
+    assert not made.leader.answers(Ping(GROUP, B, 5, 1), made.now_ms)  # its first one
 
 
 # --- joining and sharing ---

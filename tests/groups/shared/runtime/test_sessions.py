@@ -509,6 +509,23 @@ def test_a_clean_close_stores_the_last_acks_and_complains_of_nothing(
     run(test())
 
 
+def test_an_idle_private_subscription_looks_at_the_log_only_after_news_of_a_stream(
+    catalog_url: str,
+) -> None:
+    async def test() -> None:
+        async with open_log(catalog_url) as hr, open_log(catalog_url) as other:
+            await hr.create_stream("orders", ["orders.>"])
+            async with hr.session("w") as session:
+                await session.subscribe("*.>")
+                private = session._private["*.>"]
+                await until(lambda: not private.may_have_changed(), "all it heard of was looked at")
+                assert len(private.units) == 1
+                await other.create_stream("bills", ["bills.>"])
+                await until(lambda: len(private.units) == 2, "a stream that is new")
+
+    asyncio.run(test())  # by the real clock: nothing receives news while one is driven
+
+
 def test_a_private_subscription_goes_over_to_a_stream_that_was_made_anew(tmp_path: Path) -> None:
     async def test() -> None:
         async with open_log(tmp_path / "d") as hr:

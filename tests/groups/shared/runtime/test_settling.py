@@ -146,6 +146,7 @@ def test_an_ack_that_no_leader_heard_of_is_refused_and_the_event_comes_again(
                 delivery = await give_one(hr, second)
                 peer = await hr._shared.peer()
                 peer._receive = lambda messages: None  # type: ignore[method-assign]
+                peer._answered = lambda pings: []  # type: ignore[method-assign]
                 with pytest.raises(Fenced):
                     await delivery.ack()
                 await until(lambda: first.acked[delivery.value], "the event to come again")

@@ -29,6 +29,7 @@ from headrace.groups.shared.core.messages import (
     LeaderConnectResponse,
     LeaderWanted,
     Ping,
+    RevokeFinished,
     UnitReport,
     UpdateProgress,
 )
@@ -306,7 +307,8 @@ def test_reports_behind_another_message_are_in_time_for_the_commit_that_is_due(
             wire = frames.to_borrowers()
             outbox = Outbox(wire, wire.codec(), Traffic(), Post())
             leading.core.gather()
-            peer._from_peer([Ping(*who, 7), UpdateProgress(*who, 1000, (report,))], outbox)
+            other = RevokeFinished(*who, "orders/9", 1)
+            peer._from_peer([other, UpdateProgress(*who, 1000, (report,))], outbox)
             assert leading.core.progress_of("orders/0").floor == 0
             peer.hear()  # as a leader does right before it stores what it has
             assert leading.core.progress_of("orders/0").floor == 5

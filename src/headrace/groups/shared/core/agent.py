@@ -6,20 +6,25 @@ new borrower when one has ended out of step with its leader.  A subscription tha
 and made again quickly has two borrowers for a while, one finishing and one connecting; they do
 not know of each other.
 
+Pings that are due together go out as one heartbeat for each program that leads their groups.
+
 For a borrower that is no more the agent answers in its place: a leader that still grants
 something to it learns at once that nobody is there, instead of waiting for a timeout.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from headrace.errors import StaleTokenError, UnexpectedMessageError
 from headrace.groups.shared.core.borrower import Borrower
-from headrace.groups.shared.core.effects import Effect, Gone, ToRegistry
+from headrace.groups.shared.core.effects import Beat, Effect, Gone, ToRegistry
 from headrace.groups.shared.core.messages import (
     Disconnect,
     Grant,
     LeaderConnectResponse,
     Message,
+    Ping,
     PingResponse,
     Ranges,
     Revoke,
@@ -153,17 +158,30 @@ class Agent:
         """Do what is due."""
         self._due_ms = None
         effects: list[Effect] = []
+        beats: dict[str, list[Ping]] = {}
         made, next_ms = self._made, FAR_MS
         for borrower in list(self._borrowers.values()):
             due_ms = borrower.due_ms
             if now_ms >= due_ms:
-                effects += self._handle(borrower.tick(now_ms), now_ms)
+                ping = borrower.beat(now_ms)
+                if ping is None:
+                    effects += self._handle(borrower.tick(now_ms), now_ms)
+                else:
+                    beats.setdefault(borrower.leader, []).append(ping)
                 due_ms = borrower.due_ms
             if due_ms < next_ms:
                 next_ms = due_ms
         if made == self._made:
             self._due_ms = next_ms
+        effects += [Beat(leader, tuple(pings)) for leader, pings in beats.items()]
         return effects
+
+    def answered(self, pings: Iterable[Ping]) -> None:
+        """Leaders in this program have answered at once."""
+        for ping in pings:
+            borrower = self._borrowers.get(ping.borrower)
+            if borrower is not None:
+                borrower.answered(ping.number)
 
     def lose_leader(self, borrower: str, now_ms: int) -> list[Effect]:
         """A borrower's leader is known to be gone: act as on its ping timeout."""

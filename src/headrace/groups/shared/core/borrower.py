@@ -7,9 +7,7 @@ itself, it ends, and its agent makes a new one with a new identifier.
 
 Three things make it safe on a network that loses, repeats and reorders:
 
-* *Liveness is counted from the ping that was sent, not from the answer that came.*  An answer may
-  have been under way for seconds; the leader has heard nothing newer than that ping.  A report that
-  is confirmed is as good as a ping, so a borrower that reports need not ping.
+* *Liveness is counted from the ping that was sent, not from the answer that came* (``heartbeat``).
 * *A unit's token decides which of two messages about it is late.*  ``closed`` remembers the
   highest token per unit that this borrower is through with, so that a grant overtaken by its own
   revocation is not taken for a new one.
@@ -43,6 +41,7 @@ from headrace.groups.shared.core.effects import (
     ToLeader,
     ToRegistry,
 )
+from headrace.groups.shared.core.heartbeat import Heartbeat
 from headrace.groups.shared.core.messages import (
     NO_TOKEN,
     Disconnect,
@@ -90,16 +89,11 @@ class Borrower:
         self._closed: dict[Unit, int] = {}
         self._reports = 0
         self._index = ReportIndex()
-        self._pings: dict[int, int] = {}
-        """When each unanswered ping was sent."""
-        self._ping_number = 0
-        self._lost_after_ms = settings.ping_timeout_ms
         self._sent: deque[tuple[int, int]] = deque()
         """(report, time): that report was not sent before that time; one entry per known time."""
         self._clock_ms = now_ms
         """The last time that it was given; now is not before it."""
-        self._alive_ms = now_ms
-        self._ping_due_ms = now_ms
+        self._heartbeat = Heartbeat(settings, now_ms)
         self._find_due_ms = now_ms
         self._resend_due_ms = now_ms + settings.resend_ms
         self._unsubscribe_deadline_ms = now_ms
@@ -120,13 +114,9 @@ class Borrower:
             return self._find_due_ms
         if self.status is Status.GONE:
             return FAR_MS
-        due_ms = min(self._ping_due_ms, self._alive_ms + self._lost_after_ms, self._resend_due_ms)
+        due_ms = min(self._heartbeat.due_ms, self._heartbeat.lost_ms, self._resend_due_ms)
         unsubscribing = self.status is Status.UNSUBSCRIBING
         return min(due_ms, self._unsubscribe_deadline_ms) if unsubscribing else due_ms
-
-    @property
-    def _leader_lost_ms(self) -> int:
-        return self._alive_ms + self._lost_after_ms
 
     def snapshot(self) -> tuple[object, ...]:
         """Everything that decides what it will do, as comparable values."""
@@ -140,10 +130,8 @@ class Borrower:
             ),
             tuple(sorted(self._closed.items())),
             self._reports,
-            tuple(self._pings.items()),
             tuple(self._sent),
-            self._alive_ms,
-            self._ping_due_ms,
+            self._heartbeat.snapshot(),
             self._find_due_ms,
             self._resend_due_ms,
             self._unsubscribe_deadline_ms,
@@ -164,7 +152,8 @@ class Borrower:
             case LeaderConnectResponse():
                 return []  # a repeat: this leader is known
             case PingResponse():
-                return self._answered(message)
+                self.answered(message.number)
+                return []
             case ProgressConfirmed():
                 return self._confirm(message)
             case Grant() | Revoke() | Revoked() if self.status is Status.UNSUBSCRIBING:
@@ -194,17 +183,14 @@ class Borrower:
         self._move("leader_connect_response")
         self.token = message.token
         self.leader = message.leader
-        self._alive_ms = now_ms
+        self._heartbeat.begin(now_ms)
         self._resend_due_ms = now_ms + self.settings.resend_ms
         # The leader gives units only to borrowers that have answered: ping at once.
-        return [self._ping(now_ms)]
+        return [self._tell(self._ping(now_ms))]
 
-    def _answered(self, message: PingResponse) -> list[Effect]:
-        sent_ms = self._pings.get(message.number)
-        if sent_ms is not None:
-            self._alive_ms = max(self._alive_ms, sent_ms)
-            self._pings = {n: ms for n, ms in self._pings.items() if n > message.number}
-        return []
+    def answered(self, number: int) -> None:
+        """The leader has answered a ping."""
+        self._heartbeat.answered(number)
 
     def _grant(self, message: Grant) -> list[Effect]:
         unit, token = message.unit, message.unit_token
@@ -258,8 +244,7 @@ class Borrower:
         effects: list[Effect] = []
         while self._sent and self._sent[0][0] <= message.report:
             _, sent_ms = self._sent.popleft()
-            self._alive_ms = max(self._alive_ms, sent_ms)
-            self._ping_due_ms = max(self._ping_due_ms, sent_ms + self.settings.ping_ms)
+            self._heartbeat.confirmed(sent_ms)
         for unit in self._index.confirmed(message.report):
             held = self._held.get(unit)
             if held is not None and (acked := held.confirm(message.report)):
@@ -346,7 +331,20 @@ class Borrower:
 
     def on_cut(self, now_ms: int) -> None:
         """The connection to the leader broke: send again at once what may be lost."""
-        self._ping_due_ms = self._resend_due_ms = now_ms
+        self._heartbeat.due_ms = self._resend_due_ms = now_ms
+
+    def beat(self, now_ms: int) -> Ping | None:
+        """The ping, if that is all that is due; None: see ``tick``."""
+        heartbeat = self._heartbeat
+        connected = self.status is Status.CONNECTED and now_ms < heartbeat.lost_ms
+        if not connected or now_ms < heartbeat.due_ms:
+            return None
+        if not self._unconfirmed:
+            self._resend_due_ms = now_ms + self.settings.resend_ms
+        elif now_ms >= self._resend_due_ms:
+            return None
+        self._clock_ms = now_ms
+        return self._ping(now_ms)
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what is due."""
@@ -355,13 +353,13 @@ class Borrower:
             return self.find(now_ms) if now_ms >= self._find_due_ms else []
         if self.status is Status.GONE:
             return []
-        if now_ms >= self._leader_lost_ms:
+        if now_ms >= self._heartbeat.lost_ms:
             return self.lose_leader()
         if self.status is Status.UNSUBSCRIBING and now_ms >= self._unsubscribe_deadline_ms:
             return self.give_up_unsubscribing()
         effects: list[Effect] = []
-        if now_ms >= self._ping_due_ms:
-            effects.append(self._ping(now_ms))
+        if now_ms >= self._heartbeat.due_ms:
+            effects.append(self._tell(self._ping(now_ms)))
         if now_ms >= self._resend_due_ms:
             effects += self.resend(now_ms)
         return effects
@@ -388,7 +386,7 @@ class Borrower:
         self._resend_due_ms = now_ms + pause_ms
         if self._goodbye is not None:
             return [self._say_goodbye()]
-        units = [unit for unit, held in self._held.items() if held.reports or held.final]
+        units = self._unconfirmed
         return [self._report_all(units)] if units else []
 
     # --- parts ---
@@ -402,11 +400,13 @@ class Borrower:
     def _all_final(self) -> bool:
         return all(held.final for held in self._held.values())
 
-    def _ping(self, now_ms: int) -> Effect:
-        self._ping_due_ms = now_ms + self.settings.ping_ms
-        self._ping_number += 1
-        self._pings[self._ping_number] = now_ms
-        return self._tell(Ping(self.group, self.borrower, self.token, self._ping_number))
+    @property
+    def _unconfirmed(self) -> list[Unit]:
+        """The units of which something is to be sent again."""
+        return [unit for unit, held in self._held.items() if held.reports or held.final]
+
+    def _ping(self, now_ms: int) -> Ping:
+        return Ping(self.group, self.borrower, self.token, self._heartbeat.ping(now_ms))
 
     def _report_all(self, units: Iterable[Unit]) -> Effect:
         """Report everything that is not confirmed of some units."""

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from headrace.groups.progress import Progress
-from headrace.groups.shared.core.messages import FromBorrower, Ranges, Unit
+from headrace.groups.shared.core.messages import FromBorrower, Ping, Ranges, Unit
 
 
 class ToRegistry(msgspec.Struct, frozen=True):
@@ -21,6 +21,17 @@ class ToLeader(msgspec.Struct, frozen=True):
 
     leader: str
     message: FromBorrower
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """Send the pings of many borrowers to the leaders of one program: one heartbeat for all.
+
+    Each proves one borrower alive, and each answer the leader of one group, so that a leader that
+    is gone or has dropped somebody is known by what it does not answer.
+    """
+
+    leader: str
+    pings: tuple[Ping, ...]
 
 
 class Install(msgspec.Struct, frozen=True):
@@ -69,4 +80,4 @@ class Gone(msgspec.Struct, frozen=True):
     reason: str
 
 
-Effect: TypeAlias = ToRegistry | ToLeader | Install | Release | Remove | Confirmed | Gone
+Effect: TypeAlias = ToRegistry | ToLeader | Beat | Install | Release | Remove | Confirmed | Gone

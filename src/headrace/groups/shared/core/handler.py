@@ -19,7 +19,7 @@ from headrace.errors import (
 )
 from headrace.groups.shared.core.agent import Agent
 from headrace.groups.shared.core.effects import Effect, Install, Release, Remove
-from headrace.groups.shared.core.messages import Message, Ranges, Unit
+from headrace.groups.shared.core.messages import Message, Ping, Ranges, Unit
 from headrace.groups.shared.core.naming import group_key, parse_subscription
 
 
@@ -123,6 +123,10 @@ class SubscriptionHandler:
     def on_cut(self, leader: str, now_ms: int) -> None:
         """The connection to a leader broke."""
         self._agent.on_cut(leader, now_ms)
+
+    def answered(self, pings: Iterable[Ping]) -> None:
+        """Leaders in this program have answered at once."""
+        self._agent.answered(pings)
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what is due."""

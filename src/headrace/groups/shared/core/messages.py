@@ -68,6 +68,11 @@ class Ping(Message, frozen=True, array_like=True, gc=False):
 
     number: int
 
+    @property
+    def response(self) -> PingResponse:
+        """The answer to it."""
+        return PingResponse(self.group, self.borrower, self.token, self.number)
+
 
 class UpdateProgress(Message, frozen=True, array_like=True, gc=False):
     """This was acked.  An empty report of a unit says that its grant has arrived."""

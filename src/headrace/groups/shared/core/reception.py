@@ -22,7 +22,6 @@ from headrace.groups.shared.core.messages import (
     LeaderWanted,
     Message,
     Ping,
-    PingResponse,
     RevokeFinished,
     UnitReport,
     UpdateProgress,
@@ -89,18 +88,18 @@ class Reception(LeaderView):
 
     def _pinged(self, member: LedMember, message: Ping, now_ms: int) -> list[LeaderEffect]:
         self._holdings.proven(member, now_ms)
-        return [ToBorrower(PingResponse(self.group, member.borrower, self.token, message.number))]
+        return [ToBorrower(message.response)]
 
-    def answer(self, ping: Ping, now_ms: int) -> PingResponse | None:
-        """The answer to a ping that changes nothing but when its sender was last heard.
+    def answers(self, ping: Ping, now_ms: int) -> bool:
+        """Take a ping that changes nothing but when its sender was last heard; it is answered.
 
-        None: it may change more, or is refused, and has to be received like any message.
+        False: it may change more, or is refused, and has to be received like any message.
         """
         member = self._holdings.members.get(ping.borrower)
         if member is None or not member.proven or ping.token != self.token:
-            return None
+            return False
         member.seen_ms = now_ms
-        return PingResponse(self.group, member.borrower, self.token, ping.number)
+        return True
 
     def _progress(self, member: LedMember, message: UpdateProgress, now_ms: int) -> None:
         # All are checked before any of them is applied.

@@ -24,6 +24,7 @@ from headrace.groups.owner import Owner, UnitSink
 from headrace.groups.progress import Progress
 from headrace.groups.shared.core.agent import Agent
 from headrace.groups.shared.core.effects import (
+    Beat,
     Confirmed,
     Effect,
     Gone,
@@ -34,7 +35,7 @@ from headrace.groups.shared.core.effects import (
     ToRegistry,
 )
 from headrace.groups.shared.core.handler import SubscriptionHandler
-from headrace.groups.shared.core.messages import FromBorrower, FromLeader, Ranges, Unit
+from headrace.groups.shared.core.messages import FromBorrower, FromLeader, Ping, Ranges, Unit
 from headrace.groups.shared.core.naming import group_key, parse_subscription
 from headrace.groups.shared.core.settings import BorrowerSettings
 from headrace.groups.shared.runtime.reports import Report, Waiting
@@ -54,6 +55,8 @@ class Post(Protocol):
     def ask(self, message: FromBorrower) -> None: ...
 
     def tell(self, peer: str, message: FromBorrower) -> None: ...
+
+    def beat(self, peer: str, pings: Sequence[Ping]) -> Sequence[Ping]: ...
 
     def rearm(self) -> None: ...
 
@@ -228,6 +231,8 @@ class Borrowing(Owner):
                     self._post.ask(message)
                 case ToLeader(leader=leader, message=message):
                     self._post.tell(leader, message)
+                case Beat(leader=leader, pings=pings):
+                    self._handler.answered(self._post.beat(leader, pings))
                 case Install() as install:
                     self._install(install)
                 case Release(borrower=borrower, unit=unit):

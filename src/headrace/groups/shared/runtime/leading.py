@@ -119,12 +119,9 @@ class Leading:
         """Keep a report for the commit that is being gathered; False if none is."""
         return self.core.keep(report, self.home.now_ms)
 
-    def answer(self, ping: Ping) -> bool:
-        """Answer a ping of a borrower that is known; False if it has to be received."""
-        found = None if self.core.deposed else self.core.answer(ping, self.home.now_ms)
-        if found is not None:
-            self.home.to_borrowers((found,))
-        return found is not None
+    def answers(self, ping: Ping, now_ms: int) -> bool:
+        """Whether a ping is answered; False: it has to be received like any message."""
+        return not self.core.deposed and self.core.answers(ping, now_ms)
 
     def receive(self, message: Message) -> None:
         """A message of a borrower."""

@@ -190,12 +190,29 @@ class LocalPeer:
         """A borrower here speaks to its leader."""
         if peer != self.name:
             self.peers.send(peer, message)
-        elif (
-            not isinstance(message, Ping)
-            or self.mail.queue
-            or not ((leading := self.leaders.get(message.group)) and leading.answer(message))
-        ):
+        else:
             self.post(lambda: self._to_leader(message))
+
+    def beat(self, peer: str, pings: Sequence[Ping]) -> Sequence[Ping]:
+        """The heartbeat of borrowers here; returns what was answered at once, by leaders here."""
+        if peer != self.name:
+            for ping in pings:
+                self.peers.send(peer, ping)
+            return ()
+        answered = [] if self.mail.queue else self._answered(pings)
+        if len(answered) < len(pings):
+            known = {ping.borrower for ping in answered}
+            self.post(lambda: self._receive([p for p in pings if p.borrower not in known]))
+        return answered
+
+    def _answered(self, pings: Sequence[Ping]) -> list[Ping]:
+        """Those pings that leaders here answer without more."""
+        leaders, now_ms = self.leaders, self.now_ms
+        return [
+            ping
+            for ping in pings
+            if (leading := leaders.get(ping.group)) is not None and leading.answers(ping, now_ms)
+        ]
 
     # --- messages ---
 
@@ -220,6 +237,9 @@ class LocalPeer:
                 leading = leaders.get(message.group)
                 if leading is not None and leading.keep(message):
                     continue  # the leader processes it with the commit
+            elif isinstance(message, Ping) and self._answered((message,)):
+                self.to_borrowers((message.response,))
+                continue
             waiting = messages[number:]
         if waiting:
             self.post(functools.partial(self._receive, waiting))
@@ -239,7 +259,7 @@ class LocalPeer:
         leaders = self.leaders.values()
         return bool(leaders) and all(leading.core.gathering for leading in leaders)
 
-    def _receive(self, messages: list[FromBorrower]) -> None:
+    def _receive(self, messages: Sequence[FromBorrower]) -> None:
         for message in messages:
             self._to_leader(message)
 

@@ -24,13 +24,15 @@ from headrace.groups.shared.runtime.state import claim_unit, unit_of_claim
 from headrace.host import Host
 
 PAUSE_S = 0.05
+SILENT_MS = 60_000
+"""A look is made this long after the last one, even if the catalog has heard of no stream."""
 
 
 class Private(Owner):
     """One private subscription at work."""
 
     look_every_s = 1.0
-    """There is no notification of new streams, so they are polled for."""
+    """Nobody is told of streams that are new, so it is asked this often whether there are any."""
 
     def __init__(
         self, host: Host, consumer: UnitSink, session: str, token: int, filter: str
@@ -43,6 +45,9 @@ class Private(Owner):
         self._core = PrivateSegments()
         self._segments = Segments(filter)
         self._listening: dict[str, Callable[[], None]] = {}
+        self._heard: int | None = None
+        """What the catalog had heard of streams when the last look began; None: it failed."""
+        self._silent_due_ms = 0
 
     def __str__(self) -> str:
         return f"session {self._session}"
@@ -66,14 +71,23 @@ class Private(Owner):
     def given_back(self, unit: OwnedUnit, progress: Progress) -> None:  # noqa: ARG002
         self._core.given_back(unit_of_claim(unit.unit))
 
+    def may_have_changed(self) -> bool:
+        """Whether there was news of any stream since the last look, or none for very long."""
+        silent = self._heard is not None and self._heard == self._host.log.catalog.heard
+        return not silent or self._host.now_ms() >= self._silent_due_ms
+
     async def look(self) -> list[OwnedUnit]:
         """Record what is finished, then claim every segment that is ready."""
+        heard, self._heard = self._host.log.catalog.heard, None
         try:
             await self._record_ends()
-            return await self._claim_due()
+            found = await self._claim_due()
         except SessionTakenOverError:
             self.stop()
             raise
+        self._heard = heard
+        self._silent_due_ms = self._host.now_ms() + SILENT_MS
+        return found
 
     async def _record_ends(self) -> None:
         ending = [self.units[claim_unit(self.group, unit)] for unit in self._core.ending]

@@ -369,7 +369,7 @@ class Session:
 async def _beat(host: Host, changed: asyncio.Event, session: weakref.ref[Session]) -> None:
     while (own := session()) is not None and await own.renew():
         del own
-        await host.wait(changed, sessions.HEARTBEAT_MS / 1000)
+        await host.wait(changed, host.beat_s(sessions.HEARTBEAT_MS))
         changed.clear()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -145,14 +145,18 @@ class Upkeep:
         return await host.in_thread(host.log.catalog.read, look, snapshot=True)
 
 
-def _extend(tx: Tx, due: Iterable[RenewLease], names: Iterable[str]) -> list[LeaseLost | None]:
+def _extend(tx: Tx, due: Iterable[RenewLease], names: Sequence[str]) -> list[LeaseLost | None]:
     """Extend leases, also those that have run out: the wall clock may have been put forward."""
-    found: list[LeaseLost | None] = []
+    held = {lease.name: lease.token for lease in leases.hold(tx, names)}
+    now_us = tx.now_us()
+    lost: list[LeaseLost | None] = []
+    kept = []
     for renewal, name in zip(due, names, strict=True):
-        try:
-            leases.extend(tx, name, renewal.token, renewal.ttl_ms)
-        except LeaseLost as error:
-            found.append(error)
+        if held.get(name) == renewal.token:
+            kept.append((now_us + renewal.ttl_ms * 1000, name))
+            lost.append(None)
         else:
-            found.append(None)
-    return found
+            lost.append(LeaseLost(name, renewal.token))
+    if kept:
+        leases.set_expiry(tx, kept)
+    return lost
