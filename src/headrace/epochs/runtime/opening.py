@@ -86,6 +86,16 @@ def finish(tx: Tx, where: Ledgered, change: EpochCommit, held: Tenure, how: str)
     recorded.note(tx, where.stream.name, What.FINISHED, reason, source=held.name, token=held.token)
 
 
+def _busy(tx: Tx, lease_name: str) -> Busy:
+    """Who has the lease, and for how long: no longer than it lasts, if the clock was put back."""
+    found, renewed = leases.get(tx, lease_name), leases.last_owner(tx, lease_name)
+    assert found is not None
+    left_us = found.expires_us - tx.now_us()
+    if renewed is not None and renewed.heard_us:
+        left_us = min(left_us, found.expires_us - renewed.heard_us)
+    return Busy(found, left_us // 1000)
+
+
 def try_open(
     tx: Tx,
     where: Ledgered,
@@ -102,13 +112,7 @@ def try_open(
     last_owner, *_ = leases.last(tx, lease_name)
     lease = leases.acquire(tx, lease_name, owner, ttl_ms, over)
     if lease is None:
-        found, renewed = leases.get(tx, lease_name), leases.last_owner(tx, lease_name)
-        assert found is not None
-        left_us = found.expires_us - tx.now_us()
-        if renewed is not None and renewed.heard_us:
-            # The clock may have been put back since; it has no more left than it lasts.
-            left_us = min(left_us, found.expires_us - renewed.heard_us)
-        return Busy(found, left_us // 1000)
+        return _busy(tx, lease_name)
     held = Tenure(name, lease.token, ttl_ms)
     known = _known(tx, where, name)
     unclean = last_owner is not None and known is not None

@@ -1,4 +1,4 @@
-"""A borrower's heartbeat: when it pings, and until when its leader counts as alive.
+"""A borrower's pulse: when it pings, and until when its leader counts as alive.
 
 *Liveness is counted from the ping that was sent, not from the answer that came.*  An answer may
 have been under way for seconds; the leader has heard nothing newer than that ping.  A report that
@@ -13,7 +13,7 @@ from __future__ import annotations
 from headrace.groups.shared.core.settings import BorrowerSettings
 
 
-class Heartbeat:
+class Pulse:
     """The pings of one borrower."""
 
     __slots__ = ("_every_ms", "_number", "_timeout_ms", "_unanswered", "due_ms", "lost_ms")
