@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 
 from headrace import compiled
 from headrace.catalog import Catalog, open_catalog
@@ -23,6 +24,10 @@ from headrace.log.log import Log
 from headrace.store import Store, open_store
 from tests.lanes import Lanes, begin_with_the_longest
 from tests.postgres_server import PostgresMachine, postgres_machine
+
+# Property tests: a slow machine is not a failure.
+settings.register_profile("slow", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("slow")
 
 _buckets = itertools.count(1)
 os.environ.setdefault(FSYNC_VARIABLE, "off")
