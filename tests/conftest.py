@@ -22,6 +22,7 @@ from headrace.catalog.postgres_options import FSYNC_VARIABLE
 from headrace.host import loads
 from headrace.log.log import Log
 from headrace.store import Store, open_store
+from tests.blank_catalog import BlankCatalog
 from tests.lanes import Lanes, begin_with_the_longest
 from tests.postgres_server import PostgresMachine, postgres_machine
 
@@ -80,17 +81,22 @@ def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return here
 
 
+@pytest.fixture(scope="session")
+def blank_catalog(postgres_server: Any) -> BlankCatalog:
+    return BlankCatalog(postgres_server.get_uri())
+
+
 @pytest.fixture
-def postgres_url(postgres_server: Any) -> Iterator[str]:
-    """A database without a catalog; whatever the test left in it is removed."""
-    url = postgres_server.get_uri()
-    yield url
-    with psycopg.connect(url, autocommit=True) as admin:
-        admin.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
-        admin.execute("DROP SCHEMA IF EXISTS headrace CASCADE")
+def postgres_url(
+    request: pytest.FixtureRequest, postgres_server: Any, blank_catalog: BlankCatalog
+) -> Iterator[str]:
+    """A database without a catalog; whatever the test left in it is removed.
+
+    Where the fixture ``catalog`` would make one before the test begins, an empty one is there.
+    """
+    blank_catalog.prepare(wanted="catalog" in request.fixturenames)
+    yield postgres_server.get_uri()
+    blank_catalog.clear()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -14,8 +14,8 @@ from headrace.sim import ALL_FAULTS, Fault, Summary, replay, run_seed, scenario_
 from headrace.sim.fleet import run_fleet
 from headrace.sim.log import ModelLog
 from headrace.sim.oracle import GroupOracle
+from headrace.sim.scenarios import shared
 from headrace.sim.world import InvariantViolation, World
-from tests.support import wait_until
 
 NAME = "shared"
 SEEDS = range(70, 110)
@@ -91,13 +91,18 @@ def test_story_is_the_same_to_the_byte_and_in_every_interpreter() -> None:
         assert again.stdout.decode() == told
 
 
-def test_nothing_is_left_behind() -> None:
-    before = set(Path("/dev/shm").iterdir()) if Path("/dev/shm").is_dir() else set()
-    run_seed(scenario_named(NAME), 0, steps=100)
-    after = set(Path("/dev/shm").iterdir()) if Path("/dev/shm").is_dir() else set()
-    found = {path for path in after - before if path.name.startswith("tmp")}
-    # Other tests have such folders too, as long as a seed of theirs runs.
-    wait_until(lambda: not any(path.exists() for path in found), f"{found} to go")
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "MEMORY", tmp_path)
+    made: list[Path] = []
+
+    class Watched(shared.SharedScenario):
+        def build(self) -> None:
+            super().build()
+            made.extend(tmp_path.iterdir())
+
+    run_seed(Watched, 0, steps=100)
+    assert made
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- acks whose outcome nobody knows -----------------------------------------------------------
