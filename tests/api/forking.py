@@ -15,11 +15,14 @@ from typing import Any
 
 import headrace
 import headrace.sync
+from headrace.catalog import postgres_listener, wake
 from headrace.errors import ForkedError
 from headrace.log.open import open_log
 
 FORK = multiprocessing.get_context("fork")
 EVENTS = 200
+LOOKS_S = 60.0
+"""How often who is not woken looks by himself, where that must not be what helps."""
 
 
 def show(**seen: Any) -> None:
@@ -418,6 +421,7 @@ def worker_pool(url: str) -> None:
 
 def exiting_child(url: str) -> None:
     """A child that ends as programs do, with everything that runs at the exit."""
+    wake.POLL_S = postgres_listener.PROBE_S = LOOKS_S
     with headrace.sync.open(url) as hr:
         hr.create_stream("s", ["s.>"])
         following = hr.read("s", follow=True)

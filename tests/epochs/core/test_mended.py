@@ -358,10 +358,10 @@ def test_a_frontier_update_over_many_active_pairs_takes_no_walk_in_python() -> N
         subscriber.receive("p", message)
     took = []
     for step in range(20):
-        begin = clock.perf_counter()
+        begin = clock.thread_time()
         update = publisher.progress([((0, step), -1), ((0, step + 1), 1)]).message
         assert isinstance(update, FrontierUpdate)
         subscriber.receive("p", update)
-        took.append(clock.perf_counter() - begin)
+        took.append(clock.thread_time() - begin)
     # 1 ms is the aim and 150 ms is what it was; a busy machine is given room.
     assert min(took) < 0.02
