@@ -2,101 +2,15 @@
 
 from __future__ import annotations
 
-import random
+import sys
 from pathlib import Path
 
 import pytest
 
 import headrace.sync
 from headrace.cli import run
-
-NAMES = ("orders", "billing", "audit", "m1", "worker", "nobody")
-HOSTILE = (
-    "", " ", "-", "--", "-1", "0", "1", "7", "9" * 400, "9" * 5000, "1e400", "nan", "inf", "-inf",
-    "0x10", "१", "a\0b", "\udcff\udce9", "\U0001f4a5", "x" * 5000, "/" * 5000, "../../etc/passwd",
-    "a b", "a.b", "a.*", ">", "*", "orders.>", "$share/audit/orders.>", "$share//x", "$share/", "$",
-    "{", "[" * 9_000, "{}", "null", "m1:0,1", "m1:", ":", "0:1,0:2", "0:1", "0,1", ",",
-    "0-10", "5-1", "0x0-0x10", "--json", "15m", "-15m", "999999w", "9" * 30 + "w", "2013-13-45",
-    "2013-07-04", "0001-01-01", "9999-12-31T23:59Z", "9999-12-31T23:59:59-23:59", "earliest",
-    "latest", "now", "10GB", "1e9GB", "k=v", "=v", "k=", "%s%n", "\x1b[31m", "'", '"', "\n",
-    "true", "on", "off", "postgresql://", "s3://", "file:///dev/null", "[/]", "[red]", "\\",
-)  # fmt: skip
-
-# How many names each command takes, and its options.  Those with a value are always given: a
-# command needs them, or would wait or work for long.
-COMMANDS: dict[str, tuple[int, str]] = {
-    "stream create": (
-        1,
-        "--subjects=new.> --segments --partitions --key-tokens --retention --retention-age "
-        "--retention-bytes --retention-events --keep-age --keep-bytes --keep-events "
-        "--scale-events --scale-bytes --scale-factor --scale-min",
-    ),
-    "stream set": (1, "--retention --retention-age --scaling --scale-events --scale-factor"),
-    "stream ls": (0, "--internal"),
-    "stream info": (1, ""),
-    "stream scale": (1, "--split --into --merge --seal --ranges"),
-    "stream autoscale": (1, "--dry-run"),
-    "stream trim": (1, "--before"),
-    "stream compact": (1, "--target --min-batches --min-age --span --policy --dry-run"),
-    "stream rm": (1, "--yes --force"),
-    "publish": (
-        2,
-        "--key --header --lines --json-lines --file --stream --subject --value --timestamp --text",
-    ),
-    "read": (1, "--from --until --subject --segments --limit --skip-damaged"),
-    "group static create": (2, "--max-members=2 --filter --members --mapping --start"),
-    "group static ls": (1, ""),
-    "group elastic create": (
-        2,
-        "--max-members=2 --filter=orders.* --wildcards --max-buffered --members --distribution "
-        "--start",
-    ),
-    "group elastic info": (2, ""),
-    "group static rm": (2, "--yes"),
-    "group members add": (3, ""),
-    "group mapping set": (4, ""),
-    "group mapping unset": (2, "--members"),
-    "group active": (2, ""),
-    "group step-down": (3, ""),
-    "group partitions": (3, ""),
-    "group explain": (2, "--limit"),
-    "group lag": (2, ""),
-    "group join": (3, "--exec --limit --idle=0.01 --pin-ttl-ms --max-deliveries --concurrency"),
-    "group shared declare": (2, "--start --balance --scale-for-members"),
-    "group shared configure": (2, "--balance --lag-slack --stall-timeout --lease-ttl --heartbeat"),
-    "group shared info": (2, ""),
-    "group shared ls": (0, ""),
-    "group shared explain": (2, "--limit"),
-    "group shared rm": (2, "--force"),
-    "subscribe": (1, "--session --start --limit --idle=0.01 --tls-cert --tls-key"),
-    "session ls": (0, ""),
-    "session info": (1, ""),
-    "session rm": (1, "--force"),
-    "store sweep": (0, "--older-than --dry-run"),
-    "pipeline status": (0, ""),
-    "sim": (1, "--seeds=0 --steps=5 --faults --replay --depth"),
-    "nonsense": (1, "--nonsense"),
-}
-FLAGS = {"--json", "--yes", "--force", "--dry-run", "--lines", "--json-lines", "--text"}
-
-
-def hostile(chance: random.Random) -> list[str]:
-    """A command line that nobody would type."""
-    command = chance.choice(list(COMMANDS))
-    count, options = COMMANDS[command]
-    words = command.split()
-    for _ in range(max(0, count + chance.choice((-1, 0, 0, 0, 1)))):
-        words.append(chance.choice(NAMES if chance.random() < 0.6 else HOSTILE))
-    given = options.split()
-    words += [option for option in given if "=" in option]
-    for option in chance.sample(given, min(len(given), chance.randint(0, 2))):
-        if "=" not in option:
-            words += [option] if option in FLAGS else [option, chance.choice(HOSTILE)]
-    if chance.random() < 0.3:
-        words.append("--json")
-    if chance.random() < 0.05:
-        words += ["--store", chance.choice(HOSTILE)]
-    return words
+from tests.torture import command_lines
+from tests.torture.command_lines import Fuzz, there
 
 
 @pytest.fixture(scope="module")
@@ -110,23 +24,37 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_no_command_line_ends_in_a_traceback(
-    catalog: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+@pytest.mark.parametrize("seed", range(3))
+def test_every_command_line_ends_in_a_sentence_and_bad_input_changes_nothing(
+    tmp_path: Path, seed: int
 ) -> None:
-    chance = random.Random(seed)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HEADRACE_CATALOG", str(catalog))
-    empty = open("/dev/null")  # noqa: SIM115
-    monkeypatch.setattr("sys.stdin", empty)
-    for _ in range(60):
-        words = hostile(chance)
-        try:
-            status = run(words)
-        except BaseException as error:
-            raise AssertionError(f"headrace {words!r:.300}") from error
-        assert status in (0, 1, 2), words
-    empty.close()
+    with there(tmp_path):
+        fuzz = Fuzz(tmp_path, seed)
+        for _ in range(80):
+            fuzz.one()
+    assert fuzz.failures == []
+    assert len(fuzz.calls) > 40
+
+
+def test_the_fuzzer_sees_a_traceback_a_change_and_more_than_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stumble(words: list[str]) -> int:
+        if words[0] == "raise":
+            raise TypeError("from deep inside")
+        if words[0] == "change":
+            run(["stream", "rm", "orders", "--yes", "--force"])
+        else:
+            print("headrace: this\nand that", file=sys.stderr)
+        return 2
+
+    monkeypatch.setattr(command_lines, "run", stumble)
+    with there(tmp_path):
+        fuzz = Fuzz(tmp_path, 0)
+        for word in ("raise", "change", "babble"):
+            fuzz.one([word])
+    assert [each.words for each in fuzz.failures] == [("raise",), ("change",), ("babble",)]
+    assert "something was changed" in fuzz.failures[1].why
 
 
 @pytest.mark.parametrize(

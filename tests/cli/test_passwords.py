@@ -18,6 +18,15 @@ ADDRESSES = (
     f"postgresql://ann:{SECRET}@127.0.0.1:1/app?sslpassword={SECRET}",
     f"postgresql://127.0.0.1:1/app?nonsense=1&PASSWORD={SECRET}",
     f"postgresql://ann:{SECRET}@127.0.0.1:bad/app?password={SECRET}",
+    f"postgresql://127.0.0.1:1/app?pass%77ord={SECRET}",
+    f"postgresql://ann:x/{SECRET}@127.0.0.1:1/app",
+    f"postgresql://ann:x@{SECRET}@127.0.0.1:1/app",
+    f"postgresql://ann:{SECRET}#x@127.0.0.1:1/app",
+    f"postgresql://ann:a b{SECRET}@127.0.0.1:1/app",
+    f"postgresql://127.0.0.1:1/app?password=a {SECRET}",
+    f"postgresql://127.0.0.1:1/app?password='a&{SECRET}'",
+    f"postgresql:/ann:{SECRET}@127.0.0.1/app",
+    f"host=127.0.0.1 port=1 password='a {SECRET}'",
 )
 
 
@@ -27,7 +36,9 @@ def test_commands_show_no_password(cli: Cli, address: str, words: list[str]) -> 
     refused = cli("--catalog", address, *words)
     assert refused.status != 0
     assert SECRET not in refused.out + refused.err
-    assert "postgresql://" in refused.out + refused.err
+    said = refused.out + refused.err
+    assert "postgresql://" in said or "there is none at host=127.0.0.1" in said
+    assert list(Path().iterdir()) == []  # nor is a folder called like it
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -53,3 +64,32 @@ def test_an_address_of_another_kind_is_named_without_its_password(tmp_path: Path
         ):
             pass
         assert SECRET not in str(caught.value)
+
+
+def test_a_linked_address_that_is_no_pair_is_not_shown(cli: Cli) -> None:
+    for address in ADDRESSES[:-1]:
+        refused = cli("region", "link", "s", address)
+        assert refused.status != 0
+        assert SECRET not in refused.out + refused.err
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        f"s3://key:{SECRET}@bucket/prefix",
+        f"s3://bucket/prefix?aws_secret_access_key={SECRET}",
+        f"az://files?sas%5Ftoken={SECRET}",
+    ],
+)
+def test_a_secret_in_the_address_of_a_store_is_refused_and_not_recorded(
+    tmp_path: Path, store: str
+) -> None:
+    with (
+        pytest.raises(headrace.HeadraceError, match="store_options") as caught,
+        headrace.sync.open(tmp_path / "d", store=store),
+    ):
+        pass
+    assert SECRET not in str(caught.value)
+    with headrace.sync.open(tmp_path / "d") as hr:
+        assert hr.client.log.store is not None
+        assert "://" not in hr.client.log.store.url

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headrace.catalog.base import Catalog
 from headrace.catalog.transaction import Query, Tx
 from headrace.errors import CatalogError, UnknownSchemeError
+
+_LIBPQ = re.compile(
+    r"postgres(ql)?:|(.*\s)?(host|hostaddr|port|dbname|user|password|service)\s*=", re.IGNORECASE
+)
+"""Texts that are meant for PostgreSQL, and would be taken for folders."""
 
 __all__ = ["Catalog", "Query", "Tx", "open_catalog"]
 
@@ -25,6 +31,10 @@ def open_catalog(
     if not text:
         raise CatalogError("the catalog's address is empty; give a folder or a postgresql:// URL")
     scheme = text.partition("://")[0] if "://" in text else ""
+    if not scheme and _LIBPQ.match(text):  # not shown: it may hold a password
+        raise CatalogError(
+            "the catalog's address is no folder; write it as postgresql://user@host:port/database"
+        )
     if scheme in ("postgresql", "postgres"):
         try:
             from headrace.catalog.postgres import PostgresCatalog

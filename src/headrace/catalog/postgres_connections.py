@@ -159,17 +159,19 @@ forks.first(_forked)
 
 def connect(url: str, options: PostgresOptions) -> PgConnection:
     """A connection with its limits set, whose ``server`` says where it leads."""
+    connection: PgConnection | None = None
     try:
         connection = PgConnection.connect(url, autocommit=True, **_network(url, options))
     except psycopg.ProgrammingError:
-        # The driver's own message would quote the whole address, with the password.
-        raise CatalogUnavailableError(
-            f"{where_of(url)}: the address is malformed; write postgresql://user@host:port/database"
-        ) from None
+        pass  # the driver's own message would quote the whole address, with the password
     except psycopg.Error as error:
         raise CatalogUnavailableError(
             f"{where_of(url)} cannot be reached: {first_line(error)}"
         ) from error
+    if connection is None:
+        raise CatalogUnavailableError(
+            f"{where_of(url)}: the address is malformed; write postgresql://user@host:port/database"
+        )
     _connections.add(connection)
     connection.prepared = set()
     connection.limit_s = options.call_timeout_s

@@ -19,6 +19,13 @@ PREFIX = "headrace_"
 FSYNC_VARIABLE = "HEADRACE_POSTGRES_FSYNC"
 """``off`` in the environment allows servers that do not sync, as ``headrace_fsync=off`` does."""
 
+SECRET = ("password", "sslpassword", "passfile")
+"""Settings of libpq that are nobody else's business."""
+
+MALFORMED = (
+    "the address of the catalog is malformed; write postgresql://user@host:port/database, and in a "
+    "user or password %2F for /, %3F for ?, %23 for #, %40 for @ and %20 for a space"
+)
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
@@ -52,13 +59,31 @@ class PostgresOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 msgspec.convert({}, PostgresOptions)
 
 
-def split(url: str) -> tuple[str, PostgresOptions]:
-    """The address for the driver, and what it says to Headrace."""
+def check_address(url: str) -> None:
+    """Refuse an address of which nobody can tell where its password ends.
+
+    With ``/``, ``?``, ``#`` or ``@`` in it, a part of a password would count as host or database,
+    and be shown in messages.
+    """
+    if not _is_clear(url):
+        raise CatalogError(MALFORMED)
+
+
+def _is_clear(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        given = parse_qsl(parts.query, keep_blank_values=True)
+        parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
-        return url, PostgresOptions()  # the driver says what is wrong with it
+        return False
+    unclear = "@" in parts.path or parts.fragment or parts.netloc.count("@") > 1
+    return not unclear and not any(char.isspace() for char in url)
+
+
+def split(url: str) -> tuple[str, PostgresOptions]:
+    """The address for the driver, and what it says to Headrace."""
+    check_address(url)
+    parts = urlsplit(url)
+    given = parse_qsl(parts.query, keep_blank_values=True)
     own = {key.removeprefix(PREFIX): value for key, value in given if key.startswith(PREFIX)}
     if not own:
         return url, PostgresOptions()
@@ -88,19 +113,21 @@ def _checked(own: dict[str, str]) -> PostgresOptions:
 
 def without_password(url: str) -> str:
     """An address that may be stored and shown."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
+    if not _is_clear(url):
         return "postgresql://…"
+    parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}"))
+    query = parts.query
+    given = parse_qsl(query, keep_blank_values=True)
+    if any(key.lower() in SECRET for key, _ in given):
+        query = urlencode([(key, value) for key, value in given if key.lower() not in SECRET])
+    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}", query=query))
 
 
 def where_of(url: str) -> str:
     """The address without user, password and settings."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
+    if not _is_clear(url):
         return "catalog postgresql://…"
+    parts = urlsplit(url)
     hosts = parts.netloc.rpartition("@")[2] or "localhost"
     return f"catalog postgresql://{hosts}{parts.path}"

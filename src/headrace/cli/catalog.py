@@ -36,6 +36,7 @@ def mend(
     records: str,
     key: str,
     name: str | None = None,
+    /,
     *,
     yes: Annotated[bool, Parameter(negative="")] = False,
     options: Options = NONE,

@@ -16,7 +16,7 @@ from rich.text import Text
 from headrace.cli.checks import Check
 from headrace.cli.doctor_server import check_server
 from headrace.cli.done_shapes import Doctor
-from headrace.cli.failures import EXIT_FAILED, without_passwords
+from headrace.cli.failures import EXIT_FAILED, shown_place, without_passwords
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import counted, table
 from headrace.errors import HeadraceError, JavaMissingError, SparkSetupError
@@ -142,7 +142,7 @@ def _has_package(_: int) -> bool:
 
 def check_log(options: Options, *, deep: bool = False) -> Iterator[Check]:
     """The catalog, if there is one, and its store."""
-    place = without_passwords(options.place)
+    place = shown_place(options.place)
     if "://" not in options.place and not Path(options.place).expanduser().exists():
         given = options.catalog is not None
         yield Check(

@@ -56,7 +56,8 @@ _PASSWORD_OPTION = re.compile(
     r"""(?:'(?:\\.|[^'])*'|[^\s&;,'"]+)""",
     re.IGNORECASE,
 )
-_PASSWORD = re.compile(r"(://[^\s/@:]*):[^\s/@]*@")
+_PASSWORD = re.compile(r"(://[^\s/@:]*):[^\s]*@")
+"""Up to the last ``@``: whoever forgot to escape one in a password must not see it here."""
 
 
 class UsageError(InvalidInputError):
@@ -131,6 +132,15 @@ def report(
     else:
         shown = f"headrace: {message}"
     print(shown, file=sys.stderr, flush=True)
+
+
+def shown_place(place: str) -> str:
+    """The address of a catalog as it may be shown."""
+    if place.startswith(("postgresql:", "postgres:")):
+        from headrace.catalog.postgres_options import without_password
+
+        return without_password(place)
+    return without_passwords(place)
 
 
 def without_passwords(text: str) -> str:

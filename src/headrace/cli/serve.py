@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Group, Parameter
 
 from headrace.cli.done_shapes import Serving
-from headrace.cli.failures import EXIT_INTERRUPTED, UsageError, without_passwords
+from headrace.cli.failures import EXIT_INTERRUPTED, UsageError, shown_place
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import print_json, tell
 from headrace.cli.token import link_command
@@ -119,7 +119,7 @@ def say(served: Served, options: Options) -> None:
     if options.json:
         print_json(Serving(address=served.address, link=served.link()))
         return
-    tell(f"serving {without_passwords(options.place)} at {served.address}")
+    tell(f"serving {shown_place(options.place)} at {served.address}")
     if served.settings.no_auth:
         tell("everybody on this machine gets in, without a token")
         return

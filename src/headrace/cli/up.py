@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from headrace.cli.done_shapes import EverythingUp
-from headrace.cli.failures import EXIT_INTERRUPTED, without_passwords
+from headrace.cli.failures import EXIT_INTERRUPTED, shown_place
 from headrace.cli.options import CATALOG_VARIABLE, NONE, Options
 from headrace.cli.output import print_json, tell
 from headrace.cli.serve import NODE, NodeOptions
@@ -163,7 +163,7 @@ def say(served: Served, options: Options, *, spark: bool) -> None:
         print_json(EverythingUp(address=served.address, link=served.link(), spark=spark))
         return
     rest = "Spark starts in the background; small rounds are done until then"
-    tell(f"headrace is up on {without_passwords(options.place)}")
+    tell(f"headrace is up on {shown_place(options.place)}")
     tell(f"console   {served.link()}   (once, within a minute)")
     tell(f"programs  {served.address}/api/v1 and {served.address}/metrics, with a token")
     tell(f"pipeline  {rest if spark else 'small rounds are done by this process, without Spark'}")

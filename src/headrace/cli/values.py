@@ -172,5 +172,8 @@ def pair(text: str, option: str) -> tuple[str, str]:
     """
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UsageError(f"{option}: {text!r} is not name=value")
+        given = (
+            "an address" if "://" in text or "@" in text else repr(text)
+        )  # which may hold a password
+        raise UsageError(f"{option}: {given} is not name=value")
     return name, value

@@ -7,9 +7,10 @@ a store keeps every batch inside.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from headrace.catalog import Catalog, Tx, open_catalog, private, schema
 from headrace.catalog.sqlite import SqliteCatalog
@@ -20,6 +21,7 @@ from headrace.store import Store, check_store_url, open_store
 
 SETTING = "store"
 BESIDE = "beside"
+_SECRET = re.compile(r"secret|password|token|sas|_key$|sig$")
 """The recorded name of the store in the catalog's own folder, wherever that is moved."""
 
 
@@ -100,9 +102,21 @@ def _name(store: str | Path | None, folder: Path | None) -> str | None:
         return None
     text = str(store)
     if "://" in text and urlsplit(text).scheme != "file":
+        _refuse_secrets(text)
         return text.rstrip("/") if urlsplit(text).netloc else text
     path = Path(urlsplit(text).path if "://" in text else text).expanduser().resolve()
     return BESIDE if folder is not None and path == folder.resolve() else str(path)
+
+
+def _refuse_secrets(url: str) -> None:
+    """What is in the address of a store is recorded, and shown to everybody who opens the log."""
+    parts = urlsplit(url)
+    names = [key.lower() for key, _ in parse_qsl(parts.query, keep_blank_values=True)]
+    if ":" in parts.netloc.rpartition("@")[0] or any(_SECRET.search(name) for name in names):
+        raise StoreError(
+            f"the address of the {parts.scheme} store holds a secret, which would be recorded; "
+            "give it by the environment, or as store_options (--store-option name=value)"
+        )
 
 
 def _record(catalog: Catalog, name: str) -> None:
