@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
-from headrace.errors import CatalogError
+from headrace.errors import CatalogError, CatalogUnavailableError
 
 PREFIX = "headrace_"
 FSYNC_VARIABLE = "HEADRACE_POSTGRES_FSYNC"
@@ -66,7 +66,7 @@ def check_address(url: str) -> None:
     and be shown in messages.
     """
     if not _is_clear(url):
-        raise CatalogError(MALFORMED)
+        raise CatalogUnavailableError(MALFORMED)
 
 
 def _is_clear(url: str) -> bool:
