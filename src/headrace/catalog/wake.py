@@ -50,11 +50,12 @@ BURST = 8
 
 POLL_S = 1.0
 ADDRESS_BYTES = 100
-NAME_BYTES = 40
+NAME_BYTES = 24
 DATAGRAM_BYTES_MAX = 4096
 EVERYBODY = b"*"
 SCRATCH = "headrace-wake-"
 """Prefix of temporary folders with a link to the sockets of a catalog."""
+LINK_BYTES = len(f"/{SCRATCH}12345678/wake")
 WANTS_FREQUENT = ".often"
 """Suffix of a marker file: the socket of that name wants frequent channels as well."""
 
@@ -68,7 +69,21 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-_sweep_once = functools.cache(sweep)
+def _temporary_folder() -> Path:
+    """The system's temporary folder, or ``/tmp`` where its path is too long for sockets."""
+    place = Path(tempfile.gettempdir())
+    return (
+        place
+        if len(os.fsencode(place)) + LINK_BYTES + NAME_BYTES <= ADDRESS_BYTES
+        else Path("/tmp")
+    )
+
+
+@functools.cache
+def _sweep_once() -> None:
+    """Remove the folders of programs that were killed."""
+    with contextlib.suppress(OSError):  # there is no temporary folder
+        sweep(SCRATCH, _temporary_folder())
 
 
 def _message(channels: Iterable[str]) -> bytes:
@@ -167,11 +182,8 @@ class WakeSockets:
             if self._short is None and len(os.fsencode(self._path)) + NAME_BYTES <= ADDRESS_BYTES:
                 self._short = self._path
             elif self._short is None:
-                place = Path(tempfile.gettempdir())
-                if len(os.fsencode(place)) + 2 * NAME_BYTES > ADDRESS_BYTES:
-                    place = Path("/tmp")
-                _sweep_once(SCRATCH, place)
-                self._scratch = Scratch(SCRATCH, place)
+                _sweep_once()
+                self._scratch = Scratch(SCRATCH, _temporary_folder())
                 os.symlink(self._path, self._scratch.path / "wake")
                 self._short = str(self._scratch.path / "wake")
             return self._short
@@ -221,6 +233,7 @@ class WakeSockets:
             except OSError as error:
                 raise CatalogUnavailableError(f"{self._path}: no news: {error}") from error
             self._receiver = receiver
+            _sweep_once()
             watching = Bell()
             self._start(receiver, watching)
         # From here on data_version is watched too, so even a committer that dies is noticed.
