@@ -56,6 +56,10 @@ class Catalog(ABC):
     looked = False
     """Whether it is another region's, and only read."""
 
+    turns = 0
+    """How often its history turned out to be another one: then what was read of it before may never
+    have been (:mod:`headrace.catalog.lineage`).  Every append compares it."""
+
     _mark_query = _size_query = ""
 
     def __init__(self) -> None:
@@ -67,12 +71,6 @@ class Catalog(ABC):
         self._clock = CatalogClock()
         self._committer: Committer
         self._closed = False
-
-    @property
-    def turns(self) -> int:
-        """How often its history turned out to be another one: then what was read of it before
-        may never have been (:mod:`headrace.catalog.lineage`)."""
-        return 0
 
     @abstractmethod
     def read(self, fn: Callable[[Tx], T], *, snapshot: bool = False) -> T:

@@ -62,11 +62,19 @@ turns = msgspec.json.Decoder(list[Turn]).decode
 class Lineage:
     """The history that one program knows, and what it does when it is another."""
 
-    def __init__(self, where: str, turned: Callable[[], None], *, fences: bool) -> None:
+    def __init__(
+        self,
+        where: str,
+        counted: Callable[[int], None],
+        turned: Callable[[], None],
+        *,
+        fences: bool,
+    ) -> None:
+        """``counted`` is told of another history before anybody may use it, ``turned`` after."""
         self._where = where
         self._fences = fences
         """Not where a catalog is only looked at, and nothing may be changed in it."""
-        self._turned = turned
+        self._counted, self._turned = counted, turned
         self._lock = threading.Lock()
         self._known: str | None = None
         self._flushed = 0
@@ -108,6 +116,7 @@ class Lineage:
                 return
             # Before anybody else is let through to the new history: who reads of it can tell.
             self.turns += 1
+            self._counted(self.turns)
         _log.warning(
             "%s went back or changed its server (%s): all leases and claims were taken away, and "
             "everything is read anew",

@@ -90,7 +90,9 @@ class PostgresCatalog(Catalog):
         self._url, self.options = split(url)
         self.where = where_of(url)
         self.address = without_password(url)
-        self._lineage = Lineage(self.where, self.notifier.everybody, fences=not look)
+        self._lineage = Lineage(
+            self.where, self._count_turns, self.notifier.everybody, fences=not look
+        )
         self._pool = PostgresPool(self._url, self.options, self._lineage)
         self._open(create, migrate)
         self._listener = Listener(self.options.schema, self._pool, self.notifier, self._lineage)
@@ -212,9 +214,8 @@ class PostgresCatalog(Catalog):
         if row != ("e",):
             connection.execute("ALTER TABLE batches ALTER COLUMN data SET STORAGE EXTERNAL")
 
-    @property
-    def turns(self) -> int:
-        return self._lineage.turns
+    def _count_turns(self, turns: int) -> None:
+        self.turns = turns
 
     # -- reading ------------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ Scaling = Fixed | ByEvents | ByBytes
 class Epochs(msgspec.Struct, frozen=True, omit_defaults=True):
     """The stream is published by epochs: subscribers get each one whole, or nothing of it.
 
-    ``length`` 0 means that times are integers, 1 to 8 that they are tuples of so many parts.
+    ``length`` 0: times are integers.  1 to 8: times are tuples of that many parts.
     Each of the declared ``publishers`` holds the first time from the beginning, so that nothing is
     complete before it has come.
     """

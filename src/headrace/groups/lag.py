@@ -131,7 +131,7 @@ def counted_once(
     """What several members that read shares of one segment have not acked, counted once.
 
     ``ranges`` is what each of them misses.  An event that only some of them miss may be somebody's
-    who has acked it: at most so many are left.
+    who has acked it, so the count is an upper bound.
     """
     some, every = together([_above(each, segment.tail) for each in ranges])
     lost, _ = together([_below(each, segment.tail) for each in ranges])

@@ -90,7 +90,7 @@ class Write:
         self._files: list[str] = []
         self._files_since = 0.0
         self._producer, self._sequence = _check_producer(producer, sequence)
-        self._turns = routes.turns
+        self._turns = routes.catalog.turns
         self.transaction = False
         self.stage: Callable[[Tx], None] | None = None
         """Runs first in the same transaction; what it raises undoes both."""
@@ -182,7 +182,7 @@ class Write:
     def prepare(self) -> None:
         """Route and encode what is not prepared yet; writes files, touches no catalog rows."""
         try:
-            turns = self._routes.turns
+            turns = self._routes.catalog.turns
             if self._turns != turns:  # in another history, which may have given the ids anew
                 self._turns = turns
                 self._forget_routes()
@@ -335,7 +335,7 @@ class Write:
 
     def run(self, tx: Tx) -> Outcome:
         """Take offsets and record the batches; runs in the catalog's write transaction."""
-        if self._expired or self._turns != self._routes.turns:
+        if self._expired or self._turns != self._routes.catalog.turns:
             raise Stale(self._pending[0].stream)
         if self.stage is not None:
             self.stage(tx)
@@ -354,7 +354,7 @@ class Write:
         if len(self._pending) != 1 or self.stage is not None or self.transaction:
             return None
         (pending,) = self._pending
-        if self._expired or self._turns != self._routes.turns:
+        if self._expired or self._turns != self._routes.catalog.turns:
             return None
         if self._producer is None or self._sequence is None:
             return placing.saying(pending, None, lambda found: Outcome(found, repeat=False))
@@ -404,7 +404,7 @@ class Write:
 
     def again(self, stale: Stale) -> None:
         """After ``Stale``: drop what was prepared for those streams, and read their routes."""
-        expired = self._expired or self._turns != self._routes.turns
+        expired = self._expired or self._turns != self._routes.catalog.turns
         self._routes.refresh(stale.stream)
         for pending in self._pending:
             if pending.stream == stale.stream or expired:

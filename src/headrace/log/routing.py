@@ -120,7 +120,7 @@ class Routes:
     """
 
     def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
+        self.catalog = catalog
         self._lock = threading.Lock()
         self._routes: dict[str, Route] = {}
         self._names: dict[str, str] = {}
@@ -138,24 +138,19 @@ class Routes:
         self._lock = threading.Lock()
 
     def get(self, name: str) -> Route:
-        if self._turns != self._catalog.turns:
+        if self._turns != self.catalog.turns:
             self._forget_all()
         route = self._routes.get(name)
         return route if route is not None else self.refresh(name)
 
     def is_known(self, name: str) -> bool:
         """Whether ``get`` answers without asking the catalog."""
-        return name in self._routes and self._turns == self._catalog.turns
-
-    @property
-    def turns(self) -> int:
-        """How often the catalog's history turned out to be another one."""
-        return self._catalog.turns
+        return name in self._routes and self._turns == self.catalog.turns
 
     def _forget_all(self) -> None:
         """The catalog's history is another one: ids may stand for something else now."""
         with self._lock:
-            self._turns = self._catalog.turns
+            self._turns = self.catalog.turns
             self._routes.clear()
             self._names.clear()
             self._filters = FilterTrie()
@@ -166,7 +161,7 @@ class Routes:
         """Read the route again; raises UnknownStreamError when the stream is gone."""
         self.forget(name)
         try:
-            stream = self._catalog.read(lambda tx: streams.require(tx, name), snapshot=True)
+            stream = self.catalog.read(lambda tx: streams.require(tx, name), snapshot=True)
         except UnknownStreamError:
             self.drop(name)
             raise
@@ -219,7 +214,7 @@ class Routes:
     def learn(self) -> None:
         """Read the filters of all streams that are new."""
         after = self._last_id
-        found = self._catalog.read(lambda tx: streams.stored_configs(tx, after))
+        found = self.catalog.read(lambda tx: streams.stored_configs(tx, after))
         with self._lock:
             for stream_id, name, data in found:
                 with suppress(msgspec.MsgspecError):  # listing the streams names what is damaged

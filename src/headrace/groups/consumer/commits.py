@@ -124,7 +124,7 @@ class Commits:
     def _forget_turned(self, due: Waiters, runs: list[Run]) -> None:
         """The catalog went back: what these know of it may never have been, so it is not stored."""
         for run in runs:
-            fenced = Fenced(run.owned.group, run.owned.unit, run.owned.token, 0)
+            fenced = Fenced(run.owned.group, run.owned.unit, run.owned.token)
             for waiter in due[run]:
                 _raise_in(waiter, fenced)
             self._stored(run, fenced)

@@ -112,9 +112,10 @@ def _on_thread(handler: Handler, threads: Executor) -> Call:
 
 
 async def _work(consumer: Consumer, call: Call) -> None:
+    deliveries = aiter(consumer)
     while True:
         try:
-            delivery = await anext(consumer)
+            delivery = await anext(deliveries)
         except StopAsyncIteration:
             return
         except (Fenced, DeliveryError) as error:

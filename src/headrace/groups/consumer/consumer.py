@@ -44,16 +44,10 @@ class Consumer(Units):
 
     _at_a_stretch = 0
 
-    def __aiter__(self) -> Self:
-        return self
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return Deliveries(self)
 
     async def __anext__(self) -> Delivery:
-        at_hand = self._at_hand
-        if at_hand and self._now_s() < self.valid_until_s:
-            return at_hand.popleft()
-        return await self._next()
-
-    async def _next(self) -> Delivery:
         self._use(EventRun)
         while True:
             await self._valid()
@@ -175,6 +169,30 @@ class Consumer(Units):
                 self.wake_at(run.dispatcher.wake_at_ms)
                 break
         self.prefetch.pump()
+
+
+class Deliveries:
+    """Events one by one: what stands ready at once, else as the consumer has it.
+
+    It keeps ``owner`` alive, since a member that is dropped is closed.
+    """
+
+    __slots__ = ("_at_hand", "_consumer", "_now_s", "_owner")
+
+    def __init__(self, consumer: Consumer, owner: object = None) -> None:
+        self._consumer = consumer
+        self._owner = owner
+        self._at_hand = consumer._at_hand
+        self._now_s = consumer._now_s
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        at_hand = self._at_hand
+        if at_hand and self._now_s() < self._consumer.valid_until_s:
+            return at_hand.popleft()
+        return await self._consumer.__anext__()
 
 
 class _Batches:

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from headrace.groups.consumer.batches import Batch
 from headrace.groups.consumer.consume import Handler
-from headrace.groups.consumer.consumer import Consumer
+from headrace.groups.consumer.consumer import Consumer, Deliveries
 from headrace.groups.consumer.delivery import Delivery
 from headrace.host import Host
 
@@ -92,7 +92,7 @@ class Participant(Generic[R]):
         return self.running.consumer
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
-        return Kept(self, self.consumer)
+        return Deliveries(self.consumer, self)
 
     def batches(self) -> AsyncIterator[Batch]:
         """Events as Arrow record batches, answered as a whole."""

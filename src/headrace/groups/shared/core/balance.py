@@ -25,7 +25,7 @@ def shares_by_count(units: int, loads: Mapping[str, int]) -> dict[str, int]:
     if not loads:
         return {}
     base, larger = divmod(units, len(loads))
-    by_load = sorted(loads, key=lambda member: (-loads[member], member))
+    by_load = sorted(sorted(loads), key=loads.__getitem__, reverse=True)  # by name among equals
     return {member: base + (rank < larger) for rank, member in enumerate(by_load)}
 
 

@@ -317,7 +317,10 @@ class Holdings:
     def plan(self, now_ms: int) -> list[LeaderEffect]:
         """Decide anew who should have how much, and take away what is too much."""
         self.unbalanced = False
-        eligible = [m for m in self.members.values() if self.may_own(m, now_ms)]
+        if self._benched:
+            eligible = [m for m in self.members.values() if self.may_own(m, now_ms)]
+        else:
+            eligible = [m for m in self.members.values() if m.proven]
         if self._settings.balance is Balance.COUNT:
             return self._plan_by_count(eligible, now_ms)
         return self._plan_by_lag(eligible, now_ms)

@@ -130,10 +130,12 @@ class Leader(Reception):
 
     def receive(self, message: Message, now_ms: int) -> list[LeaderEffect]:
         """Take a message from a borrower, after the reports that were kept before it."""
-        self._check_leading()
-        if isinstance(message, UpdateProgress):
-            self._pace.reported(message.borrower, now_ms)
-        if not self._pace.kept:
+        if self.deposed:
+            self._check_leading()
+        pace = self._pace
+        if type(message) is UpdateProgress:
+            pace.reported(message.borrower, now_ms)
+        if not pace.kept:
             effects = self._take(message, now_ms)
             effects += self._settle(now_ms)
             return effects
@@ -168,19 +170,20 @@ class Leader(Reception):
         self, number: int, claimed: Iterable[tuple[Unit, Progress]], now_ms: int
     ) -> list[LeaderEffect]:
         """A commit is durable; `claimed` is the merged progress of each unit it claimed."""
-        self._check_leading()
+        if self.deposed:
+            self._check_leading()
         done = self._ledger.done(number)
         if done is None:
             return []  # the answer to a commit that was sent twice
-        holdings = self._holdings
-        stored = dict(claimed)
+        holdings, commit = self._holdings, done.commit
         effects: list[LeaderEffect] = []
-        for record in done.commit.progress:
+        for record in commit.progress:
             if record.finished:
                 state = holdings.units.get(record.unit)
                 if state is not None and state.consumed and not state.finished:
                     effects += holdings.finish(state, "consumed to its end", now_ms)
-        for claim in done.commit.claims:
+        stored = dict(claimed) if commit.claims else {}
+        for claim in commit.claims:
             state = holdings.units.get(claim.unit)
             if state is not None and state.is_claimed_by(claim.borrower, claim.unit_token):
                 state.claimed = True

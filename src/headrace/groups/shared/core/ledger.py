@@ -64,7 +64,7 @@ class Ledger:
     # --- noting ---
 
     def save(self, state: UnitState) -> None:
-        """Store a unit's progress with the next commit, as it is by then."""
+        """Store a unit's progress, as it is then, with the next commit."""
         self._progress[state.unit] = state
 
     def claim(self, state: UnitState) -> None:
@@ -88,7 +88,9 @@ class Ledger:
 
     def next_commit(self, now_ms: int) -> Commit | None:
         """A commit of everything noted, if there is something and none is under way."""
-        if self._under_way is not None or not self.noted:
+        if self._under_way is not None:
+            return None
+        if not (self._progress or self._claims or self._forget):
             return None
         self._commits += 1
         progress, finals = [], []
@@ -96,18 +98,22 @@ class Ledger:
             progress.append(ProgressRecord(unit, state.progress, state.consumed))
             if state.final:
                 finals.append((unit, state.token))
-        claims = [ClaimRecord(u, s.borrower, s.token) for u, s in self._claims.items()]
-        commit = Commit(
-            self._commits, self._token, tuple(progress), tuple(claims), tuple(self._forget)
-        )
+        claims: tuple[ClaimRecord, ...] = ()
+        forget: tuple[Unit, ...] = ()
+        if self._claims:
+            claims = tuple(ClaimRecord(u, s.borrower, s.token) for u, s in self._claims.items())
+            self._claims = {}
+        if self._forget:
+            forget = tuple(self._forget)
+            self._forget = {}
+        commit = Commit(self._commits, self._token, tuple(progress), claims, forget)
         self._under_way = Entry(commit, now_ms, tuple(self._confirmations), tuple(finals))
-        self._progress, self._claims, self._forget = {}, {}, {}
-        self._confirmations = []
+        self._progress, self._confirmations = {}, []
         return commit
 
     def settled_confirmations(self) -> list[tuple[str, int]]:
         """Reports that may be confirmed because nothing is left to be stored."""
-        if self._under_way is not None or self._progress:
+        if self._under_way is not None or self._progress or not self._confirmations:
             return []
         settled, self._confirmations = self._confirmations, []
         return settled
