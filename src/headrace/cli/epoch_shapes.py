@@ -54,7 +54,7 @@ class EpochReaderShape(msgspec.Struct, frozen=True, kw_only=True):
     lag_seconds: float
     """For how long its next epoch has been complete."""
     exact: bool
-    """False where there was too much to look at: there are at least so many."""
+    """False where there was too much to look at: the count is a lower bound then."""
 
 
 class OpenEpoch(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ class EpochStreamShape(msgspec.Struct, frozen=True, kw_only=True):
     open_epochs: int
     open_events: int
     exact: bool
-    """False where there was too much to look at: there are at least so many."""
+    """False where there was too much to look at: the count is a lower bound then."""
     publishers: tuple[PublisherShape, ...]
     subscriptions: tuple[EpochReaderShape, ...]
 

@@ -90,7 +90,7 @@ def _described(form: Form, sizes: tuple[int, ...]) -> bytes:
 
 @lru_cache(maxsize=32)
 def form_of(layout: int, parts: int = 0) -> Form | None:
-    """The template of a layout, if it has one; with epochs of so many ``parts`` behind it."""
+    """The template of a layout, if it has one; with an epoch column of ``parts`` integers."""
     if layout not in PLAIN:
         return None
     # Numbers that occur nowhere else in the header, so that a search finds their places.

@@ -122,7 +122,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     given: frozenset[str] = frozenset()
 
     def wait_for_more(self, events: int, waited_s: float) -> bool:
-        """Whether a batch of so many events is put off, as ``minOffsetsPerTrigger`` asks."""
+        """Whether a batch of this number of events is put off (``minOffsetsPerTrigger``)."""
         least = self.rows_min
         return least is not None and events < least and waited_s < self.trigger_delay_s
 

@@ -76,7 +76,7 @@ class LivePublisher(AbstractAsyncContextManager["LivePublisher"]):
         return self.running.subscribers
 
     async def wait_for_subscribers(self, least: int) -> None:
-        """Wait until so many subscriptions are connected: what is sent before is not for them."""
+        """Wait until ``least`` subscriptions are connected; others miss what is sent before."""
         await self.running.wait_for_subscribers(least)
 
     async def append(

@@ -65,7 +65,7 @@ class LineTail:
     async def load(self) -> list[tuple[int, Line]]:
         """The next lines, in order; empty if there are none yet (wait for ``news``).
 
-        The same ones until they were taken (:meth:`take`).
+        Repeats its answer until those lines were taken (:meth:`take`).
         """
         if not self._loaded:
             if self._rest is None:

@@ -155,7 +155,7 @@ async def tail(call: Call) -> StreamingResponse:
 
 
 async def _tailed(call: Call, name: str, query: Query, chosen: Filter) -> AsyncIterator[bytes]:
-    """Events as they come: at most so many a second, and how many were left out."""
+    """Events as they come, up to a rate limit, and how many were left out."""
     node = call.node
     reading = node.hr.read(name, start=query.start, follow=True, subject=query.subject)
     second, sent = -1, 0

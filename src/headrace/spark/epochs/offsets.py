@@ -27,7 +27,7 @@ class EpochsAt(msgspec.Struct, frozen=True):
 
 
 class EpochBehind(msgspec.Struct, frozen=True):
-    """What is complete and not read: epochs and rows, or at least so many."""
+    """Epochs and rows that are complete and not read; a lower bound where there are many."""
 
     epochs: int
     rows: int
