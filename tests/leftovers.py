@@ -27,10 +27,11 @@ class RunFolder:
 
     def __init__(self) -> None:
         before = tempfile.gettempdir()
+        place = Path(before if len(before) < 20 else "/tmp")
         # What a test leaves in its own ``tmp_path`` stays where people look for it.
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", before)
-        scratch.sweep(RUN)  # what a killed run left; its servers end without their files
-        self._scratch = scratch.Scratch(RUN)
+        scratch.sweep(RUN, place)  # what a killed run left; its servers end without their files
+        self._scratch = scratch.Scratch(RUN, place)
         self.path = self._scratch.path
         self.path.chmod(0o1777)  # some tests act as other users
         os.environ["TMPDIR"] = tempfile.tempdir = str(self.path)
