@@ -57,6 +57,18 @@ def test_a_refusal_names_the_current_token_only_where_it_is_known(catalog: Catal
         catalog.claims.check(Claim("g", "s/1", "a", 1))
 
 
+def test_many_claims_are_granted_under_tokens_that_only_grow(catalog: Catalog) -> None:
+    def grant(owner: str, tokens: dict[str, int]) -> None:
+        catalog.write(lambda tx: claims.grant_all(tx, "g", owner, tokens))
+
+    grant("a", {"s/0": 3, "s/1": 3})
+    grant("a", {"s/0": 3, "s/1": 3})  # the same claims
+    for owner in ("a", "b"):
+        with pytest.raises(Fenced, match="'s/1': token 2 is stale, the current one is 3;"):
+            grant(owner, {"s/0": 4, "s/1": 2})
+    assert [(c.owner, c.token) for c in catalog.claims.list("g")] == [("a", 3), ("a", 3)]
+
+
 def test_units_and_groups_are_apart(catalog: Catalog) -> None:
     catalog.claims.take("g", "s/1", "a")
     catalog.claims.take("g", "s/0", "b")

@@ -173,7 +173,10 @@ def hold(tx: Tx, group: str, units: Iterable[str]) -> dict[str, Claim]:
 
 
 def grant_all(tx: Tx, group: str, owner: str, tokens: Mapping[str, int]) -> None:
-    """Make ``owner`` the owner of units, each under a token that is higher than all before."""
+    """Make ``owner`` the owner of units, each under a token that is higher than all before.
+
+    Raises :class:`Fenced` if one is not; to make the same claims again changes nothing.
+    """
     check_key(group, "a group's name")
     check_key(owner, "an owner's name")
     rows = [(group, unit, owner, token) for unit, token in sorted(tokens.items())]
@@ -184,8 +187,9 @@ def grant_all(tx: Tx, group: str, owner: str, tokens: Mapping[str, int]) -> None
         rows,
     )
     if count != len(rows):
-        stale = [claim for unit, claim in hold(tx, group, tokens).items() if claim.owner != owner]
-        raise Fenced(group, stale[0].unit, tokens[stale[0].unit], stale[0].token)
+        for unit, claim in hold(tx, group, tokens).items():
+            if (claim.owner, claim.token) != (owner, tokens[unit]):
+                raise Fenced(group, unit, tokens[unit], claim.token)
     if rows:
         tx.notify(channel(group))
 
