@@ -36,6 +36,11 @@ def test_wrong_tokens_are_refused_and_slowed_down(node: RunningNode) -> None:
         last = node.ask("GET", "/api/v1/me", token=new_secret())
     assert (last.status, last.json()["title"]) == (429, "TooManyTries")
     assert int(last.headers["retry-after"]) >= 1
+    # Others at this address lock nobody out who has a good token.
+    assert node.ask("GET", "/api/v1/me").status == 200
+    code = node.post("/link", {})["path"].partition("=")[2]
+    for given, status in (({"code": "x"}, 429), ({"code": code}, 204)):
+        assert node.ask("POST", "/api/v1/login", given, token=None).status == status
 
 
 def test_a_token_in_the_address_is_refused(shared_node: RunningNode) -> None:

@@ -267,6 +267,10 @@ def test_events_are_filtered_followed_and_linked(page: Page, console: RunningNod
     base = f"http://127.0.0.1:{console.port}"
     page.goto(f"{base}/streams/orders/events?start=earliest&where={quote('total >= 28')}")
     expect(page.locator("hr-events tbody tr")).to_have_count(2)
+    as_command, as_python, as_sql = page.locator("hr-events .cmd code").all_inner_texts()
+    assert as_command == "headrace read orders --from earliest"
+    assert as_python == 'async for batch in hr.read("orders", start="earliest"): …'
+    assert as_sql.startswith("CREATE TEMPORARY VIEW events USING headrace OPTIONS (catalog '/")
     page.locator("hr-events tbody a").first.click()
     expect(page.locator("hr-events")).to_contain_text("the event at")
     page.goto(f"{base}/streams/orders/events")

@@ -89,7 +89,6 @@ class Gate(msgspec.Struct, kw_only=True):
         cookie = request.cookies.get(self.cookie)
         if given is None and cookie is None:
             raise Problem(401, "TokenMissing", _ASK)
-        self.check_tries(address)
         now_s = self.now_s()
         if given is not None:
             kind, _, secret = given.partition(" ")
@@ -107,13 +106,18 @@ class Gate(msgspec.Struct, kw_only=True):
     # -- slowing down -------------------------------------------------------------------
 
     def failed(self, address: str) -> None:
-        """A wrong token or code came from there."""
+        """A wrong token or code came from there; raises after too many.
+
+        Good ones are let in all the same: others at one address, or on one machine, must not lock
+        each other out.
+        """
+        self._check_tries(address)
         tries = self._failed.pop(address, [])
         self._failed[address] = [*tries[-TRIES:], self.now_s()]
         while len(self._failed) > ADDRESSES_MAX:
             self._failed.popitem(last=False)
 
-    def check_tries(self, address: str) -> None:
+    def _check_tries(self, address: str) -> None:
         since_s = self.now_s() - TRIES_S
         recent = [at_s for at_s in self._failed.get(address, ()) if at_s > since_s]
         if len(recent) >= TRIES:

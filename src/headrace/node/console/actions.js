@@ -136,7 +136,7 @@ const list = (text) => text.split(/[\s,]+/).filter(Boolean);
 // As a shell takes them; what is not given yet stands in capitals.
 const quote = (text) => (/^[\w./:,@%+-]+$/.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`);
 const given = (text, name) => (text ? quote(text) : name);
-const option = (name, text) => (text ? ` --${name} ${quote(text)}` : "");
+export const option = (name, text) => (text ? ` --${name} ${quote(text)}` : "");
 const both = (name) => {
 	const [first, ...rest] = name.split("/");
 	return `${quote(first)} ${quote(rest.join("/"))}`;

@@ -3,7 +3,7 @@ import { ask, get, signals } from "./api.js";
 import { h, put, s } from "./dom.js";
 import { setUtc, span, visible, zone } from "./format.js";
 import { begin, go, link, route, show } from "./router.js";
-import { refresh, start, store } from "./store.js";
+import { start, store } from "./store.js";
 import { define } from "./view.js";
 import "./views-lists.js";
 import "./view-stream.js";
@@ -378,4 +378,3 @@ function step(by) {
 }
 
 define("hr-app", App);
-export { refresh };

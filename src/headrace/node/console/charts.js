@@ -1,6 +1,6 @@
 // Charts: a sparkline, and lines over time with the decisions marked on the axis.
 import { h, put, s } from "./dom.js";
-import { clock, day, minute, short, span, when } from "./format.js";
+import { clock, day, minute, short, when } from "./format.js";
 
 export function spark(values) {
 	if (!values || values.length < 2) return h("span.sub", "");
@@ -91,20 +91,19 @@ export function chart(element, { series, marks = [], from, to, height = 220, uni
 		if (!shown.length) continue;
 		const ownTop = each.second ? nice(Math.max(...shown.map((point) => point[1]))) : highest;
 		const ownY = (value) => bottom - (value / ownTop) * (bottom - top);
-		const parts = [];
-		shown.forEach(([at, value], index) => {
-			const gap = index && at - shown[index - 1][0] > Math.max(60e3, (to - from) / 40);
-			parts.push(`${index === 0 || gap ? "M" : "L"}${x(at).toFixed(1)} ${ownY(value).toFixed(1)}`);
+		// Nothing is drawn where nobody looked; a restart leaves a point a minute.
+		const gap = Math.max(150e3, (to - from) / 40);
+		const runs = [];
+		shown.forEach((point, index) => {
+			if (!index || point[0] - shown[index - 1][0] > gap) runs.push([]);
+			runs.at(-1).push(point);
 		});
-		const line = parts.join("");
-		if (!each.second)
-			svg.append(
-				s("path", {
-					class: "area",
-					d: `${line}L${x(shown.at(-1)[0]).toFixed(1)} ${bottom}L${x(shown[0][0]).toFixed(1)} ${bottom}Z`,
-				}),
-			);
-		svg.append(s("path", { class: each.second ? "line2" : "line", d: line }));
+		for (const run of runs) {
+			const line = "M" + run.map(([at, value]) => `${x(at).toFixed(1)} ${ownY(value).toFixed(1)}`).join("L");
+			const under = `${line}L${x(run.at(-1)[0]).toFixed(1)} ${bottom}L${x(run[0][0]).toFixed(1)} ${bottom}Z`;
+			if (!each.second) svg.append(s("path.area", { d: under }));
+			svg.append(s("path", { class: each.second ? "line2" : "line", d: line }));
+		}
 	}
 	for (const mark of marks) {
 		const at = new Date(mark.at).getTime();
@@ -195,4 +194,3 @@ export function figures(title, heads, rows) {
 		),
 	);
 }
-export { span };

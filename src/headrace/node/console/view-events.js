@@ -2,7 +2,9 @@
 import { card, copyable, h, put } from "./dom.js";
 import { bytes, full, number, short, span, visible, when } from "./format.js";
 import { get, path } from "./api.js";
+import { option } from "./actions.js";
 import { link, params, set } from "./router.js";
+import { store } from "./store.js";
 import { View, define } from "./view.js";
 
 const FIELDS = [
@@ -156,12 +158,21 @@ class Events extends View {
 		const text = new URLSearchParams({ start: "earliest", ...query });
 		this.jsonl.href = `/api/v1${path("streams", this.name, "download")}?${text}&form=jsonl`;
 		this.parquet.href = `/api/v1${path("streams", this.name, "download")}?${text}&form=parquet`;
-		const subject = query.subject ? ` --subject '${query.subject}'` : "";
+		const { name } = this;
+		const sql = (value) => `'${String(value).replaceAll("'", "''")}'`;
+		const start = /^(last:.*)?$/.test(query.start || "") ? "" : query.start;
+		const python = [name, start, query.subject].map((each) => JSON.stringify(each || ""));
+		const where = store.me.catalog.replace("catalog ", "");
 		put(
 			this.copies,
-			copyable(`headrace read ${this.name}${subject}`),
-			copyable(`async for batch in hr.read("${this.name}"${query.subject ? `, subject="${query.subject}"` : ""}): …`),
-			copyable(`spark.read.format("headrace").option("subscribe", "${this.name}").load()`),
+			copyable(`headrace read ${name}${option("from", start)}${option("subject", query.subject)}`),
+			copyable(
+				`async for batch in hr.read(${python[0]}${start ? `, start=${python[1]}` : ""}${query.subject ? `, subject=${python[2]}` : ""}): …`,
+			),
+			copyable(
+				`CREATE TEMPORARY VIEW events USING headrace OPTIONS (catalog ${sql(where)}, subscribe ${sql(name)}${query.subject ? `, subject ${sql(query.subject)}` : ""}); ` +
+					`SELECT * FROM events${query.key ? ` WHERE key = ${sql(query.key)}` : ""}`,
+			),
 		);
 	}
 

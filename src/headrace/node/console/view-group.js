@@ -3,7 +3,7 @@ import { badge, card, copyable, h, put, tile } from "./dom.js";
 import { bytes, clock, full, number, rate, short, span, visible, when } from "./format.js";
 import { DECISIONS, chart, figures, glyph } from "./charts.js";
 import { get, path } from "./api.js";
-import { link, params, set } from "./router.js";
+import { params, set } from "./router.js";
 import { may, mayRead, store } from "./store.js";
 import { Table } from "./table.js";
 import { View, define } from "./view.js";
@@ -32,7 +32,7 @@ const STATES = {
 	finished: "",
 };
 const SHAPE = { good: "●", bad: "✕", warn: "▲", info: "◆", "": "○" };
-const state = (text) => badge(`${SHAPE[STATES[text] ?? ""]} ${text}`, STATES[text] ?? "");
+const state = (text) => badge(`${SHAPE[STATES[text] ?? ""]}\u00a0${text}`, STATES[text] ?? "");
 
 class Group extends View {
 	build() {
@@ -562,4 +562,3 @@ class Group extends View {
 }
 
 define("hr-group", Group);
-export { link };

@@ -1,6 +1,6 @@
 // The overview, streams and groups.
 import { badge, card, copyable, h, put, tile, announce } from "./dom.js";
-import { ago, bytes, clock, full, number, rate, short, span, visible } from "./format.js";
+import { bytes, clock, full, number, rate, short, span, visible } from "./format.js";
 import { glyph, spark } from "./charts.js";
 import { link, params, set } from "./router.js";
 import { store, may } from "./store.js";
@@ -388,4 +388,3 @@ class Groups extends List {
 define("hr-overview", Overview);
 define("hr-streams", Streams);
 define("hr-groups", Groups);
-export { ago };

@@ -51,7 +51,6 @@ async def login(call: Call) -> Response:
     """Exchange a code or a token for a cookie."""
     node, gate = call.node, call.node.gate
     gate.check_origin(call.request)
-    gate.check_tries(call.address)
     body: Login = call.body
     now_s = time.time()
     who = node.codes.take(body.code) if body.code else None
