@@ -105,6 +105,31 @@ def test_a_scan_that_is_cut_goes_on_where_it_stopped(filled: RunningNode) -> Non
     assert sorted(seen) == [str(at) for at in range(10)]
 
 
+def test_a_tail_keeps_to_its_segments_and_says_what_it_left_out(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.node.routes.events.TAIL_PER_S", 3)
+
+    async def fill() -> list[int]:
+        await node.hr.create_stream("orders", ["orders.>"], segments=2)
+        return [(await node.hr.publish("orders.a", b"1", key=str(k))).segment for k in range(40)]
+
+    places = node.do(fill())
+    assert 3 < places.count(1) < 40
+    path = "/api/v1/streams/orders/tail?start=earliest&segments=1"
+    tail = LiveClient(node, path)
+    sent, told = 0, 0
+    while told < places.count(1):
+        _, data = tail.until("event")
+        assert {each["segment"] for each in data["events"]} <= {1}
+        assert len(data["events"]) <= 3
+        sent += len(data["events"])
+        told += len(data["events"]) + data["left_out"]
+    assert told == places.count(1)
+    assert sent >= 3
+    tail.close()
+
+
 def test_a_key_is_found_with_its_groups(filled: RunningNode) -> None:
     found = filled.get("/keys?key=3")
     assert 0 <= found["at"] < 1

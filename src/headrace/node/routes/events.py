@@ -157,7 +157,9 @@ async def tail(call: Call) -> StreamingResponse:
 async def _tailed(call: Call, name: str, query: Query, chosen: Filter) -> AsyncIterator[bytes]:
     """Events as they come, up to a rate limit, and how many were left out."""
     node = call.node
-    reading = node.hr.read(name, start=query.start, follow=True, subject=query.subject)
+    reading = node.hr.read(
+        name, start=query.start, follow=True, subject=query.subject, segments=query.segments
+    )
     second, sent = -1, 0
     yield b"retry: 1000\n\n"
     try:
