@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
@@ -21,6 +21,7 @@ from headrace.groups.partitioned.entry import removable
 from headrace.groups.partitioned.explain import filling_finding
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime.units import GroupKind
+from headrace.log.log import Log
 from headrace.log.query import Place
 
 static = App(
@@ -94,6 +95,12 @@ def create_static(
     members: Members = "",
     mapping: MappingOption = (),
     start: StartOption = "earliest",
+    replicated: Annotated[
+        bool, Parameter(negative="", help="In the other regions of its stream as well.")
+    ] = False,
+    home: Annotated[
+        str | None, Parameter(help="Replicated, and consumed in this region alone.")
+    ] = None,
     options: Options = NONE,
 ) -> None:
     """Create a static group; its members stay as they are until it is deleted.
@@ -111,8 +118,9 @@ def create_static(
         Only these subjects (without the partition's number).
     """
     given = mappings(mapping, "--mapping")
-    with options.open() as log:
-        made = admin.create_static(
+
+    def create(log: Log) -> GroupInfo:
+        return admin.create_static(
             log,
             stream,
             group,
@@ -122,7 +130,19 @@ def create_static(
             mappings=given,
             start=_start(start),
         )
+
+    with options.open() as log:
+        plain = not replicated and home is None
+        made = create(log) if plain else _replicated(log, GroupName(stream, group), home, create)
     show(made, options)
+
+
+def _replicated(
+    log: Log, name: GroupName, home: str | None, create: Callable[[Log], GroupInfo]
+) -> GroupInfo:
+    from headrace.regions.creating import create_replicated
+
+    return create_replicated(log, name, home, create)
 
 
 @elastic.command(name="create")

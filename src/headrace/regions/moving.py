@@ -77,7 +77,7 @@ def enable(
 
     me = log.catalog.read(require_region)
     record, members, known = log.catalog.read(look, snapshot=True)
-    _check_regions({me.name, *(member.region for member in members)}, me.name, home, adopt)
+    check_regions({me.name, *(member.region for member in members)}, me.name, home, adopt)
     elsewhere = _elsewhere(record, members, neighbours)
     if adopt is None and known is None:
         _refuse_if_elsewhere(record, elsewhere, me.name)
@@ -117,7 +117,8 @@ def _put_anew(tx: Tx, me: Region, before: GroupRecord | None, made: GroupRecord)
     tx.notify(replicas.CHANNEL)
 
 
-def _check_regions(known: set[str], here: str, home: str | None, adopt: str | None) -> None:
+def check_regions(known: set[str], here: str, home: str | None, adopt: str | None) -> None:
+    """Refuse a home that is none of the regions, and progress to adopt that is not at hand."""
     if home is not None and home not in known:
         raise LinkError(f"home={home!r} is none of the regions {', '.join(sorted(known))}")
     if adopt is not None and adopt != here:

@@ -16,7 +16,7 @@ import pytest
 import headrace
 from headrace.catalog import replicas
 from headrace.catalog.streams import StreamConfig
-from headrace.errors import LinkError, SwitchError
+from headrace.errors import LinkError, SwitchError, UnknownGroupError
 from headrace.regions import moving
 from headrace.regions.linking import link, name_region
 from headrace.regions.records import get_group
@@ -292,3 +292,21 @@ async def test_a_deleted_group_goes_in_every_region_and_may_come_again(tmp_path:
             await until(lambda: has(us))
             again, _ = await consume(us, 12, lambda: True, ("m1",))
     assert len(set(again)) == 12
+
+
+@in_loop
+async def test_a_group_is_replicated_from_its_first_moment_or_not_made(tmp_path: Path) -> None:
+    async with two_regions(tmp_path, PARTITIONED) as (eu, us):
+        config: dict[str, Any] = {"max_members": 4, "members": ["m1"]}
+        with pytest.raises(LinkError, match="none of the regions"):
+            await eu.groups.create_static("orders", "billing", **config, home="mars")
+        await us.groups.create_static("orders", "billing", **config)
+        with pytest.raises(LinkError, match="exists in 'us' as well"):
+            await eu.groups.create_static("orders", "billing", **config, replicated=True)
+        with pytest.raises(UnknownGroupError):
+            await eu.groups.get("orders", "billing")
+        await us.groups.delete("orders", "billing")
+        await eu.groups.create_static("orders", "billing", **config, home="us")
+        found = eu.log.catalog.read(lambda tx: get_group(tx, "orders.billing"))
+        assert found is not None
+        assert found.home == "us"

@@ -22,9 +22,11 @@ from headrace.groups.partitioned.admin import GroupInfo, Mappings
 from headrace.groups.partitioned.core.config import Distribution
 from headrace.groups.partitioned.core.status import GroupStatus
 from headrace.groups.partitioned.explain import Explanation
+from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime.units import GroupKind
 from headrace.groups.shapes import GroupExplanation, GroupLag, GroupMember, GroupView
 from headrace.host import Host
+from headrace.log.log import Log
 from headrace.log.query import Place
 from headrace.subjects.arguments import checked_calls
 
@@ -54,6 +56,8 @@ class Groups:
         members: Iterable[str] = (),
         mappings: Mappings = (),
         start: Place = "earliest",
+        replicated: bool = False,
+        home: str | None = None,
     ) -> GroupInfo:
         """Create a group whose members are fixed for its life.
 
@@ -61,16 +65,29 @@ class Groups:
         subject; ``max_members`` is the number of partitions.  ``filter`` is for what follows
         that token.  Give ``members``, or ``mappings`` ({member: partitions}).  ``start`` is where
         in the stream it begins: "earliest", "latest", a time, or {segment: offset}.
+
+        ``replicated``: it is in the other regions of its stream as well, and consumed in every one,
+        or in its ``home`` alone.
         """
+
+        def create(log: Log) -> GroupInfo:
+            return admin.create_static(
+                log,
+                stream,
+                group,
+                max_members=max_members,
+                filter=filter,
+                members=members,
+                mappings=mappings,
+                start=start,
+            )
+
+        if not (replicated or home is not None):
+            return await self._do(create)
+        from headrace.regions.creating import create_replicated
+
         return await self._do(
-            admin.create_static,
-            stream,
-            group,
-            max_members=max_members,
-            filter=filter,
-            members=members,
-            mappings=mappings,
-            start=start,
+            lambda log: create_replicated(log, GroupName(stream, group), home, create)
         )
 
     async def create_elastic(

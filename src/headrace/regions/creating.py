@@ -1,0 +1,44 @@
+"""Making a group that is replicated from its first moment on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from headrace.catalog import Tx
+from headrace.errors import HeadraceError
+from headrace.groups.partitioned.lifecycle import delete
+from headrace.groups.partitioned.names import GroupName
+from headrace.groups.partitioned.runtime.ownership import read_config
+from headrace.log.log import Log
+from headrace.regions import moving
+from headrace.regions.linking import require_link
+from headrace.regions.records import require_region
+from headrace.regions.runtime.neighbours import Neighbours
+
+T = TypeVar("T")
+
+
+def create_replicated(log: Log, name: GroupName, home: str | None, create: Callable[[Log], T]) -> T:
+    """Make a group and let it follow its consumers; what is refused leaves nothing behind."""
+
+    def look(tx: Tx) -> tuple[set[str], str, bool]:
+        link = require_link(tx, name.stream)
+        me = require_region(tx).name
+        known = {me, *(member.region for member in link.members)}
+        return known, me, read_config(tx, name) is not None
+
+    regions, me, was_there = log.catalog.read(look, snapshot=True)
+    moving.check_regions(regions, me, home, None)
+    neighbours = Neighbours()
+    try:
+        made = create(log)
+        try:
+            moving.enable(log, name.key, neighbours, home=home)
+        except HeadraceError:
+            if not was_there:
+                delete(log, name.stream, name.group)
+            raise
+        return made
+    finally:
+        neighbours.close()
