@@ -30,6 +30,7 @@ MODULES = (
     "epochs_large",
     "spark_source",
     "spark_wide",
+    "spark_files",
     "spark_readers",
     "spark_epochs",
     "spark_sink",

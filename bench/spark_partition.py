@@ -9,6 +9,7 @@ import os
 import statistics
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 import headrace.spark
-from bench.harness import Result, at_least, show
+from bench.harness import Result, at_least, at_most, show
 from headrace.catalog.streams import StreamConfig
-from headrace.groups.partitioned.admin import create_elastic
+from headrace.groups.partitioned.admin import create_elastic, delete
 from headrace.groups.partitioned.names import GroupName
 from headrace.log.log import Log
 from headrace.log.open import open_log
@@ -75,11 +76,48 @@ def partition(spark: SparkSession, folder: Path) -> Result:
     )
 
 
+def two_groups(spark: SparkSession, folder: Path) -> Result:
+    """Two groups on one stream against one: the source is read once for both."""
+    catalog = str(folder / "catalog")
+    log = open_log(catalog)
+    numbers = iter(range(1000, 2000))
+
+    def seconds(groups: int) -> float:
+        names = [GroupName("bench", f"group{next(numbers)}") for _ in range(groups)]
+        for name in names:
+            create_elastic(
+                log, "bench", name.group, max_members=PARTITIONS, filter="bench.*.*", wildcards=[2]
+            )
+        jobs = [PartitionJob(catalog, None, name) for name in names]
+        with ExitStack() as at_work:
+            for job in jobs:
+                job.start(spark)
+                at_work.enter_context(job.joined())
+            started = time.perf_counter()
+            while any(job.step() for job in jobs):
+                pass
+            took_s = time.perf_counter() - started
+        assert all(job.status().events == EVENTS for job in jobs)
+        for name in names:
+            delete(log, "bench", name.group)
+        return took_s
+
+    rounds = [(seconds(2), seconds(1)) for _ in range(ROUNDS)]
+    log.catalog.close()
+    return at_most(
+        "partition jobs of two groups on one stream",
+        statistics.median(two / one for two, one in rounds),
+        1.5,
+        "x one group",
+        " ".join(f"{two:.2f}/{one:.2f}" for two, one in rounds) + " s",
+    )
+
+
 def run() -> list[Result]:
     spark = headrace.spark.session("bench", "local[2]", **{"spark.driver.memory": "1g"})
     try:
         with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
-            return [partition(spark, Path(name))]
+            return [partition(spark, Path(name)), two_groups(spark, Path(name))]
     finally:
         spark.stop()
 

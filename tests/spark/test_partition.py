@@ -22,7 +22,7 @@ from headrace.log.events import ORIGIN, Event
 from headrace.log.given import to_batch
 from headrace.log.log import Log
 from headrace.log.open import open_log
-from headrace.spark import partition
+from headrace.spark import partition, partition_task
 from headrace.spark.partition import PartitionJob
 from headrace.subjects import partition as partition_of
 from tests.support import process, wait_until
@@ -243,8 +243,8 @@ def test_two_jobs_at_once_waste_work_and_repeat_nothing(log: Log, catalog_url: s
 def test_a_round_that_was_overtaken_removes_its_files(
     log: Log, catalog_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition, "INLINE_BYTES", 0)
-    monkeypatch.setattr(partition, "FILE_BYTES_MIN", 0)
+    monkeypatch.setattr(partition_task, "INLINE_BYTES", 0)
+    monkeypatch.setattr(partition_task, "FILE_BYTES_MIN", 0)
     make_group(log)
     publish(log, 0, 500)
     slow, quick = job(catalog_url), job(catalog_url)
@@ -343,7 +343,7 @@ def test_large_events_make_rounds_shorter_and_are_written_as_they_come(
     make_group(log)
     for first in range(0, 400, 50):
         publish(log, first, 50, value_bytes=20_000)
-    monkeypatch.setattr(partition, "HELD_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(partition_task, "HELD_BYTES_MAX", 1_000_000)
     monkeypatch.setattr(partition, "ROUND_BYTES", 4_000_000)
     filling = job(catalog_url)
     rounds = 0

@@ -9,6 +9,7 @@ for a tenth more events a second.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +20,17 @@ from headrace.catalog.streams import Segment
 from headrace.errors import StoreError
 from headrace.log import events, files, limits
 from headrace.log.origins import Origins
+from headrace.log.picking import Pick
 from headrace.log.shelf import UNDECODABLE, Shelf, flaw
 from headrace.log.walk import FileAhead as FileAhead
 from headrace.log.walk import OnDamaged as OnDamaged
 from headrace.log.walk import Walk
 from headrace.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+_ALL = Pick()
 
 # Freeing one block above glibc's mmap threshold raises it, and loads stay in the heap: without this
 # a Spark worker takes 67,000 page faults for 2 million events instead of 200, and twice the CPU.
@@ -43,11 +50,16 @@ class Cursor(Walk[pa.RecordBatch]):
         on_damaged: OnDamaged | None = None,
         *,
         origins: bool = False,
+        pick: Pick | None = None,
     ) -> None:
-        """``origins``: show where the events of a linked segment come from."""
+        """``origins``: show where the events of a linked segment come from.
+
+        ``pick``: what of files is not decoded.  Other events may come along: it only saves work.
+        """
         super().__init__(catalog, store, stream, segment, position, on_damaged)
         self._origins = Origins(catalog, segment.id) if origins else None
-        self._file: Iterator[pa.RecordBatch] | None = None
+        self._pick = pick or _ALL
+        self._file: Iterator[pa.RecordBatch | int] | None = None
         self._file_end = 0
         self._file_path: str | None = None
 
@@ -119,15 +131,17 @@ class Cursor(Walk[pa.RecordBatch]):
             # The store failed, the file is not damaged: a retry opens it again.
             self._file = None
             raise
-        count = 0 if part is None else part.num_rows
+        count = 0 if part is None else part if isinstance(part, int) else part.num_rows
         if part is None or start + count > self._file_end:
             self._skip_file(start, "its file does not hold as many events as it should")
             return None
         if start + count >= min(end, self._file_end):
             # At the read's end the rest of the file is left; another read finds it by offset.
-            part = part.slice(0, end - start)
             self._file = None
-        self.position += part.num_rows
+        self.position = min(start + count, end)
+        if isinstance(part, int):
+            return None
+        part = part.slice(0, end - start)
         schema = events.schema_of(events.layout_of(part.schema))
         return _with_offsets(pa.RecordBatch.from_arrays(part.columns, schema=schema), start)
 
@@ -147,25 +161,35 @@ class Cursor(Walk[pa.RecordBatch]):
         self._damaged(start, self._file_end, reason)
         self.position = self._file_end
 
-    def _read_file(self, batch: Batch, skip: int) -> Iterator[pa.RecordBatch]:
+    def _read_file(self, batch: Batch, skip: int) -> Iterator[pa.RecordBatch | int]:
+        """The events of a file after the first ``skip``, and how many of them were left out."""
         assert batch.path is not None
         if self._store is None:
             raise StoreError(
                 f"stream {self._stream!r} has events in files; open the catalog with its store"
             )
         with files.open_file(self._store, batch.path, batch.size_bytes, batch.checksum) as file:
-            groups: list[int] = []
-            for group in range(file.num_row_groups):
-                rows = file.metadata.row_group(group).num_rows
-                if not groups and skip >= rows:
-                    skip -= rows
+            columns = self._pick.columns_of(file.schema_arrow.names)
+            for at in range(file.num_row_groups):
+                group = file.metadata.row_group(at)
+                if skip >= group.num_rows:
+                    skip -= group.num_rows
+                elif not self._pick.may_fit(group):
+                    yield group.num_rows - skip
+                    skip = 0
                 else:
-                    groups.append(group)
-            for group in groups:
-                for part in file.iter_batches(limits.READ_ROWS, row_groups=[group]):
-                    if skip < part.num_rows:
-                        yield part.slice(skip)
-                    skip = max(0, skip - part.num_rows)
+                    yield from _events_of(file, at, columns, skip)
+                    skip = 0
+
+
+def _events_of(
+    file: pq.ParquetFile, group: int, columns: list[str], skip: int
+) -> Iterator[pa.RecordBatch]:
+    """The events of a row group after the first ``skip``."""
+    for part in file.iter_batches(limits.READ_ROWS, row_groups=[group], columns=columns):
+        if skip < part.num_rows:
+            yield part.slice(skip)
+        skip = max(0, skip - part.num_rows)
 
 
 def _with_offsets(batch: pa.RecordBatch, start: int) -> pa.RecordBatch:

@@ -24,6 +24,18 @@ TAIL_BYTES = 65_536
 """Read at once from a file's end: nearly always the whole footer."""
 _END_BYTES = 8
 """The footer's length and Parquet's magic number."""
+_REPEATED = [
+    "subject",
+    "key",
+    "headers.list.element.key",
+    "headers.list.element.value",
+    "epoch.list.element",
+    "origin.region",
+]
+"""Columns with a dictionary.  Values seldom repeat, and zstd finds it where they do: without one
+for them a file takes a tenth less time, and those of JSON are a tenth smaller."""
+_BOUNDED = ["timestamp", "subject", "key"]
+"""Columns of which a row group tells the smallest and the largest, for reads with conditions."""
 
 
 def new_path(prefix: str, stream_id: int, segment: int) -> str:
@@ -42,7 +54,13 @@ def encode_all(schema: pa.Schema, parts: Iterable[pa.RecordBatch]) -> tuple[memo
     import pyarrow.parquet as pq  # takes long to load, and most reads meet no file
 
     with pq.ParquetWriter(
-        sink, schema, compression="zstd", write_page_checksum=True, version="2.6"
+        sink,
+        schema,
+        compression="zstd",
+        write_page_checksum=True,
+        version="2.6",
+        use_dictionary=_REPEATED,
+        write_statistics=_BOUNDED,
     ) as writer:
         for part in parts:
             writer.write_batch(part, row_group_size=ROW_GROUP_ROWS)

@@ -69,8 +69,8 @@ class Walk(ABC, Generic[B]):
     def next(self, end: int, *, brief: bool = False) -> B | None:
         """The next events below ``end``.
 
-        None when damaged events were skipped; ``position`` moves on either way.  With ``brief`` it
-        raises :class:`FileAhead` instead of opening a file.
+        None when events were skipped that are damaged or not wanted; ``position`` moves on either
+        way.  With ``brief`` it raises :class:`FileAhead` instead of opening a file.
         """
         if self.in_file:
             if brief:

@@ -10,18 +10,24 @@ anywhere leaves at most files that nothing names, and two jobs on one group only
 A round of few events is done by the driver itself, since a Spark job takes longer to start than
 they take to partition.  Between rounds the job waits for news of the source, and of what members
 have acked when the queue is full.
+
+Jobs of several groups on one stream, in one process, share the reading
+(:mod:`headrace.spark.siblings`): a round is then carried out for all that would read the same, and
+committed for each group by itself.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakValueDictionary
 
 import msgspec
-import pyarrow as pa
 
 from headrace.catalog import Tx, entries, progress, streams
 from headrace.catalog.batches import NewBatch
@@ -31,27 +37,22 @@ from headrace.errors import (
     RoundOvertakenError,
     TrimmedError,
     UnknownGroupError,
-    UnknownStreamError,
 )
-from headrace.groups.partitioned.core.config import ElasticGroupConfig
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, GroupName
 from headrace.groups.partitioned.runtime.work_queue import (
     Round,
     SegmentRead,
     commit_round,
-    partitioned,
     plan_round,
     round_locks,
 )
-from headrace.log import events, limits
 from headrace.log.log import Log
-from headrace.log.query import Query
-from headrace.log.shares import Rows, inline
-from headrace.log.shelf import join
 from headrace.spark.connection import Connection, check_shared, connection_to
 from headrace.spark.jobs import PARTITION, JobSpec, JobStatus, Meter
+from headrace.spark.partition_task import Work, carry_out, in_task
+from headrace.spark.siblings import Siblings
 from headrace.spark.staged_write import FRESH_S, place
-from headrace.spark.staging import HELD_BYTES_MAX, remove, write_file
+from headrace.spark.staging import remove
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,23 +65,17 @@ TASK_EVENTS = 500_000
 """A segment's part of a round is cut into tasks of about this size."""
 SMALL_EVENTS = 20_000
 """Rounds up to this size are done without Spark."""
-INLINE_BYTES = 8 * 1024 * 1024
-"""What a task may return instead of writing files."""
-FILE_BYTES_MIN = 64 * 1024
-"""Shares below this are always returned; a file this small costs more than it saves."""
 STOP_LOOK_S = 0.2
 OVERTAKEN_MAX = 100
+_log = logging.getLogger(__name__)
 
 
-class Work(msgspec.Struct, frozen=True):
-    """What the tasks of a round have in common."""
+class Along(NamedTuple):
+    """Another job's round that is carried out in the same pass."""
 
-    connection: Connection
-    stream: str
-    config: ElasticGroupConfig
-    queue_id: int
-    queue_segments: tuple[tuple[int, int], ...]
-    """(partition, segment id) of the queue."""
+    job: PartitionJob
+    planned: Round
+    work: Work
 
 
 class PartitionJob:
@@ -112,6 +107,13 @@ class PartitionJob:
         self._rounds = 0
         self._behind: int | None = None
         self._note = ""
+        self._alone = False
+        """Set when what another job did for this one failed: this one is to meet that itself."""
+        self._carried: Round | None = None
+        """The last round that another job carried out for this one."""
+        with _siblings_lock:
+            place = (self._connection, group.stream)
+            self._siblings = _siblings.setdefault(place, Siblings())
 
     def status(self) -> JobStatus:
         """How far it has come; ``events`` are those that it read of the source."""
@@ -131,9 +133,14 @@ class PartitionJob:
     def run(self, stop: threading.Event) -> None:
         """Fill the queue until ``stop`` is set; returns early when the group is deleted."""
         try:
-            self._run(stop)
+            with self.joined():
+                self._run(stop)
         except UnknownGroupError:
             self._note = "the group is gone"
+
+    def joined(self) -> AbstractContextManager[None]:
+        """While it lasts, jobs of other groups on the stream in this process read for this one."""
+        return self._siblings.joined(self)
 
     def _run(self, stop: threading.Event) -> None:
         log = self._connection.log()
@@ -165,15 +172,24 @@ class PartitionJob:
         """One round; returns the plan that was carried out, empty when there was nothing to do."""
         log = self._connection.log()
         for _ in range(OVERTAKEN_MAX):
-            planned = self._plan(log)
-            if not planned.reads:
-                return planned
+            with self._siblings.planning(self) as others:
+                if others is None and self._carried is not None:
+                    return self._carried
+                self._alone = False
+                planned = self._plan(log)
+                if not planned.reads:
+                    return planned
+                found = [other._along(log, planned) for other in others or ()]
+                along = [one for one in found if one is not None]
+                carried = [one.job for one in along]
+                self._siblings.begin(self, carried)
             try:
-                self._carry_out(log, planned)
+                self._carry_out(log, planned, along)
             except (RoundOvertakenError, TrimmedError):
                 # Another job committed first, or events were trimmed; plan again from there.
                 continue
-            self._note = ""
+            finally:
+                self._siblings.end(self, carried)
             return planned
         raise CatalogUnavailableError(
             f"{self.name}: {OVERTAKEN_MAX} rounds in a row came too late; is another job at work?"
@@ -190,16 +206,48 @@ class PartitionJob:
         self._behind = planned.behind
         return planned
 
-    def _carry_out(self, log: Log, planned: Round) -> None:
+    def _along(self, log: Log, other: Round) -> Along | None:
+        """This job's round, if it reads just what the other's does."""
+        if self._alone:
+            return None
+        try:
+            planned = self._plan(log)
+            if planned.source_id != other.source_id or _spans(planned) != _spans(other):
+                return None
+            return Along(self, planned, self._work(log, planned))
+        except HeadraceError:
+            return None  # its own thread will meet that, and tell
+
+    def _carry_out(self, log: Log, planned: Round, along: Sequence[Along]) -> None:
         started_s = time.monotonic()
-        work = self._work(log, planned)
+        works = [self._work(log, planned), *(one.work for one in along)]
         count = sum(read.end - read.start for read in planned.reads)
         if count <= self._small_events or self._spark is None:
-            done = carry_out(work, planned.reads, log)
+            done = carry_out(works, planned.reads, log)
         else:
             tasks = self._cut(planned.reads)
             spread = self._spark.sparkContext.parallelize(tasks, len(tasks))
-            done = spread.flatMap(partial(_in_task, work)).collect()
+            done = spread.flatMap(partial(in_task, works)).collect()
+        made: list[list[NewBatch]] = [[] for _ in works]
+        for at, batch in done:
+            made[at].append(batch)
+        try:
+            self._commit_made(log, planned, made[0], started_s)
+        except HeadraceError:
+            remove(log, [batch.path for share in made[1:] for batch in share])
+            raise
+        for one, share in zip(along, made[1:], strict=True):
+            try:
+                one.job._commit_made(log, one.planned, share, started_s)
+                one.job._carried = one.planned
+            except HeadraceError as error:
+                one.job._alone, one.job._carried = True, None
+                _log.debug("%s is left to plan again: %s", one.job.name, error)
+
+    def _commit_made(
+        self, log: Log, planned: Round, done: Sequence[NewBatch], started_s: float
+    ) -> None:
+        """Commit what was made for this job's group, and count it."""
         try:
             if time.monotonic() - started_s > FRESH_S:
                 raise RoundOvertakenError(self.group.key, "it took so long that a sweep may come")
@@ -210,6 +258,8 @@ class PartitionJob:
         except HeadraceError:
             remove(log, [batch.path for batch in done])
             raise
+        count = sum(read.end - read.start for read in planned.reads)
+        self._note = ""
         self._rounds += 1
         self._behind = max(0, planned.behind - count)
         self._meter.add(count, time.monotonic())
@@ -243,85 +293,18 @@ class PartitionJob:
         log.catalog.write(lambda tx: commit_round(tx, planned, append), locks=round_locks(planned))
 
 
+_siblings: WeakValueDictionary[tuple[Connection, str], Siblings[PartitionJob]]
+_siblings = WeakValueDictionary()
+_siblings_lock = threading.Lock()
+
+
+def _spans(planned: Round) -> list[tuple[int, int, int]]:
+    return [(read.segment, read.start, read.end) for read in planned.reads]
+
+
 def _events_of(tx: Tx, stream: str, size_bytes: int) -> int:
     """About how many events of the stream make ``size_bytes``, by their average size."""
     segments = streams.require(tx, stream).segments
     held_bytes = sum(segment.retained_bytes for segment in segments)
     held = sum(segment.events for segment in segments)
     return max(1, size_bytes * held // held_bytes) if held_bytes > 0 else size_bytes
-
-
-# --- what a task does --------------------------------------------------------------------------
-
-
-def _in_task(work: Work, read: SegmentRead) -> list[NewBatch]:
-    work.connection.check_reachable()
-    return carry_out(work, [read], work.connection.log())
-
-
-def carry_out(work: Work, reads: Iterable[SegmentRead], log: Log) -> list[NewBatch]:
-    """Read, partition and encode, in order within each partition.
-
-    Large shares are written to files, which count once the driver commits.
-    """
-    made: list[NewBatch] = []
-    rows: dict[int, list[pa.RecordBatch]] = {}
-    held_bytes = 0
-    try:
-        for read in reads:
-            for batch in _events(work, read, log):
-                for number, share in partitioned(batch, work.config).items():
-                    rows.setdefault(number, []).append(share)
-                held_bytes += batch.nbytes
-                if held_bytes > HELD_BYTES_MAX:
-                    _encode_all(work, rows, log, made)
-                    rows, held_bytes = {}, 0
-        _encode_all(work, rows, log, made)
-    except BaseException:
-        remove(log, [batch.path for batch in made])
-        raise
-    return made
-
-
-def _encode_all(
-    work: Work, rows: dict[int, list[pa.RecordBatch]], log: Log, made: list[NewBatch]
-) -> None:
-    joined = {number: join(parts) for number, parts in sorted(rows.items())}
-    large = _too_large_to_return(joined) if log.store is not None else set()
-    ids = dict(work.queue_segments)
-    for number, batch in joined.items():
-        layout = events.layout_of(batch.schema)
-        part = Rows(batch, layout, events.stamps_of(batch))
-        if number in large:
-            for piece in part.cut(limits.FILE_BYTES):
-                made.append(write_file(log, work.queue_id, number, ids[number], piece.batch))
-        else:
-            made += [inline(ids[number], piece) for piece in part.cut(limits.INLINE_BYTES)]
-
-
-def _events(work: Work, read: SegmentRead, log: Log) -> Iterable[pa.RecordBatch]:
-    query = Query(
-        start={read.segment: read.start},
-        until={read.segment: read.end},
-        segments=[read.segment],
-    )
-    reader = log.reader(work.stream, query)
-    if reader.stream.segment(read.segment) is None:
-        raise UnknownStreamError(f"stream {work.stream!r} was made anew while it was read")
-    while not reader.done:
-        batch = reader.next()
-        if batch is not None:
-            yield batch
-
-
-def _too_large_to_return(shares: dict[int, pa.RecordBatch]) -> set[int]:
-    """Partitions whose rows are written to files, so that what is returned stays bounded."""
-    sizes = {number: batch.nbytes for number, batch in shares.items()}
-    large = {number for number, size in sizes.items() if size > limits.INLINE_BYTES}
-    left = sum(size for number, size in sizes.items() if number not in large)
-    for number in sorted(sizes.keys() - large, key=sizes.__getitem__, reverse=True):
-        if left <= INLINE_BYTES or sizes[number] < FILE_BYTES_MIN:
-            break
-        large.add(number)
-        left -= sizes[number]
-    return large

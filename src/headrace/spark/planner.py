@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 import msgspec
 
-from headrace.catalog import Tx, markers, streams
+from headrace.catalog import Tx, batches, markers, streams
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import ForeignCheckpointError, UnknownSegmentError
 from headrace.log.log import Log
@@ -291,6 +291,28 @@ class Planner:
             each = max(1, segment.retained_bytes // max(1, segment.events))
             runs += planning.cut([run], run.events * each // planning.SPLIT_BYTES + 1)
         return runs
+
+    def since(self, runs: Sequence[Span], time_us: int) -> list[Span]:
+        """Spans without what lies before the first batch with an event at or after a time."""
+        known = self._knowing({run.stream for run in runs})
+        places = {(run.stream, run.segment) for run in runs}
+
+        def look(tx: Tx) -> dict[tuple[str, int], int]:
+            found = {}
+            for name, number in places:
+                segment = known[name].segment(number)
+                if segment is not None:
+                    first = batches.first_by_event_time(tx, segment, time_us)
+                    found[name, number] = segment.head if first is None else first.start
+            return found
+
+        starts = self._log.catalog.read(look, snapshot=True)
+        later = [
+            Span(run.stream, run.segment, max(run.start, starts.get(place, 0)), run.end)
+            for run in runs
+            if (place := (run.stream, run.segment))
+        ]
+        return [run for run in later if run.start < run.end]
 
     def _knowing(self, names: Iterable[str], place: Offset | None = None) -> dict[str, Stream]:
         if any(name not in self._known for name in names):

@@ -1,8 +1,9 @@
-"""Filter push-down: bounds on offsets and segments that follow from a query's filters."""
+"""Filter push-down: what follows from a query's filters for the places and events to read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 import msgspec
 from pyspark.sql.datasource import (
@@ -13,8 +14,11 @@ from pyspark.sql.datasource import (
     In,
     LessThan,
     LessThanOrEqual,
+    StringStartsWith,
 )
 
+from headrace.log.picking import TEXTS, Pick, Text
+from headrace.log.times import to_us
 from headrace.spark.columns import SEGMENT_NAMES, STREAM_NAMES
 from headrace.spark.planning import Span
 
@@ -22,16 +26,23 @@ OFFSET_MAX = 1 << 62
 
 
 class Narrowing(msgspec.Struct, frozen=True):
-    """Bounds on every row of a query; ``end`` is exclusive, None means unbounded."""
+    """Bounds on every row of a query; ends are exclusive, None means unbounded."""
 
     start: int = 0
     end: int = OFFSET_MAX
     segments: frozenset[int] | None = None
     streams: frozenset[str] | None = None
+    since_us: int | None = None
+    until_us: int | None = None
+    texts: tuple[Text, ...] = ()
+
+    def pick(self, columns: Iterable[str]) -> Pick:
+        """What is read of the events, for the columns of a schema."""
+        return Pick(frozenset(columns), self.since_us, self.until_us, self.texts)
 
     @classmethod
     def of(cls, filters: Iterable[Filter]) -> Narrowing:
-        """The bounds of all filters together; those that say nothing about places are ignored."""
+        """The bounds of all filters together; those that say nothing of use are ignored."""
         found = cls()
         for each in filters:
             found = found._and(each)
@@ -51,6 +62,16 @@ class Narrowing(msgspec.Struct, frozen=True):
                 return self._between(0, value + 1)
             case LessThan(attribute=("offset",), value=int(value)):
                 return self._between(0, value)
+            case GreaterThanOrEqual(attribute=("timestamp",), value=datetime() as value):
+                return self._times(value, None)
+            case GreaterThan(attribute=("timestamp",), value=datetime() as value):
+                return self._times(value, None, after=1)
+            case LessThanOrEqual(attribute=("timestamp",), value=datetime() as value):
+                return self._times(None, value, after=1)
+            case LessThan(attribute=("timestamp",), value=datetime() as value):
+                return self._times(None, value)
+            case StringStartsWith(attribute=(name,), value=str(value)) if name in TEXTS:
+                return self._text(Text(name, prefix=value))
         return self
 
     def _one_of(self, name: str, values: Sequence[object]) -> Narrowing:
@@ -64,7 +85,29 @@ class Narrowing(msgspec.Struct, frozen=True):
         if name in STREAM_NAMES:
             kept = names if self.streams is None else names & self.streams
             return msgspec.structs.replace(self, streams=kept)
+        if name in TEXTS:
+            return self._text(Text(name, one_of=names))
+        if name == "timestamp":
+            times = [value for value in values if isinstance(value, datetime)]
+            if times:
+                return self._times(min(times), None)._times(None, max(times), after=1)
         return self
+
+    def _text(self, text: Text) -> Narrowing:
+        return msgspec.structs.replace(self, texts=(*self.texts, text))
+
+    def _times(
+        self, since: datetime | None, until: datetime | None, *, after: int = 0
+    ) -> Narrowing:
+        """Events from a time on, or before one; ``after`` moves it by microseconds."""
+        first_us, end_us = self.since_us, self.until_us
+        if since is not None:
+            given_us = to_us(since) + after
+            first_us = given_us if first_us is None else max(first_us, given_us)
+        if until is not None:
+            given_us = to_us(until) + after
+            end_us = given_us if end_us is None else min(end_us, given_us)
+        return msgspec.structs.replace(self, since_us=first_us, until_us=end_us)
 
     def _between(self, start: int, end: int) -> Narrowing:
         return msgspec.structs.replace(self, start=max(self.start, start), end=min(self.end, end))
@@ -81,3 +124,6 @@ class Narrowing(msgspec.Struct, frozen=True):
             if start < end:
                 kept.append(Span(span.stream, span.segment, start, end))
         return kept
+
+
+EVERYTHING = Narrowing()

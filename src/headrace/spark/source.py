@@ -35,6 +35,7 @@ from headrace.catalog.streams import Segment
 from headrace.errors import InvalidOptionError, TrimmedError, UnknownStreamError
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
+from headrace.log.picking import Pick
 from headrace.spark import offsets, planning
 from headrace.spark.columns import Shape, check_schema, default_schema
 from headrace.spark.connection import NO_TABLE, check_shared, driver_master
@@ -50,7 +51,7 @@ from headrace.spark.options import (
 )
 from headrace.spark.planner import Planner
 from headrace.spark.planning import Span
-from headrace.spark.pushdown import Narrowing
+from headrace.spark.pushdown import EVERYTHING, Narrowing
 from headrace.subjects import match_array
 
 if TYPE_CHECKING:
@@ -190,19 +191,23 @@ def runs_of(
 
 
 def read_run(
-    options: SourceOptions, schema: StructType, partition: InputPartition
+    options: SourceOptions,
+    schema: StructType,
+    partition: InputPartition,
+    narrowing: Narrowing = EVERYTHING,
 ) -> Iterator[pa.RecordBatch]:
     """The events of a run, in the columns of the schema; bounded in memory."""
     if not isinstance(partition, OffsetRun):
         return
     options.connection.check_reachable()
     log, shape = options.connection.log(), Shape(schema)
+    pick = narrowing.pick(shape.names)
     for span, segment_id in partition.spans:
-        yield from _read_span(options, log, shape, span, segment_id)
+        yield from _read_span(options, log, shape, pick, span, segment_id)
 
 
 def _read_span(
-    options: SourceOptions, log: Log, shape: Shape, span: Span, segment_id: int
+    options: SourceOptions, log: Log, shape: Shape, pick: Pick, span: Span, segment_id: int
 ) -> Iterator[pa.RecordBatch]:
     segment = Segment(segment_id, span.segment, 0, 0, 0, 0, 0, 0, 0, 0, None)
     on_damaged = None if options.fail_on_data_loss else lambda _: None
@@ -210,7 +215,14 @@ def _read_span(
         lambda tx: lanes.is_linked(tx, segment_id)
     )
     cursor = Cursor(
-        log.catalog, log.store, span.stream, segment, span.start, on_damaged, origins=linked
+        log.catalog,
+        log.store,
+        span.stream,
+        segment,
+        span.start,
+        on_damaged,
+        origins=linked,
+        pick=pick if options.subject is None else pick.with_subject(options.subject),
     )
     while cursor.position < span.end:
         try:
@@ -230,6 +242,7 @@ def _read_span(
             batch = batch.filter(batch.column("marker").is_null())
         if options.subject is not None:
             batch = batch.filter(match_array(options.subject, batch.column("subject")))
+        batch = pick.rows(batch)
         if batch.num_rows:
             yield shape.fit(batch, span.stream, span.segment)
 
@@ -242,11 +255,13 @@ class BatchReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        return self._partitions(Narrowing())
+        return self._partitions(EVERYTHING)
 
     def _partitions(self, narrowing: Narrowing) -> list[InputPartition]:
         planner = Planner(self._options.connection.log(), self._options)
         spans = narrowing.apply(self._spans(planner))
+        if narrowing.since_us is not None:
+            spans = planner.since(spans, narrowing.since_us)
         return runs_of(planner, spans, self._options)
 
     def _spans(self, planner: Planner) -> list[Span]:
@@ -278,7 +293,7 @@ class FilteringReader(BatchReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self._narrowing = Narrowing()
+        self._narrowing = EVERYTHING
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802
         # Spark still applies all of them: here they only save reading what cannot match.
@@ -287,6 +302,9 @@ class FilteringReader(BatchReader):
 
     def partitions(self) -> list[InputPartition]:
         return self._partitions(self._narrowing)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_run(self._options, self._schema, partition, self._narrowing)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
