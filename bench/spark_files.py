@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
 
 import headrace.spark
 from bench.harness import Result, at_most, show
@@ -27,6 +34,7 @@ from bench.spark_source import events
 from headrace.catalog.streams import StreamConfig
 from headrace.log.log import Log
 from headrace.log.open import open_log
+from headrace.spark.quiet import end_quietly_when_closed
 
 YEARS = 15
 DAY_EVENTS = 300
@@ -133,6 +141,26 @@ def sink(spark: SparkSession, folder: Path) -> list[Result]:
     return [_sink(spark, folder / f"{rows}", rows, most) for rows, most in SINK_ROWS.items()]
 
 
+class BareSink(DataSource):
+    """A sink in Python that takes the rows and does no more: what Spark itself costs."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "baresink"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> BareWriter:  # noqa: ARG002, N802
+        end_quietly_when_closed()
+        return BareWriter()
+
+
+class BareWriter(DataSourceStreamArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        end_quietly_when_closed()
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+
 def _sink(spark: SparkSession, folder: Path, rows: int, most: float) -> Result:
     given = folder / "given"
     given.mkdir(parents=True)
@@ -153,8 +181,12 @@ def _sink(spark: SparkSession, folder: Path, rows: int, most: float) -> Result:
     def ours() -> float:
         return median("headrace", catalog=str(folder / "log"), stream="bench")
 
+    cloudpickle.register_pickle_by_value(sys.modules[BareSink.__module__])  # type: ignore[no-untyped-call]
+    spark.dataSource.register(BareSink)
     ratio, shown = _in_turn(floor, ours, 3)
+    bare = statistics.median(median("baresink") for _ in range(3))
     name = f"Spark streaming sink, {rows:,} rows a batch"
+    shown += f"; a sink in Python that does nothing {bare:.3f}"
     return at_most(name, ratio, most, "x the Parquet sink", shown)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.datasource import (
     EqualTo,
@@ -20,9 +22,11 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from headrace.errors import DamagedBatchError
+from headrace.log import files
 from headrace.log.open import open_log
 from headrace.spark.pushdown import Narrowing
-from headrace.spark.source import FilteringReader
+from headrace.spark.source import FilteringReader, OffsetRun
 from tests.log.helpers import create
 from tests.spark.engine import rows_of, shipped, source
 
@@ -61,8 +65,12 @@ def read(folder: Path, filters: list[Filter]) -> tuple[list[dict[str, Any]], int
     reader = FilteringReader(made._options(), made.schema())
     assert reader.pushFilters(filters) == filters, "Spark applies all of them once more"
     parts = reader.partitions()
-    planned = sum(span.events for part in parts for span, _ in part.spans)
-    return [row for part in parts for row in rows_of(reader.read(shipped(part)))], planned
+    worker = pickle.loads(pickle.dumps(reader))
+    planned = 0
+    for part in parts:
+        assert isinstance(part, OffsetRun)
+        planned += sum(span.events for span, _ in part.spans)
+    return [row for part in parts for row in rows_of(worker.read(shipped(part)))], planned
 
 
 def at(day: int) -> datetime:
@@ -123,3 +131,39 @@ def test_a_filter_that_says_nothing_of_use_is_left_to_spark() -> None:
         GreaterThan(("subject",), "s"),
     ]
     assert Narrowing.of(unknown) == Narrowing()
+
+
+def test_what_cannot_fit_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of two row groups is damaged: what has to decode it fails."""
+    monkeypatch.setattr(files, "ROW_GROUP_ROWS", 1000)
+    log = open_log(tmp_path)
+    create(log)
+    numbers = range(2000)
+    times = [at(number // 1000) for number in numbers]
+    log.append(
+        "s",
+        pa.table(
+            {
+                "timestamp": pa.array(times, pa.timestamp("us", "UTC")),
+                "subject": [f"s.{'ab'[number // 1000]}" for number in numbers],
+                "value": [str(number).encode().ljust(1000, b".") for number in numbers],
+            }
+        ),
+    )
+    log.catalog.close()
+    (path,) = (tmp_path / "store").rglob("*.parquet")
+    values = pq.read_metadata(path).row_group(0).column(2)
+    with path.open("r+b") as file:
+        file.seek(values.data_page_offset + values.total_compressed_size // 2)
+        file.write(bytes(8))
+    fitting: list[Filter] = [
+        EqualTo(("subject",), "s.b"),
+        StringStartsWith(("subject",), "s.b"),
+        GreaterThan(("timestamp",), at(0)),
+    ]
+    for each in fitting:
+        assert len(read(tmp_path, [each])[0]) == 1000
+    damaged: list[Filter] = [EqualTo(("subject",), "s.a"), LessThan(("timestamp",), at(1))]
+    for some in ([], damaged[:1], damaged[1:]):
+        with pytest.raises(DamagedBatchError, match="cannot be read"):
+            read(tmp_path, some)

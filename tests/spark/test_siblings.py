@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,10 @@ def test_what_fails_for_one_group_is_left_to_it_and_hurts_no_other(
     assert queued(log, "good") == list(range(310))
 
 
+def _are_at(jobs: list[PartitionJob], events: int) -> bool:
+    return all(job.status().events == events for job in jobs)
+
+
 def test_jobs_in_threads_read_once_what_comes_while_they_wait(
     log: Log, group: MakeGroup, reads: list[int]
 ) -> None:
@@ -176,8 +181,7 @@ def test_jobs_in_threads_read_once_what_comes_while_they_wait(
         wait_until(lambda: len(jobs[0]._siblings._at_work) == 2, "both jobs at work")
         for first in range(0, 500, 100):
             publish(log, first, 100)
-            told = first + 100
-            wait_until(lambda t=told: all(job.status().events == t for job in jobs), "both queues")
+            wait_until(partial(_are_at, jobs, first + 100), "both queues")
     finally:
         stop.set()
         for thread in threads:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
@@ -16,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import headrace.spark
-from headrace.log import files
 from headrace.log.log import Log
 from headrace.log.open import open_log
 from headrace.spark.listener import lag_of
@@ -110,40 +107,6 @@ def test_trap_7_filters_spare_tasks_where_pushdown_is_on_and_do_no_harm_where_it
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     try:
         assert frame.where(narrow).count() == 2
-    finally:
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-
-
-@sqlite
-def test_filters_on_subject_and_time_reach_the_files(
-    spark: SparkSession,
-    log: Log,
-    options: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The first of two row groups is damaged: what has to decode it fails."""
-    monkeypatch.setattr(files, "ROW_GROUP_ROWS", 1000)
-    create(log)
-    given = table(2000, value_bytes=1000).set_column(
-        0, "subject", [[f"s.{'ab'[number // 1000]}" for number in range(2000)]]
-    )
-    times = [datetime(2026, 1, 1 + number // 1000, tzinfo=UTC) for number in range(2000)]
-    log.append("s", given.append_column("timestamp", pa.array(times, pa.timestamp("us", "UTC"))))
-    (path,) = (tmp_path / "store").rglob("*.parquet")
-    values = pq.read_metadata(path).row_group(0).column(3)
-    with path.open("r+b") as file:
-        file.seek(values.data_page_offset + values.total_compressed_size // 2)
-        file.write(bytes(8))
-    frame = spark.read.format("headrace").options(**options).load()
-    for fits in ("subject = 's.b'", "subject LIKE 's.b%'", "timestamp >= '2026-01-02'"):
-        assert frame.where(fits).count() == 1000, fits
-    with pytest.raises(Exception, match="cannot be read"):
-        frame.where("subject = 's.a'").count()
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-    try:
-        with pytest.raises(Exception, match="cannot be read"):
-            frame.where("subject = 's.b'").count()
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 

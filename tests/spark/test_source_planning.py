@@ -31,6 +31,7 @@ from headrace.log.log import Log, Scaled
 from headrace.log.open import open_log
 from headrace.log.vacant import drop_vacant
 from headrace.spark import connection, planner, planning
+from headrace.spark import source as source_module
 from headrace.spark.columns import default_schema
 from headrace.spark.listener import lag_of
 from headrace.spark.planner import Planner
@@ -128,6 +129,23 @@ def test_unknown_columns_and_wrong_types_are_refused(log: Log, options: dict[str
             source(options).reader(bad)
         with pytest.raises(InvalidSchemaError, match="column"):
             source(options).streamReader(bad)
+
+
+def test_a_task_of_many_segments_gives_few_batches_in_order(
+    log: Log, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(log, 900, segments=30, keys=200)
+    reader = stream_reader(options | {"startingOffsets": "earliest"})
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    for most, batches_max in ((4096, 1), (200, 5)):
+        monkeypatch.setattr(source_module, "TOGETHER_ROWS", most)
+        found = [list(reader.read(shipped(part))) for part in reader.partitions(start, end)]
+        assert len(found) <= planning.CORES_MAX
+        assert all(len(batches) <= batches_max for batches in found)
+        rows = rows_of(batch for batches in found for batch in batches)
+        check_dense(rows)
+        assert sorted(values(rows)) == list(range(900))
 
 
 def test_files_and_blobs_are_read_alike(log: Log, options: dict[str, Any]) -> None:
@@ -838,20 +856,20 @@ def test_trimmed_events_are_stepped_over_without_an_empty_batch(
 ) -> None:
     create(log)
     given = options | {"startingOffsets": "earliest", "failOnDataLoss": "false"}
-    engine = Engine(given | {"maxOffsetsPerTrigger": 10})
+    engine = Engine(given | {"maxOffsetsPerTrigger": 1000})
     log.append("s", event(0))
     assert values(engine.run()) == [0]
-    for start in range(1, 601, 100):
-        log.append("s", [event(start + n) for n in range(100)])
-    log.trim("s", {0: 501})
+    for count in (59_000, 1000, 1000):
+        log.append("s", table(count))
+    log.trim("s", {0: 59_001})
     place = engine.reader.reportLatestOffset()
     lag = lag_of("q", None, 0, [(engine.log[-1], json.dumps(place))])
     assert lag is not None
-    assert lag.events == 100, "what was trimmed is not ahead of the query"
+    assert lag.events == 2000, "what was trimmed is not ahead of the query"
     engine.batches.clear()
     engine.run()
-    assert [len(batch) for batch in engine.batches] == [10] * 10
-    assert values(engine.rows) == list(range(501, 601))
+    assert [len(batch) for batch in engine.batches] == [1000] * 2
+    assert [row["offset"] for row in engine.rows] == list(range(59_001, 61_001))
 
 
 def test_a_sealed_segment_that_was_trimmed_as_a_whole_holds_nobody_up(

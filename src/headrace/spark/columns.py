@@ -7,9 +7,6 @@ made to match it.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
@@ -99,8 +96,9 @@ class Shape:
     def __init__(self, schema: StructType, texts: dict[str, str] | None = None) -> None:
         """``texts`` are columns that have one text for all rows of the task."""
         self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._fields = [(field.name, field.type) for field in self._schema]
         self._texts = texts or {}
-        self._constants: dict[tuple[str, Any], pa.Array] = {}
+        self._constants: dict[tuple[str, str | int], pa.Array] = {}
 
     @property
     def names(self) -> list[str]:
@@ -112,24 +110,24 @@ class Shape:
         names = set(batch.schema.names)
         count = batch.num_rows
         arrays = []
-        for field in self._schema:
-            if field.name in STREAM_NAMES:
-                arrays.append(self._constant(field, stream, count))
-            elif field.name in SEGMENT_NAMES:
-                arrays.append(self._constant(field, np.int32(segment), count))
-            elif field.name in self._texts:
-                arrays.append(self._constant(field, self._texts[field.name], count))
-            elif field.name not in names:
-                arrays.append(pa.nulls(count, field.type))
+        for name, kind in self._fields:
+            if name in STREAM_NAMES:
+                arrays.append(self._constant(name, kind, stream, count))
+            elif name in SEGMENT_NAMES:
+                arrays.append(self._constant(name, kind, segment, count))
+            elif name in self._texts:
+                arrays.append(self._constant(name, kind, self._texts[name], count))
+            elif name not in names:
+                arrays.append(pa.nulls(count, kind))
             else:
-                column = batch.column(field.name)
-                arrays.append(column if column.type == field.type else column.cast(field.type))
+                column = batch.column(name)
+                arrays.append(column if column.type == kind else column.cast(kind))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _constant(self, field: pa.Field, value: Any, count: int) -> pa.Array:
+    def _constant(self, name: str, kind: pa.DataType, value: str | int, count: int) -> pa.Array:
         """A column with one value for every row; a slice of a cached array."""
-        made = self._constants.get((field.name, value))
+        made = self._constants.get((name, value))
         if made is None or len(made) < count:
-            made = pa.repeat(pa.scalar(value, field.type), count)
-            self._constants[field.name, value] = made
+            made = pa.repeat(pa.scalar(value, kind), count)
+            self._constants[name, value] = made
         return made.slice(0, count)

@@ -33,6 +33,7 @@ from pyspark.sql.types import StructType
 from headrace.catalog import lanes
 from headrace.catalog.streams import Segment
 from headrace.errors import InvalidOptionError, TrimmedError, UnknownStreamError
+from headrace.log import limits
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
 from headrace.log.picking import Pick
@@ -52,6 +53,7 @@ from headrace.spark.options import (
 from headrace.spark.planner import Planner
 from headrace.spark.planning import Span
 from headrace.spark.pushdown import EVERYTHING, Narrowing
+from headrace.spark.staging import join
 from headrace.subjects import match_array
 
 if TYPE_CHECKING:
@@ -60,6 +62,8 @@ if TYPE_CHECKING:
     from headrace.spark.sink import BatchWriter, StreamWriter
 
 NO_LIMIT = 1 << 62
+TOGETHER_ROWS = 4096
+"""Batches of fewer rows are joined with those that follow."""
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
@@ -202,8 +206,30 @@ def read_run(
     options.connection.check_reachable()
     log, shape = options.connection.log(), Shape(schema)
     pick = narrowing.pick(shape.names)
-    for span, segment_id in partition.spans:
-        yield from _read_span(options, log, shape, pick, span, segment_id)
+    yield from joined(
+        batch
+        for span, segment_id in partition.spans
+        for batch in _read_span(options, log, shape, pick, span, segment_id)
+    )
+
+
+def joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in their order, with small neighbours as one batch.
+
+    Every batch has a cost of its own, here and in Spark, and a task that reads a hundred segments
+    would have a hundred of them.
+    """
+    held: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        size_bytes += batch.nbytes
+        if rows >= TOGETHER_ROWS or size_bytes >= limits.READ_BYTES:
+            yield join(held)
+            held, rows, size_bytes = [], 0, 0
+    if held:
+        yield join(held)
 
 
 def _read_span(
