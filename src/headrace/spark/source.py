@@ -53,7 +53,6 @@ from headrace.spark.options import (
 from headrace.spark.planner import Planner
 from headrace.spark.planning import Span
 from headrace.spark.pushdown import EVERYTHING, Narrowing
-from headrace.spark.staging import join
 from headrace.subjects import match_array
 
 if TYPE_CHECKING:
@@ -226,10 +225,10 @@ def joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows += batch.num_rows
         size_bytes += batch.nbytes
         if rows >= TOGETHER_ROWS or size_bytes >= limits.READ_BYTES:
-            yield join(held)
+            yield held[0] if len(held) == 1 else pa.concat_batches(held)
             held, rows, size_bytes = [], 0, 0
     if held:
-        yield join(held)
+        yield held[0] if len(held) == 1 else pa.concat_batches(held)
 
 
 def _read_span(
