@@ -283,7 +283,7 @@ PLANTED: tuple[PlantedBug, ...] = (
     _bug("asks-once", "a borrower asks for its leader only once",
          Borrower, "find", _asks_once, _SEEDS),
     _bug("commit-not-retried", "a commit that was refused or not answered is not sent again",
-         Leader, "_retry_commit", _does_nothing, _SEEDS),
+         Leader, "_retry_commit", _does_nothing, by_seeds("shared", 25, first=101)),
     _bug("strangers-answered", "a heartbeat is answered for a borrower that the leader has dropped",
          Leader, "answers", _answers_strangers, _SEEDS),
     _bug("gathers-for-ever", "a leader that waits for more reports goes on waiting",
