@@ -30,6 +30,7 @@ settings.load_profile("slow")
 
 _buckets = itertools.count(1)
 os.environ.setdefault(FSYNC_VARIABLE, "off")
+os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark" / "conf"))
 
 
 _run_folder = pytest.StashKey[RunFolder]()
