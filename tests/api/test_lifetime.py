@@ -20,7 +20,7 @@ import headrace.sync
 from headrace.catalog import epoch_subscriptions, epochs, leases
 from headrace.errors import CatalogClosedError, InvalidInputError, WrongLoopError
 from tests.api.test_client import run, values_of
-from tests.support import until, wait_until
+from tests.support import PATIENCE_S, until, wait_until
 
 CLOSE_S = 1.0
 LEFT = 10_000
@@ -109,7 +109,7 @@ def test_closing_closes_sessions_members_and_reads(tmp_path: Path) -> None:
         ]
         await until(lambda: session.units and member.status.partitions, "all to be at work")
         await hr.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*ends, return_exceptions=True)
         async with headrace.open(tmp_path / "d") as again:
             assert [each.node for each in await again.sessions()] == [None]
@@ -263,7 +263,7 @@ def test_a_log_is_used_on_the_loop_it_was_opened_on(tmp_path: Path) -> None:
             error = await asyncio.to_thread(on_another_loop, call)
             assert isinstance(error, WrongLoopError), (call, error)
         await hr.publish("s.x", b"1")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await hr.close()
 
     run(work())
@@ -301,7 +301,7 @@ def test_follow_reads_that_were_left_cost_a_publish_nothing(tmp_path: Path) -> N
                 break
         gc.collect()
         notifier = hr.log.catalog.notifier
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await until(lambda: not any(notifier._callbacks.values()))
         await hr.close()
 
@@ -342,7 +342,7 @@ def test_a_session_that_was_dropped_warns_and_ends(tmp_path: Path) -> None:
         async def offline() -> bool:
             return (await hr.sessions())[0].node is None
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await until(offline)
         await hr.close()
 
@@ -495,7 +495,7 @@ def test_closing_gives_back_what_readers_and_epochs_held(tmp_path: Path) -> None
         began_s = time.monotonic()
         await asyncio.gather(hr.close(), hr.close())
         assert time.monotonic() - began_s < CLOSE_S
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             assert set(await asyncio.gather(*ends)) <= {"closed", "ended"}
         with pytest.raises(CatalogClosedError):
             await publisher.advance_to(1)

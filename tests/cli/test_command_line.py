@@ -158,7 +158,7 @@ def test_a_password_is_never_printed(cli: Cli) -> None:
         assert refused.status == 1
         assert "hunter2" not in refused.err + refused.out
         assert "127.0.0.1" in refused.err
-    assert without_passwords("a://u:p@ss@h b://u:q@h") == "a://u:***@ss@h b://u:***@h"
+    assert without_passwords("a://u:p@ss@h b://u:q@h") == "a://u:***@h b://u:***@h"
 
 
 def test_postgresql_serves_the_same_commands(cli: Cli, postgres_url: str) -> None:

@@ -59,7 +59,7 @@ def run(
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
         env=os.environ | environment,
     )

@@ -188,7 +188,7 @@ def route_of(bounds: list[int], **config: Any) -> Route:
 
 
 def shares_of(route: Route, batch: pa.RecordBatch) -> list[Share]:
-    write = Write(SimpleNamespace(turns=0), None, "")  # type: ignore[arg-type]
+    write = Write(SimpleNamespace(catalog=SimpleNamespace(turns=0)), None, "")  # type: ignore[arg-type]
     write.add("s", batch)
     return write._checked_shares(route, write.plain)
 

@@ -83,7 +83,7 @@ def remove(
     rest = f"; run it in {', '.join(done.untold)} as well" if done.untold else ""
     verb = "would be" if dry_run else "is"
     shape = shapes.RemovedRegion(
-        removed=region,
+        region=region,
         streams=done.streams,
         told=done.told,
         untold=done.untold,

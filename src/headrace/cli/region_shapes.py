@@ -52,7 +52,7 @@ class UnlinkedStream(msgspec.Struct, frozen=True, kw_only=True):
 class RemovedRegion(msgspec.Struct, frozen=True, kw_only=True):
     """A region that was taken out of all links, or would be."""
 
-    removed: str
+    region: str
     streams: tuple[str, ...]
     told: tuple[str, ...]
     """Regions that have done without it since then."""

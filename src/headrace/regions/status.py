@@ -29,8 +29,8 @@ from headrace.regions.records import (
     groups,
     links,
 )
-from headrace.regions.runtime.applying import are_others, made_twice
 from headrace.regions.runtime.neighbours import Neighbours
+from headrace.regions.twins import are_others, made_twice
 
 
 class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):

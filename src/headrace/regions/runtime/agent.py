@@ -23,7 +23,7 @@ from headrace.groups import homes
 from headrace.groups.homes import GROUPS_BUCKET, GroupRecord, HomeProof
 from headrace.host.clock import calendar_s, steady_s
 from headrace.log.log import Log
-from headrace.regions import kinds
+from headrace.regions import kinds, twins
 from headrace.regions.core.confirming import HomeAnswer, HomeWatch
 from headrace.regions.records import (
     AGENT_LEASE,
@@ -233,7 +233,7 @@ class RegionAgent:
         for key in groups:
             if key not in self._others:
                 self._others.add(key)
-                _log.warning("agent of the region: %s", applying.made_twice(key, source))
+                _log.warning("agent of the region: %s", twins.made_twice(key, source))
 
     def _look(self, member: LinkMember) -> Theirs | None:
         source_log = self._neighbours.log(member)

@@ -43,6 +43,7 @@ from headrace.regions.runtime.joining import (
     join,
 )
 from headrace.regions.runtime.joining import locks as unit_locks
+from headrace.regions.twins import are_others
 
 
 class TheirCursor(msgspec.Struct, frozen=True):
@@ -143,31 +144,6 @@ def take_over_groups(log: Log, me: Region, theirs: Mapping[str, GroupRecord]) ->
         if mine is not None and not mine.ready:
             _settle(log, mine)
     return others
-
-
-def are_others(tx: Tx, theirs: Mapping[str, GroupRecord]) -> list[str]:
-    """Groups of a neighbour whose names were given here to others, made on their own.
-
-    Their progress is not joined: a union would skip what only one of them has acked.  A person says
-    whose progress counts.
-    """
-    here = links(tx).keys()
-    return [
-        key
-        for key, record in theirs.items()
-        if not (record.deleted or record.adopted or here.isdisjoint(record.streams))
-        and get_group(tx, key) is None
-        and kinds.exists(tx, record)
-    ]
-
-
-def made_twice(key: str, region: str) -> str:
-    """What to do about a group that was made here and in another region, each on its own."""
-    return (
-        f"group {key!r} was made here on its own, and {region} replicates one of that name; they "
-        "are not joined. Say in one of the regions that its progress counts: headrace region group "
-        "enable … --adopt REGION; or delete the group here"
-    )
 
 
 def _begin(log: Log, me: Region, record: GroupRecord) -> None:
