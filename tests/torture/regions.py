@@ -116,6 +116,10 @@ class Side:
     def has_agent(self) -> bool:
         return self.log.catalog.leases.get(AGENT_LEASE) is not None
 
+    def knows(self, key: str) -> bool:
+        """Whether a group is known to be replicated."""
+        return self.log.catalog.read(lambda tx: get_group(tx, key)) is not None
+
     def close(self) -> None:
         for what in list(self.programs):
             self.programs[what].send_signal(signal.SIGCONT)
@@ -168,8 +172,12 @@ class Ordeal:
         moving.enable(eu.log, self.key, self.near, home="eu")
         for side in self.sides.values():
             side.start("agent")
-            side.start("consumer")
         wait(lambda: all(side.has_agent() for side in self.sides.values()), "agents run")
+        # A consumer that came first would make a group of its own in the other region, which is
+        # not joined unasked.
+        wait(lambda: us.knows(self.key), "us knows of the group")
+        for side in self.sides.values():
+            side.start("consumer")
 
     def publish(self) -> None:
         """Both regions, all the time."""
