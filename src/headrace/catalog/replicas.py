@@ -88,32 +88,25 @@ def begin_place(tx: Tx, place: ReplicaPlace) -> bool:
     return bool(done)
 
 
-def move_place(tx: Tx, place: ReplicaPlace, next_offset: int, missed: int = 0) -> bool:
-    """Move a place forward, if it is still exactly where it was."""
+def move_place(
+    tx: Tx,
+    place: ReplicaPlace,
+    next_offset: int,
+    missed: int = 0,
+    *,
+    source_id: int | None = None,
+) -> bool:
+    """Move a place, if it is still exactly where it was.
+
+    ``source_id``: the source began a new life, and copying goes on in that segment of it.
+    """
     done = tx.execute(
-        "UPDATE replica_places SET next_offset = ?, missed = missed + ?, moved_us = ? "
-        "WHERE segment_id = ? AND source = ? AND source_id = ? AND next_offset = ?",
+        "UPDATE replica_places SET source_id = ?, next_offset = ?, missed = missed + ?, "
+        "moved_us = ? WHERE segment_id = ? AND source = ? AND source_id = ? AND next_offset = ?",
         (
+            place.source_id if source_id is None else source_id,
             next_offset,
             missed,
-            tx.now_us(),
-            place.segment_id,
-            place.source,
-            place.source_id,
-            place.next_offset,
-        ),
-    )
-    return bool(done)
-
-
-def restart_place(tx: Tx, place: ReplicaPlace, source_id: int, next_offset: int) -> bool:
-    """The source begins a new life: go on there, if the place is still exactly where it was."""
-    done = tx.execute(
-        "UPDATE replica_places SET source_id = ?, next_offset = ?, moved_us = ? "
-        "WHERE segment_id = ? AND source = ? AND source_id = ? AND next_offset = ?",
-        (
-            source_id,
-            next_offset,
             tx.now_us(),
             place.segment_id,
             place.source,

@@ -94,7 +94,8 @@ def restart_places(log: Log, source_log: Log, here: Here, segments: set[int]) ->
     for place, source_id, start in source_log.catalog.read(look, snapshot=True):
 
         def run(tx: Tx, at: tuple[ReplicaPlace, int, int] = (place, source_id, start)) -> None:
-            replicas.restart_place(tx, *at)
+            was, to, offset = at
+            replicas.move_place(tx, was, offset, source_id=to)
 
         if (place.source_id, place.next_offset) != (source_id, start):
             log.catalog.write(run)
