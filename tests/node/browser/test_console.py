@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, Route, expect
 
 import headrace
 from headrace import cli
@@ -227,6 +227,34 @@ def test_a_page_that_could_not_be_shown_is_built_when_it_can(
     expect(page.locator("hr-stream h1")).to_have_text("later")
     console.do(console.hr.delete_stream("later"))
     expect(page.locator("hr-stream")).to_contain_text("there is no stream 'later'")
+
+
+KNOWS = """async name => {
+  const from = document.querySelector("script[type=module]").src;
+  const { store } = await import(from.replace("app.js", "store.js"));
+  return store.streams.has(name);
+}"""
+
+
+def test_a_page_that_is_being_built_hears_of_later_changes(
+    page: Page, console: RunningNode
+) -> None:
+    """What changes while it asks for what it could not show must not be the last it hears of."""
+    held: list[Route] = []
+    page.goto(f"http://127.0.0.1:{console.port}/streams/held")
+    expect(page.locator("hr-stream")).to_contain_text("there is no stream 'held'")
+    page.route("**/api/v1/streams/held", lambda route: held.append(route))
+    console.do(console.hr.create_stream("held", ["held.>"]))
+    page.wait_for_function(KNOWS, arg="held")
+    while not held:
+        page.wait_for_timeout(50)
+    console.do(console.hr.create_stream("meanwhile", ["meanwhile.>"]))
+    page.wait_for_function(KNOWS, arg="meanwhile")
+    page.unroute("**/api/v1/streams/held")  # and what was held goes on
+    expect(page.locator("hr-stream h1")).to_have_text("held")
+    for name in ("held", "meanwhile"):
+        console.do(console.hr.delete_stream(name))
+    expect(page.locator("hr-stream")).to_contain_text("there is no stream 'held'")
 
 
 def test_a_change_appears_by_itself(page: Page, console: RunningNode) -> None:

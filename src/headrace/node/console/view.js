@@ -20,6 +20,7 @@ export class View extends HTMLElement {
 	disconnectedCallback() {
 		this.alive = false;
 		clearTimeout(this.#timer);
+		this.#timer = 0;
 		for (const stop of this.#stops) stop();
 		this.#stops = [];
 	}
