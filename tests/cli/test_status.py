@@ -255,7 +255,7 @@ LOOKS = [
     "find orders.1", "group dead ls audit", "group dead reasons audit", "group dead show audit 0",
     "group dead discard audit --all --dry-run", "epoch status days", "epoch explain days",
     "epoch decisions days", "epoch subscriptions",
-    "reader reset report --dry-run", "publish --help",
+    "reader reset report --dry-run", "reader cut report", "publish --help",
     "group dead put-back --help", "read --help", "find --help", "epoch --help", "region --help",
 ]  # fmt: skip
 MADE = [
@@ -303,6 +303,9 @@ def test_looking_loads_nothing_of_what_runs(
     if not catalog_url.startswith("postgres"):  # its driver loads asyncio
         assert "asyncio" not in names
     assert sum(name.startswith("headrace") for name in names) <= 310
+    codes, names = loaded("epoch read days", "epoch read days --from 2 --json")
+    assert codes == [0, 0]
+    assert not [name for name in UNUSED if name in names and name != "numpy"]
     codes, names = loaded("group dead put-back audit --all --dry-run")
     assert codes == [0]
     unused = ("pandas", "pyspark", "pyarrow.parquet", "headrace.api", "headrace.host.host")

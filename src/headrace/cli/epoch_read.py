@@ -2,45 +2,60 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from cyclopts import Parameter
 
-from headrace.cli import epoch_live
 from headrace.cli.epoch_shapes import CompleteEpoch
-from headrace.cli.epoch_times import StreamArgument, times_of, typed
-from headrace.cli.failures import EXIT_INTERRUPTED, UsageError
+from headrace.cli.epoch_times import StreamArgument, Typed, times_of, typed
+from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import counted, print_json, tell
 from headrace.cli.read import RowScreen, show_json
 from headrace.epochs.core import ledger
 from headrace.epochs.core.antichains import Antichain, Frontier, not_before
 from headrace.epochs.core.times import TimeShape
-from headrace.epochs.live.items import LiveEpoch
-from headrace.epochs.runtime.given import WholeEpoch
 from headrace.epochs.runtime.progress_log import load_state
 from headrace.epochs.runtime.starting import WORDS, opened
-from headrace.log.rows import rows_of_arrow
 
 if TYPE_CHECKING:
-    from headrace.epochs.runtime.subscription import EpochSubscription
+    from headrace.epochs.runtime.looking import SeenEpoch
     from headrace.log.log import Log
 
 TOKEN_CHARS = 16
 EARLIEST = "earliest"
-
-Shown = WholeEpoch | LiveEpoch
 
 Follow = Annotated[bool, Parameter(negative="", alias="-f", help="Go on as epochs are completed.")]
 NameOption = Annotated[
     str | None,
     Parameter(help="Keep in the catalog how far this came, and go on from there next time."),
 ]
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """The epochs that are to be shown."""
+
+    stream: str
+    start: str
+    """As it was typed."""
+    first: Typed | None
+    """The time that it is, unless it is a word or a token."""
+    last: Typed | None
+    follow: bool
+    name: str | None
+    limit: int | None
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """From where to where a stored stream is read, and what is to come of it by now."""
+
+    begin: Frontier | None
+    end: Frontier | None
+    lower: Frontier
+    empty: bool
+    """Nothing lies between them."""
 
 
 def read(
@@ -60,7 +75,8 @@ def read(
     """Read whole epochs; of one that is not complete nothing is shown.
 
     With --json each row is a line as in headrace read, and each epoch ends with a line
-    {"complete": 17, "rows": …, "token": …}.  Ctrl-C ends between epochs; a second one at once.
+    {"complete": 17, "epoch_events": …, "token": …}.  Ctrl-C ends between epochs, a second one at
+    once.
 
     * `headrace epoch read orders --from earliest --until 18`
     * `headrace epoch read orders --follow --name report --json`
@@ -68,73 +84,58 @@ def read(
     _check_limit(limit)
     first = None if start in WORDS or _is_token(start) else typed(start, "--from")
     last = None if until is None else typed(until, "--until")
+    wanted = Wanted(stream, start, first, last, follow, name, limit)
+    if not follow and name is None:
+        shown = _look(wanted, options)
+        if shown is not None:
+            return shown
+    from headrace.cli import epoch_follow
 
-    async def run() -> int:
-        stopped = _stopped_by_ctrl_c()
-        async with options.open_async() as hr:
-            if await hr.host.in_thread(epoch_live.is_live, hr.host.log, stream):
-                named = name is not None or start not in (EARLIEST, "now")
-                heard = epoch_live.whole(hr, stream, last, named=named)
-                await _show_each(heard, stopped, limit, acks=False, options=options)
-                return EXIT_INTERRUPTED if stopped.is_set() else 0
-            shape, lower = await hr.host.in_thread(_standing, hr.host.log, stream)
-            begin = None if first is None else times_of(shape, first, "--from")
-            end = None if last is None else times_of(shape, last, "--until")
-            _check_order(shape, begin, end)
-            if not follow and lower:
-                # What is complete now; what lies at or after the frontier is still to come.
-                end = Antichain.minimal(shape, (*lower, *(end or ()))).frontier
-                if begin and not not_before(shape, end, begin):
-                    return _nothing(stream, lower, options)
-            found = hr.epochs(stream, start=begin or start, until=end, name=name)
-            shown = await _show_all(found, stopped, limit, name is not None, options)
-        if stopped.is_set():
-            return EXIT_INTERRUPTED
-        return 0 if shown else _nothing(stream, lower, options)
+    return epoch_follow.run(wanted, options)
 
-    return asyncio.run(run())
+
+def _look(wanted: Wanted, options: Options) -> int | None:
+    """Show what is there of a small stream; None, and nothing is shown, if it is another."""
+    with options.open() as log:
+        found = log.stream(wanted.stream)
+        if found.config.epochs is None or not found.config.epochs.stored:
+            return None
+        from headrace.epochs.runtime import looking
+
+        if not looking.is_small(found):
+            return None
+        bounds = bounds_of(log, wanted)
+        if bounds.empty:
+            return nothing(wanted.stream, bounds.lower, options)
+        start = bounds.begin or wanted.start
+        shown = 0
+        for epoch in looking.whole_epochs(log, wanted.stream, start, bounds.end or ()):
+            _show(epoch, options)
+            shown += 1
+            if shown == wanted.limit:
+                break
+    return 0 if shown else nothing(wanted.stream, bounds.lower, options)
+
+
+def bounds_of(log: Log, wanted: Wanted) -> Bounds:
+    """What of a stored stream is to be read; raises if that is no order."""
+    shape, lower = _standing(log, wanted.stream)
+    begin = None if wanted.first is None else times_of(shape, wanted.first, "--from")
+    end = None if wanted.last is None else times_of(shape, wanted.last, "--until")
+    if begin and end and not not_before(shape, end, begin):
+        given = f"--until {ledger.shown(end)} is before --from {ledger.shown(begin)}"
+        raise UsageError(given)
+    if wanted.follow or not lower:
+        return Bounds(begin, end, lower, empty=False)
+    # What is complete now; what lies at or after the frontier is still to come.
+    end = Antichain.minimal(shape, (*lower, *(end or ()))).frontier
+    before = begin is not None and bool(begin) and not not_before(shape, end, begin)
+    return Bounds(begin, end, lower, empty=before)
 
 
 def _check_limit(limit: int | None) -> None:
     if limit is not None and limit < 1:
         raise UsageError(f"--limit {limit}: read at least one epoch")
-
-
-def _check_order(shape: TimeShape, begin: Frontier | None, end: Frontier | None) -> None:
-    if begin and end and not not_before(shape, end, begin):
-        given = f"--until {ledger.shown(end)} is before --from {ledger.shown(begin)}"
-        raise UsageError(given)
-
-
-async def _show_all(
-    found: EpochSubscription,
-    stopped: asyncio.Event,
-    limit: int | None,
-    acks: bool,
-    options: Options,
-) -> int:
-    async with found as epochs:
-        return await _show_each(aiter(epochs), stopped, limit, acks=acks, options=options)
-
-
-async def _show_each(
-    epochs: AsyncIterator[Shown],
-    stopped: asyncio.Event,
-    limit: int | None,
-    *,
-    acks: bool,
-    options: Options,
-) -> int:
-    shown = 0
-    async for epoch in _until(epochs, stopped):
-        await _show(epoch, options)
-        if acks:
-            assert isinstance(epoch, WholeEpoch)
-            await epoch.ack()
-        shown += 1
-        if shown == limit or stopped.is_set():
-            break
-    return shown
 
 
 def _is_token(text: str) -> bool:
@@ -148,7 +149,8 @@ def _standing(log: Log, stream: str) -> tuple[TimeShape, Frontier]:
     return shape, state.lower if state.status == ledger.OPEN else ()
 
 
-def _nothing(stream: str, lower: Frontier, options: Options) -> int:
+def nothing(stream: str, lower: Frontier, options: Options) -> int:
+    """Say that no epoch is complete there; returns the exit status."""
     if not options.json:
         tell(
             f"headrace: no complete epoch there; stream {stream!r} is at {ledger.shown(lower)}, "
@@ -157,56 +159,14 @@ def _nothing(stream: str, lower: Frontier, options: Options) -> int:
     return 0
 
 
-def _stopped_by_ctrl_c() -> asyncio.Event:
-    """Is set by the first Ctrl-C (or SIGTERM); a second one ends the command where it is."""
-    loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
-
-    def stop() -> None:
-        stopped.set()
-        loop.remove_signal_handler(signal.SIGINT)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    with suppress(NotImplementedError, RuntimeError, ValueError):  # not on every loop or thread
-        loop.add_signal_handler(signal.SIGINT, stop)
-        loop.add_signal_handler(signal.SIGTERM, stopped.set)
-    return stopped
-
-
-async def _until(epochs: AsyncIterator[Shown], stopped: asyncio.Event) -> AsyncIterator[Shown]:
-    """Epochs until there are no more, or somebody wants to stop while waiting for one."""
-    stopping = asyncio.ensure_future(stopped.wait())
-    try:
-        while not stopped.is_set():
-            following = asyncio.ensure_future(_following(epochs))
-            await asyncio.wait((following, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if not following.done():
-                following.cancel()
-                with suppress(asyncio.CancelledError):
-                    await following
-                return
-            if (epoch := following.result()) is None:
-                return
-            yield epoch
-    finally:
-        stopping.cancel()
-
-
-async def _following(epochs: AsyncIterator[Shown]) -> Shown | None:
-    return await anext(epochs, None)
-
-
-async def _show(epoch: Shown, options: Options) -> None:
-    screen = RowScreen()
-    if not options.json:
-        print(f"epoch {epoch.time}: {counted(epoch.rows, 'row')}")
-    async for found in epoch:
-        batch = found if isinstance(epoch, WholeEpoch) else epoch_live.placeless(found, epoch.time)
-        if batch.num_rows and options.json:
-            show_json(rows_of_arrow(batch))
-        elif batch.num_rows:
-            screen.show(rows_of_arrow(batch))
+def _show(epoch: SeenEpoch, options: Options) -> None:
     if options.json:
-        token = epoch.token if isinstance(epoch, WholeEpoch) else None
-        print_json(CompleteEpoch(complete=epoch.time, epoch_events=epoch.rows, token=token))
+        if epoch.rows:
+            show_json(epoch.rows)
+        done = CompleteEpoch(complete=epoch.time, epoch_events=len(epoch.rows), token=epoch.token)
+        print_json(done)
+    else:
+        print(f"epoch {epoch.time}: {counted(len(epoch.rows), 'row')}")
+        if epoch.rows:
+            RowScreen().show(epoch.rows)
     sys.stdout.flush()

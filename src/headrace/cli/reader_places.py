@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import Parameter
@@ -14,6 +14,9 @@ from headrace.cli.failures import UsageError
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import approve
 from headrace.cli.reader_common import GroupArgument, from_file, place_of, with_group
+
+if TYPE_CHECKING:
+    from headrace.groups.readers.positions import StreamCut
 
 
 def checkpoint(
@@ -57,9 +60,20 @@ def cut(
     Example: `headrace reader cut report > here.cut`
     """
     wait_s = values.duration_s(wait, "--wait")
-    taken = with_group(options, group, lambda found: found.cut(timeout_s=wait_s))
+    taken = _at_rest(options, group)
+    if taken is None:
+        taken = with_group(options, group, lambda found: found.cut(timeout_s=wait_s))
     data = done_shapes.TakenCut(group=group, positions=taken.positions, text=str(taken))
     options.show(data, escape(str(taken)))
+
+
+def _at_rest(options: Options, group: str) -> StreamCut | None:
+    """The cut of a group that nobody reads now; nothing that runs is loaded for it."""
+    from headrace.groups.readers import operations
+    from headrace.groups.readers.names import ReaderGroupName
+
+    with options.open() as log:
+        return operations.cut_at_rest(log, ReaderGroupName(group))
 
 
 def reset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,11 @@ import pytest
 
 import headrace
 from headrace.catalog.streams import Epochs
+from headrace.epochs.core.times import TimeShape
+from headrace.epochs.runtime import starting
 from headrace.epochs.runtime.given import EpochFrontier, EpochPart, EpochTakenBack, WholeEpoch
+from headrace.epochs.runtime.looking import SeenEpoch, whole_epochs
+from headrace.epochs.runtime.progress_log import epochs_of
 from headrace.errors import (
     EpochRowsError,
     EpochsAbortedError,
@@ -36,7 +41,19 @@ async def given(
     async with hr.epochs(names if len(names) > 1 else names[0], **options) as epochs:
         async for epoch in epochs:
             found.append((epoch.time, sorted((await epoch.table())["value"].to_pylist())))
+    if len(names) == 1 and options.keys() <= {"start", "until"}:
+        looked = list(look(hr, names[0], **options))
+        assert [(one.time, sorted(row.value for row in one.rows)) for one in looked] == found
     return found
+
+
+def look(
+    hr: headrace.Headrace, name: str, start: Any = "open", until: Any = None
+) -> Iterator[SeenEpoch]:
+    """What a look shows, which needs no event loop."""
+    shape = TimeShape(epochs_of(hr.log.stream(name)).length)
+    end = () if until is None else starting.frontier_of(shape, until, "until")
+    return whole_epochs(hr.log, name, start, end)
 
 
 async def test_every_epoch_comes_whole_and_once(tmp_path: Path) -> None:
@@ -240,6 +257,8 @@ async def test_an_epoch_with_other_rows_than_told_is_an_error_that_names_the_pla
         writer._decide("eu", Publish("eu", 1, (Step((1, 2), 6),), (1, 2), (span,)))
         writer.close("eu")
         assert line is not None
+        with pytest.raises(EpochRowsError, match=f"segment {wrong.segment}, offsets"):
+            list(look(hr, "orders", start=2))
         async with hr.epochs("orders", start=2) as epochs:
             async for epoch in epochs:
                 with pytest.raises(EpochRowsError, match=f"segment {wrong.segment}, offsets"):

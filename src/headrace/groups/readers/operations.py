@@ -48,6 +48,19 @@ def cut_value(log: Log, name: ReaderGroupName, read: Sequence[GroupStream], cut:
     )
 
 
+def cut_at_rest(log: Log, name: ReaderGroupName) -> StreamCut | None:
+    """Where a group stands that has no reader online; None if it has: they are to be asked."""
+
+    def look(tx: Tx) -> tuple[Sequence[GroupStream], Cut] | None:
+        commit = GroupCommit(tx, name, StampedReplica(name.group))
+        if commit.state.members:
+            return None
+        return commit.record.streams, dict(commit.state.unassigned)
+
+    found = log.catalog.read(look, snapshot=True)
+    return None if found is None else cut_value(log, name, *found)
+
+
 def checkpoint_value(
     log: Log, name: ReaderGroupName, read: Sequence[GroupStream], taken: Checkpoint
 ) -> GroupCheckpoint:

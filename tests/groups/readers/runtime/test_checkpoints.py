@@ -22,6 +22,8 @@ from headrace.errors import (
     UnknownCheckpointError,
 )
 from headrace.groups.readers.group import ReaderGroup
+from headrace.groups.readers.names import ReaderGroupName
+from headrace.groups.readers.operations import cut_at_rest
 from headrace.groups.readers.positions import GroupCheckpoint, StreamCut
 from tests.groups.readers.runtime.support import Taken, freeze, run, send
 from tests.support import until
@@ -184,6 +186,8 @@ def test_five_cuts_at_once_and_none_moves_anything(catalog_url: str) -> None:
             assert StreamCut.parse(str(after)) == after
             assert sum(after.positions.values()) in (1, 2)
             assert (await group.info()).last_checkpoint == ""
+            assert cut_at_rest(hr.log, ReaderGroupName(group.name)) is None
+        assert cut_at_rest(hr.log, ReaderGroupName(group.name)) == await group.cut() == after
 
     run(catalog_url, work)
 
