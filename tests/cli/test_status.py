@@ -17,7 +17,7 @@ from headrace.cli import run
 from headrace.groups import chores
 from headrace.groups.letter_names import stream_of
 from headrace.groups.partitioned import admin
-from headrace.groups.partitioned.filling import PIPELINE
+from headrace.groups.partitioned.filling import PIPELINE, UP
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join
@@ -118,6 +118,12 @@ def test_no_pipeline(said: Said, log: Log) -> None:
     assert "no_pipeline" in words(data)
     assert "no pipeline runs to fill it; start one with: headrace pipeline" in screen
     assert data["pipeline"]["wanted"]
+    # ``headrace up`` fills the queue by itself.
+    assert log.catalog.leases.acquire(UP, "127.0.0.1:8480, process 1", 60_000) is not None
+    code, data, screen = said()
+    assert "no_pipeline" not in words(data)
+    assert "no pipeline runs to fill it" not in screen
+    assert not data["pipeline"]["wanted"]
 
 
 def test_an_hour_behind(said: Said, log: Log) -> None:

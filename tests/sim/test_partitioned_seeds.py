@@ -6,7 +6,7 @@ import pytest
 
 from headrace.sim import Summary, replay, run_seeds, scenario_named
 
-SEEDS = range(80)
+SEEDS = (*range(30), 49, 63)
 """Enough to reach every state below; `make soak` runs others by the thousand."""
 
 REACHED = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.sim import Summary, replay, run_seeds, scenario_named
 
-SEEDS = range(80)
+SEEDS = (*range(30), 51)
 """Enough to reach every state below; `make soak` runs others by the thousand."""
 
 REACHED = (

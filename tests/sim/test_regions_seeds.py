@@ -13,7 +13,7 @@ from headrace.sim.planted import PlantedBug, hunt_planted, region_homes, regions
 from headrace.sim.region_diagrams import FILE_NAME, render
 
 SCENARIOS = ("regions", "regions-members", "region-homes")
-SEEDS = range(80)
+SEEDS = range(40)
 """Enough to reach every state below; `make soak` runs others by the thousand."""
 
 

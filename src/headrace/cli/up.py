@@ -22,6 +22,7 @@ from headrace.cli.output import print_json, tell
 from headrace.cli.serve import NODE, NodeOptions
 from headrace.cli.token import link_command
 from headrace.errors import HeadraceError
+from headrace.groups.partitioned.filling import UP
 
 if TYPE_CHECKING:
     from headrace.api.client import Headrace
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 app = App(name="up", help_epilogue="")
 
-LEASE = "node-up"
 LEASE_TTL_MS = 8_000
 RENEW_S = 2.0
 PIPELINE_END_S = 5.0
@@ -90,7 +90,7 @@ async def _up(options: Options, node: NodeOptions, *, spark: bool) -> int:
 
 
 def _check_alone(hr: Headrace) -> None:
-    held = hr.log.catalog.leases.get(LEASE)
+    held = hr.log.catalog.leases.get(UP)
     if held is not None:
         raise AlreadyUpError(
             f"headrace up runs on this catalog already: {held.owner}; headrace token link lets "
@@ -100,7 +100,7 @@ def _check_alone(hr: Headrace) -> None:
 
 def _take(hr: Headrace, address: str) -> Lease:
     owner = f"{address}, process {os.getpid()}"
-    lease = hr.log.catalog.leases.acquire(LEASE, owner, LEASE_TTL_MS)
+    lease = hr.log.catalog.leases.acquire(UP, owner, LEASE_TTL_MS)
     if lease is None:
         _check_alone(hr)
         raise AlreadyUpError("headrace up has just been started on this catalog by somebody else")

@@ -17,7 +17,7 @@ from headrace.catalog.records import Records
 from headrace.catalog.streams import Stream
 from headrace.groups import chores, findings, names, view
 from headrace.groups.findings import BEHIND_S, moment
-from headrace.groups.partitioned.filling import PIPELINE
+from headrace.groups.partitioned.filling import PIPELINE, UP
 from headrace.groups.picture import Picture
 from headrace.groups.shapes import Finding, GroupView
 from headrace.groups.shared.keys import SESSIONS_BUCKET, session_lease
@@ -52,7 +52,7 @@ class PipelineLine(msgspec.Struct, frozen=True, kw_only=True, rename={"owner": "
     owner: str | None
     """The supervisor that leads; null if none runs."""
     wanted: bool
-    """Whether a group needs one."""
+    """Whether a group needs one, and ``headrace up`` does not stand in for it."""
     jobs: int
     failing: int
 
@@ -187,7 +187,7 @@ def _pipeline(picture: Picture, seen: list[GroupView]) -> PipelineLine:
     ]
     return PipelineLine(
         owner=None if held is None else held.owner,
-        wanted=any(each.kind == "elastic" for each in seen),
+        wanted=picture.held(UP) is None and any(each.kind == "elastic" for each in seen),
         jobs=len(jobs),
         failing=sum(job.failures > 0 for job in jobs),
     )

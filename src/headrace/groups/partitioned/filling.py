@@ -8,6 +8,8 @@ from headrace.groups.partitioned.names import GroupName
 
 PIPELINE = "pipeline"
 """The lease of the supervisor that leads, and the bucket of what it wrote down."""
+UP = "node-up"
+"""The lease of ``headrace up``, which fills queues by itself while no pipeline leads."""
 
 
 class JobNote(msgspec.Struct, frozen=True):
@@ -27,6 +29,8 @@ class Filling(msgspec.Struct, frozen=True):
     """Events of the source that are not read yet."""
     led: bool
     """Whether a pipeline runs."""
+    up: bool
+    """Whether ``headrace up`` runs."""
     job: JobNote | None
     exact: bool = True
     """Whether all of those events pass the filter of the group, as far as is known."""
@@ -40,7 +44,8 @@ class Filling(msgspec.Struct, frozen=True):
     @property
     def in_words(self) -> tuple[str, str]:
         """What is wanting, and what to do about it or why it is so."""
-        if not self.behind or (self.led and self.job is not None and not self.job.failures):
+        filled = self.job is not None and not self.job.failures if self.led else self.up
+        if not self.behind or filled:
             return "", ""
         one = self.behind == 1
         what = (

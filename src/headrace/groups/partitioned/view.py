@@ -15,7 +15,7 @@ from headrace.groups.partitioned.core.config import (
     ElasticGroupConfig,
     GroupConfig,
 )
-from headrace.groups.partitioned.filling import PIPELINE, Filling, JobNote, job_key
+from headrace.groups.partitioned.filling import PIPELINE, UP, Filling, JobNote, job_key
 from headrace.groups.partitioned.layout import Layout, kind_of, layout_of
 from headrace.groups.partitioned.names import ELASTIC_BUCKET, STATIC_BUCKET, GroupName
 from headrace.groups.partitioned.stored import elastic_config, static_config
@@ -45,7 +45,7 @@ class Partitioned(KindOfGroups):
         return CatalogReach(
             readers=[group.key, group.partition_job, *(group.share(each) for each in members)],
             streams=[group.stream, group.work_queue],
-            leases=[group.pin("x")[:-1], PIPELINE],
+            leases=[group.pin("x")[:-1], PIPELINE, UP],
         )
 
     def view(self, name: FullName, picture: Picture) -> GroupView:
@@ -203,7 +203,7 @@ class _Look:
         """What is not in the work queue of an elastic group yet, and who fills it."""
         group, picture = self.group, self.picture
         if not self.elastic:
-            return [], Filling(group, (), 0, led=True, job=None)
+            return [], Filling(group, (), 0, led=True, up=False, job=None)
         exact = lag.is_exact([self.config.filter], self.source_stream)
         left = []
         for segment in self.source_stream.segments:
@@ -225,6 +225,7 @@ class _Look:
             tuple(unit.floor for unit in left),
             sum(unit.events for unit in left),
             led=picture.held(PIPELINE) is not None,
+            up=picture.held(UP) is not None,
             job=None if note is None else _notes.decode_or(group.key, note, None),
             exact=all(unit.exact for unit in left),
         )

@@ -258,7 +258,7 @@ PLANTED = (
         "partitioned/forgotten-claim",
         "a claim whose answer was lost is kept for ever",
         lambda: patched(Partitions, "give_back_unknown", _always(None)),
-        by_seeds("partitioned", 200, faults=frozenset({Fault.LOSE})),
+        by_seeds("partitioned", 200, first=50, faults=frozenset({Fault.LOSE})),
     ),
     _by_sim(
         "partitioned/stall-tolerated",

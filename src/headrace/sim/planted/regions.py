@@ -279,13 +279,13 @@ PLANTED = (
         "regions/round not on the wire",
         "an answer counts for whatever round is under way",
         lambda: patched(SnapshotController, "_accepting", _any_round),
-        by_seeds("regions-members", 300),
+        by_seeds("regions-members", 300, first=60),
     ),
     PlantedBug(
         "regions/live member set",
         "a change of members does not abort a snapshot, and who joins late counts",
         _live_member_set,
-        by_seeds("regions-members", 300),
+        by_seeds("regions-members", 300, first=150),
     ),
     PlantedBug(
         "regions/one round for all",

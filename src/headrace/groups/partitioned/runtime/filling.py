@@ -15,6 +15,7 @@ from headrace.catalog.records import Records
 from headrace.errors import HeadraceError
 from headrace.groups.lag import is_exact
 from headrace.groups.partitioned.filling import PIPELINE as PIPELINE
+from headrace.groups.partitioned.filling import UP
 from headrace.groups.partitioned.filling import Filling as Filling
 from headrace.groups.partitioned.filling import JobNote as JobNote
 from headrace.groups.partitioned.filling import job_key as job_key
@@ -52,6 +53,7 @@ def look(tx: Tx, name: GroupName) -> Filling | None:
             for segment, floor in zip(source.segments, floors, strict=True)
         ),
         led=leases.get(tx, PIPELINE) is not None,
+        up=leases.get(tx, UP) is not None,
         job=_notes.decode_or(job_key(name), entry.value, None) if entry is not None else None,
         exact=is_exact([elastic_config(name, config.value).filter], source),
     )
