@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.catalog import Tx
+from headrace.catalog.sqlite import SqliteCatalog
 from headrace.errors import DamagedBatchError
 from headrace.log import events, limits
 from headrace.log.log import Log
@@ -211,6 +212,16 @@ def test_a_file_that_is_gone_is_damage_and_is_named(filed: Log) -> None:
     path = file_of(filed)
     path.unlink()
     with pytest.raises(DamagedBatchError, match=path.name):
+        read(filed)
+    check_file_damage(filed)
+
+
+def test_a_path_that_is_no_text_is_damage_of_that_batch_alone(filed: Log) -> None:
+    if not isinstance(filed.catalog, SqliteCatalog):
+        return  # PostgreSQL refuses such a text
+    path = b"\xff" + files(filed)[0].encode()
+    change(filed, "UPDATE batches SET path = CAST(? AS TEXT) WHERE path IS NOT NULL", path)
+    with pytest.raises(DamagedBatchError, match=r"\\xff.* is missing"):
         read(filed)
     check_file_damage(filed)
 

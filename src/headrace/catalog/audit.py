@@ -79,6 +79,11 @@ def uncounted(tx: Tx) -> list[str]:
     ]
 
 
+def numbers_given(tx: Tx) -> dict[str, int]:
+    """How many segments each stream has had; their numbers are below that."""
+    return {str(name): int(n) for name, n in tx.rows("SELECT name, next_segment FROM streams")}
+
+
 def marker_rows(tx: Tx, segment_id: int) -> list[tuple[int, int]]:
     """(offset, running number) of a segment's markers."""
     rows = tx.rows(

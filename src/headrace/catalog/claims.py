@@ -70,6 +70,15 @@ def every(tx: Tx) -> list[tuple[str, str]]:
     return [(str(group), str(unit)) for group, unit in rows]
 
 
+def all_of(tx: Tx) -> list[Claim]:
+    """All claims of all groups, also those without an owner."""
+    rows = tx.rows(
+        "SELECT group_name, unit, owner, token FROM claims WHERE unit <> '' "
+        "ORDER BY group_name, unit"
+    )
+    return [Claim(*row) for row in rows]
+
+
 def owned_by(tx: Tx, group: str, owner: str) -> list[Claim]:
     """The claims of a group that an owner has."""
     rows = tx.rows(

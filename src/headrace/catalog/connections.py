@@ -161,7 +161,13 @@ class SqliteTx(Tx):
 
     def iterate(self, sql: str, params: Sequence[Any] = ()) -> Iterator[Row]:
         with contextlib.closing(self._execute(sql, params)) as cursor:
-            yield from cursor
+            while True:
+                try:
+                    yield from cursor
+                except sqlite3.OperationalError as error:
+                    self._decode_all(error, sql)  # and the cursor still stands at that row
+                else:
+                    return
 
     def _decode_all(self, error: sqlite3.OperationalError, sql: str) -> None:
         """Read damaged text from now on; another error, or a change, is raised as it is."""

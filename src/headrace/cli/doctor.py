@@ -20,6 +20,7 @@ from headrace.cli.failures import EXIT_FAILED, shown_place, without_passwords
 from headrace.cli.options import NONE, Options
 from headrace.cli.output import counted, table
 from headrace.errors import HeadraceError, JavaMissingError, SparkSetupError
+from headrace.groups import claims_audit
 from headrace.groups.progress import audit as progress_audit
 from headrace.log import audit
 from headrace.log.log import Log
@@ -183,7 +184,9 @@ def _reach(shared: bool) -> str:
 
 def check_contents(log: Log) -> Iterator[Check]:
     """Every event, file and row."""
-    flaws = [*audit.examine(log), *log.catalog.read(lambda tx: list(progress_audit.examine(tx)))]
+    flaws = list(audit.examine(log))
+    flaws += log.catalog.read(lambda tx: list(progress_audit.examine(tx)))
+    flaws += log.catalog.read(lambda tx: list(claims_audit.examine(tx)), snapshot=True)
     for flaw in flaws[:FLAWS_MAX]:
         yield Check("contents", "failed", _line(flaw), "restore it from a backup")
     if len(flaws) > FLAWS_MAX:

@@ -75,7 +75,7 @@ def drop_claims(log: Log) -> int:
 
 def _without_segment(tx: Tx, held: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Those of the claims, (group, unit), that are of a segment which is not there."""
-    places = {claim: place for claim in held if (place := _segment_of(*claim)) is not None}
+    places = {claim: place for claim in held if (place := segment_of(*claim)) is not None}
     numbers: dict[str, set[int]] = {}
     for stream, number in places.values():
         numbers.setdefault(stream, set()).add(number)
@@ -87,7 +87,7 @@ def _without_segment(tx: Tx, held: Iterable[tuple[str, str]]) -> list[tuple[str,
     return sorted(claim for claim, place in places.items() if place not in there)
 
 
-def _segment_of(group: str, unit: str) -> tuple[str, int] | None:
+def segment_of(group: str, unit: str) -> tuple[str, int] | None:
     """The stream and the number of the segment that a claim is about; None if it is a partition."""
     stream, _, number = unit_of_claim(unit).rpartition("/")
     source = stream or GroupName.source_of_share(group)
