@@ -31,6 +31,14 @@ class ReaderGroupRow(msgspec.Struct, frozen=True):
     log_bytes: int
 
 
+class Version(msgspec.Struct, frozen=True):
+    """What tells whether a group has changed."""
+
+    stamp: int
+    revision: int
+    config: bytes | None
+
+
 _ROW = "name, config, revision, stamp, snapshot_revision, snapshot_stamp, log_bytes"
 
 
@@ -64,6 +72,19 @@ def all_rows(tx: Tx) -> list[ReaderGroupRow]:
     """Every group that there is, by name."""
     rows = tx.rows(f"SELECT {_ROW} FROM reader_groups WHERE config IS NOT NULL ORDER BY name")
     return [_row(row) for row in rows]
+
+
+def versions(tx: Tx, names: Sequence[str]) -> dict[str, Version]:
+    """Those of the groups that there are."""
+    found: dict[str, Version] = {}
+    for part, marks in in_parts(names):
+        rows = tx.rows(
+            "SELECT name, stamp, revision, config FROM reader_groups "
+            f"WHERE config IS NOT NULL AND name IN ({marks})",
+            part,
+        )
+        found |= {name: Version(at, revision, bytes(config)) for name, at, revision, config in rows}
+    return found
 
 
 def _row(row: Row) -> ReaderGroupRow:

@@ -211,7 +211,8 @@ class Owner:
         if self._wanted:
             self.follow()
         elif self.look_every_s is not None and not self.over:
-            self._timer.after(self.look_every_s)
+            # Many that idle wake the program together.
+            self._timer.after(self._host.beat_s(int(self.look_every_s * 1000)))
 
     # -- the end --------------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ def by_seeds(
     steps: int | None = None,
     faults: frozenset[Fault] = ALL_FAULTS,
 ) -> Callable[[], str | None]:
-    """A hunt through `seeds` seeds of a scenario, from `first` on: near one that is known to find."""
+    """A hunt through `seeds` seeds of a scenario from `first` on, near one known to find it."""
 
     def hunt() -> str | None:
         for seed in range(first, first + seeds):

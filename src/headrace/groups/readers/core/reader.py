@@ -183,15 +183,24 @@ class Reader:
             effects.append(Propose(update))
         return effects
 
-    def wake_at_ms(self, now_ms: int) -> int:
+    def idles(self, now_ms: int) -> bool:
+        """Whether nothing is to come but what comes again and again."""
+        return (
+            self._acquire_at_ms is None
+            and self._release_at_ms is None
+            and max(self._answer_by_ms, self._keep_until_ms) <= now_ms
+        )
+
+    def wake_at_ms(self, now_ms: int, *, lag: bool = True) -> int:
         """When to step again if nothing is heard before; called right after a step.
 
         What was due by then had its turn: if it could not be done, news will come of what it
-        waits for.
+        waits for.  Without ``lag`` it is not woken up to report its lag, and does so in passing.
         """
         times = (
             *(self._renew_at_ms, self._refresh_at_ms, self._detect_at_ms),
-            *(self._lag_at_ms, self._record_at_ms, self._answer_by_ms, self._keep_until_ms),
+            *(self._record_at_ms, self._answer_by_ms, self._keep_until_ms),
+            *((self._lag_at_ms,) if lag else ()),
             *(at for at in (self._acquire_at_ms, self._release_at_ms) if at is not None),
         )
         return min((at for at in times if at > now_ms), default=now_ms + self.settings.refresh_ms)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -71,6 +71,7 @@ class Following:
         self.record: ReaderGroupRecord | None = None
         self.followers: dict[Follower, None] = {}
         self._replica = StampedReplica(name.group)
+        self._config: bytes | None = None
         self._stop: Callable[[], None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._wanted = False
@@ -80,6 +81,13 @@ class Following:
     def state(self) -> ReaderGroupState:
         """The state as far as it is known here."""
         return self._replica.state
+
+    @property
+    def version(self) -> reader_groups.Version:
+        """What is known here."""
+        replica = self._replica
+        revision = -1 if replica.is_new else replica.replica.revision
+        return reader_groups.Version(replica.stamp, revision, self._config)
 
     async def start(self) -> None:
         """Listen, then look: nothing is missed in between."""
@@ -121,25 +129,23 @@ class Following:
 
     async def refresh(self) -> None:
         """Read what is new and tell everybody; raises if the group is gone."""
-        known = (
-            self._replica.stamp,
-            -1 if self._replica.is_new else self._replica.replica.revision,
-        )
+        known = self.version
 
-        def look(tx: Tx) -> tuple[ReaderGroupRecord, object]:
+        def look(tx: Tx) -> tuple[bytes | None, ReaderGroupRecord, object]:
             row, found = names.require(tx, self.name.group)
-            if (row.stamp, row.revision) == known:
-                return found, None
-            if row.snapshot_revision <= known[1] < row.revision:
-                entries = reader_groups.log_after(tx, row.name, known[1])
-                return found, (entries, row.stamp)
+            if (row.stamp, row.revision) == (known.stamp, known.revision):
+                return row.config, found, None
+            if row.snapshot_revision <= known.revision < row.revision:
+                entries = reader_groups.log_after(tx, row.name, known.revision)
+                return row.config, found, (entries, row.stamp)
             fresh = StampedReplica(row.name)
             fresh.catch_up(tx, row)
-            return found, fresh
+            return row.config, found, fresh
 
         catalog = self._host.log.catalog
         try:
-            self.record, news = await self._host.in_thread(catalog.read, look, snapshot=True)
+            looking = self._host.in_thread(catalog.read, look, snapshot=True)
+            self._config, self.record, news = await looking
         except UnknownReaderGroupError as error:
             self.record = None
             for follower in list(self.followers):
@@ -191,6 +197,11 @@ class ReaderHub:
         self._renewing: asyncio.Task[None] | None = None
         self._watch = leases.Watch()
         self._looks: dict[str, asyncio.Task[int | None]] = {}
+        self._due: dict[str, Following] = {}
+        """Groups that are to be looked at."""
+        self._refreshing: asyncio.Task[None] | None = None
+        self._kept: dict[str, tuple[int, int]] = {}
+        """Leases that were renewed here: token, and until when, in ms of this program's clock."""
 
     # -- following ------------------------------------------------------------------------
 
@@ -214,6 +225,30 @@ class ReaderHub:
             following.stop()
             if self._following.get(following.name.group) is following:
                 del self._following[following.name.group]
+
+    def refresh(self, following: Following) -> None:
+        """Look at a group whether there was news or not; those of one moment share a look."""
+        self._due[following.name.group] = following
+        if self._refreshing is None:
+            self._refreshing = self._host.spawn(self._refresh())
+
+    async def _refresh(self) -> None:
+        try:
+            while self._due:
+                await asyncio.sleep(0)
+                due, self._due = self._due, {}
+                changed: Iterable[str] = due
+                if len(due) > 1:
+                    known = {name: each.version for name, each in due.items()}
+                    look = partial(_changed, known=known)
+                    try:
+                        changed = await self._host.in_thread(self._host.log.catalog.read, look)
+                    except HeadraceError:
+                        pass  # each look of its own says what is wrong
+                for name in changed:
+                    due[name].look()
+        finally:
+            self._refreshing = None
 
     # -- updates --------------------------------------------------------------------------
 
@@ -272,7 +307,10 @@ class ReaderHub:
                     if not isinstance(error, CatalogClosedError):
                         _log.warning("reader groups: leases were not renewed: %s", error)
                     continue
-                for (life, (_, token, _)), is_kept in zip(batch.items(), kept, strict=True):
+                for (life, (lease, token, ttl_ms)), is_kept in zip(
+                    batch.items(), kept, strict=True
+                ):
+                    self._kept[lease] = token, asked_ms + ttl_ms if is_kept else 0
                     life.renewed(token, asked_ms if is_kept else None)
         finally:
             self._renewing = None
@@ -280,6 +318,9 @@ class ReaderHub:
     async def detect(self, following: Following) -> int | None:
         """Look for dead readers and put them offline; when the next lease runs out, in ms."""
         name = following.name
+
+        if (until_ms := self._all_kept_until_ms(following)) is not None:
+            return until_ms - self._host.now_ms()
 
         def forget() -> None:
             self._looks.pop(name.group, None)
@@ -289,6 +330,18 @@ class ReaderHub:
             task = self._looks[name.group] = self._host.spawn(self._detect(following), awaited=True)
             task.add_done_callback(lambda _: self._host.after(LOOK_AGAIN_S, forget))
         return await asyncio.shield(task)
+
+    def _all_kept_until_ms(self, following: Following) -> int | None:
+        """Until when nobody can be dead, if all readers of a group are in this program."""
+        now_ms, first_ms = self._host.now_ms(), None
+        for member in following.state.members.values():
+            lease = following.name.lease(member.name)
+            token, until_ms = self._kept.get(lease, (0, 0))
+            if token != member.lease_token or until_ms <= now_ms:
+                self._kept.pop(lease, None)
+                return None
+            first_ms = until_ms if first_ms is None else min(first_ms, until_ms)
+        return first_ms
 
     async def _detect(self, following: Following) -> int | None:
         name, state = following.name, following.state
@@ -301,6 +354,12 @@ class ReaderHub:
                 _log.warning("reader %s of group %s: %s", dead.reader, name.group, dead.why)
         expiry_ms = found.next_expiry_in_ms
         return next_ms if expiry_ms is None or next_ms is None else min(expiry_ms, next_ms)
+
+
+def _changed(tx: Tx, known: Mapping[str, reader_groups.Version]) -> list[str]:
+    """The groups that are not as they are known, or gone."""
+    found = reader_groups.versions(tx, list(known))
+    return [name for name in known if found.get(name) != known[name]]
 
 
 def hub_of(host: Host) -> ReaderHub:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from headrace.catalog import Tx, batches
+from headrace.catalog import Tx
 from headrace.errors import CatalogClosedError, Fenced, HeadraceError
 from headrace.groups.consumer import OwnedUnit, UnitStanding
 from headrace.groups.delivery import Stalled
@@ -38,13 +38,14 @@ from headrace.groups.readers.core.segments import SegmentId
 from headrace.groups.readers.core.settings import ReaderSettings
 from headrace.groups.readers.core.updates import AckCheckpoint, ReportLag, Update
 from headrace.groups.readers.runtime.hub import Following, ReaderHub
+from headrace.groups.readers.runtime.lagging import Lagging
 from headrace.groups.readers.runtime.liveness import JoinedAs
 from headrace.groups.readers.runtime.moment import GroupMoment
 from headrace.groups.readers.runtime.transaction import Committed
 from headrace.host import Host
 
-LAG_SEGMENTS_MAX = 64
-"""The most segments behind that are looked at to learn a reader's lag."""
+WAKES_APART = 10
+"""Lives that idle wake up at this many moments in the time between two heartbeats."""
 
 _log = logging.getLogger(__name__)
 
@@ -119,6 +120,7 @@ class ReaderLife(Owner):
         self._putting = 0
         self._loading = False
         self._due = False
+        self._lagging = Lagging(owner.host, following.name)
         self._ticking = owner.host.timer(self.step)
         self.took(joined.committed)
 
@@ -149,7 +151,15 @@ class ReaderLife(Owner):
         for effect in effects:
             self._carry_out(effect)
         if not self.over:
-            self._ticking.set_ms(self.core.wake_at_ms(now_ms))
+            self._ticking.set_ms(self._wake_at_ms(now_ms))
+
+    def _wake_at_ms(self, now_ms: int) -> int:
+        """Lives that idle wake up together, so that what they do shares a commit and a look."""
+        if not self.core.idles(now_ms) or self._host.log.catalog.heard is None:
+            return self.core.wake_at_ms(now_ms)
+        at_ms = self.core.wake_at_ms(now_ms, lag=not self._lagging.unchanged)
+        apart_ms = max(1, self.core.settings.heartbeat_ms // WAKES_APART)
+        return -(-at_ms // apart_ms) * apart_ms
 
     def _standings(self) -> dict[SegmentId, SegmentStanding]:
         found = self._member.standings(self.units)
@@ -169,6 +179,10 @@ class ReaderLife(Owner):
                 self.pause(self._open(segments))
             case Resume(segments=segments):
                 self.resume(self._open(segments))
+            case Propose(update=ReportLag() as update) if self._lagging.unchanged and self._is_told(
+                update
+            ):
+                self.core.answered(self._host.now_ms())
             case Propose(update=update):
                 self._host.spawn(self._put(update))
             case Renew():
@@ -176,7 +190,7 @@ class ReaderLife(Owner):
                 ttl_ms = self.core.settings.lease_ttl_ms
                 self._hub.renew(self, lease, self.lease_token, ttl_ms)
             case Refresh():
-                self._following.look()
+                self._hub.refresh(self._following)
             case Detect():
                 self._host.spawn(self._detect())
             case StartAgain():
@@ -210,6 +224,7 @@ class ReaderLife(Owner):
         if opened and paused:
             self.pause([unit for unit in opened if unit in paused])
         if opened:
+            self._lagging.forget()
             self._owner.assigned(tuple(unit.unit for unit in opened))
         if self._missing and not self._putting and not self._loading:
             # The answer that told of these was lost.
@@ -300,7 +315,8 @@ class ReaderLife(Owner):
                 update = msgspec.structs.replace(update, lag_ms=await self._lag_ms())
             if self.over:
                 return
-            self.took(await self._hub.update(self._following.name, update))
+            if not self._is_told(update):
+                self.took(await self._hub.update(self._following.name, update))
         except CatalogClosedError:
             return
         except HeadraceError as error:
@@ -321,33 +337,21 @@ class ReaderLife(Owner):
         positions = {str(position.segment): position.offset for position in update.positions}
         return await self._owner.may_answer(update.name, positions)
 
+    def _is_told(self, update: Update) -> bool:
+        """Whether this reader is not behind, and the group knows it already."""
+        member = self._following.state.member(self.core.name, self.token)
+        if member is None or not isinstance(update, ReportLag) or update.lag_ms:
+            return False
+        return member.lag_ms == 0 and not member.far_behind and not member.streak
+
     async def _lag_ms(self) -> int:
-        """How long the oldest event has waited that is not acked here."""
         found = self._member.standings(self.units)
         floors = {
             segment: found[unit.unit].floor
             for segment, unit in self.held.items()
             if unit.unit in found
         }
-        record, name = self._following.record, self._following.name
-        if not floors or record is None:
-            return 0
-        catalog = self._host.log.catalog
-
-        def look(tx: Tx) -> int:
-            behind = [
-                (extent.id, floors[segment])
-                for segment, extent in GroupMoment(tx, name, record).extents(floors).items()
-                if floors[segment] < extent.head
-            ]
-            oldest_us = now_us = tx.now_us()
-            for segment_id, floor in behind[:LAG_SEGMENTS_MAX]:
-                batch = batches.first_ending_after(tx, segment_id, floor)
-                if batch is not None:
-                    oldest_us = min(oldest_us, batch.created_us)
-            return max(0, now_us - oldest_us) // 1000
-
-        return await self._host.in_thread(catalog.read, look)
+        return await self._lagging.ms(self._following.record, floors)
 
     async def _detect(self) -> None:
         try:
