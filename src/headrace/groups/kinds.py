@@ -13,10 +13,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import ClassVar, cast
 
+import msgspec
+
 from headrace.catalog import Tx
 from headrace.groups.names import PARTITIONED, SHARED, FullName
 from headrace.groups.picture import CatalogReach, Picture
-from headrace.groups.shapes import GroupView
+from headrace.groups.shapes import GroupLag, GroupView
 
 
 class KindOfGroups(ABC):
@@ -47,6 +49,11 @@ class KindOfGroups(ABC):
     @abstractmethod
     def view(self, name: FullName, picture: Picture) -> GroupView:
         """The group as the picture shows it; a record that cannot be read raises."""
+
+    def lag(self, name: FullName, picture: Picture) -> GroupLag:
+        """The lag of the view, with the units."""
+        found = self.view(name, picture)
+        return msgspec.structs.replace(found.lag, units=found.units)
 
 
 _homes: dict[str, str] = {

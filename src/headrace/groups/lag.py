@@ -98,14 +98,14 @@ def total(
     return GroupLag(
         group=group,
         kind=kind,
-        events=sum(unit.events for unit in both),
-        bytes=sum(unit.bytes for unit in both),
-        seconds=max((unit.seconds for unit in both), default=0.0),
+        events=sum([unit.events for unit in both]),
+        bytes=sum([unit.bytes for unit in both]),
+        seconds=max([unit.seconds for unit in both], default=0.0),
         exact=all(unit.exact for unit in both),
-        lost_to_trimming=sum(unit.lost_to_trimming for unit in both),
-        source_events=sum(unit.events for unit in source),
-        source_bytes=sum(unit.bytes for unit in source),
-        source_seconds=max((unit.seconds for unit in source), default=0.0),
+        lost_to_trimming=sum([unit.lost_to_trimming for unit in both]),
+        source_events=sum([unit.events for unit in source]),
+        source_bytes=sum([unit.bytes for unit in source]),
+        source_seconds=max([unit.seconds for unit in source], default=0.0),
         finding=finding,
     )
 

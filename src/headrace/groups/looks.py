@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-import msgspec
-
 from headrace.catalog import Catalog, Tx
 from headrace.groups import decisions, names, view
 from headrace.groups.decisions import Decision
@@ -26,7 +24,7 @@ def of_all(catalog: Catalog) -> tuple[GroupView, ...]:
 
 def lag_of_all(catalog: Catalog) -> tuple[GroupLag, ...]:
     """How far every group is behind, with its units."""
-    return tuple(msgspec.structs.replace(each.lag, units=each.units) for each in of_all(catalog))
+    return tuple(catalog.read(view.lag_of_all, snapshot=True))
 
 
 def of_one(catalog: Catalog, name: str) -> GroupView:

@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
@@ -18,6 +20,8 @@ from headrace.groups.picture import Picture, take
 from headrace.groups.shapes import Finding, GroupLag, GroupView
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 def all_groups(tx: Tx) -> list[GroupView]:
@@ -34,13 +38,25 @@ def picture_of_all(tx: Tx, wanted: list[FullName]) -> Picture:
     return take(tx, overview.entries(tx, list(dict.fromkeys(buckets))), own)
 
 
+def lag_of_all(tx: Tx) -> list[GroupLag]:
+    """How far every group is behind, with its units, by name."""
+    wanted = names.all_names(tx)
+    return _each(picture_of_all(tx, wanted), wanted, _lag)
+
+
 def views(picture: Picture, wanted: list[FullName]) -> list[GroupView]:
     """Groups in a picture; what cannot be read stands there as a finding."""
+    return _each(picture, wanted, _view)
+
+
+def _each(
+    picture: Picture, wanted: list[FullName], look: Callable[[FullName, Picture], T]
+) -> list[T]:
     found = {}
     again = []
     for name in wanted:
         before = len(picture.wanted)
-        found[name] = _view(name, picture)
+        found[name] = look(name, picture)
         if len(picture.wanted) > before:
             again.append(name)
         elif picture.wanted and name.family == names.PARTITIONED:
@@ -48,7 +64,7 @@ def views(picture: Picture, wanted: list[FullName]) -> list[GroupView]:
     if picture.wanted:
         picture.begin_again()
         for name in again:
-            found[name] = _view(name, picture)
+            found[name] = look(name, picture)
     return list(found.values())
 
 
@@ -73,6 +89,16 @@ def group_lag(tx: Tx, name: FullName) -> GroupLag:
     """How far one group is behind, with its units."""
     found = one_group(tx, name)
     return msgspec.structs.replace(found.lag, units=found.units)
+
+
+def _lag(name: FullName, picture: Picture) -> GroupLag:
+    kind = kinds.kind(name.family)
+    try:
+        if kind is not None:
+            return kind.lag(name, picture)
+    except HeadraceError as error:
+        _log.debug("group %s: %s", name, error)
+    return lag.total(str(name), name.family, [])
 
 
 def _view(name: FullName, picture: Picture) -> GroupView:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from headrace.catalog.leases import Ended
 from headrace.catalog.records import Records
@@ -73,6 +76,19 @@ class Partitioned(KindOfGroups):
             findings=tuple(_findings(name, members, units, behind, filling)),
         )
 
+    def lag(self, name: FullName, picture: Picture) -> GroupLag:
+        group = name.partitioned
+        config = _config(group, picture.entries)
+        source = picture.streams.get(group.stream)
+        kind = kind_of(config).value
+        if source is None:
+            return lag.total(str(name), kind, [])
+        look = _Look(picture, group, config, source)
+        units, counted = look.units()
+        left, filling = look.source()
+        behind = lag.total(str(name), kind, counted, left, finding=filling.finding)
+        return msgspec.structs.replace(behind, units=tuple(units))
+
 
 KIND = Partitioned()
 
@@ -113,10 +129,10 @@ class _Look:
     def _segments(self, read: Stream) -> list[UnitView]:
         given = {p: m for m, owned in self.config.assignment().items() for p in owned}
         exact = self.elastic or lag.is_exact([self.config.filter], read)
-        picture, now_us = self.picture, self.picture.now_us
+        picture, now_us, reader = self.picture, self.picture.now_us, self.group.key
         found = []
         for segment in read.segments:
-            reached = picture.reached(self.group.key, segment)
+            reached = picture.reached(reader, segment)
             number = str(segment.number)
             member, instance, token = self._owner(number)
             wanted = given.get(segment.number)
@@ -293,10 +309,13 @@ def _findings(
                 needs_person=waiting,
             )
         )
+    given: defaultdict[str | None, list[int]] = defaultdict(list)
+    for unit in units:
+        given[unit.member].extend(unit.partitions)
     for member in members:
         if member.state not in ("lost", "missing") or not member.share:
             continue
-        idle = [p for u in units if u.member == member.member for p in u.partitions]
+        idle = given[member.member]
         lost = member.state == "lost"
         why = f"{member.member}: {member.why}, and nobody took over" if lost else member.why
         found.append(

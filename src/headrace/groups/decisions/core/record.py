@@ -129,6 +129,9 @@ def ranges(units: Iterable[int | str]) -> tuple[UnitRange, ...]:
     """
     numbers: defaultdict[str, set[int]] = defaultdict(set)
     for unit in units:
+        if type(unit) is int and unit >= 0:
+            numbers[""].add(unit)
+            continue
         found = _NUMBERED.fullmatch(str(unit))
         if found is None:
             raise ValueError(f"{unit!r} is not a unit: a number, or a stream and a number")
