@@ -11,7 +11,7 @@ import pytest
 
 from headrace.catalog.streams import StreamConfig
 from headrace.errors import DamagedBatchError, HeadraceError
-from headrace.log import events, plain
+from headrace.log import events, plain, rows
 from headrace.log.events import Event
 from headrace.log.log import Log
 from headrace.log.plain import Row, rows_of
@@ -108,10 +108,13 @@ def filled(log: Log) -> list[Event]:
 
 def both(log: Log, query: Query) -> tuple[list[Row], list[Row]]:
     arrow = [row for batch in log.read("s", query) for row in rows_of_arrow(batch)]
-    return [row for rows in log.rows("s", query) for row in rows], arrow
+    return [row for some in log.rows("s", query) for row in some], arrow
 
 
-def test_rows_are_what_a_read_gives(log: Log) -> None:
+@pytest.mark.parametrize("many", [rows.MANY_BLOBS, 5, -1])
+def test_rows_are_what_a_read_gives(log: Log, monkeypatch: pytest.MonkeyPatch, many: int) -> None:
+    """Also where Arrow reads the rest of many small blobs, from somewhere on or all of them."""
+    monkeypatch.setattr(rows, "MANY_BLOBS", many)
     filled(log)
     assert any(batch.num_rows for batch in log.read("s", Query(subject="s.big")))
     halfway = datetime(2026, 1, 1, 0, 0, 30, tzinfo=UTC)
@@ -143,7 +146,11 @@ def test_what_a_read_refuses_rows_refuse_in_the_same_words(log: Log, query: Quer
     assert said[0] == said[1]
 
 
-def test_damage_is_skipped_where_a_read_skips_it(log: Log) -> None:
+@pytest.mark.parametrize("many", [rows.MANY_BLOBS, -1])
+def test_damage_is_skipped_where_a_read_skips_it(
+    log: Log, monkeypatch: pytest.MonkeyPatch, many: int
+) -> None:
+    monkeypatch.setattr(rows, "MANY_BLOBS", many)
     filled(log)
     log.catalog.write(
         lambda tx: tx.execute(

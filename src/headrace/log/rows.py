@@ -25,17 +25,31 @@ if TYPE_CHECKING:
 
 PlainRows = list[Row]
 
+FEW_ROWS = 10
+MANY_BLOBS = 2000
+"""Blobs of fewer rows than that take longer here than in Arrow.  After so many of them it is
+quicker to load Arrow, and to read the rest with it."""
+
+
+class SmallBlobs:
+    """How many blobs of a few rows a read has met."""
+
+    count = 0
+
 
 class RowReader(Reading[PlainRows]):
     """A read under way; not thread-safe."""
 
+    _met: SmallBlobs | None = None
+
     def _cursor(
         self, segment: Segment, offset: int, on_damaged: OnDamaged | None, *, origins: bool
     ) -> RowCursor:
-        name = self.stream.name
+        self._met = self._met or SmallBlobs()
         return RowCursor(
-            self._catalog, self._store, name, segment, offset, on_damaged, origins=origins
-        )
+            self._catalog, self._store, self.stream.name, segment, offset, on_damaged,
+            origins=origins, met=self._met,
+        )  # fmt: skip
 
     def _show(self, cursor: Walk[PlainRows], batch: PlainRows) -> PlainRows:
         if not self._query.markers:
@@ -75,11 +89,16 @@ class RowCursor(Walk[PlainRows]):
         on_damaged: OnDamaged | None = None,
         *,
         origins: bool = False,
+        met: SmallBlobs | None = None,
     ) -> None:
-        """``origins``: show where the events of a linked segment come from."""
+        """``origins``: show where the events of a linked segment come from.
+
+        ``met`` counts for all cursors of one read.
+        """
         super().__init__(catalog, store, stream, segment, position, on_damaged)
         self._segment = segment
         self._origins = origins
+        self._met = SmallBlobs() if met is None else met
         self._arrow: Cursor | None = None
         """Reads what takes Arrow."""
 
@@ -87,15 +106,20 @@ class RowCursor(Walk[PlainRows]):
     def in_file(self) -> bool:
         return self._arrow is not None
 
+    @property
+    def _in_arrow(self) -> bool:
+        """Whether blobs are read as Arrow, too."""
+        return self._origins or self._met.count > MANY_BLOBS
+
     def next(self, end: int, *, brief: bool = False) -> PlainRows | None:
-        if self._origins and self._arrow is None:
+        if self._in_arrow and self._arrow is None:
             if brief:
                 raise FileAhead
             self._begin_arrow()
         return super().next(end, brief=brief)
 
     def _read(self, end: int) -> tuple[PlainRows | None, Batch | None]:
-        taken = _Taken(self.number)
+        taken = _Taken(self.number, self._met)
         begin, stop = self._catalog.read(lambda tx: self._put_all(tx, end, taken))
         first, last = self.position - begin, end - begin
         return taken.rows[first:last] or None, stop
@@ -128,7 +152,7 @@ class RowCursor(Walk[PlainRows]):
         self._arrow.position = self.position
         found = self._arrow.next(end)
         self.position = self._arrow.position
-        if not self._origins and not self._arrow.in_file:
+        if not self._in_arrow and not self._arrow.in_file:
             self._arrow = None
         return None if found is None else rows_of_arrow(found, self.number)
 
@@ -136,9 +160,10 @@ class RowCursor(Walk[PlainRows]):
 class _Taken:
     """The rows of one load."""
 
-    def __init__(self, segment: int) -> None:
+    def __init__(self, segment: int, met: SmallBlobs) -> None:
         self.rows: PlainRows = []
         self._segment = segment
+        self._met = met
 
     def put(self, batch: Batch) -> bool:
         if batch.data is None or not is_whole(batch):
@@ -148,6 +173,7 @@ class _Taken:
         except ValueError:
             return False
         self.rows += found
+        self._met.count += len(found) < FEW_ROWS
         return True
 
 
