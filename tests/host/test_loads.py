@@ -60,7 +60,7 @@ def test_commits_are_for_a_thread_until_enough_were_seen() -> None:
 
 
 def commit_here(policy: Loads, *, sync: bool) -> bool:
-    return policy.commit([Operation(lambda tx: tx.now_us(), (), sync, nobody)])
+    return policy.commit([Operation(lambda tx: tx.now_us(), (), sync, nobody)], sync=sync)
 
 
 def test_synced_commits_are_judged_by_themselves(catalog: Catalog) -> None:

@@ -290,26 +290,32 @@ class Committer:
         return undone
 
     def _transact(self, driver: WriteDriver, group: list[Operation]) -> set[str]:
-        locks = {lock for operation in group for lock in operation.locks}
+        locks: set[str] = set()
+        sync = False
+        for operation in group:
+            locks.update(operation.locks)
+            sync |= operation.sync
+        done = 0
+        changed: set[str] = set()
         try:
             # Within the try: a begin that fails half-way has to be rolled back as well.
-            tx = driver.begin(sorted(locks), any(operation.sync for operation in group))
+            tx = driver.begin(sorted(locks), sync)
             alone = len(group) == 1
             for operation in group:
                 self._run_one(driver, tx, operation, alone)
-            done = [operation for operation in group if operation.error is None]
+                if operation.error is None:
+                    done += 1
+                    changed |= operation.channels
             if not done:
                 driver.rollback()
                 return set()
-            channels, late = self._frequent.due(
-                set().union(*(operation.channels for operation in done))
-            )
+            channels, late = self._frequent.due(changed)
             driver.commit(channels)
         except BaseException:
             driver.rollback()
             raise
         self.commits += 1
-        self.operations += len(done)
+        self.operations += done
         if late:
             self._frequent.later(late)
         return channels

@@ -37,7 +37,10 @@ class Frequent:
 
     def due(self, channels: set[str]) -> tuple[set[str], set[str]]:
         """Before a commit: the channels to notify with it, and those for :meth:`later`."""
-        often = {channel for channel in channels if channel.startswith(FREQUENT)}
+        often: set[str] = set()
+        for channel in channels:
+            if channel.startswith(FREQUENT):
+                often.add(channel)
         if not often:
             return channels, often
         now_s = time.monotonic()

@@ -43,8 +43,10 @@ class Notifier:
 
     def news(self, channels: Collection[str]) -> None:
         with self._lock:
-            if any(channel.startswith(STREAMS) for channel in channels):
-                self.heard += 1
+            for channel in channels:
+                if channel.startswith(STREAMS):
+                    self.heard += 1
+                    break
             if not self._callbacks:
                 return
             due = [

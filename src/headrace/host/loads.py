@@ -61,6 +61,8 @@ class Stopwatch:
     had the CPU.
     """
 
+    __slots__ = ("_began_s", "_usage")
+
     def __init__(self) -> None:
         self._usage = resource.getrusage(_WHOSE)
         self._began_s = time.perf_counter()
@@ -142,11 +144,14 @@ class Loads:
 
     # -- commits ------------------------------------------------------------------------
 
-    def commit(self, operations: list[Operation]) -> bool:
-        """Commit small operations on this thread; false: nothing was done, leave it to a thread."""
+    def commit(self, operations: list[Operation], *, sync: bool) -> bool:
+        """Commit small operations on this thread; false: nothing was done, leave it to a thread.
+
+        ``sync`` says whether one of them is synced.
+        """
         if not self._on:
             return False
-        judge = self._judge(any(operation.sync for operation in operations))
+        judge = self._judge(sync)
         if not (judge.on or self._driven):
             return False
         watch = Stopwatch()

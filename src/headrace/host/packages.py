@@ -120,10 +120,14 @@ class Package:
 
     def __init__(self, log: Log, items: Sequence[Waiting], stale: set[str]) -> None:
         self.items = items
-        self.size_bytes = sum(item.size_bytes for item in items)
+        self.size_bytes = 0
         self._log = log
         self._stale = stale
-        self._lanes = {lane for item in items if (lane := item.lane) is not None}
+        self._lanes: set[Lane] = set()
+        for item in items:
+            self.size_bytes += item.size_bytes
+            if item.lane is not None:
+                self._lanes.add(item.lane)
         self._joined: Joined | None = None
         self.write: Write
         if len(items) == 1 and items[0].write is not None:

@@ -202,9 +202,13 @@ class Writes:
                 self._group_ended()
         if not jobs:
             return
-        if sum(job.size_bytes for job in jobs) <= LOOP_BYTES:
+        size_bytes, sync = 0.0, False
+        for job in jobs:
+            size_bytes += job.size_bytes
+            sync |= job.sync
+        if size_bytes <= LOOP_BYTES:
             operations = [Operation(job.fn, job.locks, job.sync, nobody) for job in jobs]
-            if self._loads.commit(operations):
+            if self._loads.commit(operations, sync=sync):
                 for job, operation in zip(jobs, operations, strict=True):
                     self._tell(job.told, operation.result, operation.error)
                 return

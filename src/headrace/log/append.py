@@ -327,8 +327,12 @@ class Write:
 
     @property
     def locks(self) -> list[str]:
-        found = [streams.lock(p.route.stream.id) for p in self._pending if p.route is not None]
-        found += [lock for p in self._pending if p.progress for lock in p.progress.locks]
+        found: list[str] = []
+        for pending in self._pending:
+            if pending.route is not None:
+                found.append(streams.lock(pending.route.stream.id))
+            if pending.progress is not None:
+                found += pending.progress.locks
         if self._producer is not None:
             found.append(producers.lock(self._scope, self._producer))
         return [*found, *self.stage_locks]

@@ -188,9 +188,14 @@ class Log:
 
     def write_of(self, *, producer: str | None = None, sequence: int | None = None) -> Write:
         """An empty write; add appends to it and commit it."""
-        from headrace.log.append import Write
+        make = self._write_type
+        return make(self.routes, self.store, self.prefix, producer=producer, sequence=sequence)
 
-        return Write(self.routes, self.store, self.prefix, producer=producer, sequence=sequence)
+    @cached_property
+    def _write_type(self) -> type[Write]:
+        from headrace.log.append import Write  # numpy and Arrow: nothing for whoever only looks
+
+        return Write
 
     def append(
         self,
