@@ -88,7 +88,7 @@ def sim(
     planted
         Plant bugs on purpose, of one scenario or of all, and see that each is found.
     exhaustive
-        Visit every reachable state of a small shared group.
+        Visit every reachable state of small groups, shared and partitioned.
     """
     try:
         if sum((planted, exhaustive, replay is not None)) > 1:

@@ -1,10 +1,11 @@
-"""Model checking: visits every reachable state of a small shared group, breadth first.
+"""Model checking: visits every reachable state of a small group, breadth first.
 
 The simulator samples a few runs out of very many; here, with two sessions, one or two leaders and
 two segments of one event each, all runs are tried up to a given number of events.  An event is one
 of: any message under way arrives, whatever was sent before it; a message is lost; a
 message arrives and stays under way to arrive again; a commit reaches the store; a timer fires; a
 consumer acks; somebody leaves; a leader crashes, or is replaced while it still believes to lead.
+A partitioned group of two members is searched as well (``small_members``).
 
 Time stands still: every core is told ``now = 0``, and timers fire as events of their own, at any
 moment.  So whatever times are configured, no outcome of a race is left out.  What would make
@@ -18,15 +19,39 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
 from headrace.errors import HeadraceError
-from headrace.sim.small_world import Budget, EventLabel, Model, Setup
+from headrace.sim.small_members import MembersBudget, MembersSetup
+from headrace.sim.small_world import Budget, EventLabel, Setup
 from headrace.sim.world import InvariantViolation
 
-SETUPS: tuple[Setup, ...] = (
+
+class Searched(Protocol):
+    """A small world, whose states are visited."""
+
+    seen: set[str]
+    """Interesting things that have happened on the way here."""
+
+    def key(self) -> int: ...
+    def events(self) -> Iterable[EventLabel]: ...
+    def happen(self, event: EventLabel) -> None: ...
+    def check(self) -> None: ...
+
+
+class Searchable(Protocol):
+    """How a small world begins, and how deep it is searched."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def depth(self) -> int: ...
+    def model(self) -> Searched: ...
+
+
+SETUPS: tuple[Searchable, ...] = (
     Setup("two join", Budget(losses=1, resends=1), connected=0, depth=11),
     Setup("hand-over, losses", Budget(losses=1, resends=1), connected=1, prologue=3, depth=12),
     Setup("hand-over, repeats", Budget(repeats=2), connected=1, prologue=3, depth=12),
@@ -39,6 +64,9 @@ SETUPS: tuple[Setup, ...] = (
     Setup("gathering, leaders", Budget(gathers=1, elections=1, timeouts=1), prologue=3, depth=7),
     Setup("settings", Budget(configures=1, elections=1, resends=1), prologue=3, depth=8),
     Setup("successor", Budget(losses=1, resends=1, repeats=1), chained=True, depth=9),
+    MembersSetup("a partition moves", MembersBudget(ticks=2, losses=2), depth=12),
+    MembersSetup("it moves back", MembersBudget(configures=2, closes=1), depth=12),
+    MembersSetup("a pin runs out", MembersBudget(expiries=1, ticks=2), depth=10),
 )
 
 
@@ -53,14 +81,14 @@ class Explored(msgspec.Struct, frozen=True):
     path: tuple[str, ...] = ()
 
 
-ExploredClaim: TypeAlias = Callable[[Model], bool]
+ExploredClaim: TypeAlias = Callable[[Searched], bool]
 """A statement about states that is supposed to hold in all of them."""
 
 
 class Explorer:
     """Breadth-first search through one small world."""
 
-    def __init__(self, setup: Setup, claim: ExploredClaim | None = None) -> None:
+    def __init__(self, setup: Searchable, claim: ExploredClaim | None = None) -> None:
         self._setup = setup
         self._claim = claim
         self._parents: dict[int, tuple[int, EventLabel] | None] = {}
@@ -73,7 +101,7 @@ class Explorer:
         """Visit every state up to a depth, or the first that breaks a promise."""
         limit = self._setup.depth if depth is None else depth
         try:
-            model = Model(self._setup)
+            model = self._setup.model()
         except InvariantViolation as violation:
             return self._result(0, str(violation), None)
         self._parents[model.key()] = None
@@ -96,7 +124,7 @@ class Explorer:
     def _visit(
         self, parent: int, saved: bytes, event: EventLabel, following: list[tuple[int, bytes]]
     ) -> str | None:
-        model: Model = pickle.loads(saved)
+        model: Searched = pickle.loads(saved)
         self._transitions += 1
         try:
             model.happen(event)
@@ -136,7 +164,7 @@ class Explorer:
 def explore(
     *,
     depth: int | None = None,
-    setups: Iterable[Setup] = SETUPS,
+    setups: Iterable[Searchable] = SETUPS,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Explored]:
     """Explore the small worlds one after the other; stop at the first broken promise."""

@@ -73,6 +73,9 @@ class Setup(msgspec.Struct, frozen=True):
     """The second segment is the successor of the first, which is sealed."""
     depth: int = DEPTH
 
+    def model(self) -> Model:
+        return Model(self)
+
 
 class _Unit:
     """A unit in a session: has its one event been acked, is it being released?"""
@@ -306,15 +309,15 @@ class Model:
         claimed = []
         for claim in commit.claims:
             row = self.rows.get(claim.unit, records.StoredUnit(claim.unit))
-            _require(claim.unit_token > row.token, "tokens grow", f"{claim} after {row}")
+            require(claim.unit_token > row.token, "tokens grow", f"{claim} after {row}")
             self.rows[claim.unit] = msgspec.structs.replace(row, token=claim.unit_token)
             claimed.append((claim.unit, row.progress))
         self._leader_does(name, leader.committed(commit.number, claimed, 0))
 
     def _check_stored(self, unit: str, old: Progress, sent: Progress, new: Progress) -> None:
-        _require(new.floor >= old.floor, "floors never fall", f"{unit}: {old} to {new}")
-        _require(sent.floor >= old.floor, "a leader knows what is durable", f"{unit}: {sent}")
-        _require(new.floor == 0 or unit in self.acked, "nothing is lost", f"{unit}: {new}")
+        require(new.floor >= old.floor, "floors never fall", f"{unit}: {old} to {new}")
+        require(sent.floor >= old.floor, "a leader knows what is durable", f"{unit}: {sent}")
+        require(new.floor == 0 or unit in self.acked, "nothing is lost", f"{unit}: {new}")
 
     def _leader_resends(self, name: str) -> None:
         leader = self.leaders[name]
@@ -351,7 +354,7 @@ class Model:
         except ProtocolError as error:
             self.seen.add(f"leader refused {type(error).__name__}")
             known = message.token == leader.token and message.borrower in leader.borrowers
-            _require(
+            require(
                 not (known and error.replies),
                 "nobody is sent away without a reason",
                 f"{message.borrower} is told to begin again: {error}",
@@ -409,7 +412,7 @@ class Model:
                 case b.Confirmed(unit=unit, acked=acked):
                     floor = self.rows[unit].progress.floor
                     holds = all(high <= floor for _, high in acked)
-                    _require(holds, "what is confirmed is durable", f"{unit}: {acked} of {floor}")
+                    require(holds, "what is confirmed is durable", f"{unit}: {acked} of {floor}")
                     self.seen.add("ack confirmed")
                 case b.Gone(recreate=recreate):
                     self.seen.add("borrower recreated" if recreate else "borrower gone")
@@ -417,12 +420,12 @@ class Model:
     def _install(self, effect: b.Install) -> None:
         unit, token = effect.unit, effect.unit_token
         first = self.owners.setdefault((unit, token), effect.borrower)
-        _require(
+        require(
             first == effect.borrower,
             "one owner per unit and token",
             f"{unit} token {token}: {first} and {effect.borrower}",
         )
-        _require(
+        require(
             (effect.borrower, unit, token) not in self.let_go,
             "what was given back does not come back",
             f"{effect.borrower} takes {unit} token {token} again",
@@ -430,7 +433,7 @@ class Model:
         row = self.rows[unit]
         acked = effect.progress.floor > 0
         if row.token == token:
-            _require(
+            require(
                 acked == (row.progress.floor > 0),
                 "a hand-over is exact",
                 f"{effect} of {row}",
@@ -440,7 +443,7 @@ class Model:
         if any(other == unit for _, other in self.held):
             self.seen.add("two believe to own one unit")
         if self.chained and unit == UNITS[1]:
-            _require(
+            require(
                 self.rows[UNITS[0]].finished,
                 "successors wait for all predecessors",
                 f"{unit} was given to {effect.borrower}",
@@ -451,7 +454,7 @@ class Model:
     def _ack(self, borrower: str, unit: str) -> None:
         held, row = self.held[borrower, unit], self.rows[unit]
         if held.token == row.token:
-            _require(
+            require(
                 row.progress.floor == 0,
                 "nothing acked is delivered again",
                 f"{borrower} consumes {unit} again",
@@ -475,7 +478,7 @@ class Model:
             owners: dict[str, str] = {}
             for borrower, units in leader.borrowers.items():
                 for unit in units:
-                    _require(
+                    require(
                         unit not in owners,
                         "one owner per unit",
                         f"{name}: {unit} of {owners.get(unit)} and {borrower}",
@@ -488,9 +491,10 @@ class Model:
         ]
         current_units = [unit for _, unit in current]
         distinct = len(set(current_units)) == len(current_units)
-        _require(distinct, "one owner per unit and token", f"{current}")
+        require(distinct, "one owner per unit and token", f"{current}")
 
 
-def _require(holds: bool, invariant: str, detail: str) -> None:
+def require(holds: bool, invariant: str, detail: str) -> None:
+    """Raise unless a promise holds."""
     if not holds:
         raise InvariantViolation(invariant, detail)

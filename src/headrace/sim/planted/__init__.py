@@ -20,6 +20,7 @@ from functools import cache
 from typing import Any
 from unittest import mock
 
+from headrace.sim.exhaustive import SETUPS, Explorer
 from headrace.sim.faults import ALL_FAULTS, Fault
 from headrace.sim.runner import run_seed
 from headrace.sim.scenarios import scenario_named
@@ -54,6 +55,17 @@ def patched(owner: Any, name: str, change: Callable[[Any], Any]) -> Iterator[Non
     original = getattr(owner, name)
     with mock.patch.object(owner, name, change(original)):
         yield
+
+
+def by_search(setup: str, depth: int) -> Callable[[], str | None]:
+    """A hunt through every state of one small world."""
+
+    def hunt() -> str | None:
+        chosen = next(s for s in SETUPS if s.name == setup)
+        explored = Explorer(chosen).run(depth)
+        return explored.violation and f"exhaustive {setup!r}: {explored.violation}"
+
+    return hunt
 
 
 def by_seeds(

@@ -21,12 +21,14 @@ from headrace.groups.partitioned.core.config import (
 )
 from headrace.groups.partitioned.core.distribution import blocks, moved
 from headrace.groups.partitioned.core.membership import Instance
+from headrace.groups.partitioned.core.messages import ClaimPartition
 from headrace.groups.partitioned.core.partitions import Partitions
 from headrace.groups.partitioned.core.pins import ClaimGranted
+from headrace.groups.partitioned.core.transitions import Stage
 from headrace.groups.partitioned.names import GroupName
 from headrace.log import order
 from headrace.sim.faults import Fault
-from headrace.sim.planted import Original, PlantedBug, by_seeds, patched
+from headrace.sim.planted import Original, PlantedBug, by_search, by_seeds, patched
 from headrace.sim.scenarios import partitioned_member as member_module
 
 # --- changes -------------------------------------------------------------------------------
@@ -69,6 +71,17 @@ def _flaps(original: Original) -> Original:
             self._step_down("the config has changed")
 
     return on_config
+
+
+def _asks_for_all(original: Original) -> Original:  # noqa: ARG001
+    """News of freed claims makes a member ask for all that it once asked for."""
+
+    def retry(self: Partitions) -> None:
+        for partition, part in self.parts.items():
+            if part.stage is Stage.CLAIMING:
+                self._out.do(ClaimPartition(partition, self.pin_token))
+
+    return retry
 
 
 def _never_asks_again(original: Original) -> Original:
@@ -273,6 +286,18 @@ PLANTED = (
         order,
         "standing_at",
         _by_floors_alone,
+    ),
+    PlantedBug(
+        "partitioned/freed-claims-unheard",
+        "news that a partition was released makes nobody ask for it",
+        lambda: patched(Partitions, "retry", _always(None)),
+        by_search("it moves back", 9),
+    ),
+    PlantedBug(
+        "partitioned/freed-claims-for-all",
+        "news that a partition was released makes a member ask for what is another's by now",
+        lambda: patched(Partitions, "retry", _asks_for_all),
+        by_search("it moves back", 10),
     ),
     PlantedBug(
         "partitioned/sticky-is-not-minimal",

@@ -23,19 +23,7 @@ from headrace.groups.shared.core.messages import (
 )
 from headrace.groups.shared.core.records import Commit, ToBorrower
 from headrace.log.order import Order
-from headrace.sim.exhaustive import SETUPS, Explorer
-from headrace.sim.planted import PlantedBug, by_seeds, patched
-
-
-def by_search(setup: str, depth: int) -> Callable[[], str | None]:
-    """A hunt through every state of one small world."""
-
-    def hunt() -> str | None:
-        chosen = next(s for s in SETUPS if s.name == setup)
-        explored = Explorer(chosen).run(depth)
-        return explored.violation and f"exhaustive {setup!r}: {explored.violation}"
-
-    return hunt
+from headrace.sim.planted import PlantedBug, by_search, by_seeds, patched
 
 
 def by_golden_shares() -> str | None:
