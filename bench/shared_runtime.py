@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import math
 import random
 import subprocess
 import sys
@@ -38,6 +39,7 @@ class Counting:
     """Stands in for a consumer: has its units, and gives them back at once."""
 
     closed = False
+    valid_until_s = math.inf
 
     def __init__(self) -> None:
         self.units: dict[str, OwnedUnit] = {}

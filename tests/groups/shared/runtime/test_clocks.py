@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.catalog import leases
+from headrace.groups.consumer import ConsumerOptions
 from headrace.groups.shared.runtime import state
 from headrace.testing import driven_clock
 from tests.groups.shared.runtime.support import QUICK_LEADER, Worker, open_log, publish, run
@@ -90,5 +92,28 @@ def test_who_is_at_work_goes_on_when_the_wall_clock_is_set(tmp_path: Path, step_
                 for _ in range(2):
                     await (await anext(aiter(session))).ack()
                 assert (await first._shared.peer()).leaders[GROUP].token == 1
+
+    run(test())
+
+
+@pytest.mark.parametrize("way", ["events", "batches"])
+def test_a_process_that_was_paused_hands_out_nothing_before_it_asked_its_leader(
+    tmp_path: Path, way: str
+) -> None:
+    """Others may have been given its unit, and acked what stands ready here."""
+
+    async def test() -> None:
+        async with open_log(tmp_path / "d") as hr:
+            await hr.create_stream("orders", ["orders.>"])
+            async with hr.session("a", options=ConsumerOptions(batch_events_max=2)) as session:
+                await session.subscribe(SHARED, start="earliest")
+                await publish(hr, "orders", 10)
+                source = aiter(session) if way == "events" else aiter(session.batches())
+                first: Any = await anext(source)
+                await first.ack()
+                driven_clock().pause(10)
+                second: Any = await anext(source)
+                assert session._borrowing.gone  # the borrower that had it before the pause
+                await second.ack()
 
     run(test())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ class Sink:
     """Stands in for a consumer: has its units, and no events."""
 
     closed = False
+    valid_until_s = math.inf
 
     def __init__(self) -> None:
         self.units: dict[str, OwnedUnit] = {}

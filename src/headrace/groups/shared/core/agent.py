@@ -18,6 +18,7 @@ from collections.abc import Iterable
 
 from headrace.errors import StaleTokenError, UnexpectedMessageError
 from headrace.groups.shared.core.borrower import Borrower
+from headrace.groups.shared.core.borrower_states import Status
 from headrace.groups.shared.core.effects import Beat, Effect, Gone, ToRegistry
 from headrace.groups.shared.core.messages import (
     Disconnect,
@@ -60,6 +61,13 @@ class Agent:
         if self._due_ms is None:
             self._due_ms = min((b.due_ms for b in self._borrowers.values()), default=FAR_MS)
         return self._due_ms
+
+    @property
+    def lost_ms(self) -> int:
+        """When the first leader counts as lost, if no answer comes until then."""
+        led = (Status.CONNECTED, Status.UNSUBSCRIBING)
+        found = (b.pulse.lost_ms for b in self._borrowers.values() if b.status in led)
+        return min(found, default=FAR_MS)
 
     @property
     def subscriptions(self) -> tuple[str, ...]:

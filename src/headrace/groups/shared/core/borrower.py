@@ -93,7 +93,7 @@ class Borrower:
         """(report, time): that report was not sent before that time; one entry per known time."""
         self._clock_ms = now_ms
         """The last time that it was given; now is not before it."""
-        self._pulse = Pulse(settings, now_ms)
+        self.pulse = Pulse(settings, now_ms)
         self._find_due_ms = now_ms
         self._resend_due_ms = now_ms + settings.resend_ms
         self._unsubscribe_deadline_ms = now_ms
@@ -114,7 +114,7 @@ class Borrower:
             return self._find_due_ms
         if self.status is Status.GONE:
             return FAR_MS
-        due_ms = min(self._pulse.due_ms, self._pulse.lost_ms, self._resend_due_ms)
+        due_ms = min(self.pulse.due_ms, self.pulse.lost_ms, self._resend_due_ms)
         unsubscribing = self.status is Status.UNSUBSCRIBING
         return min(due_ms, self._unsubscribe_deadline_ms) if unsubscribing else due_ms
 
@@ -131,7 +131,7 @@ class Borrower:
             tuple(sorted(self._closed.items())),
             self._reports,
             tuple(self._sent),
-            self._pulse.snapshot(),
+            self.pulse.snapshot(),
             self._find_due_ms,
             self._resend_due_ms,
             self._unsubscribe_deadline_ms,
@@ -183,14 +183,14 @@ class Borrower:
         self._move("leader_connect_response")
         self.token = message.token
         self.leader = message.leader
-        self._pulse.begin(now_ms)
+        self.pulse.begin(now_ms)
         self._resend_due_ms = now_ms + self.settings.resend_ms
         # The leader gives units only to borrowers that have answered: ping at once.
         return [self._tell(self._ping(now_ms))]
 
     def answered(self, number: int) -> None:
         """The leader has answered a ping."""
-        self._pulse.answered(number)
+        self.pulse.answered(number)
 
     def _grant(self, message: Grant) -> list[Effect]:
         unit, token = message.unit, message.unit_token
@@ -244,7 +244,7 @@ class Borrower:
         effects: list[Effect] = []
         while self._sent and self._sent[0][0] <= message.report:
             _, sent_ms = self._sent.popleft()
-            self._pulse.confirmed(sent_ms)
+            self.pulse.confirmed(sent_ms)
         for unit in self._index.confirmed(message.report):
             held = self._held.get(unit)
             if held is not None and (acked := held.confirm(message.report)):
@@ -331,11 +331,11 @@ class Borrower:
 
     def on_cut(self, now_ms: int) -> None:
         """The connection to the leader broke: send again at once what may be lost."""
-        self._pulse.due_ms = self._resend_due_ms = now_ms
+        self.pulse.due_ms = self._resend_due_ms = now_ms
 
     def beat(self, now_ms: int) -> Ping | None:
         """The ping, if that is all that is due; None: see ``tick``."""
-        pulse = self._pulse
+        pulse = self.pulse
         connected = self.status is Status.CONNECTED and now_ms < pulse.lost_ms
         if not connected or now_ms < pulse.due_ms:
             return None
@@ -353,12 +353,12 @@ class Borrower:
             return self.find(now_ms) if now_ms >= self._find_due_ms else []
         if self.status is Status.GONE:
             return []
-        if now_ms >= self._pulse.lost_ms:
+        if now_ms >= self.pulse.lost_ms:
             return self.lose_leader()
         if self.status is Status.UNSUBSCRIBING and now_ms >= self._unsubscribe_deadline_ms:
             return self.give_up_unsubscribing()
         effects: list[Effect] = []
-        if now_ms >= self._pulse.due_ms:
+        if now_ms >= self.pulse.due_ms:
             effects.append(self._tell(self._ping(now_ms)))
         if now_ms >= self._resend_due_ms:
             effects += self.resend(now_ms)
@@ -406,7 +406,7 @@ class Borrower:
         return [unit for unit, held in self._held.items() if held.reports or held.final]
 
     def _ping(self, now_ms: int) -> Ping:
-        return Ping(self.group, self.borrower, self.token, self._pulse.ping(now_ms))
+        return Ping(self.group, self.borrower, self.token, self.pulse.ping(now_ms))
 
     def _report_all(self, units: Iterable[Unit]) -> Effect:
         """Report everything that is not confirmed of some units."""

@@ -63,6 +63,12 @@ class Post(Protocol):
     def hand_over(self, work: Callable[[], None]) -> None: ...
 
 
+class Lending(UnitSink, Protocol):
+    """What hands out the events of the units."""
+
+    valid_until_s: float
+
+
 class Lent:
     """A unit in this session."""
 
@@ -132,10 +138,11 @@ class Borrowing(Owner):
     """The shared subscriptions of one session; stores acks with their leaders."""
 
     def __init__(
-        self, post: Post, sink: UnitSink, session: str, incarnation: int, settings: BorrowerSettings
+        self, post: Post, sink: Lending, session: str, incarnation: int, settings: BorrowerSettings
     ) -> None:
         super().__init__(post.host, sink)
         self._post = post
+        self._sink = sink
         self._session = session
         self._agent = Agent(session, incarnation, settings)
         self._grid_ms = max(1, settings.ping_ms // 10)
@@ -211,6 +218,12 @@ class Borrowing(Owner):
         """Do what is due."""
         if self._post.now_ms >= self._handler.due_ms:
             self._do(self._handler.tick(self._post.now_ms))
+            self._revalidate()
+
+    def _revalidate(self) -> None:
+        """After a pause of the process, nothing is handed out before ``tick`` has lost the leaders
+        that may have given its units to others meanwhile."""
+        self._sink.valid_until_s = self._agent.lost_ms / 1000
 
     # --- effects ---
 
@@ -245,6 +258,7 @@ class Borrowing(Owner):
                         held.confirm(acked)
                 case Gone() as gone:
                     self.gone.append(gone)
+                    self._revalidate()
 
     def _install(self, effect: Install) -> None:
         text = self._handler.subscription_of(effect.borrower, effect.unit)
@@ -257,6 +271,8 @@ class Borrowing(Owner):
         self._held[effect.borrower, effect.unit] = held
         self._by_name[held.name] = held
         self._opening.append(held)
+        lost_s = self._agent.borrowers[effect.borrower].pulse.lost_ms / 1000
+        self._sink.valid_until_s = min(self._sink.valid_until_s, lost_s)
         self.follow()
 
     async def look(self) -> list[OwnedUnit]:
