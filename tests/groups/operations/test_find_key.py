@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import InvalidInputError
+from headrace.subjects import partition
 from tests.groups.operations.test_seek import every_kind, name_of
 from tests.groups.shared.runtime.support import open_log, run
 from tests.groups.test_seek import Elastic, Kind, Private, Shared
@@ -64,3 +65,24 @@ def test_a_key_lives_in_one_segment_and_lived_in_others(catalog_url: str) -> Non
 
 def test_kinds_are_what_they_say() -> None:
     assert (name_of(Elastic()), name_of(Private())) == ("orders/billing", "session/w/orders.>")
+
+
+def test_an_elastic_group_has_a_unit_for_a_key_of_which_nothing_is_in_its_queue(
+    catalog_url: str,
+) -> None:
+    """No pipeline has put it there yet, or all of it was acked, and has left the queue."""
+
+    async def work() -> None:
+        async with open_log(catalog_url) as hr:
+            await hr.create_stream("orders", ["orders.>"])
+            await hr.groups.create_elastic(
+                "orders", "billing", max_members=8, filter="orders.*", wildcards=[1], members=["m1"]
+            )
+            for subject in ("orders.7", "orders.not.it"):
+                await hr.publish(subject, b"", key="seven")
+            [unit] = (await hr.find_key("seven")).units
+            number = partition("orders.7", "orders.*", [1], 8)
+            assert (unit.group, unit.unit) == ("orders/billing", str(number))
+            assert (unit.member, unit.unacked) == ("m1", ())
+
+    run(work())

@@ -8,27 +8,29 @@ program knows.  What the catalog knows is what is not acked, and what was refuse
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.catalog import Tx, claims, leases
+from headrace.catalog import Tx, claims, entries, leases
 from headrace.catalog.streams import Segment, Stream
 from headrace.errors import InvalidInputError
 from headrace.groups.findings import moment
 from headrace.groups.operations import targets
 from headrace.groups.operations.letters import LIMIT, Selection, select, stream_of
 from headrace.groups.operations.targets import Spot, Target
+from headrace.groups.partitioned.names import ELASTIC_BUCKET
+from headrace.groups.partitioned.stored import elastic_config
 from headrace.groups.shapes import UnitView
 from headrace.groups.shared.keys import session_lease
 from headrace.groups.view import all_groups
 from headrace.log import limits
 from headrace.log.log import Log
 from headrace.log.query import Query
-from headrace.subjects import key_hash, route_partition
+from headrace.subjects import key_hash, matches, partition, route_partition
 
 if TYPE_CHECKING:
     from headrace.groups.consumer.in_hand import InHand
@@ -195,9 +197,14 @@ def _units(
     scan_events: int,
     in_hand: InHand,
 ) -> list[KeyUnit]:
-    """The units of a group that hold the key; of an elastic one, those of its work queue."""
+    """The units of a group that hold the key.
+
+    Those of an elastic group are in its work queue: where the key is there, and where its events
+    go to that are not there yet, or not any more.
+    """
     here = log.catalog.read(lambda tx: _held_spots(tx, target, owned), snapshot=True)
     dead = _dead(log, target, key)
+    filled = _filled(log, target, found)
     units = []
     for spot, held in here:
         if spot.reader.fills:
@@ -207,7 +214,7 @@ def _units(
             if target.kind != "elastic":
                 continue
             found_here = _scan(log, spot.stream, spot.segment, key, scan_events)
-            if not found_here:
+            if not found_here and spot.segment.number not in filled:
                 continue
             events = found_here
         else:
@@ -231,6 +238,27 @@ def _units(
             )
         )
     return units
+
+
+def _filled(
+    log: Log, target: Target, found: Mapping[tuple[str, int], Sequence[KeyEvent]]
+) -> set[int]:
+    """The partitions of an elastic group into which events of its source go."""
+    name = target.partitioned
+    if name is None or target.kind != "elastic":
+        return set()
+    stored = log.catalog.read(lambda tx: entries.get(tx, ELASTIC_BUCKET, name.key))
+    if stored is None:
+        return set()
+    config = elastic_config(name, stored.value)
+    subjects = {
+        e.subject for (stream, _), own in found.items() if stream == name.stream for e in own
+    }
+    return {
+        partition(each, config.filter, config.partitioning_wildcards, config.max_members)
+        for each in subjects
+        if matches(config.filter, each)
+    }
 
 
 def _dead(log: Log, target: Target, key: str) -> tuple[int, ...]:
