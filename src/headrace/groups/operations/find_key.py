@@ -248,7 +248,7 @@ def _filled(
     if name is None or target.kind != "elastic":
         return set()
     stored = log.catalog.read(lambda tx: entries.get(tx, ELASTIC_BUCKET, name.key))
-    if stored is None:
+    if stored is None or stored.value is None:
         return set()
     config = elastic_config(name, stored.value)
     subjects = {
