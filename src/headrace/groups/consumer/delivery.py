@@ -81,9 +81,9 @@ class Delivery(Held, gc=False, eq=False):
             return
         self._answer = "acked"
         soon = run.soon
-        soon.append(self.offset)
-        if len(soon) == 1:
+        if not soon:
             run.runtime.ack_soon(run)
+        soon.append(self.offset)
 
     async def ack(self) -> None:
         """The event is done with; returns once that is stored."""

@@ -39,6 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import repeat
+from operator import itemgetter
 from types import MappingProxyType
 
 import numpy as np
@@ -59,6 +60,8 @@ from headrace.groups.delivery.messages import (
 from headrace.groups.delivery.refused import Refused
 from headrace.groups.progress import Progress
 from headrace.groups.progress.arrays import Int64s
+
+_KEY = itemgetter(0)
 
 
 class Dispatcher(UnitDispatcher):
@@ -243,7 +246,7 @@ class Dispatcher(UnitDispatcher):
         if self._attempts:
             for offset in distinct:
                 self._attempts.pop(offset, None)
-        self._order.release_all([pending.pop(offset)[0] for offset in offsets])
+        self._order.release_all(map(_KEY, map(pending.pop, offsets)))
         self._acked.ack_many(offsets)
         self._heard(now_ms)
 

@@ -95,6 +95,9 @@ class KeyOrder:
                 self.release(key)
             return
         held, parked, freed = self.held, self.parked, self.freed
+        if not parked:
+            deque(map(held.__delitem__, keys), maxlen=0)
+            return
         freed_before = len(freed)
         for key in keys:
             queue = parked.get(key)
