@@ -10,7 +10,7 @@ import pytest
 
 from tests.torture.run import new_folder, torture
 
-KILLS = 12
+KILLS = 6
 """Enough to see each catalog survive some; `make torture` has hundreds."""
 
 

@@ -7,7 +7,7 @@ caller stops at the first failure by leaving the loop; chunks not begun are then
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from headrace.errors import InvalidInputError
@@ -41,7 +41,7 @@ def parse_seeds(text: str) -> range:
 
 def run_fleet(
     scenario: str,
-    seeds: range,
+    seeds: Sequence[int],
     *,
     steps: int | None,
     faults: frozenset[Fault],
@@ -70,7 +70,7 @@ def run_fleet(
 
 
 def _run_chunk(
-    scenario: str, seeds: range, steps: int | None, faults: frozenset[Fault]
+    scenario: str, seeds: Sequence[int], steps: int | None, faults: frozenset[Fault]
 ) -> list[RunResult]:
     results = []
     for seed in seeds:

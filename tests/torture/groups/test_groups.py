@@ -11,7 +11,7 @@ import pytest
 from tests.torture.groups.run import torture_groups
 from tests.torture.run import new_folder
 
-FAULTS = 8
+FAULTS = 5
 """Enough to see each catalog survive some; `make torture` has hundreds."""
 
 

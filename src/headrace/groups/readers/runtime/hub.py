@@ -307,6 +307,9 @@ class ReaderHub:
                     if not isinstance(error, CatalogClosedError):
                         _log.warning("reader groups: leases were not renewed: %s", error)
                     continue
+                self._kept = {
+                    lease: until for lease, until in self._kept.items() if until[1] > asked_ms
+                }
                 for (life, (lease, token, ttl_ms)), is_kept in zip(
                     batch.items(), kept, strict=True
                 ):
