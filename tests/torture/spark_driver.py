@@ -22,6 +22,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
+from headrace.errors import BatchFenced, QueryReplacedError
 from headrace.spark import group_source
 from headrace.spark.group_source import GroupStreamReader
 from headrace.spark.sink import Sink, StreamWriter, make_sink
@@ -30,6 +31,8 @@ from headrace.spark.task import QueryTask
 
 POINTS = ("planned", "logged", "open", "bound", "staged", "counted", "finished", "idle")
 GROUP, READER = "report", "spark-1"
+FENCED = 4
+"""The exit status of a driver that lost what it read."""
 
 
 class Directory:
@@ -149,4 +152,9 @@ def _texts(batch: pa.RecordBatch, name: str) -> list[str]:
 
 if __name__ == "__main__":
     os.environ[group_source.LEASE_VARIABLE] = sys.argv[5]
-    Driver(sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]).work()
+    try:
+        Driver(sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]).work()
+    except (BatchFenced, QueryReplacedError) as error:
+        # As a query of Spark ends that was too slow for its lease, and is to be started again.
+        print("fenced", error, flush=True)
+        os._exit(FENCED)

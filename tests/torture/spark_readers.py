@@ -29,7 +29,7 @@ from tests.support import Process
 from tests.torture import spark_driver
 from tests.torture.run import Catalog
 from tests.torture.server import create_database, running_postgres
-from tests.torture.spark_driver import GROUP, POINTS
+from tests.torture.spark_driver import FENCED, GROUP, POINTS
 
 LEASE_MS = 1500
 KEYS = 12
@@ -130,23 +130,27 @@ class Ordeal:
         driver = self.start(point, fault)
         until_s = time.monotonic() + PATIENCE_S
         if fault == "kill":
-            while driver.status is None and time.monotonic() < until_s:
+            while driver.status in (None, FENCED) and time.monotonic() < until_s:
+                if driver.status == FENCED:  # the machine is busy, and leases are short here
+                    driver = self.start(point, fault)
                 self.feed(hr)
                 time.sleep(0.15)
             self.kills += 1
             assert driver.status == -signal.SIGKILL, f"{point}: the driver has {driver.status}"
             return
-        while not _is_stopped(driver.pid) and driver.status is None:
+        # Another thread lets it go on: on SQLite it may be frozen in a commit of one of its own
+        # threads, and then nobody writes before it has gone on.
+        frozen = threading.Event()
+        watching = threading.Thread(target=_freeze, args=(driver, frozen), daemon=True)
+        watching.start()
+        while not frozen.is_set():
             self.feed(hr)
             time.sleep(0.15)
             assert time.monotonic() < until_s, f"no batch comes to {point}"
         after = self.start("", "")
-        end_s = time.monotonic() + LEASE_MS / 1000 * 2
-        while time.monotonic() < end_s:
+        while watching.is_alive():
             self.feed(hr)
             time.sleep(0.2)
-        with suppress(ProcessLookupError):
-            os.kill(driver.pid, signal.SIGCONT)
         self.feed(hr)
         time.sleep(1.0)
         after.kill()
@@ -177,6 +181,16 @@ class Ordeal:
         """Nothing of it runs on."""
         for driver in self.drivers:
             driver.kill()
+
+
+def _freeze(driver: Process, frozen: threading.Event) -> None:
+    """Wait until a driver has stopped itself, and let it go on after twice the time of a lease."""
+    while not _is_stopped(driver.pid) and driver.status is None:
+        time.sleep(0.05)
+    frozen.set()
+    time.sleep(LEASE_MS / 1000 * 2)
+    with suppress(ProcessLookupError):
+        os.kill(driver.pid, signal.SIGCONT)
 
 
 def _is_stopped(pid: int) -> bool:

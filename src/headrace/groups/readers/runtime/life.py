@@ -44,7 +44,7 @@ from headrace.groups.readers.runtime.moment import GroupMoment
 from headrace.groups.readers.runtime.transaction import Committed
 from headrace.host import Host
 
-WAKES_APART = 10
+WAKES_APART = 3
 """Lives that idle wake up at this many moments in the time between two heartbeats."""
 
 _log = logging.getLogger(__name__)

@@ -57,6 +57,9 @@ from headrace.groups.shared.core.records import (
 )
 from headrace.groups.shared.core.settings import Balance, LeaderSettings
 
+HEARTBEATS_APART = 3
+"""Leases are renewed at this many moments in the time between two heartbeats, not at others."""
+
 
 class Leader(Reception):
     """The state machine that leads one group, for as long as it holds the lease."""
@@ -238,7 +241,7 @@ class Leader(Reception):
             return self._step_down("the lease has run out")
         effects: list[LeaderEffect] = []
         if now_ms >= self._heartbeat_due_ms:
-            self._heartbeat_due_ms = now_ms + self.settings.heartbeat_ms
+            self._heartbeat_due_ms = self._next_heartbeat_ms(now_ms)
             effects.append(RenewLease(self.token, self.settings.lease_ttl_ms, now_ms))
         if now_ms >= self._list_due_ms:
             self._list_due_ms = now_ms + self.settings.renew_segments_ms
@@ -253,6 +256,11 @@ class Leader(Reception):
         if self.settings.balance is Balance.LAG:
             self._holdings.unbalanced = True
         return effects + self.balance(now_ms)
+
+    def _next_heartbeat_ms(self, now_ms: int) -> int:
+        """A little early, at a moment that leaders of one program have in common."""
+        due_ms = now_ms + self.settings.heartbeat_ms
+        return due_ms - due_ms % max(1, self.settings.heartbeat_ms // HEARTBEATS_APART)
 
     def rest_ms(self, now_ms: int) -> int:
         """Until when ``tick`` finds nothing to do but listing, unless a message comes before.

@@ -49,7 +49,10 @@ class Pulse:
         sent_ms = self._unanswered.get(number)
         if sent_ms is not None:
             self.lost_ms = max(self.lost_ms, sent_ms + self._timeout_ms)
-            self._unanswered = {n: ms for n, ms in self._unanswered.items() if n > number}
+            if len(self._unanswered) == 1:
+                self._unanswered.clear()
+            else:
+                self._unanswered = {n: ms for n, ms in self._unanswered.items() if n > number}
 
     def confirmed(self, sent_ms: int) -> None:
         """A report that was not sent before that time was confirmed."""
