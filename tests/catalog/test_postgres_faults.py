@@ -87,7 +87,7 @@ def test_connections_cut_while_idle_are_replaced_unseen(
 ) -> None:
     catalog.write(put("before"))
     assert stored(catalog) == ["before"]
-    assert cut() == 1
+    assert cut() >= 1
     catalog.write(put("after"))
     assert stored(catalog) == ["after", "before"]
 

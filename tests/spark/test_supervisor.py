@@ -26,7 +26,7 @@ from tests.log.helpers import create, event, numbers
 from tests.support import wait_until
 
 EAGER = CompactionPolicy(min_batches=2, min_age_s=0)
-PATIENCE_S = 120
+PATIENCE_S = 240
 """The first job of a session takes long on a busy machine."""
 QUICK = Settings(
     lease_ttl_ms=10_000,

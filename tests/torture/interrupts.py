@@ -103,7 +103,8 @@ class Witness:
 class Interrupts:
     """One run on a catalog in ``folder``."""
 
-    def __init__(self, folder: Path, interrupts: int, seed: int) -> None:
+    def __init__(self, folder: Path, interrupts: int, seed: int, write_s: float = WRITE_S) -> None:
+        self._write_s = write_s
         self._url = str(folder / "data")
         self._wal = folder / "data" / "headrace.db-wal"
         self._wanted = interrupts
@@ -157,7 +158,7 @@ class Interrupts:
 
     def _struck(self, witness: Witness) -> None:
         self.result.interrupts += 1
-        took_s = witness.write(WRITE_S)
+        took_s = witness.write(self._write_s)
         if took_s is None:
             self.result.locks_left += 1
             self._find("lock left", f"others wait after interrupt {self.result.interrupts}")
