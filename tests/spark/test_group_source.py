@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -142,6 +144,42 @@ def test_a_running_query_leaves_when_it_is_stopped_and_ends_when_its_group_goes(
     finally:
         query.stop()
     wait_until(lambda: not group.info().readers, "the query has left the group", 60)
+
+
+SIGNALLED = """
+import signal, sys, time
+from headrace.spark.source import HeadraceSource
+
+source = HeadraceSource({"catalog": sys.argv[1], "group": "report", "reader": "spark-1"})
+reader = source.streamReader(source.schema())
+reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+print("online", flush=True)
+sys.stdin.readline()
+
+def hold(tx):  # what the interrupted call may hold, whatever it is
+    for _ in range(2):
+        signal.raise_signal(signal.SIGTERM)
+        time.sleep(0.3)
+
+reader._at()[0].catalog.write(hold)
+time.sleep(60)
+"""
+
+
+def test_who_is_ended_in_the_middle_of_anything_leaves_first(
+    hr: headrace.sync.Headrace, catalog: str
+) -> None:
+    group = hr.reader_groups.get("report")
+    command = [sys.executable, "-c", SIGNALLED, catalog]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "online\n"
+        assert [reader.reader for reader in group.info().readers] == ["spark-1"]
+        program.communicate("go\n", timeout=60)
+    assert program.returncode == 128 + signal.SIGTERM
+    assert group.info().readers == ()
 
 
 @pytest.fixture

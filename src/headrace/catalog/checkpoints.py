@@ -41,6 +41,7 @@ class Checkpointer:
         """`descriptor` is the database file's, for ``fsync``; it stays open."""
         self._path = path
         self._connect = connect
+        self._connection: sqlite3.Connection | None = None
         self._wal = f"{path}-wal"
         self._file = descriptor
         self._wanted = Bell()
@@ -78,28 +79,26 @@ class Checkpointer:
             return False
 
     def _run(self) -> None:
-        with section.lock:
-            connection = self._connect(self._path)
-        try:
-            while True:
-                self._wanted.wait()
-                if self._closing:
-                    return
-                commits, self._commits = self._commits, 0
-                with section.lock:
-                    frames = self._copy(connection)
-                if frames > 0:
-                    wanted = commits * CHECKPOINT_FRAMES // frames
-                    self._commits_wanted = max(1, min(wanted, CHECKPOINT_FRAMES))
-                self._copied = True
-        finally:
+        while True:
+            self._wanted.wait()
+            if self._closing:
+                break
+            commits, self._commits = self._commits, 0
             with section.lock:
-                connection.close()
+                frames = self._copy()
+            if frames > 0:
+                wanted = commits * CHECKPOINT_FRAMES // frames
+                self._commits_wanted = max(1, min(wanted, CHECKPOINT_FRAMES))
+            self._copied = True
+        if self._connection is not None:
+            with section.lock:
+                self._connection.close()
 
-    def _copy(self, connection: sqlite3.Connection) -> int:
+    def _copy(self) -> int:
         """Copy until little is left; returns how many frames there were at first."""
         first = before = 0
-        with contextlib.suppress(sqlite3.Error, OSError):
+        with contextlib.suppress(sqlite3.Error, OSError):  # the next one tries again
+            connection = self._connection = self._connection or self._connect(self._path)
             for _ in range(CHECKPOINT_ROUNDS):
                 _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 os.fdatasync(self._file)

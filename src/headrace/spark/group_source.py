@@ -34,6 +34,7 @@ from pyspark.sql.types import StructType
 
 from headrace.api import sync
 from headrace.catalog import Tx, leases, markers, streams
+from headrace.catalog.bell import Bell
 from headrace.errors import ReaderBusyError, UnknownTaskError
 from headrace.groups.readers import admin
 from headrace.groups.readers.core.segments import SegmentId
@@ -57,7 +58,8 @@ from headrace.spark.task import QUERY_ID, task_of
 from headrace.subjects import check_name
 
 NO_LIMIT = 1 << 62
-LEAVE_S = 5.0
+LEAVE_S = 10.0
+"""After that the lease has run out by itself."""
 LEASE_VARIABLE = "HEADRACE_SPARK_LEASE_MS"
 """For tests: how long the lease of a query's reader lasts."""
 
@@ -267,6 +269,8 @@ class _ReaderLoop:
         if not options.fail_on_data_loss:
             self.reader.let_data_go()
         self._closed = False
+        self._closing = threading.Lock()
+        self._told = Bell()
         self._leave_on_signal()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -274,32 +278,40 @@ class _ReaderLoop:
         return self._hr.run(work)
 
     def close(self) -> None:
-        """Leave the group at once, and end the thread; it does not matter who calls first."""
-        if self._closed:
-            return
-        self._closed = True
-        with contextlib.suppress(Exception):  # without an answer the lease runs out by itself
-            self.run(_within(self.reader.leave(), LEAVE_S))
-        with contextlib.suppress(Exception):
-            self._open.__exit__(None, None, None)
+        """Leave the group at once, and end the thread; whoever calls second waits for the first."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            with contextlib.suppress(Exception):  # without an answer the lease runs out by itself
+                self.run(_within(self.reader.leave(), LEAVE_S))
+            with contextlib.suppress(Exception):
+                self._open.__exit__(None, None, None)
+            self._told.ring()  # nobody has to wait for a signal any more
 
     def _leave_on_signal(self) -> None:
+        """Leave on another thread, then end.
+
+        The thread that a signal interrupts may hold what leaving needs, and Spark sends the signal
+        twice: so the handler does nothing but ring, and everything else goes on.
+        """
         if threading.current_thread() is not threading.main_thread():
             return
-        before = signal.getsignal(signal.SIGTERM)
 
-        def leave(number: int, frame: FrameType | None) -> None:
+        def leave_and_end() -> None:
+            self._told.wait()
             if self._closed:
-                return  # it is leaving already, on the thread that is interrupted here
-            # The interrupted call may hold anything: leave on another thread, then end.
-            thread = threading.Thread(target=self.close, daemon=True)
-            thread.start()
-            thread.join(LEAVE_S)
-            if callable(before):
-                before(number, frame)
-            os._exit(128 + number)
+                return
+            leaving = threading.Thread(target=self.close, daemon=True)
+            leaving.start()
+            leaving.join(LEAVE_S)
+            os._exit(128 + signal.SIGTERM)
 
-        signal.signal(signal.SIGTERM, leave)
+        def hear(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+            self._told.ring()
+
+        threading.Thread(target=leave_and_end, name="headrace-leave", daemon=True).start()
+        signal.signal(signal.SIGTERM, hear)
 
 
 def _opened(connection: Connection) -> sync.Headrace:
