@@ -124,6 +124,27 @@ def test_a_listener_whose_packets_are_dropped_is_noticed_and_nothing_is_late(
         wait_until(lambda: listening_port(admin) not in (None, port), "another listener")
 
 
+def test_a_listener_whose_catalog_was_dropped_does_not_ask_for_it_all_the_time(
+    synced_url: str,
+) -> None:
+    with (
+        closing(open_catalog(synced_url)) as catalog,
+        psycopg.connect(synced_url, autocommit=True) as admin,
+    ):
+        catalog.subscribe("c", lambda: None)
+        wait_until(lambda: listening_port(admin), "a listener")
+        admin.execute("DROP SCHEMA headrace CASCADE")
+
+        def tried() -> float:
+            return catalog.statistics()["listener_reconnects"]
+
+        wait_until(tried, "it to be noticed")
+        before, begun_s = tried(), time.monotonic()
+        wait_until(lambda: tried() > before, "another try")
+        time.sleep(1.0)
+        assert tried() - before <= 2 + time.monotonic() - begun_s
+
+
 def test_news_that_a_dying_publisher_did_not_send_is_found(synced_url: str) -> None:
     with (
         closing(open_catalog(synced_url)) as catalog,

@@ -106,6 +106,7 @@ class Listener:
             except HeadraceError:
                 self._deaf()
                 continue
+            before_s = self.heard_s
             try:
                 self._serve(connection)
             except (psycopg.Error, CatalogError) as error:
@@ -115,11 +116,13 @@ class Listener:
             finally:
                 self._pool.close_one(connection)
             self._listening.clear()
-            # Whatever came while nobody listened is found by looking.
-            self._notifier.everybody()
+            if self.heard_s == before_s:
+                self._deaf()
+            else:  # whatever came while nobody listened is found by looking
+                self._notifier.everybody()
 
     def _deaf(self) -> None:
-        """There is no server: everybody looks for himself, now and then."""
+        """There is no server, or none with this catalog: everybody looks for himself at times."""
         for ready in list(self._wanted.values()):
             ready.ring()
         self._notifier.everybody()
