@@ -318,6 +318,7 @@ def test_a_group_tells_its_past(page: Page, console: RunningNode) -> None:
     page.goto(f"http://127.0.0.1:{console.port}/groups/payments%2Fledger?span=10m")
     expect(page.locator("hr-group .feed li").first).to_be_visible()
     page.locator("hr-group .feed summary").first.click()
+    page.locator("hr-group").evaluate("view => view.fetchDecisions()")  # as any news makes it do
     page.get_by_role("button", name="as it was then").first.click()
     expect(page.locator("hr-group")).to_contain_text("last decision before it")
     assert "at=" in page.url

@@ -33,6 +33,7 @@ const STATES = {
 };
 const SHAPE = { good: "●", bad: "✕", warn: "▲", info: "◆", "": "○" };
 const state = (text) => badge(`${SHAPE[STATES[text] ?? ""]}\u00a0${text}`, STATES[text] ?? "");
+const pair = (key, value) => (value ? [h("dt", key), h("dd", `${value}`)] : null);
 
 class Group extends View {
 	build() {
@@ -257,25 +258,27 @@ class Group extends View {
 		});
 		this.decisions = found;
 		const chosen = params().decision;
+		const opened = new Set([...this.feed.querySelectorAll("[open]")].map((each) => each.dataset.number));
 		put(
 			this.feed,
 			found.length
-				? [...found].reverse().map((one) => this.decision(one, String(one.number) === chosen))
+				? [...found].reverse().map((one) => this.decision(one, String(one.number), chosen, opened))
 				: h("li", "", h("span.sub", "Nothing was decided yet.")),
 		);
 		this.drawClock();
 	}
 
-	decision(one, open) {
+	decision(one, id, chosen, opened) {
+		const named = (each) => `${each.what} ${visible(each.to || each.from)}`;
 		const after = this.decisions.filter((each) => each.cause === one.number);
 		const cause = this.decisions.find((each) => each.number === one.cause);
 		return h(
 			"li",
-			{ class: open ? "pick" : "" },
+			{ class: id === chosen ? "pick" : "" },
 			glyph(one.what),
 			h(
 				"details",
-				{ open },
+				{ open: id === chosen || opened.has(id), "data-number": id },
 				h(
 					"summary",
 					h("b", one.what),
@@ -288,25 +291,13 @@ class Group extends View {
 				h("div.why", visible(one.reason)),
 				h(
 					"dl.pairs",
-					h("dt", "Number"),
-					h("dd", `${one.number}`),
-					h("dt", "At"),
-					h("dd", full(one.at)),
-					one.instance ? [h("dt", "Instance"), h("dd", visible(one.instance))] : null,
-					one.token ? [h("dt", "Token"), h("dd", `${one.token}`)] : null,
-					one.took_ms !== null ? [h("dt", "Took"), h("dd", span(one.took_ms / 1000))] : null,
-					one.cause
-						? [
-								h("dt", "Follows from"),
-								h("dd", `${one.cause}${cause ? `: ${cause.what} ${visible(cause.to || cause.from)}` : ""}`),
-							]
-						: null,
-					after.length
-						? [
-								h("dt", "What followed"),
-								h("dd", after.map((each) => `${each.number} ${each.what} ${visible(each.to || each.from)}`).join("; ")),
-							]
-						: null,
+					pair("Number", one.number),
+					pair("At", full(one.at)),
+					pair("Instance", visible(one.instance)),
+					pair("Token", one.token),
+					pair("Took", one.took_ms !== null && span(one.took_ms / 1000)),
+					pair("Follows from", one.cause && `${one.cause}${cause ? `: ${named(cause)}` : ""}`),
+					pair("What followed", after.map((each) => `${each.number} ${named(each)}`).join("; ")),
 				),
 				h("button", { class: "small", onclick: () => this.asItWas(new Date(one.at).getTime()) }, "as it was then"),
 			),
