@@ -107,11 +107,15 @@ def _half_a_batch_counts(original: Original) -> Original:
 
 
 def _bug(
-    name: str, about: str, owner: Any, attribute: str, change: Callable[[Original], Any]
+    name: str,
+    about: str,
+    owner: Any,
+    attribute: str,
+    change: Callable[[Original], Any],
+    first: int = 0,
 ) -> PlantedBug:
-    return PlantedBug(
-        name, about, lambda: patched(owner, attribute, change), by_seeds("delivery", 200)
-    )
+    plant = lambda: patched(owner, attribute, change)  # noqa: E731
+    return PlantedBug(name, about, plant, by_seeds("delivery", 200, first=first))
 
 
 PLANTED = (
@@ -198,6 +202,7 @@ PLANTED = (
         Dispatcher,
         "fence",
         _fence_forgotten,
+        first=22,
     ),
     _bug(
         "delivery/half-a-batch-counts",

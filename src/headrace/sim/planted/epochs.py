@@ -305,6 +305,7 @@ PLANTED = (
         Subscriber,
         "_void",
         _nothing,
+        by_seeds("epochs", 200, first=11),
     ),
     _bug(
         "any-time-is-legal",
@@ -355,6 +356,7 @@ PLANTED = (
         Gate,
         "give_up",
         _nothing,
+        by_seeds("epochs", 200, first=12),
     ),
     _bug(
         "history-from-the-marker",
@@ -383,5 +385,6 @@ PLANTED = (
         Subscriber,
         "_join",
         _late_filter_too_wide,
+        by_seeds("epochs", 200, first=33),
     ),
 )

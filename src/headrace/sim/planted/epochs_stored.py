@@ -55,10 +55,15 @@ def _taken_back_in_no_line(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _bug(
-    name: str, about: str, owner: Any, attribute: str, change: Callable[[Any], Any]
+    name: str,
+    about: str,
+    owner: Any,
+    attribute: str,
+    change: Callable[[Any], Any],
+    first: int = 0,
 ) -> PlantedBug:
     plant = lambda: patched(owner, attribute, change)  # noqa: E731
-    return PlantedBug(f"epochs/{name}", about, plant, by_seeds("epochs", 200))
+    return PlantedBug(f"epochs/{name}", about, plant, by_seeds("epochs", 200, first=first))
 
 
 def _as_before(original: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG001
@@ -72,6 +77,7 @@ PLANTED = (
         StoredStream,
         "store",
         _line_apart,
+        first=23,
     ),
     _bug(
         "first-open-too-late",

@@ -210,11 +210,15 @@ def _hunt_rules() -> str | None:
 
 
 def _by_sim(
-    name: str, about: str, owner: Any, attribute: str, change: Callable[[Original], Any]
+    name: str,
+    about: str,
+    owner: Any,
+    attribute: str,
+    change: Callable[[Original], Any],
+    first: int = 0,
 ) -> PlantedBug:
-    return PlantedBug(
-        name, about, lambda: patched(owner, attribute, change), by_seeds("partitioned", 200)
-    )
+    plant = lambda: patched(owner, attribute, change)  # noqa: E731
+    return PlantedBug(name, about, plant, by_seeds("partitioned", 200, first=first))
 
 
 PLANTED = (
@@ -224,6 +228,7 @@ PLANTED = (
         member_module,
         "check_claim",
         _always(None),
+        first=29,
     ),
     _by_sim(
         "partitioned/claimed-before-release",
@@ -259,6 +264,7 @@ PLANTED = (
         Instance,
         "_stand_by",
         _never_asks_again,
+        first=27,
     ),
     _by_sim(
         "partitioned/keeps-what-moved",
@@ -266,6 +272,7 @@ PLANTED = (
         Partitions,
         "want",
         _keeps_what_moved,
+        first=13,
     ),
     PlantedBug(
         "partitioned/forgotten-claim",

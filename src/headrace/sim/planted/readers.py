@@ -318,6 +318,7 @@ PLANTED = (
         "checkpoints without waits",
         "a checkpoint forgets which segments wait for which",
         Checkpoint, "__init__", _forgets_waits,
+        by_seeds("readers", 200, first=15),
     ),
     _bug(
         "finished segments left out",
@@ -328,6 +329,7 @@ PLANTED = (
         "busy under a checkpoint",
         "a reader that owes a checkpoint may claim, release and complete",
         segment_rules, "check_nothing_owed", _anything_goes,
+        by_seeds("readers", 200, first=20),
     ),
     _bug(
         "merged segment opens early",
@@ -338,6 +340,7 @@ PLANTED = (
         "readers by name alone",
         "a reader that was put offline acts under the name of the one that came after it",
         ReaderGroupState, "member", _by_name_alone,
+        by_seeds("readers", 200, first=27),
     ),
     _bug(
         "halves to even",
@@ -358,11 +361,13 @@ PLANTED = (
         "dropped stream in checkpoints",
         "checkpoints remember the streams that left the group",
         Checkpoint, "drop", _anything_goes,
+        by_seeds("readers", 200, first=9),
     ),
     _bug(
         "added stream not in checkpoints",
         "a reset to an older checkpoint loses the streams that were added since",
         Checkpoint, "add", _anything_goes,
+        by_seeds("readers", 200, first=9),
     ),
     _bug(
         "back without an answer",

@@ -33,9 +33,14 @@ _hunt = by_seeds("regions", 300)
 
 
 def _bug(
-    name: str, about: str, owner: type[Any], method: str, change: Callable[[Any], Any]
+    name: str,
+    about: str,
+    owner: type[Any],
+    method: str,
+    change: Callable[[Any], Any],
+    hunt: Callable[[], str | None] = _hunt,
 ) -> PlantedBug:
-    return PlantedBug(f"regions/{name}", about, lambda: patched(owner, method, change), _hunt)
+    return PlantedBug(f"regions/{name}", about, lambda: patched(owner, method, change), hunt)
 
 
 # --- the snapshot controller ---
@@ -268,6 +273,7 @@ PLANTED = (
         TrimmedRuns,
         "origins",
         lambda _original: lambda *_arguments: iter(()),
+        by_seeds("regions", 300, first=25),
     ),
     PlantedBug(
         "regions/no snapshot for who joins an idle stream",
@@ -291,7 +297,7 @@ PLANTED = (
         "regions/one round for all",
         "a snapshot of three regions is complete after the first round",
         _one_round,
-        _hunt,
+        by_seeds("regions", 300, first=26),
     ),
     _bug(
         "local position of the first answer",

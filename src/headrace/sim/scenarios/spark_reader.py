@@ -40,17 +40,19 @@ class CheckpointDirectory:
         self.query = 0
         self.offsets: list[SparkPlan] = []
         self.commits: set[int] = set()
+        self.restored = False
 
     def begin_anew(self) -> None:
         """Somebody gives the query an empty directory, as the error says."""
         self.query += 1
-        self.offsets, self.commits = [], set()
+        self.offsets, self.commits, self.restored = [], set(), False
 
     def put_back(self, batches: int, *, finished: bool) -> None:
         """Somebody restores an older copy; its last batch may be logged and not `finished`."""
         del self.offsets[batches:]
         until = batches if finished else batches - 1
         self.commits = {number for number in self.commits if number < until}
+        self.restored = True
 
 
 class Driver(Process):
@@ -83,6 +85,8 @@ class Driver(Process):
             self.note("ends: %s", end)
             self.world.reach(f"driver.{type(end).__name__}")
             if isinstance(end, CheckpointPutBackError) and self.query == self.directory.query:
+                old = self.directory.restored or self.number in self.directory.commits
+                self.world.require(old, "what is called put back is old", str(end))
                 self.directory.begin_anew()
             self.course = None
             self.after(self.world.rng.randint(50, 3000), "begin")
@@ -192,6 +196,7 @@ class Driver(Process):
 
     def _batch(self, plan: SparkPlan, number: int) -> Iterator[None]:
         """``partitions``, the read tasks, and the sink."""
+        self.number = number
         catalog, run = self.catalog, (self.query, self.run, number)
         if plan.batch not in self.opened:
             self.opened[plan.batch] = catalog.open(plan, self._join(plan, None))
