@@ -59,9 +59,7 @@ class Partitioned(KindOfGroups):
         if source is None:
             return _without_stream(name, kind, config)
         look = _Look(picture, group, config, source)
-        units, counted = look.units()
-        left, filling = look.source()
-        behind = lag.total(str(name), kind, counted, left, finding=filling.finding)
+        units, behind, filling = look.behind(name, kind)
         members = look.members(units)
         return GroupView(
             group=str(name),
@@ -84,9 +82,7 @@ class Partitioned(KindOfGroups):
         if source is None:
             return lag.total(str(name), kind, [])
         look = _Look(picture, group, config, source)
-        units, counted = look.units()
-        left, filling = look.source()
-        behind = lag.total(str(name), kind, counted, left, finding=filling.finding)
+        units, behind, _ = look.behind(name, kind)
         return msgspec.structs.replace(behind, units=tuple(units))
 
 
@@ -117,7 +113,13 @@ class _Look:
         self.claims = picture.claims.get(group.key, {})
         self.pins: dict[str, Ended | None] = {}
 
-    def units(self) -> tuple[list[UnitView], list[UnitView]]:
+    def behind(self, name: FullName, kind: str) -> tuple[list[UnitView], GroupLag, Filling]:
+        """The units, how far the group is behind, and who fills its work queue."""
+        units, counted = self._units()
+        left, filling = self._source()
+        return units, lag.total(str(name), kind, counted, left, finding=filling.finding), filling
+
+    def _units(self) -> tuple[list[UnitView], list[UnitView]]:
         """The units, and what counts of them: members that read shares miss the same events."""
         if self.read is None:
             return [], []
@@ -215,7 +217,7 @@ class _Look:
         ]
         return found, counted
 
-    def source(self) -> tuple[list[UnitView], Filling]:
+    def _source(self) -> tuple[list[UnitView], Filling]:
         """What is not in the work queue of an elastic group yet, and who fills it."""
         group, picture = self.group, self.picture
         if not self.elastic:
