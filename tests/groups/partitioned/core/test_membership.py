@@ -151,6 +151,18 @@ def test_a_pin_that_cannot_be_renewed_is_asked_for_until_the_catalog_answers() -
     assert len(driver.instance.explain()) == 1
 
 
+def test_a_renewal_without_claims_does_no_more_than_prolong_the_pin() -> None:
+    short, whole = pinned("m1"), pinned("m1")
+    for driver in (short, whole):
+        driver.hears(Tick(), 1500)
+    assert short.instance.prolonged(3, 1500)
+    assert whole.hears(PinRenewed(3, 1500)) == []
+    assert short.instance.pin_until_ms == whole.instance.pin_until_ms == 6500
+    assert short.instance.wake_at_ms == whole.instance.wake_at_ms
+    assert not short.instance.prolonged(2, 9000)  # of an earlier pin
+    assert short.instance.pin_until_ms == 6500
+
+
 def test_a_pin_that_somebody_took_meanwhile_is_lost() -> None:
     driver = pinned("m1")
     assert driver.hears(Tick(), 9000) == [RenewPin(3, 9000, look=True)]

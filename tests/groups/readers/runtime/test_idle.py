@@ -99,13 +99,16 @@ def test_nobody_looks_for_the_dead_where_all_are_here(
     async def work(hr: headrace.Headrace) -> None:
         life = await idling(hr, "a")
         hub, following = hub_of(hr.host), life._following
-        hub.renew(life, following.name.lease("one"), life.lease_token, 10_000)
+        hub.renew(life, following.name.lease("one"), life.lease_token, 60_000)
         assert hub._renewing is not None
         await hub._renewing
         reads = Reads(hr, monkeypatch)
+        now_ms = life.core._detect_at_ms = hr.host.now_ms()
+        life.step()
+        assert life.core._detect_at_ms > now_ms + 30_000  # known at once
         left_ms = await hub.detect(following)
         assert left_ms is not None
-        assert 0 < left_ms <= 10_000
+        assert 0 < left_ms <= 60_000
         assert reads.count == 0
         following.state.members["one"].lease_token += 1  # another program's
         await hub.detect(following)

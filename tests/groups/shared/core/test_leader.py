@@ -81,6 +81,30 @@ def test_a_leader_with_something_to_watch_does_not_rest() -> None:
         assert made.leader.rest_ms(made.now_ms) == made.now_ms
 
 
+def test_a_leader_at_rest_renews_its_lease_as_a_tick_does() -> None:
+    made, ticked = idle(), idle()
+    for each in (made, ticked):
+        each.leader._list_due_ms = 2**60  # ``beat`` leaves listing to the next tick
+    now_ms = made.leader._heartbeat_due_ms
+    renewal = RenewLease(5, made.leader.settings.lease_ttl_ms, now_ms)
+    assert made.leader.beat(now_ms - 1) is None
+    assert ticked.leader.tick(now_ms) == [renewal]
+    assert made.leader.beat(now_ms) == (renewal, ticked.leader.rest_ms(now_ms))
+    assert made.leader.snapshot() == ticked.leader.snapshot()
+
+
+def test_a_leader_with_more_to_do_than_renewing_has_to_tick() -> None:
+    lagging, silent, late = idle(), idle(), idle()
+    lagging.segments(open_segment(0, head=50))
+    member = silent.leader._holdings.members[A]
+    member.seen_ms = silent.leader._heartbeat_due_ms - silent.leader.settings.borrower_timeout_ms
+    late.leader._lease_ok_ms = late.leader._heartbeat_due_ms - late.leader.settings.lease_ttl_ms
+    for made in (lagging, silent, late):
+        before = made.leader.snapshot()
+        assert made.leader.beat(made.leader._heartbeat_due_ms) is None
+        assert made.leader.snapshot() == before
+
+
 def test_a_ping_of_a_known_member_is_answered_without_more_and_puts_its_silence_off() -> None:
     made = led(A)
     later_ms = made.now_ms + 1000

@@ -149,7 +149,7 @@ class Instance:
     @property
     def wake_at_ms(self) -> int | None:
         """When a Tick has something to do."""
-        times = [] if self._doubts_pin() else [self._partitions.wake_at_ms]
+        times = [] if self.doubts_pin() else [self._partitions.wake_at_ms]
         if self.phase is Phase.STANDBY or self._holds_pin():
             times.append(self._pin_at_ms)
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
@@ -159,7 +159,7 @@ class Instance:
         lines = [f"{self.member}/{self.instance} is {self.phase.value}"]
         if self.phase is Phase.WAITING:
             lines.append(self._why_waiting())
-        elif self._doubts_pin():
+        elif self.doubts_pin():
             lines.append("its pin could not be renewed in time: the catalog does not answer")
         return lines + self._partitions.explain()
 
@@ -175,9 +175,7 @@ class Instance:
             case Tick():  # the most frequent ones first
                 self._on_tick()
             case PinRenewed(token, asked_ms, claims, whole):
-                if token == self.pin_token:
-                    until_ms = asked_ms + self.timings.pin_ttl_ms
-                    self._pin_until_ms = max(self._pin_until_ms, until_ms)
+                if self.prolonged(token, asked_ms):
                     self._partitions.give_back_unknown(claims)
                     if whole:
                         self._partitions.lose_all_but(claims, asked_ms)
@@ -210,6 +208,12 @@ class Instance:
                 self._on_partition_event(event)
         self._finish_step_down()
         return self._out.take()
+
+    def prolonged(self, token: int, asked_ms: int) -> bool:
+        """All that PinRenewed without claims does, unless it is of another pin."""
+        if held := token == self.pin_token:
+            self._pin_until_ms = max(self._pin_until_ms, asked_ms + self.timings.pin_ttl_ms)
+        return held
 
     def _on_partition_event(
         self,
@@ -273,7 +277,8 @@ class Instance:
     def _holds_pin(self) -> bool:
         return self.phase in (Phase.PINNED, Phase.STEPPING_DOWN)
 
-    def _doubts_pin(self) -> bool:
+    def doubts_pin(self) -> bool:
+        """Whether the pin has run out, as far as it knows."""
         return self._holds_pin() and self._out.now_ms >= self._pin_until_ms
 
     def _acquire_pin(self) -> None:
@@ -386,9 +391,7 @@ class Instance:
                     self._release_pin()
                 case Phase.PINNED | Phase.STEPPING_DOWN:
                     self._renew_pin()
-                case _:
-                    pass
-        if not self._doubts_pin():
+        if not self.doubts_pin():
             self._partitions.tick()
 
     def _enter(self, cause: PhaseCause, what: What, reason: str, *, passing: bool = False) -> None:

@@ -470,7 +470,7 @@ class Hub:
         self._uncertain -= uncertain
         for (joined, request), (kept, held) in zip(batch, answers, strict=True):
             if kept:
-                joined.feed(PinRenewed(request.token, request.asked_ms, held, joined in looks))
+                joined.renewed(PinRenewed(request.token, request.asked_ms, held, joined in looks))
             else:
                 joined.feed(PinLost(request.token))
 

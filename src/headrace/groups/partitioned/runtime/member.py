@@ -34,6 +34,7 @@ from headrace.groups.partitioned.core.messages import (
     InstanceDecision,
     InstanceEffect,
     Phase,
+    PinRenewed,
     ReleasePartition,
     ReleasePin,
     RenewPin,
@@ -224,11 +225,22 @@ class MemberInstance:
         finally:
             self._busy = False
         if self._hub is not None and self._consumer is not None:
-            until_ms = self.core.pin_until_ms
-            self._consumer.valid_until_s = math.inf if until_ms is None else until_ms / 1000
+            self._revalidate(self._consumer)
             self._hub.wake(self)
         self._changed.set()
         self._changed.clear()
+
+    def renewed(self, event: PinRenewed) -> None:
+        """Its pin was renewed; most often that changes only until when it lasts."""
+        core = self.core
+        if event.whole or core.doubts_pin() or not core.prolonged(event.token, event.asked_ms):
+            self.feed(event)
+        elif self._consumer is not None:
+            self._revalidate(self._consumer)
+
+    def _revalidate(self, consumer: Consumer) -> None:
+        until_ms = self.core.pin_until_ms
+        consumer.valid_until_s = math.inf if until_ms is None else until_ms / 1000
 
     def _carry_out(self, effect: InstanceEffect) -> None:
         assert self._hub is not None

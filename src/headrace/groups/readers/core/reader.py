@@ -334,6 +334,8 @@ class Reader:
         checkpoint = None if owed is None else state.checkpoints.get(owed)
         barrier = checkpoint is not None and checkpoint.kind is CheckpointKind.NORMAL
         wanted = dict.fromkeys(self.held) if barrier else self._leaving
+        if not wanted and not self.paused:
+            return []
         resting = tuple(segment for segment in wanted if segment not in self.paused)
         going_on = tuple(segment for segment in self.paused if segment not in wanted)
         self.paused = dict.fromkeys(wanted)

@@ -322,8 +322,8 @@ class ReaderHub:
         """Look for dead readers and put them offline; when the next lease runs out, in ms."""
         name = following.name
 
-        if (until_ms := self._all_kept_until_ms(following)) is not None:
-            return until_ms - self._host.now_ms()
+        if (kept_ms := self.kept_ms(following)) is not None:
+            return kept_ms
 
         def forget() -> None:
             self._looks.pop(name.group, None)
@@ -334,8 +334,8 @@ class ReaderHub:
             task.add_done_callback(lambda _: self._host.after(LOOK_AGAIN_S, forget))
         return await asyncio.shield(task)
 
-    def _all_kept_until_ms(self, following: Following) -> int | None:
-        """Until when nobody can be dead, if all readers of a group are in this program."""
+    def kept_ms(self, following: Following) -> int | None:
+        """For how long nobody can be dead, if all readers of a group are in this program."""
         now_ms, first_ms = self._host.now_ms(), None
         for member in following.state.members.values():
             lease = following.name.lease(member.name)
@@ -344,7 +344,7 @@ class ReaderHub:
                 self._kept.pop(lease, None)
                 return None
             first_ms = until_ms if first_ms is None else min(first_ms, until_ms)
-        return first_ms
+        return None if first_ms is None else first_ms - now_ms
 
     async def _detect(self, following: Following) -> int | None:
         name, state = following.name, following.state

@@ -108,6 +108,7 @@ class ReaderLife(Owner):
         self._hub = hub
         self._following = following
         self._member = consumer
+        self._lease = following.name.lease(owner.reader)
         self.lease_token = joined.lease_token
         self.token = joined.token
         self.core = Reader(owner.reader, joined.token, settings, owner.host.now_ms())
@@ -186,13 +187,16 @@ class ReaderLife(Owner):
             case Propose(update=update):
                 self._host.spawn(self._put(update))
             case Renew():
-                lease = self._following.name.lease(self.core.name)
                 ttl_ms = self.core.settings.lease_ttl_ms
-                self._hub.renew(self, lease, self.lease_token, ttl_ms)
+                self._hub.renew(self, self._lease, self.lease_token, ttl_ms)
             case Refresh():
                 self._hub.refresh(self._following)
             case Detect():
-                self._host.spawn(self._detect())
+                kept_ms = self._hub.kept_ms(self._following)
+                if kept_ms is None:
+                    self._host.spawn(self._detect())
+                else:
+                    self._detected(kept_ms)
             case StartAgain():
                 self.end()
                 self._owner.life_over(self)
@@ -361,8 +365,11 @@ class ReaderLife(Owner):
                 _log.warning("%s: %s", self, error)
             return
         if not self.over:
-            self.core.detected(self._following.state, expires_in_ms, self._host.now_ms())
+            self._detected(expires_in_ms)
             self.soon()
+
+    def _detected(self, expires_in_ms: int | None) -> None:
+        self.core.detected(self._following.state, expires_in_ms, self._host.now_ms())
 
     # -- the lease ------------------------------------------------------------------------
 

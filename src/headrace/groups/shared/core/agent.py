@@ -169,13 +169,12 @@ class Agent:
         beats: dict[str, list[Ping]] = {}
         made, next_ms = self._made, FAR_MS
         for borrower in list(self._borrowers.values()):
-            due_ms = borrower.due_ms
+            ping = borrower.beat(now_ms)
+            if ping is not None:
+                beats.setdefault(borrower.leader, []).append(ping)
+            due_ms = borrower.due_ms  # not yet, if there was a ping
             if now_ms >= due_ms:
-                ping = borrower.beat(now_ms)
-                if ping is None:
-                    effects += self._handle(borrower.tick(now_ms), now_ms)
-                else:
-                    beats.setdefault(borrower.leader, []).append(ping)
+                effects += self._handle(borrower.tick(now_ms), now_ms)
                 due_ms = borrower.due_ms
             if due_ms < next_ms:
                 next_ms = due_ms
@@ -189,7 +188,7 @@ class Agent:
         for ping in pings:
             borrower = self._borrowers.get(ping.borrower)
             if borrower is not None:
-                borrower.answered(ping.number)
+                borrower.pulse.answered(ping.number)
 
     def lose_leader(self, borrower: str, now_ms: int) -> list[Effect]:
         """A borrower's leader is known to be gone: act as on its ping timeout."""

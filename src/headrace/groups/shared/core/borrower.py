@@ -152,7 +152,7 @@ class Borrower:
             case LeaderConnectResponse():
                 return []  # a repeat: this leader is known
             case PingResponse():
-                self.answered(message.number)
+                self.pulse.answered(message.number)
                 return []
             case ProgressConfirmed():
                 return self._confirm(message)
@@ -187,10 +187,6 @@ class Borrower:
         self._resend_due_ms = now_ms + self.settings.resend_ms
         # The leader gives units only to borrowers that have answered: ping at once.
         return [self._tell(self._ping(now_ms))]
-
-    def answered(self, number: int) -> None:
-        """The leader has answered a ping."""
-        self.pulse.answered(number)
 
     def _grant(self, message: Grant) -> list[Effect]:
         unit, token = message.unit, message.unit_token
@@ -344,7 +340,7 @@ class Borrower:
         elif now_ms >= self._resend_due_ms:
             return None
         self._clock_ms = now_ms
-        return self._ping(now_ms)
+        return Ping(self.group, self.borrower, self.token, pulse.ping(now_ms))
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what is due."""

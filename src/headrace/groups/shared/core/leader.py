@@ -30,11 +30,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from headrace.errors import DeposedError, ProtocolError, UnexpectedMessageError
+from headrace.errors import DeposedError, ProtocolError
 from headrace.groups.decisions.core.record import What
 from headrace.groups.progress import Progress
 from headrace.groups.shared.core.assignment import AssignmentStatus
-from headrace.groups.shared.core.holdings import Holdings, LedMember
+from headrace.groups.shared.core.holdings import Holdings
 from headrace.groups.shared.core.ledger import Ledger
 from headrace.groups.shared.core.messages import (
     Invalidate,
@@ -262,21 +262,29 @@ class Leader(Reception):
         due_ms = now_ms + self.settings.heartbeat_ms
         return due_ms - due_ms % max(1, self.settings.heartbeat_ms // HEARTBEATS_APART)
 
+    def beat(self, now_ms: int) -> tuple[RenewLease, int] | None:
+        """The renewal, if that and listing is all that is due, and then ``rest_ms``."""
+        calm_ms = self._calm_ms(now_ms)
+        if now_ms < self._heartbeat_due_ms or now_ms >= calm_ms:
+            return None
+        self._heartbeat_due_ms = due_ms = self._next_heartbeat_ms(now_ms)
+        return RenewLease(self.token, self.settings.lease_ttl_ms, now_ms), min(due_ms, calm_ms)
+
     def rest_ms(self, now_ms: int) -> int:
         """Until when ``tick`` finds nothing to do but listing, unless a message comes before.
 
         A ping only makes it later.  Not after `now_ms` while there is anything to watch.
         """
+        return min(self._heartbeat_due_ms, self._calm_ms(now_ms))
+
+    def _calm_ms(self, now_ms: int) -> int:
         holdings = self._holdings
         by_lag = self.settings.balance is Balance.LAG
         if by_lag or self.unstored or self._ledger.busy or holdings.restless:
             return now_ms
         seen_ms = min((member.seen_ms for member in holdings.members.values()), default=now_ms)
-        return min(
-            self._heartbeat_due_ms,
-            self._lease_ok_ms + self._lease_ttl_ms,
-            seen_ms + self.settings.borrower_timeout_ms,
-        )
+        lease_ms = self._lease_ok_ms + self._lease_ttl_ms
+        return min(lease_ms, seen_ms + self.settings.borrower_timeout_ms)
 
     def _retry_commit(self, now_ms: int) -> list[LeaderEffect]:
         late = self._ledger.retry(now_ms, self.settings.commit_timeout_ms)
@@ -379,14 +387,6 @@ class Leader(Reception):
         return [*effects, StepDown(reason)]
 
     # --- refusing ---
-
-    def _member(self, borrower: str) -> LedMember:
-        member = self._holdings.members.get(borrower)
-        if member is None:
-            raise UnexpectedMessageError(
-                f"leader {self.name} of {self.group} knows no borrower {borrower}", state="leading"
-            )
-        return member
 
     def _check_leading(self) -> None:
         if self.deposed:

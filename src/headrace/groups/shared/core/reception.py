@@ -81,6 +81,14 @@ class Reception(LeaderView):
             )
         return member
 
+    def _member(self, borrower: str) -> LedMember:
+        member = self._holdings.members.get(borrower)
+        if member is None:
+            raise UnexpectedMessageError(
+                f"leader {self.name} of {self.group} knows no borrower {borrower}", state="leading"
+            )
+        return member
+
     def _take_in(self, message: LeaderWanted, now_ms: int) -> list[LeaderEffect]:
         self._holdings.join(message.borrower, message.session, now_ms)
         response = LeaderConnectResponse(self.group, message.borrower, self.token, self.name)

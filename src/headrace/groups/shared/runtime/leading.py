@@ -79,6 +79,7 @@ class Leading:
         self.home = home
         self.properties = group
         self.group = group.key
+        self.lease = state.lease_name(group.key)
         self.token = token
         self.core = Leader(
             group.key,
@@ -111,7 +112,7 @@ class Leading:
 
     def start(self) -> None:
         """Begin to lead: the first tick lists the segments."""
-        upkeep, channel = self.home.upkeep, leases.channel(state.lease_name(self.group))
+        upkeep, channel = self.home.upkeep, leases.channel(self.lease)
         self._stop_listening = self.home.host.on_news(channel, lambda: upkeep.check_lease(self))
         self.tick()
 
@@ -161,7 +162,7 @@ class Leading:
     def tick(self) -> None:
         """Do what is due."""
         now_ms = self.home.now_ms
-        if self.core.deposed or now_ms < self.due_ms:
+        if self.core.deposed or now_ms < self.due_ms or self._beat(now_ms):
             return
         self._do(self.core.tick(now_ms))
         if self.core.deposed:
@@ -175,6 +176,16 @@ class Leading:
             rest_ms = min(self.core.rest_ms(now_ms), self.lookout.rest_ms(now_ms))
             self._resting = rest_ms > now_ms
             self.due_ms = max(self.due_ms, self._next_tick(rest_ms - 1))
+
+    def _beat(self, now_ms: int) -> bool:
+        """While it rests: renew the lease, and nothing else; False if there is more to do."""
+        looks_ms = self.lookout.rest_ms(now_ms) if self._resting else now_ms
+        if looks_ms <= now_ms or (found := self.core.beat(now_ms)) is None:
+            return False
+        renewal, rest_ms = found
+        self.home.upkeep.renew(self, renewal)
+        self.due_ms = self._next_tick(min(rest_ms, looks_ms) - 1)
+        return True
 
     def _next_tick(self, after_ms: int) -> int:
         """The first time after ``after_ms`` at which leaders tick, all of a process together."""
@@ -361,7 +372,7 @@ class Leading:
         self.home.spawn(self._release(reason))
 
     async def _release(self, reason: str) -> None:
-        name, asked_ms = state.lease_name(self.group), self.home.now_ms
+        name, asked_ms = self.lease, self.home.now_ms
         last_words = [] if self._released else self._bulletin.last_words(reason)
         self._released = True
 

@@ -77,9 +77,9 @@ class Upkeep:
                 due = dict(islice(self._renewals.items(), state.LOCKS_MAX))
                 for leading in due:
                     del self._renewals[leading]
-                names = [state.lease_name(leading.group) for leading in due]
-                locks = [leases.lock(name) for name in names]
-                lost = await self._peer.host.in_transaction(
+                host, names = self._peer.host, [leading.lease for leading in due]
+                locks = map(leases.lock, names if host.log.catalog.locking else ())
+                lost = await host.in_transaction(
                     functools.partial(_extend, due=due.values(), names=names), locks, sync=False
                 )
                 for (leading, renewal), error in zip(due.items(), lost, strict=True):
@@ -100,7 +100,7 @@ class Upkeep:
         try:
             while self._told:
                 told, self._told = self._told, {}
-                names = [state.lease_name(leading.group) for leading in told]
+                names = [leading.lease for leading in told]
                 found = await self._read(functools.partial(leases.not_released, names=names))
                 tokens = {lease.name: lease.token for lease in found}
                 for leading, name in zip(told, names, strict=True):
