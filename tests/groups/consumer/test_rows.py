@@ -46,6 +46,12 @@ def test_leading_tokens_are_stripped(subjects: list[list[str]], tokens: int, sta
         assert rows.texts(array, rows.prefix_bytes(array, tokens)) == wanted
 
 
+@pytest.mark.parametrize("more", [[], ["é"]])
+def test_line_ends_stay_as_they_are(more: list[str]) -> None:
+    values = ["a\r\nb", "\r", "\n", "", "c\n\r", *more]
+    assert rows.texts(pa.array(values)) == values
+
+
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view()])
 def test_other_kinds_of_text_are_read_too(kind: pa.DataType) -> None:
     array = pa.array(["a", None, "b"], kind)
