@@ -20,7 +20,7 @@ def append(catalog: Catalog, segment_id: int, rows: int, marked: tuple[int, ...]
     new = NewBatch(segment_id, rows, 10 * rows, 0, 135, 0, b"", markers=marked)
     found = catalog.write(lambda tx: batches.append(tx, [new]))
     assert found is not None
-    return found[0]
+    return found[segment_id]
 
 
 def trim(catalog: Catalog, stream: Stream, segment_id: int, before: int) -> None:

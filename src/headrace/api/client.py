@@ -246,7 +246,7 @@ class Headrace(Operations, EpochCalls, LiveCalls):
             )
         )
         if producer is None and sequence is None and regions is None:
-            placed = await self.host.writes.publish(event)
+            (placed,) = (await self.host.writes.publish(event)).placed
         else:
             write = self.log.write_of(producer=producer, sequence=sequence)
             routes = self.log.routes

@@ -40,8 +40,8 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     data: bytes | None
 
 
-def append(tx: Tx, new: Sequence[NewBatch]) -> list[int] | None:
-    """Place batches at the heads of their segments, each segment once; returns their offsets.
+def append(tx: Tx, new: Sequence[NewBatch]) -> dict[int, int] | None:
+    """Place batches at the heads of their segments; returns their offsets by the segments' ids.
 
     None if a segment is sealed or gone.  The caller holds the stream's lock, so offsets become
     visible in their order.  All batches take two statements together, since each one is a round
@@ -58,14 +58,17 @@ def append(tx: Tx, new: Sequence[NewBatch]) -> list[int] | None:
         return None
     heads = {row[0]: row for row in rows}
     now_us = tx.now_us()
-    starts: list[int] = []
+    starts: dict[int, int] = {}
     values: list[object] = []
+    special = []
     for batch in new:
-        _, head, max_ts_us, total_bytes, _ = heads[batch.segment_id]
-        starts.append(int(head - batch.rows))
+        segment_id, head, max_ts_us, total_bytes, lane = heads[batch.segment_id]
+        start = starts[segment_id] = head - batch.rows
+        if lane is not None or batch.step is not None or batch.markers:
+            special.append((batch, lane, start))
         values += (
-            batch.segment_id,
-            head - batch.rows,
+            segment_id,
+            start,
             head,
             batch.size_bytes,
             total_bytes,
@@ -77,10 +80,9 @@ def append(tx: Tx, new: Sequence[NewBatch]) -> list[int] | None:
             batch.data,
         )
     tx.execute(_insert_batches(len(new)), values)
-    for batch, start in zip(new, starts, strict=True):
+    for batch, lane, start in special:
         if batch.markers:
             markers.record(tx, batch.segment_id, [start + row for row in batch.markers])
-        lane = heads[batch.segment_id][4]
         if lane is not None or batch.step is not None:
             lanes.record(tx, batch.segment_id, lane, batch.step, start, batch.rows, batch.markers)
     return starts

@@ -32,8 +32,9 @@ from headrace.log.cursor import FileAhead
 
 HELD_UP_S = 0.005
 """How long a commit or a read may block the event loop, as a 99th percentile."""
-SLOW_SHARE = 0.01
 WINDOW = 128
+SLOW_MAX = max(1, WINDOW // 100)
+"""So many in a window may take longer; a single one is the machine, not the disk."""
 SEEN_MIN = 4
 """Threads make the first commits, until this many were measured; reads are trusted at once."""
 
@@ -69,17 +70,16 @@ class Stopwatch:
 
     def held_up_s(self) -> float:
         """Seconds in which it computed or waited."""
-        return sum(self._split_s())
+        took_s = time.perf_counter() - self._began_s
+        return took_s if took_s <= HELD_UP_S else sum(self._split_s(took_s))
 
     def waited_s(self) -> float:
-        """Seconds in which it waited."""
-        return self._split_s()[1]
-
-    def _split_s(self) -> tuple[float, float]:
-        """(computed, waited); what is short is not split up."""
+        """Seconds in which it waited; what is short is not split up."""
         took_s = time.perf_counter() - self._began_s
-        if took_s <= HELD_UP_S:
-            return 0.0, took_s
+        return took_s if took_s <= HELD_UP_S else self._split_s(took_s)[1]
+
+    def _split_s(self, took_s: float) -> tuple[float, float]:
+        """(computed, waited)"""
         before, now = self._usage, resource.getrusage(_WHOSE)
         computed_s = now.ru_utime - before.ru_utime + now.ru_stime - before.ru_stime
         return computed_s, 0.0 if now.ru_nvcsw == before.ru_nvcsw else took_s - computed_s
@@ -90,20 +90,17 @@ class Quick:
 
     def __init__(self, *, seen_min: int) -> None:
         self._seen_min = seen_min
-        self._slow: deque[bool] = deque(maxlen=WINDOW)
-        self._slow_count = 0
+        self._seen = 0
+        self._slow = deque([-WINDOW] * (SLOW_MAX + 1), SLOW_MAX + 1)
+        """The numbers of the last durations that were longer, one more than may be."""
         self.on = seen_min == 0
 
     def add(self, took_s: float) -> None:
-        """Take in one duration."""
-        seen = self._slow
-        if len(seen) == WINDOW:
-            self._slow_count -= seen[0]
-        slow = took_s > HELD_UP_S
-        seen.append(slow)
-        self._slow_count += slow
-        slow_max = max(1, SLOW_SHARE * len(seen))  # a single one is the machine, not the disk
-        self.on = len(seen) >= self._seen_min and self._slow_count <= slow_max
+        """Take in one duration; on any thread."""
+        seen = self._seen = self._seen + 1
+        if took_s > HELD_UP_S:
+            self._slow.append(seen)
+        self.on = seen >= self._seen_min and self._slow[0] <= seen - WINDOW
 
 
 class Loads:

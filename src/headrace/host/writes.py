@@ -22,15 +22,15 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from headrace.catalog import Tx
 from headrace.catalog.calls import Saying
 from headrace.catalog.committer import Operation, nobody
-from headrace.catalog.producers import Placed
 from headrace.errors import HeadraceError
 from headrace.host.loads import GROUP_BYTES, LOOP_BYTES, SMALL_BYTES, Loads, Stopwatch
 from headrace.host.packages import GivenUp, Package, Told, Waiting, apart, packages, teller
@@ -47,18 +47,27 @@ Threads = Callable[..., Coroutine[Any, Any, Any]]
 """Runs a blocking function on a thread."""
 
 
-class _Job(NamedTuple):
+class _Job(Operation):
     """An operation to be handed over."""
 
-    fn: Callable[[Tx], Any]
-    locks: tuple[str, ...]
-    sync: bool
-    size_bytes: float
-    """Infinite, if a thread has to commit it in any case."""
-    told: Told
-    failed: Callable[[BaseException], None] | None = None
-    """Called with an error on the committing thread, before the next job begins."""
-    saying: Saying | None = None
+    __slots__ = ("failed", "size_bytes", "told")
+
+    def __init__(
+        self,
+        fn: Callable[[Tx], Any],
+        locks: Iterable[str],
+        sync: bool,
+        size_bytes: float,
+        told: Told,
+        failed: Callable[[BaseException], None] | None = None,
+        saying: Saying | None = None,
+    ) -> None:
+        """``failed`` is called on the committing thread, before the next job begins."""
+        super().__init__(fn, tuple(locks), sync, nobody, saying)
+        self.size_bytes = size_bytes
+        """Infinite, if a thread has to commit it in any case."""
+        self.told = told
+        self.failed = failed
 
 
 class Writes:
@@ -84,18 +93,17 @@ class Writes:
 
     # -- what comes ---------------------------------------------------------------------
 
-    async def publish(self, event: Event) -> Placed:
+    def publish(self, event: Event) -> Awaitable[Outcome]:
         """Append a checked event to the stream that captures its subject."""
         stream = self._log.routes.find(event.subject)
-        answer = self._future()
+        answer = self._loop.create_future()
         self._line.append(Waiting(teller(answer), answer=answer, event=event, stream=stream))
-        outcome = await self._answered_in_turn(answer)
-        return outcome.placed[0]
+        return self._answered_in_turn(answer)
 
     async def commit(self, write: Write) -> Outcome:
         """Append what a write holds, all of it or nothing."""
         await self.prepare(write)
-        answer = self._future()
+        answer = self._loop.create_future()
         self._line.append(Waiting(teller(answer), answer=answer, write=write))
         outcome = await self._answered_in_turn(answer)
         if outcome.repeat and write.has_files:
@@ -134,7 +142,7 @@ class Writes:
         self, fn: Callable[[Tx], T], locks: Iterable[str], *, sync: bool, small: bool
     ) -> asyncio.Future[T]:
         """Run ``fn`` in a write transaction; it holds no events."""
-        answer: asyncio.Future[T] = self._future()
+        answer: asyncio.Future[T] = self._loop.create_future()
         self.submit(fn, locks, teller(answer), sync=sync, small=small)
         return answer
 
@@ -150,7 +158,7 @@ class Writes:
     ) -> None:
         """Run ``fn`` in a write transaction; ``told`` is called later, on the event loop."""
         size_bytes = 0 if small else math.inf
-        self._jobs.append(_Job(fn, tuple(locks), sync, size_bytes, told, None, saying))
+        self._jobs.append(_Job(fn, locks, sync, size_bytes, told, None, saying))
         self._soon()
 
     @property
@@ -166,9 +174,6 @@ class Writes:
             await self._rested.wait()
 
     # -- handing over -------------------------------------------------------------------
-
-    def _future(self) -> asyncio.Future[Any]:
-        return self._loop.create_future()
 
     def _soon(self) -> None:
         """Hand over at the end of this turn: all tasks that write in it share the commit."""
@@ -206,12 +211,10 @@ class Writes:
         for job in jobs:
             size_bytes += job.size_bytes
             sync |= job.sync
-        if size_bytes <= LOOP_BYTES:
-            operations = [Operation(job.fn, job.locks, job.sync, nobody) for job in jobs]
-            if self._loads.commit(operations, sync=sync):
-                for job, operation in zip(jobs, operations, strict=True):
-                    self._tell(job.told, operation.result, operation.error)
-                return
+        if size_bytes <= LOOP_BYTES and self._loads.commit([*jobs], sync=sync):
+            for job in jobs:
+                self._tell(job.told, job.result, job.error)
+            return
         for job in jobs:
             self._submit(job)
 
@@ -286,12 +289,10 @@ class Writes:
         return jobs
 
     def _job(self, package: Package) -> _Job:
-        def told(outcome: Outcome, error: BaseException | None) -> None:
-            self._answered(package, outcome, error)
-
         size_bytes = math.inf if package.write.stage else package.size_bytes
+        told = partial(self._answered, package)
         own = package.failed, package.saying
-        return _Job(package.run, tuple(package.locks), True, size_bytes, told, *own)
+        return _Job(package.run, package.locks, True, size_bytes, told, *own)
 
     def _answered(self, package: Package, outcome: Outcome, error: BaseException | None) -> None:
         self._under_way -= 1

@@ -48,6 +48,8 @@ PLAIN = BITS["timestamp"] | BITS["subject"] | BITS["value"]
 KEY_BIT, HEADERS_BIT, EPOCH_BIT = BITS["key"], BITS["headers"], BITS["epoch"]
 MARKER_BIT = BITS["marker"]
 REQUIRED = ("timestamp", "subject", "value")
+BYTES = (bytes, bytearray, memoryview)
+"""What a value may be given as."""
 MARKER_SUBJECT = "headrace.marker"
 ORIGIN_REFUSED = (
     "origin cannot be given: Headrace sets it on events that it copies from another region; "
@@ -107,7 +109,7 @@ def check_event(event: Event, row: int | None = None) -> Event:
     if not isinstance(event, Event):
         raise InvalidEventError(f"{at}expected an Event, not {type(event).__name__}", row=row)
     check_subject(event.subject)
-    if not isinstance(event.value, bytes | bytearray | memoryview):
+    if not isinstance(event.value, BYTES):
         raise InvalidEventError(
             f"{at}value is {type(event.value).__name__}; it must be bytes (encode text first)",
             row=row,

@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -43,16 +44,16 @@ def single(event: events.Event, now: int) -> Single | None:
     """A checked event as a blob; None if it has to be written by Arrow."""
     if event.headers or event.epoch is not None:
         return None
-    texts = [event.subject.encode(), bytes(event.value)]
-    layout = events.PLAIN
-    if event.key is not None:
-        layout |= events.KEY_BIT
-        texts.insert(1, event.key.encode())
+    subject, key, timestamp = event.subject, event.key, event.timestamp
+    layout = PLAIN[key is not None]
     form = form_of(layout)
     if form is None:
         return None
-    ts_us = now if event.timestamp is None else events.to_us(event.timestamp)
-    return Single(event.subject, event.key, form.message(ts_us, texts), layout, ts_us)
+    texts = [subject.encode(), bytes(event.value)]
+    if key is not None:
+        texts.insert(1, key.encode())
+    ts_us = now if timestamp is None else events.to_us(timestamp)
+    return Single(subject, key, form.message(ts_us, texts), layout, ts_us)
 
 
 class Form(NamedTuple):
@@ -68,11 +69,10 @@ class Form(NamedTuple):
 
     def message(self, ts_us: int, texts: Sequence[bytes]) -> bytes:
         """The message of one row."""
-        sizes = tuple(map(len, texts))
-        parts = [_described(self, sizes), ts_us.to_bytes(8, "little", signed=True)]
-        for text, size in zip(texts, sizes, strict=True):
-            parts += (bytes(4), size.to_bytes(4, "little"), text, bytes(-size % 8))
-        return b"".join(parts)
+        description, bounds, end = _frame(self, tuple(map(len, texts)))
+        stamp = ts_us.to_bytes(8, "little", signed=True)
+        columns = chain.from_iterable(zip(bounds, texts, strict=True))
+        return b"".join((description, stamp, *columns, end))
 
     def describe(self, rows: int, sizes: Sequence[int], parts: int = 0) -> bytes:
         """The header for ``rows`` rows, with ``sizes`` bytes in the text columns."""
@@ -83,9 +83,15 @@ class Form(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _described(form: Form, sizes: tuple[int, ...]) -> bytes:
-    """The header of one row; events of a program are often of few sizes."""
-    return form.describe(1, sizes)
+def _frame(form: Form, sizes: tuple[int, ...]) -> tuple[bytes, tuple[bytes, ...], bytes]:
+    """The message of one row without its time and texts; events of a program are of few sizes.
+
+    It is the header, what stands before each text (padding of the last, and offsets), and the end.
+    """
+    padding = [bytes(-size % 8) for size in sizes]
+    offsets = [bytes(4) + size.to_bytes(4, "little") for size in sizes]
+    bounds = tuple(map(bytes.__add__, [b"", *padding], offsets))
+    return form.describe(1, sizes), bounds, padding[-1]
 
 
 @lru_cache(maxsize=32)

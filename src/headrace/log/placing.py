@@ -37,15 +37,13 @@ def place(tx: Tx, pending: Pending) -> list[Placed]:
     starts: dict[int, int] = {}
     # A large share has several batches.  One INSERT takes the first batch of every share, the
     # next one the second, and so on: a statement may advance each head only once.
-    for turn in zip_longest(*(share.batches for share in pending.shares)):
-        due = [batch for batch in turn if batch is not None]
+    for turn in zip_longest(*[share.batches for share in pending.shares]):
+        due = list(filter(None, turn))
         for at in range(0, len(due), TOGETHER_MAX):
-            new = due[at : at + TOGETHER_MAX]
-            found = batches.append(tx, new)
+            found = batches.append(tx, due[at : at + TOGETHER_MAX])
             if found is None:
                 raise Stale(pending.stream)
-            for batch, start in zip(new, found, strict=True):
-                starts.setdefault(batch.segment_id, start)
+            starts = found | starts
     tx.notify(streams.channel(route.stream.id))
     return [
         Placed(pending.stream, share.segment, starts[share.segment_id], share.count)

@@ -255,8 +255,8 @@ def place(tx: Tx, new: Sequence[NewBatch]) -> dict[int, tuple[int, int]] | None:
             starts = batches.append(tx, some)
             if starts is None:
                 return None
-            for batch, start in zip(some, starts, strict=True):
-                first, count = found.get(batch.segment_id, (start, 0))
+            for batch in some:
+                first, count = found.get(batch.segment_id, (starts[batch.segment_id], 0))
                 found[batch.segment_id] = (first, count + batch.rows)
     return found
 
