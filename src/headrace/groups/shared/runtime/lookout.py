@@ -49,8 +49,8 @@ class Lookout:
         """The earliest time of the next look without news."""
         self._heard: int | None = None
         """What the catalog had heard of streams when the last look began."""
-        self._silent_due_ms = 0
-        """The earliest time of the next look if there was no news of any stream at all."""
+        self._looked_ms = 0
+        """When it last looked."""
         self._scale_due_ms = 0
         self._heads: dict[Unit, int] = {}
         self._listening: dict[int, Callable[[], None]] = {}
@@ -87,6 +87,12 @@ class Lookout:
             return now_ms
         return self._silent_due_ms if self._heard is not None else self._quiet_due_ms
 
+    @property
+    def _silent_due_ms(self) -> int:
+        """The earliest time of the next look if there was no news of any stream at all."""
+        silent_ms = SILENT_MS * (1 + len(self._home.leaders) // SILENT_GROUPS)
+        return max(self._quiet_due_ms, self._looked_ms + silent_ms)
+
     def stop(self) -> None:
         """Hear of nothing any more."""
         while self._listening:
@@ -120,9 +126,7 @@ class Lookout:
         self.look_due_ms = now_ms + max(LOOK_MS_MIN, int(cost_ms * LOOK_COST_FACTOR))
         regular_ms = self._leading.properties.settings.renew_segments_ms // 2
         self._quiet_due_ms = now_ms + max(regular_ms, int(cost_ms * QUIET_COST_FACTOR))
-        silent_ms = SILENT_MS * (1 + len(self._home.leaders) // SILENT_GROUPS)
-        self._silent_due_ms = max(self._quiet_due_ms, now_ms + silent_ms)
-        self._heard = heard
+        self._looked_ms, self._heard = now_ms, heard
 
     def _listen(self, found: dict[int, str]) -> None:
         """Hear when one of the streams changes."""
