@@ -109,7 +109,7 @@ def test_damaged_notes_stop_nobody_and_are_written_anew(
         catalog = hr.client.log.catalog
         with hr.session("w") as session, hr.join("p", "static", "m"):
             session.subscribe("$share/g/s.>")
-            wait_until(lambda: hr.shared_groups.get("g").decisions, "a leader's status")
+            wait_until(lambda: hr.shared_groups.get("g").members, "a leader's status")
             wait_until(lambda: hr.groups.explain("p", "static").decisions, "decisions")
         catalog.write(lambda tx: directory.register(tx, directory.Address("other", "h", 1)))
         buckets = (*(directory.BUCKET, properties.STATUS_BUCKET, "compaction"),)
