@@ -237,6 +237,7 @@ def _bug(
 
 
 _SEEDS = by_seeds("shared", 25)
+_LATER = by_seeds("shared", 25, first=2)
 
 PLANTED: tuple[PlantedBug, ...] = (
     _bug("finished-forgotten", "a consumed segment is forgotten and taken for a new one",
@@ -253,7 +254,7 @@ PLANTED: tuple[PlantedBug, ...] = (
     _bug("confirmed-early", "an ack is confirmed before it is durable",
          Leader, "_take", _confirms_at_once, by_search("two join", 11)),
     _bug("granted-early", "a unit is granted before its claim is durable",
-         Leader, "_settle", _grants_before_the_claim, _SEEDS),
+         Leader, "_settle", _grants_before_the_claim, _LATER),
     _bug("successor-early", "a successor opens while its predecessor is being consumed",
          Holdings, "learn", _opens_successors_early, by_search("successor", 9)),
     _bug("merge-early", "a merged segment opens after the first of its predecessors",
@@ -263,21 +264,21 @@ PLANTED: tuple[PlantedBug, ...] = (
     _bug("tokens-forgotten", "a new leader starts counting tokens again",
          Holdings, "restore", _forgets_tokens, _SEEDS),
     _bug("transactions-ignored", "a grant does not know what was acked in transactions",
-         Leader, "committed", _ignores_transactions, by_seeds("shared", 25, first=110)),
+         Leader, "committed", _ignores_transactions, by_seeds("shared", 25, first=118)),
     _bug("last-writer-wins", "stored progress is replaced instead of merged",
          Progress, "merge", _last_writer_wins, _SEEDS),
     _bug("goodbye-ignored", "the progress in a good-bye is confirmed and thrown away",
          Leader, "_disconnect", _throws_goodbyes_away, by_search("unsubscribe", 9)),
     _bug("asks-once", "a borrower asks for its leader only once",
-         Borrower, "find", _asks_once, _SEEDS),
+         Borrower, "find", _asks_once, _LATER),
     _bug("commit-not-retried", "a commit that was refused or not answered is not sent again",
-         Leader, "_retry_commit", _does_nothing, by_seeds("shared", 25, first=101)),
+         Leader, "_retry_commit", _does_nothing, by_seeds("shared", 25, first=109)),
     _bug("strangers-answered", "a heartbeat is answered for a borrower that the leader has dropped",
          Leader, "answers", _answers_strangers, _SEEDS),
     _bug("gathers-for-ever", "a leader that waits for more reports goes on waiting",
-         Leader, "gathered", _gathers_for_ever, _SEEDS),
+         Leader, "gathered", _gathers_for_ever, _LATER),
     _bug("stall-tolerated", "a member that answers pings and acks nothing keeps its units",
-         Leader, "_evict_stuck", _does_nothing, _SEEDS),
+         Leader, "_evict_stuck", _does_nothing, _LATER),
     _bug("late-grant-taken", "a grant that arrives after its own revocation is taken for new",
          Borrower, "_grant", _forgets_what_is_closed, by_search("overtaken grant", 9)),
     _bug("shares-by-name", "larger shares go by name, so units move for nothing",
