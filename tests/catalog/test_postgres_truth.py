@@ -9,9 +9,10 @@ import psycopg
 import pytest
 
 import headrace
-from headrace.catalog import open_catalog
+from headrace.catalog import entries, open_catalog, postgres_pool
 from headrace.catalog.postgres import PostgresCatalog
-from headrace.catalog.postgres_options import FSYNC_VARIABLE
+from headrace.catalog.postgres_connections import PgConnection, connect_patiently
+from headrace.catalog.postgres_options import FSYNC_VARIABLE, PostgresOptions
 from headrace.catalog.streams import StreamConfig
 from headrace.errors import CatalogError, UnsafeServerError
 from headrace.log.events import Event
@@ -131,3 +132,29 @@ def test_an_append_is_one_statement_of_the_server(synced_url: str) -> None:
             )
         )
         assert len(text) == 1  # and one connection does all of it
+
+
+def test_a_thread_that_was_paused_while_it_connected_takes_nothing_from_anybody(
+    synced_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one has seen more of the server's log by then, which is not shorter for that."""
+    with closing(open_catalog(synced_url)) as catalog:
+        assert isinstance(catalog, PostgresCatalog)
+        connect = connect_patiently
+
+        def paused(url: str, options: PostgresOptions) -> PgConnection:
+            connection = connect(url, options)
+            catalog.write(lambda tx: entries.store(tx, "notes", "written meanwhile", b"1"))
+            row = catalog.read(lambda tx: tx.row("SELECT pg_current_wal_flush_lsn() - '0/0'"))
+            assert row is not None
+            assert row[0] > connection.server.flushed
+            catalog._lineage.seen(connection, int(row[0]))
+            return connection
+
+        monkeypatch.setattr(postgres_pool, "connect_patiently", paused)
+        connection = catalog._pool.connect()
+        monkeypatch.undo()
+        catalog._pool.close_one(connection)
+        assert catalog._pool.turns == 0
+        catalog._pool.close_one(catalog._pool.connect())
+        assert catalog._pool.turns == 0

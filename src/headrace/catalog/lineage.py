@@ -28,6 +28,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from typing import TypeAlias
 
 import msgspec
 from psycopg.errors import InsufficientPrivilege, ReadOnlySqlTransaction
@@ -57,6 +58,8 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 turns = msgspec.json.Decoder(list[Turn]).decode
+Mark: TypeAlias = tuple[int, int]
+"""How often another history was found, and how much of the log was on disk."""
 
 
 class Lineage:
@@ -88,21 +91,29 @@ class Lineage:
     def seen(self, connection: PgConnection, flushed: int) -> None:
         """The log of a connection's server was on disk up to here."""
         with self._lock:
-            if connection.server.lineage == self._known:
+            if connection.server.lineage == self._known and connection.turn == self.turns:
                 self._flushed = max(self._flushed, flushed)
 
-    def check(self, connection: PgConnection, recorded: str | None = None) -> None:
+    def mark(self) -> Mark:
+        """What is known before a connection is made, whose server can only answer with more."""
+        with self._lock:
+            return self.turns, self._flushed
+
+    def check(self, connection: PgConnection, mark: Mark, recorded: str | None = None) -> None:
         """Look at a new connection; fence if its history is another than the catalog's.
 
-        ``recorded`` is the catalog's, if it has just been read.
+        What others have seen since its server was asked is no reason: this thread may have been
+        paused in between.  ``recorded`` is the catalog's, if it has just been read.
         """
         server = connection.server
         if server.standby or not server.has_catalog:
             return
         with self._lock:
-            fell = server.lineage == self._known and server.flushed < self._flushed
+            same = server.lineage == self._known
+            fell = same and self.turns == mark[0] and server.flushed < mark[1]
             if server.lineage in (self._known, recorded) and not fell:
-                self._known, self._flushed = server.lineage, server.flushed
+                self._flushed = max(server.flushed, self._flushed if same else 0)
+                self._known, connection.turn = server.lineage, self.turns
                 return
             first = self._known is None
             why = "its log is shorter than it was" if fell else "another server or timeline"
@@ -113,9 +124,10 @@ class Lineage:
             # Only now: if that failed, the next connection has to do it.
             self._known, self._flushed = server.lineage, server.flushed
             if first and not fenced:
+                connection.turn = self.turns
                 return
             # Before anybody else is let through to the new history: who reads of it can tell.
-            self.turns += 1
+            self.turns = connection.turn = self.turns + 1
             self._counted(self.turns)
         _log.warning(
             "%s went back or changed its server (%s): all leases and claims were taken away, and "

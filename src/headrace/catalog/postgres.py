@@ -108,7 +108,7 @@ class PostgresCatalog(Catalog):
     # -- opening ------------------------------------------------------------------------
 
     def _open(self, create: bool, migrate: bool) -> None:
-        begun_s = time.monotonic()
+        begun_s, mark = time.monotonic(), self._lineage.mark()
         connection = connect_patiently(self._url, self.options)
         connect_s = time.monotonic() - begun_s
         recorded: str | None = None
@@ -123,7 +123,7 @@ class PostgresCatalog(Catalog):
                     self._migrate(connection)
                     connection.close()
                     connection = connect_patiently(self._url, self.options)
-            self._lineage.check(connection, recorded)
+            self._lineage.check(connection, mark, recorded)
         except psycopg.Error as error:
             connection.close()
             raise translate(error, self.where) from error

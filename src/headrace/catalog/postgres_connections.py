@@ -96,6 +96,8 @@ class PgConnection(psycopg.Connection[Row]):
 
     limit_s = 60.0
     server: Server
+    turn = 0
+    """How often another history had been found when it was made."""
     prepared: set[bytes]
     """The statements of :mod:`headrace.catalog.postgres_calls` that it knows."""
     unheard = False

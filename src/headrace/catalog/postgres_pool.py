@@ -54,11 +54,11 @@ class PostgresPool:
 
     def connect(self) -> PgConnection:
         """A connection outside the count; close it with :meth:`close_one`."""
-        begun_s = time.monotonic()
+        begun_s, mark = time.monotonic(), self._lineage.mark()
         connection = connect_patiently(self._url, self._options)
         self._connect_s = time.monotonic() - begun_s
         try:
-            self._lineage.check(connection)
+            self._lineage.check(connection, mark)
         except psycopg.Error as error:
             connection.close()
             raise translate(error, where_of(self._url)) from error
