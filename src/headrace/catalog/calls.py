@@ -5,7 +5,7 @@ acks of an owner, can also *say* what they would do.  A driver that understands 
 it at once, and the server does it in one statement; others run the function.  A call never fails
 by itself: whatever is not as it expects (a sealed segment, a stale token, a row that somebody else
 has changed, a repeat of a producer), the server leaves it undone, and the function runs after all
-and finds the reason.
+and finds the reason.  Of several acks some may be done and others not.
 """
 
 from __future__ import annotations
@@ -57,12 +57,15 @@ class AckRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class AckCall(msgspec.Struct, frozen=True):
-    """Progress that counts only if all its claims stand, and its rows are as expected."""
+    """Progress, of which each row counts if its claim stands and the row is as expected."""
 
     rows: Sequence[AckRow]
     channels: set[str]
     done: Callable[[], Any]
-    """The result of the write."""
+    """The result of the write, if all rows are stored."""
+    partly: Callable[[Sequence[int]], None]
+    """Else it is told which are (1) and which are not (0), before the function runs for the rest:
+    by then a claim may be another's, and what was stored under it counts all the same."""
 
 
 Call = AppendCall | AckCall

@@ -393,4 +393,6 @@ def _results(calls: Sequence[Call], answer: list[int]) -> list[Any]:
             at += len(call.rows)
             if all(stored):
                 found[place] = call.done()
+            else:
+                call.partly(stored)
     return found

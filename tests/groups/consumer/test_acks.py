@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headrace.catalog import Tx
+from headrace.catalog import Tx, open_catalog
+from headrace.catalog.postgres_writer import PostgresWriter
 from headrace.errors import CatalogUnavailableError, Fenced
 from headrace.groups.consumer import (
     CatalogAcks,
@@ -21,7 +24,7 @@ from headrace.groups.consumer.acks import tell_after
 from headrace.groups.consumer.types import Done
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import join
-from tests.groups.consumer.rig import Rig, rig, run, take
+from tests.groups.consumer.rig import Rig, rig, run, run_with_threads, take
 from tests.support import until
 
 
@@ -210,3 +213,31 @@ def test_one_commit_tells_for_each_unit_whether_it_counted(catalog_url: str) -> 
             assert await r.stored(1) == Progress(1)
 
     run(work())
+
+
+def test_what_a_server_has_stored_counts_whoever_has_the_unit_when_the_answer_is_heard(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of two units is lost, so the rest is done in a second step; in between all are."""
+    call = PostgresWriter.call
+
+    def then_frozen(writer: PostgresWriter, *arguments: Any) -> Any:
+        answer = call(writer, *arguments)
+        with closing(open_catalog(postgres_url)) as others:
+            others.claims.take("orders.billing", "1", "m3")
+        return answer
+
+    async def work() -> None:
+        async with rig(postgres_url, segments=2) as r:
+            units = [await r.claim(segment) for segment in (0, 1)]
+            await r.claim(0, owner="m2")
+            acks = CatalogAcks(r.hr.host)
+            monkeypatch.setattr(PostgresWriter, "call", then_frozen)
+            acked = Progress(0, ((5, 6),))
+            given = [UnitAck(unit, acked) for unit in units]
+            fenced, counted = await acks.commit(given, sync=False)
+            assert await r.stored(1) == acked
+            assert isinstance(fenced, Fenced)
+            assert counted is None
+
+    run_with_threads(work())

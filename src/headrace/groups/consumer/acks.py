@@ -15,6 +15,9 @@ from headrace.groups.progress.store import Joining, Write, ack_once, write_of
 from headrace.host import Host
 from headrace.host.loads import FEW
 
+Partly = Callable[[Sequence[int]], None]
+"""Told which of several acks were stored, if not all."""
+
 
 class CatalogAcks:
     """The ack store of groups whose members own their units in the catalog."""
@@ -36,9 +39,20 @@ class CatalogAcks:
         """Store progress under the claims of its units, then call ``done(results, error)``."""
         writes = [_write(ack) for ack in acks]
         units = [ack.unit.unit for ack in acks]
+        stored: Sequence[int] = ()
+        """Which of them a call has stored, if not all."""
 
         def run(tx: Tx) -> list[Fenced | None]:
-            return self._put(tx, writes, units)
+            if not any(stored):
+                return self._put(tx, writes, units)
+            left = [at for at, is_stored in enumerate(stored) if not is_stored]
+            put = self._put(tx, [writes[at] for at in left], [units[at] for at in left])
+            found = dict(zip(left, put, strict=True))
+            return [found.get(at) for at in range(len(writes))]
+
+        def partly(by_call: Sequence[int]) -> None:
+            nonlocal stored
+            stored = by_call
 
         def tell(results: list[Fenced | None], error: BaseException | None) -> None:
             if error is not None:
@@ -46,15 +60,17 @@ class CatalogAcks:
             done(results, error)
 
         def saying() -> AckCall | None:
-            return self._saying(writes, units)
+            return self._saying(writes, units, partly)
 
         locks = sorted({lock for ack in acks for lock in self.locks(ack.unit)})
         small = len(acks) <= FEW
         self._host.submit(run, locks, tell, sync=sync, small=small, saying=saying)
 
-    def _saying(self, writes: Sequence[Write], units: Sequence[str]) -> AckCall | None:
+    def _saying(
+        self, writes: Sequence[Write], units: Sequence[str], partly: Partly
+    ) -> AckCall | None:
         """What :meth:`_put` does, if it can be said."""
-        return self._joining.saying(writes, units, lambda: [None] * len(writes))
+        return self._joining.saying(writes, units, lambda: [None] * len(writes), partly)
 
     def _put(self, tx: Tx, writes: Sequence[Write], units: Sequence[str]) -> list[Fenced | None]:
         return self._joining.put_if_mine(tx, writes, units)

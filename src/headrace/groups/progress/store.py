@@ -124,7 +124,11 @@ class Joining:
         return results
 
     def saying(
-        self, writes: Sequence[Write], units: Sequence[str], done: Callable[[], Any]
+        self,
+        writes: Sequence[Write],
+        units: Sequence[str],
+        done: Callable[[], Any],
+        partly: Callable[[Sequence[int]], None],
     ) -> AckCall:
         """What :meth:`put_if_mine` does if nothing is amiss."""
         rows = []
@@ -145,7 +149,7 @@ class Joining:
                     before,
                 )
             )
-        return AckCall(rows, {stored.channel(write.group) for write in writes}, done)
+        return AckCall(rows, {stored.channel(write.group) for write in writes}, done, partly)
 
     def _join(self, tx: Tx, writes: list[Write]) -> list[int]:
         by_group: dict[str, list[Write]] = {}

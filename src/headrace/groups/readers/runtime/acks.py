@@ -36,7 +36,7 @@ class ReaderAcks(CatalogAcks):
             self._joining.put(tx, mine)
         return results
 
-    def _saying(self, writes: Sequence[Write], units: Sequence[str]) -> None:  # noqa: ARG002
+    def _saying(self, *_: object) -> None:
         return None  # rows are held, which a call does not
 
     def stage(self, tx: Tx, ack: UnitAck) -> None:
