@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
 import headrace
-from headrace.errors import CatalogUnavailableError
+from headrace.errors import CatalogClosedError, CatalogUnavailableError
 from tests.postgres_server import PostgresMachine, postgres_machine
 
 EVENTS = 400
@@ -32,10 +33,15 @@ async def consume(machine: PostgresMachine, outage_ms: int) -> list[int]:
             await hr.append("s", events)
         await hr.groups.create_static("s", "g", max_members=1, members=["m"])
         followed: list[int] = []
+        reads = asyncio.Event()
 
         async def follow() -> None:
-            async for batch in hr.read("s", follow=True):
-                followed.extend(int(v.rstrip(b"\0")) for v in batch.column("value").to_pylist())
+            with contextlib.suppress(CatalogClosedError):  # where the group has given up
+                async for batch in hr.read("s", follow=True):
+                    values = batch.column("value").to_pylist()
+                    followed.extend(int(value.rstrip(b"\0")) for value in values)
+                    reads.set()
+                    await asyncio.sleep(0.02)
 
         found: list[int] = []
         # The pin runs out during the outage, and nobody else can take it.
@@ -50,6 +56,7 @@ async def consume(machine: PostgresMachine, outage_ms: int) -> list[int]:
                 found.append(int(delivery.value.rstrip(b"\0")))
                 if len(found) == 50:
                     following = asyncio.create_task(follow())
+                    await reads.wait()  # a read that begins while the server is away is refused
                     fault = asyncio.create_task(outage(machine))
                 await asyncio.sleep(0)
             assert fault is not None
@@ -60,6 +67,7 @@ async def consume(machine: PostgresMachine, outage_ms: int) -> list[int]:
                     break
                 await asyncio.sleep(0.05)
             assert following is not None
+            assert not following.done()
             following.cancel()
             assert followed == [*range(EVENTS), 401]
         return found
