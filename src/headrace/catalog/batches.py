@@ -41,7 +41,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
 
 
 def append(tx: Tx, new: Sequence[NewBatch]) -> dict[int, int] | None:
-    """Place batches at the heads of their segments; returns their offsets by the segments' ids.
+    """Place batches at the heads of their segments, each segment once; their offsets by its id.
 
     None if a segment is sealed or gone.  The caller holds the stream's lock, so offsets become
     visible in their order.  All batches take two statements together, since each one is a round

@@ -88,6 +88,20 @@ def by_seeds(
     return hunt
 
 
+def seeded_bug(
+    scenario: str,
+    name: str,
+    about: str,
+    owner: Any,
+    attribute: str,
+    change: Callable[[Original], Any],
+    first: int = 0,
+) -> PlantedBug:
+    """A function that is replaced, hunted by 200 seeds of a scenario from `first` on."""
+    plant = lambda: patched(owner, attribute, change)  # noqa: E731
+    return PlantedBug(name, about, plant, by_seeds(scenario, 200, first=first))
+
+
 @cache
 def planted_bugs() -> tuple[PlantedBug, ...]:
     """Every planted bug there is."""

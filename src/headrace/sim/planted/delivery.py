@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ import numpy as np
 from headrace.groups.delivery import DeadLetter, Dispatcher, Retry
 from headrace.groups.progress import Progress
 from headrace.groups.progress.ranges import AckedRanges
-from headrace.sim.planted import Original, PlantedBug, by_seeds, patched
+from headrace.sim.planted import Original, seeded_bug
 
 
 def _next_of_key_first(original: Original) -> Original:
@@ -106,16 +106,7 @@ def _half_a_batch_counts(original: Original) -> Original:
     return ack_many
 
 
-def _bug(
-    name: str,
-    about: str,
-    owner: Any,
-    attribute: str,
-    change: Callable[[Original], Any],
-    first: int = 0,
-) -> PlantedBug:
-    plant = lambda: patched(owner, attribute, change)  # noqa: E731
-    return PlantedBug(name, about, plant, by_seeds("delivery", 200, first=first))
+_bug = partial(seeded_bug, "delivery")
 
 
 PLANTED = (

@@ -7,6 +7,7 @@ too much, names sorted in another order, groups that share a derived name.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from headrace.errors import InvalidGroupConfigError
@@ -28,7 +29,14 @@ from headrace.groups.partitioned.core.transitions import Stage
 from headrace.groups.partitioned.names import GroupName
 from headrace.log import order
 from headrace.sim.faults import Fault
-from headrace.sim.planted import Original, PlantedBug, by_search, by_seeds, patched
+from headrace.sim.planted import (
+    Original,
+    PlantedBug,
+    by_search,
+    by_seeds,
+    patched,
+    seeded_bug,
+)
 from headrace.sim.scenarios import partitioned_member as member_module
 
 # --- changes -------------------------------------------------------------------------------
@@ -209,16 +217,7 @@ def _hunt_rules() -> str | None:
     return None
 
 
-def _by_sim(
-    name: str,
-    about: str,
-    owner: Any,
-    attribute: str,
-    change: Callable[[Original], Any],
-    first: int = 0,
-) -> PlantedBug:
-    plant = lambda: patched(owner, attribute, change)  # noqa: E731
-    return PlantedBug(name, about, plant, by_seeds("partitioned", 200, first=first))
+_by_sim = partial(seeded_bug, "partitioned")
 
 
 PLANTED = (
