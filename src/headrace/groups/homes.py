@@ -14,7 +14,8 @@ runs need not ask again: what happens to its region while it lives, its agent te
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -136,6 +137,19 @@ def waits_here(tx: Tx, key: str) -> str:
     if entry is None or entry.value is None:
         return ""
     return decode_group(key, entry.value).waits(this_region(tx) or "")
+
+
+def waiting(tx: Tx, keys: Iterable[str]) -> dict[str, str]:
+    """Those of some groups whose members wait in this region, and why.
+
+    A record that cannot be read tells nothing; whoever looks at that group alone hears of it.
+    """
+    found = {}
+    for key in keys:
+        with suppress(UnreadableRecordError):
+            if why := waits_here(tx, key):
+                found[key] = why
+    return found
 
 
 def asking_proof() -> Query:

@@ -143,15 +143,29 @@ def seek_locks(record: GroupRecord, reader: str, stream: str, number: int) -> li
     return units.seek_locks(GroupName.of_key(record.key), reader, [number])
 
 
+def channels(tx: Tx, record: GroupRecord) -> set[str]:
+    """Where news of a group's progress is told, and of who lets go of it."""
+    found = {progress.channel(each) for each in readers(tx, record)}
+    if record.family == SHARED:
+        found.add(leases.channel(state.lease_name(record.key)))
+    return found
+
+
 def is_drained(tx: Tx, record: GroupRecord) -> bool:
     """Whether nobody in this region owns anything of a group any more."""
     return not any(claim.owner is not None for claim in _claims(tx, record))
 
 
 def fence_absent(tx: Tx, record: GroupRecord) -> None:
-    """Take units from members that are dead, or frozen past their pins; see :func:`fence_locks`."""
+    """Take units from who is dead, or frozen past its lease; see :func:`fence_locks`.
+
+    The leader of a shared group takes back what its sessions have, and gives its lease back when
+    that is done.  Sessions of one whose lease ran out have counted it as lost before that.
+    """
     if record.family == SHARED:
-        return  # its leader takes them back, and a group that moves has none
+        if leases.get(tx, state.lease_name(record.key)) is None:
+            fence(tx, record)
+        return
     name = GroupName.of_key(record.key)
     for claim in _claims(tx, record):
         if claim.owner is not None and not _is_pinned(tx, name, claim.owner):
@@ -200,12 +214,6 @@ def reset_locks(tx: Tx, record: GroupRecord) -> set[str]:
             for segment in stream.segments if stream is not None else ():
                 found |= set(seek_locks(record, reader, name, segment.number))
     return found
-
-
-def fence_shared(tx: Tx, record: GroupRecord) -> None:
-    """A shared group is not led here any more; members of other kinds see it for themselves."""
-    if record.family == SHARED:
-        fence(tx, record)
 
 
 def fence_locks(tx: Tx, record: GroupRecord) -> set[str]:

@@ -258,12 +258,10 @@ def _begin_switch(log: Log, key: str, me: str, to: str) -> HomeStamp:
             raise SwitchRefusedError(f"group {key!r} is on its way to {found.home} already")
         stamp = HomeStamp(found.stamp.counter + 1, me)
         put_group(tx, msgspec.structs.replace(found, home=to, stamp=stamp, handing=Handing(me)))
-        kinds.fence_shared(tx, found)
         tx.notify(replicas.CHANNEL)
         return stamp
 
-    fencing = log.catalog.read(lambda tx: kinds.fence_locks(tx, require_group(tx, key)))
-    return log.catalog.write(run, locks=sorted({*LOCKS, *fencing}))
+    return log.catalog.write(run, locks=LOCKS)
 
 
 def _has_begun(neighbours: Neighbours, member: LinkMember, key: str, stamp: HomeStamp) -> bool:

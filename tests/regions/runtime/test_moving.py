@@ -44,6 +44,41 @@ async def test_a_shared_group_switched_goes_on_where_it_was(tmp_path: Path) -> N
 
 
 @in_loop
+async def test_a_switch_of_a_shared_group_waits_for_what_its_sessions_have_in_hand(
+    tmp_path: Path,
+) -> None:
+    """Until they have let go, the other region begins with nothing; and their acks count."""
+    key = "audit:orders.>"
+    async with two_regions(tmp_path, PARTITIONED) as (eu, us), eu.session() as session:
+        await eu.shared_groups.declare("audit", "orders.>", start="earliest")
+        await eu.regions.enable("$share/audit/orders.>", home="eu")
+
+        def on_its_way(client: headrace.Headrace) -> bool:
+            found = client.log.catalog.read(lambda tx: get_group(tx, key))
+            return found is not None and found.home == "us" and found.handing is not None
+
+        with running(eu, us):
+            for at in range(20):
+                await eu.publish(f"orders.{at % 7}", b"%d" % at, key=str(at))
+            await session.subscribe("$share/audit/orders.>")
+            async with asyncio.timeout(30):
+                source = aiter(session)
+                in_hand = [await anext(source) for _ in range(3)]
+                moving = asyncio.create_task(eu.regions.switch("$share/audit/orders.>", to="us"))
+                await until(lambda: on_its_way(eu) and on_its_way(us))
+                first = asyncio.create_task(take(us, 17))
+                await until(lambda: len(session.units) < 4)  # those of which nothing is in hand
+                assert not moving.done()
+                assert on_its_way(us)
+                for delivery in in_hand:
+                    await delivery.ack()
+                await moving
+                rest = await first
+    given = [*rest, *(each.value for each in in_hand)]
+    assert sorted(given, key=int) == [b"%d" % n for n in range(20)]
+
+
+@in_loop
 async def test_after_a_fail_over_the_survivor_is_home(tmp_path: Path) -> None:
     async with two_regions(tmp_path, PARTITIONED) as (eu, us):
         await eu.shared_groups.declare("audit", "orders.>", start="earliest")

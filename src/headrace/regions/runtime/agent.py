@@ -12,7 +12,7 @@ import uuid
 
 import msgspec
 
-from headrace.catalog import Tx, entries, lanes, leases, progress, replicas, streams
+from headrace.catalog import Tx, entries, lanes, leases, replicas, streams
 from headrace.errors import (
     CatalogUnavailableError,
     HeadraceError,
@@ -316,7 +316,7 @@ class RegionAgent:
 
         def look(tx: Tx) -> None:
             for record in groups(tx).values():
-                wanted.update(progress.channel(each) for each in kinds.readers(tx, record))
+                wanted.update(kinds.channels(tx, record))
 
         own.read(look)
         for channel in wanted:

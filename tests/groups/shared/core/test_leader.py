@@ -49,6 +49,47 @@ def led(*borrowers: str, segments: int = 2, **options: object) -> Led:
     return made
 
 
+# --- giving the group up ---
+
+
+@pytest.mark.parametrize("balance", list(Balance))
+def test_a_leader_that_leaves_takes_everything_back_and_grants_nothing(balance: Balance) -> None:
+    made = led(A, B, settings=LeaderSettings(balance=balance))
+    made.do(made.leader.leave("the group is at home in us", made.now_ms))
+    assert {each.borrower for each in made.take(Revoke)} == {A, B}
+    assert not made.leader.left
+    for borrower, units in made.owners().items():
+        for unit in units:
+            assert not made.leader.left
+            made.hand_back(borrower, unit)
+    made.join(C)
+    made.segments(*(open_segment(n) for n in range(4)))
+    assert made.leader.left
+    assert not made.take(Grant)
+    assert made.leader.leave("again", made.now_ms) == []
+
+
+def test_a_leader_that_leaves_waits_for_a_silent_member_as_long_as_it_may_hand_out() -> None:
+    made = led(A)
+    made.do(made.leader.leave("the group is at home in us", made.now_ms))
+    made.tick(made.leader.settings.borrower_timeout_ms - 1)
+    assert not made.leader.left
+    made.tick(1)
+    assert made.leader.left
+
+
+def test_a_leader_has_not_left_before_what_it_was_told_is_stored() -> None:
+    made = led(A, segments=1)
+    made.do(made.leader.leave("the group is at home in us", made.now_ms))
+    made.hold_commits = True
+    made.leave(A, UnitReport("orders/0", made.leader.units["orders/0"].token, ((0, 4),), ()))
+    assert made.owners() == {}
+    assert not made.leader.left
+    made.hold_commits = False
+    made.commit()
+    assert made.leader.left
+
+
 # --- rest ---
 
 

@@ -119,6 +119,8 @@ class Holdings:
         """How many units somebody should own."""
         self._destined: dict[Unit, str] = {}
         """By lag: where a unit that is being revoked will go."""
+        self.leaving = ""
+        """Why the group is given up: everything is taken back, and nothing is granted any more."""
 
     def snapshot(self) -> tuple[object, ...]:
         """Everything that decides what will happen, as comparable values."""
@@ -134,6 +136,7 @@ class Holdings:
             tuple(self._destined.items()),
             tuple(self._order.waiting.items()),
             self._floor,
+            self.leaving,
         )
 
     def configure(self, settings: LeaderSettings) -> None:
@@ -317,6 +320,8 @@ class Holdings:
     def plan(self, now_ms: int) -> list[LeaderEffect]:
         """Decide anew who should have how much, and take away what is too much."""
         self.unbalanced = False
+        if self.leaving:
+            return self._take_all(now_ms)
         if self._benched:
             eligible = [m for m in self.members.values() if self.may_own(m, now_ms)]
         else:
@@ -337,14 +342,37 @@ class Holdings:
                 self._short.append(member.borrower)
         return effects
 
-    def _take_from(self, member: LedMember, count: int, now_ms: int) -> list[LeaderEffect]:
+    def _take_from(
+        self, member: LedMember, count: int, now_ms: int, reason: str = "others have less"
+    ) -> list[LeaderEffect]:
         """Revoke the units that a member has had for the shortest time."""
         effects: list[LeaderEffect] = []
         latest = [s for s in reversed(member.units.values()) if s.status in LOADED and s.active]
         for state in latest[:count]:
-            self.decide(now_ms, What.MOVES, state.unit, member.borrower, "others have less")
+            self.decide(now_ms, What.MOVES, state.unit, member.borrower, reason)
             effects += self.revoke(state, now_ms)
         return effects
+
+    # --- giving the group up ---
+
+    def leave(self, reason: str) -> None:
+        """Take everything back with the next plan, and grant nothing from now on."""
+        self.leaving = reason
+        self.unbalanced = True
+        self._short.clear()
+        self._destined.clear()
+
+    def _take_all(self, now_ms: int) -> list[LeaderEffect]:
+        effects: list[LeaderEffect] = []
+        for member in self.members.values():
+            member.share = 0
+            effects += self._take_from(member, member.load, now_ms, self.leaving)
+        return effects
+
+    @property
+    def left(self) -> bool:
+        """Whether a group that is given up is in nobody's hands any more."""
+        return bool(self.leaving) and not any(member.units for member in self.members.values())
 
     def _plan_by_lag(self, eligible: list[LedMember], now_ms: int) -> list[LeaderEffect]:
         owned = {
@@ -367,7 +395,7 @@ class Holdings:
 
     def fill(self, now_ms: int) -> None:
         """Give free units to whoever was planned to have more."""
-        if not self._free:
+        if not self._free or self.leaving:
             return
         for unit in [u for u in self._destined if u in self._free]:
             member = self.members.get(self._destined.pop(unit))

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from headrace.errors import DeposedError, ProtocolError
+from headrace.errors import ProtocolError
 from headrace.groups.decisions.core.record import What
 from headrace.groups.progress import Progress
 from headrace.groups.shared.core.assignment import AssignmentStatus
@@ -84,7 +84,6 @@ class Leader(Reception):
         holdings = Holdings(group, token, settings, ledger, floor)
         super().__init__(group, name, token, holdings, ledger)
         self.settings = settings
-        self.deposed = False
         self._pace = Pace()
         self._revision = -1
         self._list_due_ms = now_ms
@@ -329,6 +328,18 @@ class Leader(Reception):
         self._heartbeat_due_ms = now_ms
         self._holdings.configure(settings)
 
+    def leave(self, reason: str, now_ms: int) -> list[LeaderEffect]:
+        """Give the group up in order: members finish what they have in hand, and get nothing new.
+
+        Who does not answer is dropped, who does not finish is evicted, as always; so ``left`` is
+        true in the end, and nobody who runs at all still hands out anything then.
+        """
+        self._check_leading()
+        if self._holdings.leaving:
+            return []
+        self._holdings.leave(reason)
+        return self.balance(now_ms)
+
     # --- gathering ---
 
     def gather(self) -> Gather:
@@ -385,12 +396,3 @@ class Leader(Reception):
             for borrower in self._holdings.members
         ]
         return [*effects, StepDown(reason)]
-
-    # --- refusing ---
-
-    def _check_leading(self) -> None:
-        if self.deposed:
-            raise DeposedError(
-                f"leader {self.name} of {self.group} has stepped down (token {self.token})",
-                state="deposed",
-            )

@@ -59,6 +59,11 @@ class LeaderView:
         """Whether something was noted that is in no commit yet."""
         return self._ledger.noted
 
+    @property
+    def left(self) -> bool:
+        """Whether it has given the group up, with all that it was told stored: it may retire."""
+        return self._holdings.left and not self.unstored and not self._ledger.busy
+
     def progress_of(self, unit: Unit) -> Progress:
         """How far the group has come in a unit, as far as this leader knows."""
         return self._holdings.units[unit].progress

@@ -7,7 +7,7 @@ message with an old token raises ``StaleTokenError``, one that a correct borrowe
 
 from __future__ import annotations
 
-from headrace.errors import StaleTokenError, UnexpectedMessageError
+from headrace.errors import DeposedError, StaleTokenError, UnexpectedMessageError
 from headrace.groups.decisions.core.record import What
 from headrace.groups.progress.bounds import OFFSET_MAX
 from headrace.groups.shared.core.assignment import FREE, GRANTING, AssignmentStatus, UnitState
@@ -39,6 +39,7 @@ class Reception(LeaderView):
         self.group = group
         self.name = name
         self.token = token
+        self.deposed = False
 
     def _take(self, message: Message, now_ms: int) -> list[LeaderEffect]:
         """Check and apply a message; returns the answers to it."""
@@ -203,6 +204,13 @@ class Reception(LeaderView):
         self._holdings.drop(member, What.LEFT, "disconnected", now_ms)
 
     # --- refusing ---
+
+    def _check_leading(self) -> None:
+        if self.deposed:
+            raise DeposedError(
+                f"leader {self.name} of {self.group} has stepped down (token {self.token})",
+                state="deposed",
+            )
 
     def _unexpected(
         self, message: Message, why: str, *, invalidate: str | None = None

@@ -4,7 +4,7 @@ Everything happens on the event loop.  The core's requests (store this, list the
 the lease) become transactions and reads; their answers go back into the core.  A full plan is
 made when the peer's queues are empty.
 
-``lookout`` looks at the log for it, and ``bulletin`` publishes what it does.
+``lookout`` looks at the log for it, ``bulletin`` publishes what it does, ``retiring`` is its end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from headrace.errors import (
 )
 from headrace.groups.progress import Progress
 from headrace.groups.progress.store import Joining
-from headrace.groups.shared import deciding
 from headrace.groups.shared.core.leader import Leader
 from headrace.groups.shared.core.messages import (
     LeaderWanted,
@@ -49,14 +48,13 @@ from headrace.groups.shared.runtime import state
 from headrace.groups.shared.runtime.bulletin import STATUS_MS, Bulletin
 from headrace.groups.shared.runtime.listing import Look
 from headrace.groups.shared.runtime.lookout import Lookout
+from headrace.groups.shared.runtime.retiring import Retiring
 from headrace.host.loads import FEW
 
 if TYPE_CHECKING:
     from headrace.groups.shared.runtime.peer import LocalPeer
 
 RETRY_MS = 5
-IDLE_MS = 10_000
-"""A leader without borrowers steps down after this."""
 STIRRED_MS = 2 * STATUS_MS
 """A leader to which nothing happens ticks on for this, and then only when something is due: of
 hundreds of idle groups each tick would cost as much as all their pings."""
@@ -92,9 +90,8 @@ class Leading:
             lease_sent_ms=lease_sent_ms,
         )
         self.lookout = Lookout(self)
-        self._bulletin = Bulletin(self)
+        self.bulletin = Bulletin(self)
         self.unplanned = False
-        self._released = False
         self.commits = 0
         self.due_ms = home.now_ms
         """When ``tick`` has something to do."""
@@ -102,11 +99,11 @@ class Leading:
         """Whether ``due_ms`` is later than the next tick, since nothing happens."""
         self._stirred_ms = home.now_ms
         self._retry_ms = RETRY_MS
-        self._idle_since_ms: int | None = None
         self._committing: int | None = None
         """The number of the commit under way."""
         self._joining = Joining()
         self._stop_listening: Callable[[], None] | None = None
+        self._retiring = Retiring(self)
 
     # --- events ---
 
@@ -157,7 +154,9 @@ class Leading:
             self.unplanned = False
             self.stir()
             self._do(self.core.balance(self.home.now_ms))
-            self._bulletin.update()
+            self.bulletin.update()
+        if self._retiring.leaving:
+            self._retiring.go_if_left()
 
     def tick(self) -> None:
         """Do what is due."""
@@ -169,10 +168,10 @@ class Leading:
             return
         self.lookout.tick(now_ms)
         if not self._resting:
-            self._bulletin.update()
-        self._step_down_if_idle(now_ms)
+            self.bulletin.update()
+        self._retiring.tick(now_ms)
         self.due_ms = self._next_tick(now_ms)
-        if self._idle_since_ms is None and now_ms - self._stirred_ms >= STIRRED_MS:
+        if self._retiring.idle_since_ms is None and now_ms - self._stirred_ms >= STIRRED_MS:
             rest_ms = min(self.core.rest_ms(now_ms), self.lookout.rest_ms(now_ms))
             self._resting = rest_ms > now_ms
             self.due_ms = max(self.due_ms, self._next_tick(rest_ms - 1))
@@ -200,17 +199,15 @@ class Leading:
             self.due_ms = min(self.due_ms, self._next_tick(self._stirred_ms))
             self.home.rearm()
 
-    def _step_down_if_idle(self, now_ms: int) -> None:
-        if self.core.present or not self.idle:
-            self._idle_since_ms = None
-        elif self._idle_since_ms is None:
-            self._idle_since_ms = now_ms
-        elif now_ms - self._idle_since_ms >= IDLE_MS:
-            self.home.spawn(self.retire("nobody is subscribed"))
+    def leave(self, reason: str) -> None:
+        """The group is to be consumed elsewhere: its members finish what they have, then retire."""
+        if self._retiring.leave(reason):
+            now_ms = self.home.now_ms
+            self.home.run(lambda: self._tell_core(lambda: self.core.leave(reason, now_ms)))
 
     async def retire(self, reason: str) -> None:
         """Give the group up; the lease goes first, so that borrowers find it free at once."""
-        await self._release(reason)
+        await self._retiring.release(reason)
         if not self.core.deposed:
             self._do(self.core.lease_lost(reason))
 
@@ -369,23 +366,7 @@ class Leading:
         if self._stop_listening is not None:
             self._stop_listening()
         self.home.stopped(self)
-        self.home.spawn(self._release(reason))
-
-    async def _release(self, reason: str) -> None:
-        name, asked_ms = self.lease, self.home.now_ms
-        last_words = [] if self._released else self._bulletin.last_words(reason)
-        self._released = True
-
-        def run(tx: Tx) -> None:
-            # Whoever took the lease has told of it; of a deleted group there is nothing to tell.
-            if leases.release(tx, name, self.token) and last_words:
-                deciding.led(tx, self.group, last_words, asked_ms)
-
-        locks = (leases.lock(name), *deciding.locks(self.group))
-        try:
-            await self.home.host.in_transaction(run, locks, sync=False)
-        except HeadraceError as error:
-            _log.warning("the lease of %s is left to run out: %s", self.group, error)
+        self.home.spawn(self._retiring.release(reason))
 
 
 def _needs_sync(commit: Commit) -> bool:

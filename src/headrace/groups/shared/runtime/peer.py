@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.catalog import Tx, entries
 from headrace.errors import HeadraceError
+from headrace.groups import homes
 from headrace.groups.shared import properties
 from headrace.groups.shared.core.messages import (
     FromBorrower,
@@ -89,9 +90,11 @@ class LocalPeer:
         self.hand_over = self.mail.hand_over
         self.election = Election(self)
         self.upkeep = Upkeep(self)
-        self._stop_listening = host.on_news(
-            entries.channel(properties.BUCKET), self.upkeep.check_properties
-        )
+        heard = {
+            properties.BUCKET: self.upkeep.check_properties,
+            homes.GROUPS_BUCKET: self.upkeep.check_homes,
+        }
+        self._listening = [host.on_news(entries.channel(b), call) for b, call in heard.items()]
         self._tasks = host.tasks("shared groups")
         self.sweep = SessionSweep(host)
         self._timer = host.timer(self._tick)
@@ -134,7 +137,8 @@ class LocalPeer:
         self._timer.clear()
         self._rearming.clear()
         self.election.stop()
-        self._stop_listening()
+        for stop in self._listening:
+            stop()
         await self.sweep.close()
         await self._tasks.rest()
         await self.peers.close()

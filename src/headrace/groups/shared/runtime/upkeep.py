@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from headrace.catalog import Tx, leases
 from headrace.errors import HeadraceError, LeaseLost
+from headrace.groups import homes
 from headrace.groups.shared import properties
 from headrace.groups.shared.core.records import RenewLease
 from headrace.groups.shared.properties import GroupProperties
@@ -45,7 +46,7 @@ class Upkeep:
         self._revision = 0
         self._started: set[str] = set()
         """Groups whose leaders may have read older settings."""
-        self._renewing = self._checking = self._reading = False
+        self._renewing = self._checking = self._reading = self._asking = False
         self._heard: int | None = None
         """What the catalog had heard of streams when leaders were last told."""
         self.due_ms = 0
@@ -117,6 +118,7 @@ class Upkeep:
         """A group is led here from now on."""
         self._started.add(group)
         self.check_properties()
+        self.check_homes()
 
     def check_properties(self) -> None:
         """Some group was made, changed or deleted: read what is new."""
@@ -139,6 +141,27 @@ class Upkeep:
         for group in sorted(changed.keys() | started):
             if group in self._settings and (leading := self._peer.leaders.get(group)) is not None:
                 leading.configure(self._settings[group])
+
+    # --- homes ---
+
+    def check_homes(self) -> None:
+        """Some replicated group was moved, made or deleted: see whether one that is led here
+        is to be consumed elsewhere."""
+        if not self._asking:
+            self._asking = True
+            self._peer.spawn(self._check_homes())
+
+    async def _check_homes(self) -> None:
+        self._asking = False  # what changes from here on is read again
+        led = list(self._peer.leaders)
+        try:
+            found = await self._read(functools.partial(homes.waiting, keys=led))
+        except HeadraceError as error:
+            _log.warning("leaders cannot read where their groups are at home: %s", error)
+            return
+        for group, why in found.items():
+            if (leading := self._peer.leaders.get(group)) is not None:
+                leading.leave(why)
 
     async def _read(self, look: Callable[[Tx], T]) -> T:
         host = self._peer.host
