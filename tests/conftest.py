@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from headrace.catalog.postgres_options import FSYNC_VARIABLE
 from headrace.host import loads
 from headrace.log.log import Log
 from headrace.store import Store, open_store
+from tests import java_classes, rewriting
 from tests.blank_catalog import BlankCatalog
 from tests.lanes import Lanes, begin_with_the_longest
 from tests.leftovers import RunFolder
@@ -30,15 +32,20 @@ settings.load_profile("slow")
 
 _buckets = itertools.count(1)
 os.environ.setdefault(FSYNC_VARIABLE, "off")
-os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark" / "conf"))
+java_classes.use()
 
 
 _run_folder = pytest.StashKey[RunFolder]()
+_archiving = pytest.StashKey[subprocess.Popen[bytes] | None]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.stash[_run_folder] = RunFolder()
+        config.stash[_archiving] = None
+        if config.args_source is config.ArgsSource.TESTPATHS and config.getoption("numprocesses"):
+            config.stash[_archiving] = java_classes.make()
+            rewriting.make()
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
@@ -47,6 +54,8 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     yield
     if _run_folder not in session.config.stash:
         return  # one of several processes; the one that started them looks
+    if (archiving := session.config.stash[_archiving]) is not None:
+        archiving.wait(120)
     folder = session.config.stash[_run_folder]
     said = session.config.get_terminal_writer()
     if left := folder.close(failed=session.exitstatus != 0):
