@@ -20,18 +20,14 @@ Told = Callable[[Any, BaseException | None], None]
 """Called with a result, or with an error."""
 
 
-def teller(answer: asyncio.Future[Any]) -> Told:
-    """Tells whoever waits for a future, if anybody still does."""
-
-    def tell(result: Any, error: BaseException | None) -> None:
-        if answer.done():
-            return
-        if error is None:
-            answer.set_result(result)
-        else:
-            answer.set_exception(error)
-
-    return tell
+def settle(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    """Tell whoever waits for a future, if anybody still does."""
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(error)
 
 
 class Lane(Protocol):
@@ -41,7 +37,7 @@ class Lane(Protocol):
 
 
 class Waiting:
-    """An event or a write in the queue, and the callback that gets its ``Outcome``."""
+    """An event or a write in the queue, and the future or callback that gets its ``Outcome``."""
 
     __slots__ = (
         "answer",
@@ -58,9 +54,9 @@ class Waiting:
 
     def __init__(
         self,
-        told: Told,
         *,
         answer: asyncio.Future[Outcome] | None = None,
+        told: Told | None = None,
         event: Event | None = None,
         stream: str | None = None,
         write: Write | None = None,
@@ -86,6 +82,13 @@ class Waiting:
             """Of how many different epochs its rows are, where they are of epochs."""
             self.size_bytes = write.size_bytes
 
+    def tell(self, result: Outcome | None, error: BaseException | None) -> None:
+        """It was written, or was not."""
+        if self.answer is not None:
+            settle(self.answer, result, error)
+        elif self.told is not None:
+            self.told(result, error)
+
     @property
     def given_up(self) -> bool:
         """Whether its caller was cancelled: then it is not written."""
@@ -98,12 +101,6 @@ class Waiting:
         assert self.stream is not None
         assert self.event is not None
         return self.stream, self.event
-
-    def is_ready(self, log: Log) -> bool:
-        """Whether its route is known without asking the catalog."""
-        if self.write is not None:
-            return self.write.is_routed
-        return self.stream is not None and log.routes.is_known(self.stream)
 
 
 class GivenUp(HeadraceError):
@@ -133,6 +130,23 @@ class Package:
         if len(items) == 1 and items[0].write is not None:
             self.write = items[0].write
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether its routes are known without asking the catalog."""
+        streams = set()
+        for item in self.items:
+            if item.write is None:
+                streams.add(item.stream)
+            elif not item.write.is_routed:
+                return False
+        known = self._log.routes.is_known
+        return all(stream is not None and known(stream) for stream in streams)
+
+    @property
+    def given_up(self) -> bool:
+        """Whether a caller of one of its items was cancelled."""
+        return any(item.answer is not None and item.answer.cancelled() for item in self.items)
+
     def prepare(self) -> None:
         """Join, route and encode."""
         if self._joined is None and (len(self.items) > 1 or self.items[0].write is None):
@@ -151,9 +165,8 @@ class Package:
             if lane.failure is not None:
                 raise lane.failure
         try:
-            for item in self.items:
-                if item.given_up:
-                    raise GivenUp
+            if self.given_up:
+                raise GivenUp
             if self._stale and not self._stale.isdisjoint(self.write.stream_names):
                 raise Stale(min(self._stale & self.write.stream_names))
             return self.write.run(tx)
@@ -163,9 +176,8 @@ class Package:
 
     def saying(self) -> AppendCall | None:
         """What the transaction does, if that can be said; and nothing hinders it."""
-        given_up = any(item.given_up for item in self.items)
         stale = self._stale and not self._stale.isdisjoint(self.write.stream_names)
-        if given_up or stale or any(lane.failure is not None for lane in self._lanes):
+        if self.given_up or stale or any(lane.failure is not None for lane in self._lanes):
             return None  # the transaction says why
         return self.write.saying()
 

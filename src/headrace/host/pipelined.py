@@ -109,7 +109,7 @@ class Pipelined:
             self._check()
             self._waiting_bytes += write.size_bytes
             self._given += 1
-        return Waiting(partial(self._answered, write), write=write, lane=self)
+        return Waiting(told=partial(self._answered, write), write=write, lane=self)
 
     async def _until(self, reached: Callable[[], bool]) -> None:
         """Wait until ``reached()`` is true or an append has failed."""

@@ -33,7 +33,7 @@ from headrace.catalog.calls import Saying
 from headrace.catalog.committer import Operation, nobody
 from headrace.errors import HeadraceError
 from headrace.host.loads import GROUP_BYTES, LOOP_BYTES, SMALL_BYTES, Loads, Stopwatch
-from headrace.host.packages import GivenUp, Package, Told, Waiting, apart, packages, teller
+from headrace.host.packages import GivenUp, Package, Told, Waiting, apart, packages, settle
 from headrace.log.append import Outcome, Write
 from headrace.log.events import Event, Events
 from headrace.log.given import to_batch
@@ -97,14 +97,16 @@ class Writes:
         """Append a checked event to the stream that captures its subject."""
         stream = self._log.routes.find(event.subject)
         answer = self._loop.create_future()
-        self._line.append(Waiting(teller(answer), answer=answer, event=event, stream=stream))
+        self._line.append(Waiting(answer=answer, event=event, stream=stream))
+        if self._due or self._busy:
+            return answer  # somebody hands over, or a group that ends does
         return self._answered_in_turn(answer)
 
     async def commit(self, write: Write) -> Outcome:
         """Append what a write holds, all of it or nothing."""
         await self.prepare(write)
         answer = self._loop.create_future()
-        self._line.append(Waiting(teller(answer), answer=answer, write=write))
+        self._line.append(Waiting(answer=answer, write=write))
         outcome = await self._answered_in_turn(answer)
         if outcome.repeat and write.has_files:
             await self._in_thread(write.discard)
@@ -143,7 +145,7 @@ class Writes:
     ) -> asyncio.Future[T]:
         """Run ``fn`` in a write transaction; it holds no events."""
         answer: asyncio.Future[T] = self._loop.create_future()
-        self.submit(fn, locks, teller(answer), sync=sync, small=small)
+        self.submit(fn, locks, partial(settle, answer), sync=sync, small=small)
         return answer
 
     def submit(
@@ -273,8 +275,7 @@ class Writes:
         for at, package in enumerate(group):
             error: Exception | None = None
             try:
-                ready = all(item.is_ready(self._log) for item in package.items)
-                if ready:
+                if ready := package.is_ready:
                     package.prepare()
             except Exception as caught:
                 ready, error = False, caught
@@ -298,7 +299,11 @@ class Writes:
         self._under_way -= 1
         if error is None:
             for item, own in package.outcomes(outcome):
-                self._tell(item.told, own, None)
+                answer = item.answer
+                if answer is None:
+                    self._tell(item.tell, own, None)
+                elif not answer.done():
+                    answer.set_result(own)
         elif isinstance(error, Stale | GivenUp) or package.write.has_files:
             self._troubles.append((package, error))
         else:
@@ -309,7 +314,7 @@ class Writes:
     def _fail(self, package: Package, error: BaseException) -> None:
         package.failed(error)
         for item in package.items:
-            self._tell(item.told, None, error)
+            self._tell(item.tell, None, error)
 
     def _group_ended(self) -> None:
         troubles = self._troubles + self._later
@@ -334,9 +339,9 @@ class Writes:
                 package, error = troubles[0]
                 for item, found in await self._in_thread(self._settled, package, error):
                     if isinstance(found, BaseException):
-                        self._tell(item.told, None, found)
+                        self._tell(item.tell, None, found)
                     else:
-                        self._tell(item.told, found, None)
+                        self._tell(item.tell, found, None)
                 del troubles[0]
         except BaseException as error:
             for package, _ in troubles:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.catalog.producers import Placed
@@ -32,6 +34,13 @@ class Joined:
         if len(given) == 1 and isinstance(lone := given[0], tuple):  # most often
             write.add_events(lone[0], (lone[1],), now_us())
             return
+        if isinstance(first := given[0], tuple):
+            name = first[0]
+            events = [one[1] for one in given if isinstance(one, tuple) and one[0] == name]
+            if len(events) == len(given):  # single events to one stream
+                self._runs.append(list(range(len(given))))
+                write.add_events(name, events, now_us())
+                return
         # Appends to a stream keep their order; only neighbours with the same columns are joined.
         order = sorted(range(len(given)), key=lambda at: _kind(given[at])[0])
         for (stream, _), found in groupby(order, key=lambda at: _kind(given[at])):
@@ -54,27 +63,36 @@ class Joined:
         """Where the events of each are, in the order in which they were given."""
         if len(self._given) == 1:
             return [outcome]
-        places: list[list[Placed]] = [[] for _ in self._given]
+        found: dict[int, Outcome] = {}
         spots = iter(outcome.placed)
         for run, shares in zip(self._runs, self.write.shares, strict=True):
-            ends = [0]
-            for at in run:
-                ends.append(ends[-1] + _rows(self._given[at]))
-            for share in shares:
-                spot = next(spots)
-                # The sort was stable: the rows of one append are contiguous in a share.
-                rows = share.rows
-                if isinstance(self._given[run[0]], tuple):
-                    for at, row in enumerate(range(spot.count) if rows is None else rows.tolist()):
-                        place = Placed(spot.stream, spot.segment, spot.start + at, 1)
-                        places[run[row]].append(place)
-                    continue
-                cuts = ends if rows is None else rows.searchsorted(ends).tolist()
-                for at, low, high in zip(run, cuts, cuts[1:], strict=False):
-                    if low < high:
-                        start = spot.start + low
-                        places[at].append(Placed(spot.stream, spot.segment, start, high - low))
-        return [Outcome(tuple(found), repeat=False) for found in places]
+            placed = [(next(spots), share.rows) for share in shares]
+            if isinstance(self._given[run[0]], tuple):
+                for spot, rows in placed:
+                    name, number, start = spot.stream, spot.segment, spot.start
+                    for row in range(spot.count) if rows is None else rows.tolist():
+                        found[run[row]] = Outcome((Placed(name, number, start, 1),), repeat=False)
+                        start += 1
+            else:
+                found |= self._appends(run, placed)
+        return [found[at] for at in range(len(self._given))]
+
+    def _appends(
+        self, run: list[int], placed: list[tuple[Placed, npt.NDArray[np.int64] | None]]
+    ) -> dict[int, Outcome]:
+        """Where the rows of each append of a run are."""
+        places: dict[int, list[Placed]] = {at: [] for at in run}
+        ends = [0]
+        for at in run:
+            ends.append(ends[-1] + _rows(self._given[at]))
+        for spot, rows in placed:
+            # The sort was stable: the rows of one append are contiguous in a share.
+            cuts = ends if rows is None else rows.searchsorted(ends).tolist()
+            for at, low, high in zip(run, cuts, cuts[1:], strict=False):
+                if low < high:
+                    start = spot.start + low
+                    places[at].append(Placed(spot.stream, spot.segment, start, high - low))
+        return {at: Outcome(tuple(each), repeat=False) for at, each in places.items()}
 
 
 def _kind(given: Given) -> tuple[str, int]:
