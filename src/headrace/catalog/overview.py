@@ -8,7 +8,9 @@ in the index, so that bytes and age need no question of their own.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from headrace.catalog.leases import Ended
@@ -36,10 +38,10 @@ _BATCH = "b.start_offset, b.end_offset, b.bytes, b.total_bytes, b.created_us"
 _PROGRESS = (
     f"SELECT p.group_name, p.segment_id, p.floor, p.state, {_BATCH} "
     "FROM progress p JOIN segments s ON s.id = p.segment_id "
-    "LEFT JOIN batches b ON b.segment_id = p.segment_id AND b.start_offset = "
-    "CASE WHEN p.floor < s.head THEN (SELECT MAX(c.start_offset) FROM batches c "
+    "LEFT JOIN batches b ON b.id = CASE WHEN p.floor < s.head THEN (SELECT c.id FROM batches c "
     "WHERE c.segment_id = p.segment_id AND c.start_offset <= "
-    "CASE WHEN p.floor < s.tail THEN s.tail ELSE p.floor END) END"
+    "CASE WHEN p.floor < s.tail THEN s.tail ELSE p.floor END "
+    "ORDER BY c.start_offset DESC LIMIT 1) END"
 )
 
 _FIRST = (
@@ -50,11 +52,11 @@ _FIRST = (
 
 def progress(tx: Tx, groups: Sequence[str] | None = None) -> dict[str, dict[int, Reached]]:
     """{name of a reader: {segment id: how far it has come}}, of all or of some."""
-    found: dict[str, dict[int, Reached]] = {}
-    make = Reached._make
-    for name, segment_id, *rest in _rows(tx, _PROGRESS, "p.group_name", groups):
-        found.setdefault(name, {})[segment_id] = make(rest)
-    return found
+    found: defaultdict[str, dict[int, Reached]] = defaultdict(dict)
+    make = partial(tuple.__new__, Reached)  # as Reached._make, without a count of the fields
+    for row in _rows(tx, _PROGRESS, "p.group_name", groups):
+        found[row[0]][row[1]] = make(row[2:])
+    return dict(found)
 
 
 def first_batches(tx: Tx, ids: Sequence[int]) -> dict[int, Reached]:
