@@ -145,12 +145,12 @@ def readers_of(log: Log) -> list[tuple[str, int]]:
 
 
 def ack(log: Log, units: Sequence[tuple[str, int]], turn: int) -> None:
-    """Every unit acks on: a floor, and ranges above it."""
-    at = 10 * turn
-    progress = Progress(at, tuple((at + 5 + 7 * n, at + 8 + 7 * n) for n in range(8)))
+    """Units ack on: a floor, and ranges above it, of each unit its own."""
     by_group: dict[str, dict[int, Progress]] = {}
-    for name, id in units:
-        by_group.setdefault(name, {})[id] = progress
+    for number, (name, id) in enumerate(units):
+        at, gap = 20 * turn + number % 17, 3 + number % 41
+        ranges = tuple((at + (gap + 3) * n, at + (gap + 3) * n + 3) for n in range(1, 9))
+        by_group.setdefault(name, {})[id] = Progress(at, ranges)
 
     def write(tx: Tx) -> None:
         for name, places in by_group.items():

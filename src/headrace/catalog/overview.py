@@ -45,8 +45,8 @@ _PROGRESS = (
 )
 
 _FIRST = (
-    f"SELECT s.id, {_BATCH} FROM segments s JOIN batches b ON b.segment_id = s.id "
-    "AND b.start_offset = (SELECT MIN(c.start_offset) FROM batches c WHERE c.segment_id = s.id)"
+    f"SELECT s.id, {_BATCH} FROM segments s JOIN batches b ON b.id = (SELECT c.id FROM batches c "
+    "WHERE c.segment_id = s.id ORDER BY c.start_offset LIMIT 1)"
 )
 
 

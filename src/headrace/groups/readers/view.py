@@ -33,19 +33,33 @@ OTHERS_HAVE_S = 30
 """A reader that is dead for longer than this should have been put offline by the others."""
 
 
+class _Restored(msgspec.Struct, frozen=True):
+    """The state of a group, and what it was made of; nobody changes it here."""
+
+    row: ReaderGroupRow
+    stored: StoredState
+    state: ReaderGroupState
+
+
 class _Stored(msgspec.Struct, frozen=True):
     """Groups as the catalog has them; each is read when it is looked at."""
 
     rows: Mapping[str, ReaderGroupRow]
     states: Mapping[str, StoredState]
+    known: dict[str, _Restored]
+    """What was made of them at earlier looks; used where all that it was made of is the same."""
 
     def record(self, group: str) -> ReaderGroupRecord:
         return names.decode(self._row(group))
 
     def state(self, group: str) -> ReaderGroupState:
-        replica = StampedReplica(group)
-        replica.restore(self._row(group), self.states.get(group, StoredState([], [])))
-        return replica.state
+        row, stored = self._row(group), self.states.get(group, StoredState([], []))
+        known = self.known.get(group)
+        if known is None or known.row != row or known.stored != stored:
+            replica = StampedReplica(group)
+            replica.restore(row, stored)
+            known = self.known[group] = _Restored(row, stored, replica.state)
+        return known.state
 
     def _row(self, group: str) -> ReaderGroupRow:
         row = self.rows.get(group)
@@ -59,14 +73,17 @@ class Readers(KindOfGroups):
 
     family = FAMILY
 
+    def __init__(self) -> None:
+        self._known: dict[str, _Restored] = {}
+
     def load(self, tx: Tx, name: FullName | None) -> object:
-        if name is None:
-            rows = readable_rows(tx)
-        else:
+        if name is not None:
             row = reader_groups.get(tx, name.group)
-            rows = [] if row is None else [row]
-        only = None if name is None else name.group
-        return _Stored({row.name: row for row in rows}, reader_groups.states(tx, only))
+            found = {} if row is None else {row.name: row}
+            return _Stored(found, reader_groups.states(tx, name.group), {})
+        found = {row.name: row for row in readable_rows(tx)}
+        self._known = {group: made for group, made in self._known.items() if group in found}
+        return _Stored(found, reader_groups.states(tx), self._known)
 
     def reach(
         self,
