@@ -18,6 +18,7 @@ MODULES = (
     "read",
     "latency",
     "growth",
+    "looking",
     "consume",
     "cores_delivery",
     "cores_shared",

@@ -315,12 +315,19 @@ def trim(
     if tail is None:
         return False
     # From the tail on, and between two bounds: the index still holds what was deleted before, and
-    # without a lower bound PostgreSQL's statistics choose a scan of the whole table.
-    due = [place for place in places(tx, segment_id, tail - 1, most) if place.end <= before]
-    if not due:
+    # without a lower bound PostgreSQL's statistics choose a scan of the whole table.  Publishers
+    # wait meanwhile, so only the ends of what goes are fetched.
+    row = tx.row(
+        "SELECT count(*), min(start_offset), max(start_offset), max(end_offset), max(total_bytes) "
+        "FROM (SELECT start_offset, end_offset, total_bytes FROM batches WHERE segment_id = ? "
+        "AND start_offset >= ? AND start_offset < ? AND end_offset <= ? "
+        "ORDER BY start_offset LIMIT ?) AS due",
+        (segment_id, tail, before, before, most),
+    )
+    if row is None or not row[0]:
         return False
-    span = segment_id, due[0].start, due[-1].start
-    last = due[-1]
+    count, first, last, end, total_bytes = row
+    span = segment_id, first, last
     tx.later(
         "INSERT INTO graveyard (path, buried_us) SELECT path, ? FROM batches WHERE segment_id = ? "
         "AND start_offset >= ? AND start_offset <= ? AND path IS NOT NULL",
@@ -331,12 +338,12 @@ def trim(
     )
     tx.later(
         "UPDATE segments SET tail = ?, trimmed_bytes = ?, markers = markers - ? WHERE id = ?",
-        (last.end, last.total_bytes, markers.trim(tx, segment_id, last.end), segment_id),
+        (end, total_bytes, markers.trim(tx, segment_id, end), segment_id),
     )
     if lanes.is_linked(tx, segment_id):
-        lanes.trim(tx, segment_id, last.end)
+        lanes.trim(tx, segment_id, end)
     tx.notify(streams.channel(stream_id))
-    return len(due) == most
+    return bool(count == most)
 
 
 # --- compaction ----------------------------------------------------------------------------

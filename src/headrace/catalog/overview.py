@@ -8,7 +8,9 @@ in the index, so that bytes and age need no question of their own.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from headrace.catalog.leases import Ended
@@ -35,26 +37,31 @@ _BATCH = "b.start_offset, b.end_offset, b.bytes, b.total_bytes, b.created_us"
 
 _PROGRESS = (
     f"SELECT p.group_name, p.segment_id, p.floor, p.state, {_BATCH} "
-    "FROM progress p JOIN segments s ON s.id = p.segment_id "
-    "LEFT JOIN batches b ON b.segment_id = p.segment_id AND b.start_offset = "
-    "CASE WHEN p.floor < s.head THEN (SELECT MAX(c.start_offset) FROM batches c "
-    "WHERE c.segment_id = p.segment_id AND c.start_offset <= "
-    "CASE WHEN p.floor < s.tail THEN s.tail ELSE p.floor END) END"
+    "FROM progress p JOIN segments s ON s.id = p.segment_id LEFT JOIN "
 )
+_NEXT = (
+    "FROM batches c WHERE c.segment_id = p.segment_id AND p.floor < s.head AND c.start_offset <= "
+    "CASE WHEN p.floor < s.tail THEN s.tail ELSE p.floor END ORDER BY c.start_offset DESC LIMIT 1"
+)
+_PROGRESS_BY_ID = f"{_PROGRESS} batches b ON b.id = (SELECT c.id {_NEXT})"
+_PROGRESS_LATERAL = f"{_PROGRESS} LATERAL (SELECT c.* {_NEXT}) b ON TRUE"
+"""Where there is LATERAL, by it: else PostgreSQL looks each batch up twice, or, without statistics,
+reads all batches that there are."""
 
 _FIRST = (
-    f"SELECT s.id, {_BATCH} FROM segments s JOIN batches b ON b.segment_id = s.id "
-    "AND b.start_offset = (SELECT MIN(c.start_offset) FROM batches c WHERE c.segment_id = s.id)"
+    f"SELECT s.id, {_BATCH} FROM segments s JOIN batches b ON b.id = (SELECT c.id FROM batches c "
+    "WHERE c.segment_id = s.id ORDER BY c.start_offset LIMIT 1)"
 )
 
 
 def progress(tx: Tx, groups: Sequence[str] | None = None) -> dict[str, dict[int, Reached]]:
     """{name of a reader: {segment id: how far it has come}}, of all or of some."""
-    found: dict[str, dict[int, Reached]] = {}
-    make = Reached._make
-    for name, segment_id, *rest in _rows(tx, _PROGRESS, "p.group_name", groups):
-        found.setdefault(name, {})[segment_id] = make(rest)
-    return found
+    found: defaultdict[str, dict[int, Reached]] = defaultdict(dict)
+    make = partial(tuple.__new__, Reached)  # as Reached._make, without a count of the fields
+    query = _PROGRESS_LATERAL if tx.lateral else _PROGRESS_BY_ID
+    for row in _rows(tx, query, "p.group_name", groups):
+        found[row[0]][row[1]] = make(row[2:])
+    return dict(found)
 
 
 def first_batches(tx: Tx, ids: Sequence[int]) -> dict[int, Reached]:

@@ -62,6 +62,7 @@ class Opening(Protocol):
 class PostgresTx(Tx):
     """A transaction, or a single read, on one PostgreSQL connection."""
 
+    lateral = True
     for_update = " FOR UPDATE"
     by_bytes = ' COLLATE "C"'
 

@@ -45,6 +45,8 @@ class Tx(ABC):
 
     lazy = False
     """Whether ``iterate`` fetches rows one by one as they are consumed, not all beforehand."""
+    lateral = False
+    """Whether a subquery in ``FROM`` may name the tables before it (``LATERAL``)."""
     for_update = ""
     """What a query ends with whose rows nobody else may change before this transaction is over;
     SQLite has one writer at a time and needs none."""

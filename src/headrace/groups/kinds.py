@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import msgspec
 
@@ -63,6 +63,9 @@ _homes: dict[str, str] = {
 }
 
 
+_loaded: dict[str, KindOfGroups] = {}
+
+
 def register_later(family: str, module: str) -> None:
     """Groups of this family are looked at by the ``KIND`` of that module."""
     _homes[family] = module
@@ -71,7 +74,9 @@ def register_later(family: str, module: str) -> None:
 def kind(family: str) -> KindOfGroups | None:
     """How to look at groups of a family; None if nobody can (it is only named yet)."""
     home = _homes.get(family)
-    return None if home is None else cast(KindOfGroups, import_module(home).KIND)
+    if home is not None and home not in _loaded:
+        _loaded[home] = import_module(home).KIND
+    return None if home is None else _loaded[home]
 
 
 def kinds(families: Collection[str]) -> Iterable[KindOfGroups]:

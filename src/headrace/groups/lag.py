@@ -18,7 +18,7 @@ What was trimmed before the group acked it will never be consumed.  It is no lag
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
@@ -30,6 +30,10 @@ from headrace.subjects import covers
 
 OffsetRanges: TypeAlias = list[tuple[int, int]]
 """Offsets from the first of each pair up to the second, which is not included."""
+
+
+_BegunTuple: TypeAlias = tuple[int, bytes, int, int, int, int, int | None]
+"""A :class:`Reached` that has a batch."""
 
 
 def is_exact(filters: Iterable[str], stream: Stream) -> bool:
@@ -47,42 +51,55 @@ def unit_view(
     stream: str,
     markers: int = 0,
     exact: bool = True,
-    **about: Any,
+    member: str | None = None,
+    instance: str | None = None,
+    token: int = 0,
+    state: str = "unowned",
+    partitions: tuple[int, ...] = (),
 ) -> UnitView:
     """A unit with what the group has not acked of it.
 
-    ``markers`` are among what is not acked, and are no events.  ``about`` are the other fields.
+    ``markers`` are among what is not acked, and are no events.  A look at everything makes ten
+    thousand of them, so nothing is called here that need not be.
     """
-    floor, state = (0, b"") if reached is None else (reached.floor, reached.state)
+    floor, record = (0, b"") if reached is None else (reached[0], reached[1])
     try:
-        kept, lost = glance.unacked(state, floor, segment.tail, segment.head)
+        kept, lost = glance.unacked(record, floor, segment.tail, segment.head)
     except (msgspec.DecodeError, ValueError):  # damaged: the floor is known all the same
         kept, lost = glance.unacked(b"", floor, segment.tail, segment.head)
         exact = False
     events = kept - markers
+    size, seconds = 0, 0.0
     if events <= 0:
-        exact = True
+        events, exact = 0, True
     elif reached is not None and reached.start is not None:
-        about["bytes"] = _bytes_left(reached, segment)
-        about["seconds"] = max(0.0, (now_us - (reached.created_us or now_us)) / 1e6)
+        size, seconds = _left(reached, segment, now_us)
     return UnitView(
         unit=unit,
         stream=stream,
+        member=member,
+        instance=instance,
+        token=token,
+        state=state,
         floor=floor,
         head=segment.head,
-        events=max(0, events),
+        partitions=partitions,
+        events=events,
+        bytes=size,
+        seconds=seconds,
         exact=exact,
         lost_to_trimming=lost,
-        **about,
     )
 
 
-def _bytes_left(reached: Reached, segment: Segment) -> int:
-    """The bytes from the first unacked event on; within its batch by the number of events."""
-    start, end = reached.start or 0, reached.end or 0
-    left = end - max(start, reached.floor, segment.tail)
-    part = (reached.size_bytes or 0) * left // (end - start)
-    return max(0, segment.bytes - (reached.total_bytes or 0) + part)
+def _left(reached: Reached, segment: Segment, now_us: int) -> tuple[int, float]:
+    """Bytes from the first unacked event on, within its batch by the number of events; its age."""
+    floor, _, start, end, size, total, created_us = cast("_BegunTuple", reached)
+    first = start if start > floor else floor
+    rest = end - (first if first > segment.tail else segment.tail)
+    left = segment.bytes - total + size * rest // (end - start)
+    seconds = (now_us - created_us) / 1e6 if created_us else 0.0
+    return left if left > 0 else 0, seconds if seconds > 0 else 0.0
 
 
 def total(
@@ -94,20 +111,36 @@ def total(
     finding: str = "",
 ) -> GroupLag:
     """The lag of a group that has these units, and this left in its source; without the units."""
-    both = (*units, *source)
+    events, size, seconds, exact, lost = _sums(units)
+    left, left_bytes, left_s, left_exact, left_lost = _sums(source)
     return GroupLag(
         group=group,
         kind=kind,
-        events=sum([unit.events for unit in both]),
-        bytes=sum([unit.bytes for unit in both]),
-        seconds=max([unit.seconds for unit in both], default=0.0),
-        exact=all(unit.exact for unit in both),
-        lost_to_trimming=sum([unit.lost_to_trimming for unit in both]),
-        source_events=sum([unit.events for unit in source]),
-        source_bytes=sum([unit.bytes for unit in source]),
-        source_seconds=max([unit.seconds for unit in source], default=0.0),
+        events=events + left,
+        bytes=size + left_bytes,
+        seconds=max(seconds, left_s),
+        exact=exact and left_exact,
+        lost_to_trimming=lost + left_lost,
+        source_events=left,
+        source_bytes=left_bytes,
+        source_seconds=left_s,
         finding=finding,
     )
+
+
+def _sums(units: Sequence[UnitView]) -> tuple[int, int, float, bool, int]:
+    """Events, bytes, seconds, whether exact, and what was lost to trimming, of several units."""
+    events = size = lost = 0
+    seconds, exact = 0.0, True
+    for unit in units:
+        events += unit.events
+        size += unit.bytes
+        lost += unit.lost_to_trimming
+        if unit.seconds > seconds:
+            seconds = unit.seconds
+        if not unit.exact:
+            exact = False
+    return events, size, seconds, exact, lost
 
 
 def joined(parts: Sequence[UnitView], **about: Any) -> UnitView:

@@ -208,7 +208,7 @@ def _read_partitioned(text: str) -> FullName:
 
 def _partitioned_text(name: FullName) -> str:
     short = f"{name.scope}/{name.group}"
-    return f"{PARTITIONED}/{short}" if name.scope in families() else short
+    return f"{PARTITIONED}/{short}" if name.scope in _forms or name.scope in _later else short
 
 
 def _of_partitioned_key(key: str) -> FullName:

@@ -3,8 +3,9 @@
 Each table is read once (:mod:`headrace.catalog.overview`), for all groups or for one.  A kind of
 group then finds its own in it without asking the catalog again.  One thing cannot be told before
 the looking: which units nobody has begun, whose first batch tells their age.  Those of streams
-that people made are read beforehand; where one of a work queue is missing, it is noted
-(``wanted``), read for all groups in one statement, and the groups that wanted one look again.
+that people made are all read when the first is asked for; where one of a work queue is missing, it
+is noted (``wanted``), read for all groups in one statement, and the groups that wanted one look
+again.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Picture(msgspec.Struct, kw_only=True):
     own: dict[str, object]
     """What kinds have read from tables of their own, by family."""
     firsts: dict[int, Reached] = {}
+    has_firsts: bool = False
     marked: dict[int, list[int]] | None = None
     wanted: set[int] = set()
     public: tuple[Stream, ...] = ()
@@ -57,10 +59,18 @@ class Picture(msgspec.Struct, kw_only=True):
         """How far a reader has come in a segment, with the batch that comes next."""
         found = self.progress.get(reader, {}).get(segment.id)
         if found is None and segment.head > segment.tail:
+            self.read_firsts()
             found = self.firsts.get(segment.id)
             if found is None:
                 self.wanted.add(segment.id)
         return found
+
+    def read_firsts(self) -> None:
+        """Have the first batches of the streams that people made."""
+        if not self.has_firsts:
+            self.has_firsts = True
+            kept = [s.id for each in self.public for s in each.segments if s.head > s.tail]
+            self.firsts |= overview.first_batches(self.tx, kept)
 
     def markers(self, reached: Reached | None, segment: Segment) -> int:
         """How many of the retained offsets that a reader has not acked are markers."""
@@ -114,9 +124,6 @@ def take(
         claims=overview.claims(tx, readers),
         leases=overview.leases(tx, None if reach is None else reach.leases),
         own=own,
-        firsts=overview.first_batches(
-            tx, [s.id for stream in public for s in stream.segments if s.head > s.tail]
-        ),
         marked=overview.markers(tx, [s.id for s in segments]) if few else None,
         wanted=set(),
         public=public,

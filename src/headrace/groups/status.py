@@ -236,6 +236,7 @@ def _unreadable(picture: Picture) -> list[Finding]:
 def _damaged(picture: Picture) -> list[Finding]:
     """Batches that groups read next and cannot."""
     wanted: dict[tuple[int, int], int] = {}
+    picture.read_firsts()
     rows = [row for rows in picture.progress.values() for row in rows.items()]
     size = 0
     for segment_id, reached in (*rows, *picture.firsts.items()):

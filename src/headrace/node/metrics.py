@@ -7,12 +7,9 @@ list: ``docs/metrics.md``, the dashboard and the alert rules are checked against
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 import msgspec
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from headrace.groups.shapes import GroupView
 from headrace.node.history import GROUP, History
@@ -104,116 +101,138 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     per_unit: bool
 
 
+_LABELS = {each.name: tuple(sorted(each.labels)) for each in METRICS}
+_SURE = 1e6
+"""Below this ``repr`` writes a number as Prometheus wants it."""
+
+
 class Families:
-    """Families of samples, made when first used."""
+    """Families of samples in Prometheus's text, begun when first used.
+
+    A page has ten thousand samples, so they are written at once, without an object for each; a
+    test compares the text with that of prometheus-client.
+    """
 
     def __init__(self) -> None:
-        self.found: dict[str, Metric] = {}
+        self._lines: dict[str, list[str]] = {}
 
-    def add(self, name: str, value: float, *labels: str) -> None:
+    def add(self, name: str, value: float, **labels: str) -> None:
         """A sample of a metric of the list."""
-        about = _BY_NAME[f"headrace_{name}"]
-        family = self.found.get(about.name)
-        if family is None:
-            if about.kind == "counter":
-                base = about.name.removesuffix("_total")
-                family = CounterMetricFamily(base, about.help, labels=about.labels)
-            else:
-                family = GaugeMetricFamily(about.name, about.help, labels=about.labels)
-            self.found[about.name] = family
-        family.add_metric(labels, value)  # type: ignore[attr-defined]
+        assert len(labels) == len(_LABELS[f"headrace_{name}"]), name
+        written = [f'{each}="{_escaped(labels[each])}"' for each in sorted(labels)]
+        self.put(name, value, f"{{{','.join(written)}}}" if written else "")
+
+    def put(self, name: str, value: float, labels: str) -> None:
+        """A sample whose labels are written already, sorted and in braces."""
+        lines = self._lines.get(name)
+        if lines is None:
+            about = _BY_NAME[f"headrace_{name}"]
+            told = f"# HELP {about.name} {about.help}\n# TYPE {about.name} {about.kind}\n"
+            lines = self._lines[name] = [told]
+        if -_SURE < value < _SURE:
+            number = repr(float(value))
+        else:
+            number = floatToGoString(value)  # type: ignore[no-untyped-call]
+        lines.append(f"headrace_{name}{labels} {number}\n")
+
+    def text(self) -> str:
+        """All of it, family by family."""
+        return "".join(["".join(lines) for lines in self._lines.values()])
 
 
-class LookCollector(Collector):
-    """The samples of one look."""
-
-    def __init__(
-        self,
-        look: Look | None,
-        history: History,
-        decided: Counter[tuple[str, str]],
-        facts: NodeFacts,
-    ) -> None:
-        self._look = look
-        self._history = history
-        self._decided = decided
-        self._facts = facts
-
-    def collect(self) -> Iterator[Metric]:
-        into = Families()
-        _node(into, self._look, self._facts)
-        if self._look is not None:
-            for group in self._look.groups.values():
-                _group(into, self._look, self._history, group)
-            for (name, what), count in self._decided.items():
-                into.add("group_decisions_total", count, name, what)
-                if what == "fenced":
-                    into.add("group_fenced_acks_total", count, name)
-                elif what == "elected":
-                    into.add("leader_changes_total", count, name)
-            _streams(into, self._look)
-            _pipeline(into, self._look)
-            if self._facts.per_unit:
-                _units(into, self._look)
-        yield from into.found.values()
+def _escaped(label: str) -> str:
+    if "\\" in label or '"' in label or "\n" in label:
+        return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return label
 
 
-def _node(into: Families, look: Look | None, facts: NodeFacts) -> None:
-    into.add("build_info", 1, facts.version)
+def of_node(facts: NodeFacts) -> bytes:
+    """What a node says of itself."""
+    into = Families()
+    into.add("build_info", 1, version=facts.version)
     into.add("node_look_age_seconds", round(facts.look_age_s, 3))
     into.add("node_listeners", facts.listeners)
     into.add("catalog_away", int(facts.away))
-    if look is not None:
-        into.add("node_look_seconds", round(look.cpu_s, 6))
-        into.add("node_looks_total", look.number)
-        into.add("catalog_bytes", look.catalog_bytes)
-        running = sum(each.node is not None for each in look.sessions)
-        into.add("sessions", running, "running")
-        into.add("sessions", len(look.sessions) - running, "not running")
+    return into.text().encode()
+
+
+def of_look(
+    look: Look, history: History, decided: Counter[tuple[str, str]], *, per_unit: bool
+) -> bytes:
+    """What a look saw."""
+    into = Families()
+    _itself(into, look)
+    for group in look.groups.values():
+        _group(into, look, history, group)
+    for (name, what), count in decided.items():
+        into.add("group_decisions_total", count, group=name, what=what)
+        if what == "fenced":
+            into.add("group_fenced_acks_total", count, group=name)
+        elif what == "elected":
+            into.add("leader_changes_total", count, group=name)
+    _streams(into, look)
+    _pipeline(into, look)
+    if per_unit:
+        _units(into, look)
+    return into.text().encode()
+
+
+def _itself(into: Families, look: Look) -> None:
+    into.add("node_look_seconds", round(look.cpu_s, 6))
+    into.add("node_looks_total", look.number)
+    into.add("catalog_bytes", look.catalog_bytes)
+    running = sum(each.node is not None for each in look.sessions)
+    into.add("sessions", running, state="running")
+    into.add("sessions", len(look.sessions) - running, state="not running")
 
 
 def _group(into: Families, look: Look, history: History, group: GroupView) -> None:
-    of = (group.group, group.kind, group.stream or ",".join(group.streams) or group.filter or "")
-    into.add("group_lag_events", group.lag.events, *of)
-    into.add("group_lag_bytes", group.lag.bytes, *of)
-    into.add("group_lag_seconds", round(group.lag.seconds, 3), *of)
-    into.add("group_dead_letters", look.letters.get(group.group, 0), *of)
-    into.add("group_lost_to_trimming_events", group.lag.lost_to_trimming, *of)
-    rate = history.rates.get((GROUP, group.group), 0.0)
-    into.add("group_acked_events_per_second", round(rate, 3), *of)
-    for state, count in Counter(each.state for each in group.members).items():
-        into.add("group_members", count, *of, state)
-    for state, count in Counter(each.state for each in group.units).items():
-        into.add("group_units", count, *of, state)
-    for finding in dict.fromkeys(each.finding for each in group.findings):
-        into.add("group_findings", 1, *of, finding)
+    name, lag = group.group, group.lag
+    read = group.stream or ",".join(group.streams) or group.filter or ""
+    of, stream = f'group="{_escaped(name)}",kind="{group.kind}"', f'stream="{_escaped(read)}"'
+    every = f"{{{of},{stream}}}"
+    into.put("group_lag_events", lag.events, every)
+    into.put("group_lag_bytes", lag.bytes, every)
+    into.put("group_lag_seconds", round(lag.seconds, 3), every)
+    into.put("group_dead_letters", look.letters.get(name, 0), every)
+    into.put("group_lost_to_trimming_events", lag.lost_to_trimming, every)
+    rate = history.rates.get((GROUP, name), 0.0)
+    into.put("group_acked_events_per_second", round(rate, 3), every)
+    for state, count in Counter([each.state for each in group.members]).items():
+        into.put("group_members", count, f'{{{of},state="{_escaped(state)}",{stream}}}')
+    for state, count in Counter([each.state for each in group.units]).items():
+        into.put("group_units", count, f'{{{of},state="{_escaped(state)}",{stream}}}')
+    for finding in dict.fromkeys([each.finding for each in group.findings]):
+        into.put("group_findings", 1, f'{{finding="{_escaped(finding)}",{of},{stream}}}')
 
 
 def _streams(into: Families, look: Look) -> None:
     for name, stream in look.streams.items():
         opened = len(stream.open_segments)
-        into.add("stream_events", sum(s.events for s in stream.segments), name)
-        into.add("stream_bytes", sum(s.retained_bytes for s in stream.segments), name)
-        into.add("stream_segments", opened, name, "open")
-        into.add("stream_segments", len(stream.segments) - opened, name, "sealed")
-        into.add("stream_appended_events_total", sum(s.head for s in stream.segments), name)
+        sealed = len(stream.segments) - opened
+        into.add("stream_events", sum(s.events for s in stream.segments), stream=name)
+        into.add("stream_bytes", sum(s.retained_bytes for s in stream.segments), stream=name)
+        into.add("stream_segments", opened, stream=name, state="open")
+        into.add("stream_segments", sealed, stream=name, state="sealed")
+        appended = sum(s.head for s in stream.segments)
+        into.add("stream_appended_events_total", appended, stream=name)
 
 
 def _pipeline(into: Families, look: Look) -> None:
     into.add("pipeline_led", int(look.pipeline.led))
     for job in look.pipeline.jobs:
-        of = (job.name, str(getattr(job.kind, "value", job.kind)))
-        into.add("pipeline_job_rate", round(job.rate_per_s, 3), *of)
-        into.add("pipeline_job_failures_total", job.failures, *of)
+        of = {"job": job.name, "kind": str(getattr(job.kind, "value", job.kind))}
+        into.add("pipeline_job_rate", round(job.rate_per_s, 3), **of)
+        into.add("pipeline_job_failures_total", job.failures, **of)
         if job.lag_events is not None:
-            into.add("pipeline_job_lag_events", job.lag_events, *of)
+            into.add("pipeline_job_lag_events", job.lag_events, **of)
 
 
 def _units(into: Families, look: Look) -> None:
     left = UNITS_MAX
     for group in look.groups.values():
         for unit in group.units[:left]:
-            into.add("unit_lag_events", unit.events, group.group, unit.unit)
+            into.add("unit_lag_events", unit.events, group=group.group, unit=unit.unit)
         left -= len(group.units)
         if left < 0:
             into.add("metrics_truncated", 1)
@@ -224,7 +243,6 @@ def _units(into: Families, look: Look) -> None:
 def rendered(
     look: Look | None, history: History, decided: Counter[tuple[str, str]], facts: NodeFacts
 ) -> bytes:
-    """The text of one look."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(LookCollector(look, history, decided, facts))
-    return generate_latest(registry)
+    """The text of a node and of one look."""
+    seen = b"" if look is None else of_look(look, history, decided, per_unit=facts.per_unit)
+    return of_node(facts) + seen

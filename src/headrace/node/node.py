@@ -19,7 +19,7 @@ from headrace.node.access.sessions import Codes
 from headrace.node.access.tokens import Keyring
 from headrace.node.history import History
 from headrace.node.live import Live
-from headrace.node.metrics import NodeFacts, rendered
+from headrace.node.metrics import NodeFacts, of_look, of_node
 from headrace.node.observer import Observer
 from headrace.node.problems import Problem
 from headrace.node.regions import RegionsLook
@@ -58,6 +58,7 @@ class Node:
         self.live = Live(self.host, self.observer)
         self.regions = RegionsLook(hr)
         self._metrics: tuple[object, bytes] = (None, b"")
+        self._metrics_of_look: tuple[Look | None, bytes] = (None, b"")
         self._stop: Callable[[], None] = lambda: None
 
     @property
@@ -117,9 +118,17 @@ class Node:
                 listeners=self.live.listeners,
                 per_unit=self.settings.metrics_per_unit,
             )
-            text = rendered(observer.look, observer.history, observer.decided, facts)
-            self._metrics = key, text
+            self._metrics = key, of_node(facts) + self._metrics_seen()
         return self._metrics[1]
+
+    def _metrics_seen(self) -> bytes:
+        """The part that is the same until the next look."""
+        observer, (look, text) = self.observer, self._metrics_of_look
+        if observer.look is not None and observer.look is not look:
+            per_unit = self.settings.metrics_per_unit
+            text = of_look(observer.look, observer.history, observer.decided, per_unit=per_unit)
+            self._metrics_of_look = observer.look, text
+        return text
 
 
 def gate_of(settings: NodeSettings, folder: Path | None) -> tuple[Gate, str]:

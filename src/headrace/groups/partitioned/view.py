@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -59,10 +58,11 @@ class Partitioned(KindOfGroups):
         if source is None:
             return _without_stream(name, kind, config)
         look = _Look(picture, group, config, source)
-        units, behind, filling = look.behind(name, kind)
+        text = str(name)
+        units, behind, filling = look.behind(text, kind)
         members = look.members(units)
         return GroupView(
-            group=str(name),
+            group=text,
             kind=kind,
             stream=group.stream,
             filter=config.filter or None,
@@ -71,7 +71,7 @@ class Partitioned(KindOfGroups):
             members_wanted=sum(member.share > 0 for member in members),
             lag=behind,
             units=tuple(units),
-            findings=tuple(_findings(name, members, units, behind, filling)),
+            findings=tuple(_findings(name, text, members, units, behind, filling)),
         )
 
     def lag(self, name: FullName, picture: Picture) -> GroupLag:
@@ -82,7 +82,7 @@ class Partitioned(KindOfGroups):
         if source is None:
             return lag.total(str(name), kind, [])
         look = _Look(picture, group, config, source)
-        units, behind, _ = look.behind(name, kind)
+        units, behind, _ = look.behind(str(name), kind)
         return msgspec.structs.replace(behind, units=tuple(units))
 
 
@@ -112,12 +112,13 @@ class _Look:
         self.read = picture.streams.get(read)
         self.claims = picture.claims.get(group.key, {})
         self.pins: dict[str, Ended | None] = {}
+        self.owners: dict[str, tuple[str | None, str | None]] = {}
 
-    def behind(self, name: FullName, kind: str) -> tuple[list[UnitView], GroupLag, Filling]:
+    def behind(self, name: str, kind: str) -> tuple[list[UnitView], GroupLag, Filling]:
         """The units, how far the group is behind, and who fills its work queue."""
         units, counted = self._units()
         left, filling = self._source()
-        return units, lag.total(str(name), kind, counted, left, finding=filling.finding), filling
+        return units, lag.total(name, kind, counted, left, finding=filling.finding), filling
 
     def _units(self) -> tuple[list[UnitView], list[UnitView]]:
         """The units, and what counts of them: members that read shares miss the same events."""
@@ -132,9 +133,10 @@ class _Look:
         given = {p: m for m, owned in self.config.assignment().items() for p in owned}
         exact = self.elastic or lag.is_exact([self.config.filter], read)
         picture, now_us, reader = self.picture, self.picture.now_us, self.group.key
+        begun = picture.progress.get(reader, {})
         found = []
         for segment in read.segments:
-            reached = picture.reached(reader, segment)
+            reached = begun.get(segment.id) or picture.reached(reader, segment)
             number = str(segment.number)
             member, instance, token = self._owner(number)
             wanted = given.get(segment.number)
@@ -145,7 +147,7 @@ class _Look:
                     now_us,
                     unit=number,
                     stream=read.name,
-                    markers=picture.markers(reached, segment),
+                    markers=picture.markers(reached, segment) if segment.markers else 0,
                     exact=exact,
                     member=member or wanted,
                     instance=instance,
@@ -161,12 +163,19 @@ class _Look:
         owner, token = self.claims.get(unit, (None, 0))
         if owner is None:
             return None, None, token
+        known = self.owners.get(owner)
+        if known is None:
+            known = self.owners[owner] = self._pinned(owner)
+        return *known, token
+
+    def _pinned(self, owner: str) -> tuple[str | None, str | None]:
+        """Member and instance of an owner, if it still holds its pin."""
         member, _, rest = owner.partition(".")
         instance, _, pin_token = rest.partition(".")
         pin = self._pin(member)
         if pin is None or pin.owner != instance or str(pin.token) != pin_token:
-            return None, None, token
-        return member, instance, token
+            return None, None
+        return member, instance
 
     def _pin(self, member: str) -> Ended | None:
         """The pin of a member, if it is held now."""
@@ -223,9 +232,10 @@ class _Look:
         if not self.elastic:
             return [], Filling(group, (), 0, led=True, up=False, job=None)
         exact = lag.is_exact([self.config.filter], self.source_stream)
-        left = []
+        left, reader = [], group.partition_job
+        begun = picture.progress.get(reader, {})
         for segment in self.source_stream.segments:
-            reached = picture.reached(group.partition_job, segment)
+            reached = begun.get(segment.id) or picture.reached(reader, segment)
             left.append(
                 lag.unit_view(
                     reached,
@@ -233,7 +243,7 @@ class _Look:
                     picture.now_us,
                     unit=f"{group.stream}/{segment.number}",
                     stream=group.stream,
-                    markers=picture.markers(reached, segment),
+                    markers=picture.markers(reached, segment) if segment.markers else 0,
                     exact=exact,
                 )
             )
@@ -293,13 +303,13 @@ def _state(member: str | None, wanted: str | None) -> str:
 
 def _findings(
     group: FullName,
+    name: str,
     members: Sequence[GroupMember],
     units: Sequence[UnitView],
     behind: GroupLag,
     filling: Filling,
 ) -> list[Finding]:
     found = []
-    name = str(group)
     waiting = behind.events > 0
     if not members:
         found.append(
@@ -311,13 +321,10 @@ def _findings(
                 needs_person=waiting,
             )
         )
-    given: defaultdict[str | None, list[int]] = defaultdict(list)
-    for unit in units:
-        given[unit.member].extend(unit.partitions)
     for member in members:
         if member.state not in ("lost", "missing") or not member.share:
             continue
-        idle = given[member.member]
+        idle = [p for unit in units if unit.member == member.member for p in unit.partitions]
         lost = member.state == "lost"
         why = f"{member.member}: {member.why}, and nobody took over" if lost else member.why
         found.append(

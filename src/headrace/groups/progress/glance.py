@@ -23,8 +23,9 @@ def unacked(state: bytes, floor: int, tail: int, head: int) -> tuple[int, int]:
     deltas = deltas_of(state) if state else ()
     if not deltas:
         return (max(0, head - max(floor, tail)), max(0, min(tail, head) - floor))
-    if floor >= tail and floor + sum(deltas) <= head:
-        return head - floor - sum(deltas[1::2]), 0
+    left = head - floor
+    if floor >= tail and sum(deltas) <= left:
+        return left - sum(deltas[1::2]), 0
     kept = lost = 0
     for lo, hi in missing(floor, deltas, head):
         kept += max(0, hi - max(lo, tail))

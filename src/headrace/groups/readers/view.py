@@ -33,19 +33,33 @@ OTHERS_HAVE_S = 30
 """A reader that is dead for longer than this should have been put offline by the others."""
 
 
+class _Restored(msgspec.Struct, frozen=True):
+    """The state of a group, and what it was made of; nobody changes it here."""
+
+    row: ReaderGroupRow
+    stored: StoredState
+    state: ReaderGroupState
+
+
 class _Stored(msgspec.Struct, frozen=True):
     """Groups as the catalog has them; each is read when it is looked at."""
 
     rows: Mapping[str, ReaderGroupRow]
     states: Mapping[str, StoredState]
+    known: dict[str, _Restored]
+    """What was made of them at earlier looks; used where all that it was made of is the same."""
 
     def record(self, group: str) -> ReaderGroupRecord:
         return names.decode(self._row(group))
 
     def state(self, group: str) -> ReaderGroupState:
-        replica = StampedReplica(group)
-        replica.restore(self._row(group), self.states.get(group, StoredState([], [])))
-        return replica.state
+        row, stored = self._row(group), self.states.get(group, StoredState([], []))
+        known = self.known.get(group)
+        if known is None or known.row != row or known.stored != stored:
+            replica = StampedReplica(group)
+            replica.restore(row, stored)
+            known = self.known[group] = _Restored(row, stored, replica.state)
+        return known.state
 
     def _row(self, group: str) -> ReaderGroupRow:
         row = self.rows.get(group)
@@ -59,14 +73,17 @@ class Readers(KindOfGroups):
 
     family = FAMILY
 
+    def __init__(self) -> None:
+        self._known: dict[str, _Restored] = {}
+
     def load(self, tx: Tx, name: FullName | None) -> object:
-        if name is None:
-            rows = readable_rows(tx)
-        else:
+        if name is not None:
             row = reader_groups.get(tx, name.group)
-            rows = [] if row is None else [row]
-        only = None if name is None else name.group
-        return _Stored({row.name: row for row in rows}, reader_groups.states(tx, only))
+            found = {} if row is None else {row.name: row}
+            return _Stored(found, reader_groups.states(tx, name.group), {})
+        found = {row.name: row for row in readable_rows(tx)}
+        self._known = {group: made for group, made in self._known.items() if group in found}
+        return _Stored(found, reader_groups.states(tx), self._known)
 
     def reach(
         self,
@@ -110,6 +127,14 @@ class Readers(KindOfGroups):
 
 KIND = Readers()
 
+_STATES = {
+    SegmentStatus.ASSIGNED: "unowned",
+    SegmentStatus.UNASSIGNED: "unowned",
+    SegmentStatus.FUTURE: "waits",
+}
+"""What a segment is called by its status while no reader that lives has it; else by _HELD."""
+_HELD = _STATES | {SegmentStatus.ASSIGNED: "owned", SegmentStatus.UNASSIGNED: "owned"}
+
 
 class _Look:
     """One group in a picture."""
@@ -123,6 +148,9 @@ class _Look:
     ) -> None:
         self.picture = picture
         self.name = name
+        self.key = name.key
+        self.begun = picture.progress.get(self.key, {})
+        self.claims = picture.claims.get(self.key, {})
         self.record = record
         self.state = state
 
@@ -138,34 +166,29 @@ class _Look:
 
     def _unit(self, stream: Stream, segment: Segment, exact: bool) -> UnitView:
         place = SegmentId(stream.name, segment.number)
-        reached = self.picture.reached(self.name.key, segment)
+        unit = unit_of(place)
+        reached = self.begun.get(segment.id) or self.picture.reached(self.key, segment)
         owner = self.state.owner(place)
         lease = None if owner is None else self.picture.held(self.name.lease(owner.name))
-        _, token = self.picture.claims.get(self.name.key, {}).get(unit_of(place), (None, 0))
+        _, token = self.claims.get(unit, (None, 0))
+        status = self.state.status(place)
         seen = lag.unit_view(
             reached,
             segment,
             self.picture.now_us,
-            unit=unit_of(place),
+            unit=unit,
             stream=stream.name,
-            markers=self.picture.markers(reached, segment),
+            markers=self.picture.markers(reached, segment) if segment.markers else 0,
             exact=exact,
             member=None if owner is None else owner.name,
             instance=None if lease is None else lease.owner,
             token=token,
+            state=_STATES.get(status, "waits") if lease is None else _HELD.get(status, "waits"),
         )
-        state = self._state(place, segment, held=lease is not None, left=seen.events)
-        return msgspec.structs.replace(seen, state=state)
-
-    def _state(self, place: SegmentId, segment: Segment, *, held: bool, left: int) -> str:
-        match self.state.status(place):
-            case SegmentStatus.ASSIGNED | SegmentStatus.UNASSIGNED:
-                return "owned" if held else "unowned"
-            case SegmentStatus.FUTURE:
-                return "waits"
+        if status in _STATES or seen.events or not (segment.sealed or place in self.state.end_cut):
+            return seen
         # What is over is forgotten; what is still to come is not known yet.
-        over = not left and (segment.sealed or place in self.state.end_cut)
-        return "finished" if over else "waits"
+        return msgspec.structs.replace(seen, state="finished")
 
     def members(self) -> tuple[GroupMember, ...]:
         found = []

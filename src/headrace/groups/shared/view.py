@@ -8,6 +8,7 @@ from typing import cast
 import msgspec
 
 from headrace.catalog.records import Records
+from headrace.catalog.streams import Stream
 from headrace.groups import findings, hearing, lag
 from headrace.groups.kinds import KindOfGroups
 from headrace.groups.names import SHARED, SHARED_BUCKET, FullName
@@ -83,10 +84,11 @@ class Shared(KindOfGroups):
         if lease is None or seen is None or seen.token != lease.token:
             seen = SeenGroup(leader="", token=0)
         units = _units(name, picture, {m.member: m.session for m in seen.members})
-        behind = lag.total(str(name), SHARED, units)
+        text = str(name)
+        behind = lag.total(text, SHARED, units)
         members = _members(name, picture, seen)
         return GroupView(
-            group=str(name),
+            group=text,
             kind=SHARED,
             filter=name.scope,
             members=members,
@@ -107,23 +109,23 @@ def _units(name: FullName, picture: Picture, present: Mapping[str, str]) -> list
     claims = {unit_of_claim(unit): held for unit, held in picture.claims.get(name.key, {}).items()}
     finished = picture.entries.get(finished_bucket(name.key), {})
     found = []
-    for stream in picture.public:
-        if not any(overlaps(name.scope, subject) for subject in stream.config.subjects):
-            continue
+    reader, now_us = name.key, picture.now_us
+    begun = picture.progress.get(reader, {})
+    for stream in _overlapping(picture, name.scope):
         exact = lag.is_exact([name.scope], stream)
         for segment in stream.segments:
             unit = f"{stream.name}/{segment.number}"
-            reached = picture.reached(name.key, segment)
+            reached = begun.get(segment.id) or picture.reached(reader, segment)
             owner, token = claims.get(unit, (None, 0))
-            over = finished.get(unit) == str(segment.id).encode()
+            over = bool(finished) and finished.get(unit) == str(segment.id).encode()
             mine = owner in present and not over
             seen = lag.unit_view(
                 reached,
                 segment,
-                picture.now_us,
+                now_us,
                 unit=unit,
                 stream=stream.name,
-                markers=picture.markers(reached, segment),
+                markers=picture.markers(reached, segment) if segment.markers else 0,
                 exact=exact,
                 member=present[owner] if mine and owner is not None else None,
                 instance=owner if mine else None,
@@ -133,6 +135,19 @@ def _units(name: FullName, picture: Picture, present: Mapping[str, str]) -> list
             if over and seen.lost_to_trimming:
                 seen = msgspec.structs.replace(seen, lost_to_trimming=0)
             found.append(seen)
+    return found
+
+
+def _overlapping(picture: Picture, filter: str) -> list[Stream]:
+    """The streams that may hold events of a filter, made once for a picture and a filter."""
+    known = cast(dict[str, list[Stream]], picture.own.setdefault("streams of shared groups", {}))
+    found = known.get(filter)
+    if found is None:
+        found = known[filter] = [
+            stream
+            for stream in picture.public
+            if any(overlaps(filter, subject) for subject in stream.config.subjects)
+        ]
     return found
 
 
