@@ -266,3 +266,46 @@ def test_only_an_admin_of_what_it_is_about_changes_it_and_it_is_written_down(
         for method, path, body in CHANGES:
             assert reads.ask(method, f"/api/v1{path}", body).status in (404, 405)
         assert reads.get(f"{READER}/checkpoints")[0]["name"] == "nightly"
+
+
+# --- in flight -----------------------------------------------------------------------------------
+
+
+def test_units_tell_what_is_in_flight_where_it_is_known(
+    filled: RunningNode, catalog_url: str
+) -> None:
+    async def hold(hr: headrace.Headrace, what: str) -> Any:
+        """Somebody that has one event in hand, and what ends it."""
+        group = await hr.reader_groups.get("report")
+        reader = group.reader(what)
+        found = reader if what == "r1" else hr.join("orders", "billing", member="m1")
+        entered = await found.__aenter__()
+        async for _ in entered:
+            return entered
+        raise AssertionError
+
+    def units(path: str) -> list[tuple[Any, ...]]:
+        found = filled.get(f"{path}/units")["units"]
+        return [(each["member"], each["state"], each["in_flight_events"]) for each in found]
+
+    assert units(READER) == [(None, "unowned", 0)]
+    reader = filled.do(hold(filled.hr, "r1"))
+    wait_until(lambda: units(READER) == [("r1", "owned", 1)], "what is in flight")
+
+    # Of another program only that one knows.
+    async def elsewhere() -> None:
+        async with headrace.open(catalog_url) as other:
+            member = await hold(other, "m1")
+            await filled.hr.in_thread(
+                wait_until,
+                lambda: units("/groups/orders%2Fbilling") == [("m1", "owned", None)],
+                "the other program's unit",
+            )
+            await member.__aexit__(None, None, None)
+
+    filled.do(elsewhere())
+    assert filled.get(f"{READER}/units?sort=-in_flight_events")["count"] == 1
+    filled.do(reader.__aexit__(None, None, None))
+    mine = filled.do(hold(filled.hr, "m1"))
+    wait_until(lambda: units("/groups/orders%2Fbilling") == [("m1", "owned", 1)], "it is here")
+    filled.do(mine.__aexit__(None, None, None))

@@ -8,9 +8,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from headrace.catalog import Tx
 from headrace.errors import InvalidInputError
 from headrace.groups import names
-from headrace.groups.readers.core.segments import END
+from headrace.groups.operations import targets
+from headrace.groups.readers.core.segments import END, SegmentId
 from headrace.groups.readers.group import ReaderGroup
 from headrace.groups.readers.info import CheckpointInfo, ReaderInfo
 from headrace.groups.readers.names import FAMILY
@@ -62,9 +64,9 @@ class ResetPlan(ChangeDone, frozen=True, kw_only=True):
     positions: Mapping[str, int]
     readers: tuple[str, ...]
     again_events: int
-    """Events before the floors that come again; at most."""
+    """Acked events that come again; at most: a checkpoint knows what was acked out of order."""
     skipped_events: int
-    """Events behind the floors that are passed over; at most."""
+    """Events that were not acked and are passed over; at most."""
 
 
 class PutOffline(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -131,7 +133,11 @@ async def reset(call: Call) -> ResetPlan:
     check_typed(call, view.group)
     positions = await group.plan_reset(to)  # type: ignore[arg-type]
     readers = tuple(each.reader for each in (await group.info()).readers)
-    again, skipped = _moved(look, view, positions)
+    again, skipped = await call.node.host.in_thread(
+        call.node.hr.log.catalog.read,
+        lambda tx: _moved(tx, view.group, positions),
+        snapshot=True,
+    )
     if not body.dry_run:
         await group.reset(to)  # type: ignore[arg-type]
     where = f"checkpoint {body.checkpoint!r}" if body.checkpoint else body.to
@@ -147,24 +153,23 @@ async def reset(call: Call) -> ResetPlan:
     )
 
 
-def _moved(look: Look, view: GroupView, positions: Mapping[str, int]) -> tuple[int, int]:
+def _moved(tx: Tx, group: str, positions: Mapping[str, int]) -> tuple[int, int]:
     """How many events at most come again, and are passed over, if a group goes to a cut."""
+    here = targets.spots(tx, targets.find(tx, group))
+    places = {spot: SegmentId(spot.stream.name, spot.segment.number) for spot in here}
+    graph = {
+        place: [SegmentId(place.stream, before) for before in spot.segment.predecessors]
+        for spot, place in places.items()
+    }
+    later = order.following([place for place in graph if str(place) in positions], graph)
     again = skipped = 0
-    for name in view.streams:
-        stream = look.streams.get(name)
-        if stream is None:
-            continue
-        places = {segment.number: f"{name}/{segment.number}" for segment in stream.segments}
-        cut = {number: positions[place] for number, place in places.items() if place in positions}
-        graph = {segment.number: segment.predecessors for segment in stream.segments}
-        later = order.following(cut, graph)
-        floors = {unit.unit: unit.floor for unit in view.units}
-        for segment in stream.segments:
-            floor = max(floors.get(f"{name}/{segment.number}", segment.tail), segment.tail)
-            at = segment.tail if segment.number in later else cut.get(segment.number, END)
-            at = segment.head if at == END else max(at, segment.tail)
-            again += max(0, floor - at)
-            skipped += max(0, at - floor)
+    for spot, place in places.items():
+        tail, head = spot.segment.tail, spot.segment.head
+        at = tail if place in later else positions.get(str(place), END)
+        at = head if at == END else min(max(at, tail), head)
+        left = spot.progress.acked().missing(head)
+        again += head - at - sum(max(0, end - max(start, at)) for start, end in left)
+        skipped += sum(max(0, min(end, at) - max(start, tail)) for start, end in left)
     return again, skipped
 
 
