@@ -113,10 +113,18 @@ def test_events_are_told_as_they_come_and_where_one_may_go_on(filled: RunningNod
     live.close()
     filled.do(publish(filled, 1))
     tail = LiveClient(filled, f"/api/v1/streams/orders/tail?start={data['next']}")
-    _, data = tail.until("event")
+    last, data = tail.until("event")
     assert [each["offset"] for each in data["events"]] == [13]
-    assert data["next"] == "0:14"
+    assert data["next"] == last == "0:14"
     tail.close()
+    filled.do(publish(filled, 2))
+    path = "/api/v1/streams/orders/tail?start=latest"
+    again = LiveClient(filled, path, {"last-event-id": last})
+    assert again.until("event")[1]["events"][0]["offset"] == 14
+    again.close()
+    other = LiveClient(filled, path, {"last-event-id": "elsewhere-3"})
+    assert other.status == 200
+    other.close()
 
 
 @pytest.mark.parametrize(

@@ -347,6 +347,11 @@ def test_events_are_filtered_followed_and_linked(page: Page, console: RunningNod
     console.do(console.hr.publish("orders.eu.new", b'{"total": 77}', key="new"))
     expect(page.locator("hr-events tbody")).to_contain_text('"total": 77')
     page.get_by_role("button", name="Pause").click()
+    console.do(console.hr.publish("orders.eu.paused", b'{"total": 78}', key="new"))
+    page.get_by_role("button", name="Follow").click()  # and it goes on where it was
+    expect(page.locator("hr-events tbody")).to_contain_text('"total": 78')
+    expect(page.locator("hr-events tbody tr", has_text='"total": 77')).to_have_count(1)
+    page.get_by_role("button", name="Pause").click()
     expect(page.get_by_role("button", name="Follow")).to_be_visible()
 
 

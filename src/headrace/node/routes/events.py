@@ -17,7 +17,7 @@ from headrace.log.position import Position
 from headrace.log.query import Query
 from headrace.node.access.roles import READ
 from headrace.node.live import event_bytes
-from headrace.node.places import place_of
+from headrace.node.places import is_place, place_of
 from headrace.node.problems import not_there, problem_of
 from headrace.node.routes.streams import stream_of
 from headrace.node.routes.table import Call, Route
@@ -150,6 +150,9 @@ def _pairs(headers: Any) -> list[tuple[str, bytes]]:
 
 
 async def tail(call: Call) -> StreamingResponse:
+    last = call.request.headers.get("last-event-id", "")
+    if is_place(last):  # a browser that comes back after a cut
+        call.query = msgspec.structs.replace(call.query, start=last)
     name, query = await _query_of(call, follow=True)
     chosen = Filter(_conditions(call.query), call.who.subjects)
     return StreamingResponse(_tailed(call, name, query, chosen), media_type="text/event-stream")
@@ -176,7 +179,7 @@ async def _tailed(call: Call, name: str, query: Query, chosen: Filter) -> AsyncI
                     left_out=rows.num_rows - sent,
                     next=place_text(reading.positions),
                 )
-                yield event_bytes("event", "", found)
+                yield event_bytes("event", found.next, found)
         yield event_bytes("bye", "", {"reason": "the node ends"})
     except HeadraceError as error:
         yield event_bytes("problem", "", {"detail": problem_of(error).detail})
@@ -246,7 +249,8 @@ ROUTES = (
     Route(
         method="GET",
         path="/streams/{stream}/tail",
-        summary="Events as they come (server-sent events), at most 200 a second",
+        summary="Events as they come (server-sent events), at most 200 a second; resumes after "
+        "Last-Event-ID",
         handler=tail,
         answer=None,
         role=READ,
