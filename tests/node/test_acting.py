@@ -9,12 +9,20 @@ from urllib.parse import quote
 import pytest
 
 import headrace
+from headrace.catalog import Tx, spark_readers
+from headrace.catalog.spark_readers import LineRow
+from headrace.groups.progress import Progress
+from headrace.groups.readers.core.segments import SegmentId
+from headrace.groups.readers.core.spark_batches import OpenSpan, SparkLine, SparkOpening
+from headrace.groups.readers.runtime import spark_records
+from headrace.node.in_flight import spark_events
 from tests.node.support import RunningNode, running
 from tests.node.test_getting_in import made
 from tests.support import wait_until
 
 SHARED = f"/groups/{quote('$share/audit/orders.>', safe='')}"
 READER = "/groups/reader%2Freport"
+BILLING = "/groups/orders%2Fbilling"
 
 
 @pytest.fixture
@@ -103,15 +111,15 @@ def test_settings_that_make_no_sense_are_refused(filled: RunningNode) -> None:
     led, kept = (filled.get(f"{path}/settings") for path in (SHARED, READER))
     for path, body in (
         (SHARED, {"revision": led["revision"]}),
-        (SHARED, {"revision": led["revision"], "retain": "nothing"}),
+        (SHARED, {"revision": led["revision"], "balance": "lag", "retain": "nothing"}),
         (SHARED, {"revision": led["revision"], "balance": "luck"}),
         (SHARED, {"revision": led["revision"], "lease_ttl_ms": 10}),
-        (READER, {"revision": kept["revision"], "balance": "lag"}),
+        (READER, {"revision": kept["revision"], "balance": "lag", "retain": "nothing"}),
         (READER, {"revision": kept["revision"], "checkpoints_kept": 0}),
-        ("/groups/orders%2Fbilling", {"revision": "x", "balance": "lag"}),
+        (BILLING, {"revision": "x", "balance": "lag"}),
     ):
         refused(filled, "PATCH", f"{path}/settings", body, 400)
-    assert refused(filled, "GET", "/groups/orders%2Fbilling/settings", None, 400)
+    assert refused(filled, "GET", f"{BILLING}/settings", None, 400)
     assert filled.get(f"{SHARED}/settings") == led
     assert filled.get(f"{READER}/settings") == kept
 
@@ -135,7 +143,8 @@ def test_a_checkpoint_is_taken_listed_and_gone_back_to(filled: RunningNode) -> N
         3,
         0,
     )
-    assert filled.get(f"{READER}/units")["units"][0]["floor"] == 7
+    group = filled.do(filled.hr.reader_groups.get("report"))
+    assert filled.do(group.lag()).events == 3  # nothing was moved
     wrong = {"checkpoint": "nightly", "name": "report"}
     assert refused(filled, "POST", f"{READER}/reset", wrong, 400) == "NameNotTyped"
     filled.post(f"{READER}/reset", {"checkpoint": "nightly", "name": "reader/report"})
@@ -264,7 +273,8 @@ def test_only_an_admin_of_what_it_is_about_changes_it_and_it_is_written_down(
     assert "nightly" in line["about"]
     with running(str(tmp_path / "catalog"), read_only=True) as reads:
         for method, path, body in CHANGES:
-            assert reads.ask(method, f"/api/v1{path}", body).status in (404, 405)
+            found = reads.ask(method, f"/api/v1{path}", body)
+            assert found.json()["title"] in ("NotThere", "MethodNotAllowed")
         assert reads.get(f"{READER}/checkpoints")[0]["name"] == "nightly"
 
 
@@ -288,24 +298,40 @@ def test_units_tell_what_is_in_flight_where_it_is_known(
         found = filled.get(f"{path}/units")["units"]
         return [(each["member"], each["state"], each["in_flight_events"]) for each in found]
 
+    def told(path: str, member: str, in_flight: int | None) -> None:
+        wanted = [(member, "owned", in_flight)]
+        wait_until(lambda: units(path) == wanted, f"{in_flight} in flight of {path}")
+
     assert units(READER) == [(None, "unowned", 0)]
-    reader = filled.do(hold(filled.hr, "r1"))
-    wait_until(lambda: units(READER) == [("r1", "owned", 1)], "what is in flight")
 
     # Of another program only that one knows.
     async def elsewhere() -> None:
         async with headrace.open(catalog_url) as other:
-            member = await hold(other, "m1")
-            await filled.hr.in_thread(
-                wait_until,
-                lambda: units("/groups/orders%2Fbilling") == [("m1", "owned", None)],
-                "the other program's unit",
-            )
-            await member.__aexit__(None, None, None)
+            held = [await hold(other, each) for each in ("r1", "m1")]
+            await filled.hr.in_thread(told, READER, "r1", None)
+            await filled.hr.in_thread(told, BILLING, "m1", None)
+            for each in held:
+                await each.__aexit__(None, None, None)
 
     filled.do(elsewhere())
-    assert filled.get(f"{READER}/units?sort=-in_flight_events")["count"] == 1
-    filled.do(reader.__aexit__(None, None, None))
-    mine = filled.do(hold(filled.hr, "m1"))
-    wait_until(lambda: units("/groups/orders%2Fbilling") == [("m1", "owned", 1)], "it is here")
-    filled.do(mine.__aexit__(None, None, None))
+    for path, member in ((READER, "r1"), (BILLING, "m1")):
+        mine = filled.do(hold(filled.hr, member))
+        told(path, member, 1)
+        assert filled.get(f"{path}/units?sort=-in_flight_events")["count"] == 1
+        filled.do(mine.__aexit__(None, None, None))
+
+
+def test_what_a_batch_of_spark_has_open_is_in_flight(filled: RunningNode) -> None:
+    log = filled.hr.log
+    segment = log.stream("orders").segments[0]
+    span = OpenSpan(SegmentId("orders", 0), 1, ((0, 4), (6, 8)))
+    opening = SparkOpening(batch="b", opening="o", times=1, life=1, spans=(span,))
+
+    def run(tx: Tx) -> None:
+        spark_records.put(tx, LineRow("line", "report", "r1", b""), SparkLine(opening=opening))
+        row = spark_records.span_row(span, segment.id, None, Progress(0))
+        spark_readers.put_spans(tx, "line", [row])
+
+    assert log.catalog.read(lambda tx: spark_events(tx, "report")) == {}
+    log.catalog.write(run)
+    assert log.catalog.read(lambda tx: spark_events(tx, "report")) == {"orders/0": 6}
