@@ -1,8 +1,9 @@
 """How `make test` shares the tests among its processes (pytest-xdist).
 
 A file's tests stay together, since they share fixtures. All files that use the one Spark session
-stay together as well: starting a second one takes longer than most of their tests. What takes
-longest begins first, so that no process is left with a long file when the others are through.
+stay together as well: starting a second one takes longer than most of their tests. So do those of
+the browser, which count together how much of the console they have run. What takes longest begins
+first, so that no process is left with a long file when the others are through.
 """
 
 from __future__ import annotations
@@ -14,17 +15,20 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.support import ROOT
 
+BROWSER = "tests/node/browser/"
 FIRST = (
     *("tests/spark/", "tests/epochs/test_simulation", "tests/sim/", "tests/torture/"),
-    *("tests/node/browser/", "tests/cli/test_sim", "tests/api/test_forks", "tests/groups/shared/"),
+    *(BROWSER, "tests/cli/test_sim", "tests/api/test_forks", "tests/groups/shared/"),
 )
 
 
 class Lanes(LoadScopeScheduling):  # type: ignore[misc]
-    """Hands out whole files, and those that share the Spark session as one."""
+    """Hands out whole files, and those that share the Spark session, or the browser, as one."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
+        if path.startswith(BROWSER):
+            return BROWSER
         return "tests/spark" if _shares_spark(path) else path
 
 

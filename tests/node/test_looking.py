@@ -108,7 +108,7 @@ def test_a_scan_that_is_cut_goes_on_where_it_stopped(filled: RunningNode) -> Non
 def test_a_tail_keeps_to_its_segments_and_says_what_it_left_out(
     node: RunningNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.node.routes.events.TAIL_PER_S", 3)
+    monkeypatch.setattr("headrace.node.tailing.TAIL_PER_S", 3)
 
     async def fill() -> list[int]:
         await node.hr.create_stream("orders", ["orders.>"], segments=2)

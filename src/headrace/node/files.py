@@ -1,4 +1,7 @@
-"""The console's files, from the package: hashed names, so that browsers may keep them for good."""
+"""The console's files, from the package: hashed names, so that browsers may keep them for good.
+
+They are sent as they are, but for the indentation of their lines: no text of theirs spans lines.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,21 @@ MARK = b"@assets"
 """Stands for the folder of this version in the page."""
 
 
+def sent(data: bytes) -> bytes:
+    """A file as it is sent.
+
+    >>> sent(b"a {\\n\\tb;\\n}\\n")
+    b'a {\\nb;\\n}\\n'
+    """
+    return b"\n".join(line.lstrip(b"\t") for line in data.split(b"\n"))
+
+
 class Files:
     """All files of the console, read once."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         found = {
-            file.relative_to(folder).as_posix(): file.read_bytes()
+            file.relative_to(folder).as_posix(): sent(file.read_bytes())
             for file in sorted(folder.rglob("*"))
             if file.suffix in TYPES
         }

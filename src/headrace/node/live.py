@@ -8,9 +8,11 @@ since, or the whole state if that is more than the ring holds.  So whoever is sl
 state, and 200 listeners that do not read cost nothing but their sockets.
 
 A listener watches the whole (``overview``), or a group or a stream as well, whose full view then
-comes with each change of it.  The ids of events are looks of this node: a browser that comes back
-after a cut says the last one (``Last-Event-ID``) and goes on from there; one that comes from
-another node, or from before a restart, gets the state.
+comes with each change of it, or the lag of groups.  Events of a stream that it follows are held for
+it up to a bound (``tailing``); they begin when it begins to listen, and have no id.  The ids of
+what else is sent are looks of this node: a browser that comes back after a cut says the last one
+(``Last-Event-ID``) and goes on from there; one that comes from another node, or from before a
+restart, gets the state.
 
 Endless responses keep a server from ending, so they end themselves: ``close`` wakes all of them.
 """
@@ -25,15 +27,17 @@ from typing import Any
 
 import msgspec
 
+from headrace.api.client import Headrace
 from headrace.groups.decisions import Decision
 from headrace.groups.findings import moment
 from headrace.groups.shapes import Finding, GroupView
-from headrace.host import Host
-from headrace.node.access.roles import Who
+from headrace.node.access.roles import READ, Who
+from headrace.node.history import GROUP
 from headrace.node.lines import group_line, seen_findings, stream_line
 from headrace.node.observer import Observer
 from headrace.node.problems import Problem
 from headrace.node.shapes import DecisionLine, GroupLine, Look, StreamLine, decision_line
+from headrace.node.tailing import Ration, Tail
 
 KEPT = 50
 LISTENERS_MAX = 200
@@ -41,6 +45,9 @@ ALIVE_S = 15.0
 WATCHES_MAX = 8
 UNITS_SENT_MAX = 1_000
 """A watched group with more units is asked for by pages."""
+LAGS_MAX = 1_000
+"""Of more groups, those that are furthest behind."""
+KINDS = ("group", "stream", "lag", "events")
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +63,27 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """None: as before."""
 
 
+class LagLine(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a group is behind."""
+
+    group: str
+    lag_events: int
+    lag_bytes: int
+    lag_seconds: float
+    exact: bool
+    acked_per_s: float | None
+
+
+class LagChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The lag of groups that have changed."""
+
+    look: int
+    seen_at: Any
+    groups: tuple[LagLine, ...]
+    left_out: int
+    """Groups that are less behind than those."""
+
+
 class _Step(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     groups: frozenset[str]
@@ -66,41 +94,54 @@ class _Step(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[Decision, ...]
 
 
-class Listener(msgspec.Struct, kw_only=True):
+class Listener(msgspec.Struct, kw_only=True, eq=False):
     """Somebody who listens, and how far it was told."""
 
     who: Who
     watched: tuple[str, ...]
     told: int
     away: str | None = None
+    news: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+
+    @property
+    def tailed(self) -> tuple[str, ...]:
+        """The streams whose events it follows."""
+        parts = (each.partition(":") for each in self.watched)
+        return tuple(dict.fromkeys(name for kind, _, name in parts if kind == "events"))
 
 
 class Live:
     """The ring of what changed, and those who listen."""
 
-    def __init__(self, host: Host, observer: Observer) -> None:
-        self._host = host
+    def __init__(self, hr: Headrace, observer: Observer) -> None:
+        self._hr = hr
+        self._host = hr.host
         self._observer = observer
         self._steps: deque[_Step] = deque(maxlen=KEPT)
-        self._news = asyncio.Event()
+        self._listening: dict[Listener, None] = {}
+        self._tasks = self._host.tasks("live")
         self._closing = asyncio.Event()
         self.run = token_hex(4)
         """Names this run of the node in the ids of events."""
-        self.listeners = 0
         observer.heard.append(self._heard)
 
     def close(self) -> None:
         """End every stream."""
         self._closing.set()
+        self._tasks.cancel()
         self._wake()
 
     @property
     def closing(self) -> bool:
         return self._closing.is_set()
 
+    @property
+    def listeners(self) -> int:
+        return len(self._listening)
+
     def _wake(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        for listener in self._listening:
+            listener.news.set()
 
     def _heard(self, look: Look, before: Look | None, decisions: Sequence[Decision]) -> None:
         if before is not None:
@@ -116,9 +157,17 @@ class Live:
         if len(watched) > WATCHES_MAX:
             raise Problem(400, "InvalidInput", f"watch at most {WATCHES_MAX} things at once")
         for each in watched:
-            if each != "overview" and each.partition(":")[0] not in ("group", "stream"):
+            kind, _, name = each.partition(":")
+            if each not in ("overview", "lag") and not (kind in KINDS and name):
                 raise Problem(
-                    400, "InvalidInput", f"watch={each!r}: give overview, group:NAME, stream:NAME"
+                    400,
+                    "InvalidInput",
+                    f"watch={each[:100]!r}: give overview, group:NAME, stream:NAME, lag, lag:NAME "
+                    "or events:STREAM",
+                )
+            if kind == "events" and not who.may(READ):
+                raise Problem(
+                    403, "RoleMissing", f"events need the role {READ}, which {who.name!r} lacks"
                 )
         run, _, number = (last_id or "").partition("-")
         told = int(number) if run == self.run and number.isdigit() else 0
@@ -126,21 +175,27 @@ class Live:
 
     async def stream(self, listener: Listener) -> AsyncIterator[bytes]:
         """What a listener is sent, until it goes or the node ends."""
-        self.listeners += 1
+        self._listening[listener] = None
         self._observer.watchers += 1
         self._observer.touch()
+        ration = Ration(self._host.now_s)
+        scope = listener.who.subjects
+        tails = [Tail(self._hr, name, scope, listener.news.set) for name in listener.tailed]
+        running = [self._tasks.spawn(tail.run()) for tail in tails]
         try:
             yield b"retry: 1000\n\n"
             while not self.closing:
-                news = self._news
-                for part in self._due(listener):
+                listener.news.clear()
+                for part in (*self._due(listener), *_tailed(tails, ration)):
                     yield part
-                if not self.closing and not await self._host.wait(news, ALIVE_S):
+                if not self.closing and not await self._host.wait(listener.news, ALIVE_S):
                     yield b": alive\n\n"
             yield _event("bye", "", {"reason": "the node ends"})
         finally:
-            self.listeners -= 1
+            del self._listening[listener]
             self._observer.watchers -= 1
+            for task in running:
+                task.cancel()
 
     def _due(self, listener: Listener) -> list[bytes]:
         observer = self._observer
@@ -160,11 +215,11 @@ class Live:
         id = f"{self.run}-{look.number}"
         if whole:
             sent = [_event("state", id, self._state(listener, look))]
-            names = {each.partition(":")[2] for each in listener.watched}
+            names = {*look.groups, *look.streams}
         else:
             names = {name for step in steps for name in (*step.groups, *step.streams)}
             sent = self._changed(listener, look, steps, id)
-        return sent + self._views(listener, look, names, id)
+        return sent + self._views(listener, look, names, id) + self._lags(listener, look, names, id)
 
     def _state(self, listener: Listener, look: Look) -> object:
         from headrace.node.routes.overview import overview_of
@@ -210,6 +265,47 @@ class Live:
                 if listener.who.sees_group(view, look):
                     sent.append(_event("group", id, _bounded(view)))
         return sent
+
+    def _lags(self, listener: Listener, look: Look, names: set[str], id: str) -> list[bytes]:
+        """The lag of those groups that changed and are watched for it."""
+        wanted = {each.partition(":")[2] for each in listener.watched if each.startswith("lag")}
+        if not wanted:
+            return []
+        chosen = look.groups.keys() & names if "" in wanted else look.groups.keys() & names & wanted
+        seen = [look.groups[name] for name in sorted(chosen)]
+        seen = [view for view in seen if listener.who.sees_group(view, look)]
+        worst = seen if len(seen) <= LAGS_MAX else sorted(seen, key=lambda v: -v.lag.seconds)
+        rates = self._observer.history.rates
+        change = LagChange(
+            look=look.number,
+            seen_at=moment(look.seen_us),
+            groups=tuple(
+                LagLine(
+                    group=view.group,
+                    lag_events=view.lag.events,
+                    lag_bytes=view.lag.bytes,
+                    lag_seconds=round(view.lag.seconds, 3),
+                    exact=view.lag.exact,
+                    acked_per_s=rates.get((GROUP, view.group)),
+                )
+                for view in worst[:LAGS_MAX]
+            ),
+            left_out=max(0, len(seen) - LAGS_MAX),
+        )
+        return [_event("lag", id, change)] if seen else []
+
+
+def _tailed(tails: Sequence[Tail], ration: Ration) -> list[bytes]:
+    """Events that came since, and why a tail ended."""
+    sent = []
+    for tail in tails:
+        found = tail.due(ration)
+        if found is not None:
+            sent.append(_event("event", "", found))
+        if tail.problem:
+            sent.append(_event("problem", "", {"stream": tail.stream, "detail": tail.problem}))
+            tail.problem = ""
+    return sent
 
 
 def _bounded(view: GroupView) -> GroupView:

@@ -55,7 +55,7 @@ class Node:
         self.observer = Observer(
             self.host, History(), history_s=settings.history_s, stores=not settings.read_only
         )
-        self.live = Live(self.host, self.observer)
+        self.live = Live(hr, self.observer)
         self.regions = RegionsLook(hr)
         self._metrics: tuple[object, bytes] = (None, b"")
         self._metrics_of_look: tuple[Look | None, bytes] = (None, b"")

@@ -14,13 +14,18 @@ LAST_MAX = 100_000
 _PLACES = re.compile(r"\d{1,9}:\d{1,18}(,\d{1,9}:\d{1,18})*")
 
 
+def is_place(text: str) -> bool:
+    """Whether a text is ``SEGMENT:OFFSET,…``."""
+    return _PLACES.fullmatch(text) is not None
+
+
 def place_of(text: str, stream: Stream | None = None, what: str = "start") -> Place:
     """``earliest``, ``latest``, ``last:100``, a time with zone, or ``SEGMENT:OFFSET,…``."""
     if text in ("earliest", "latest"):
         return text
     if text.startswith("last:") and stream is not None:
         return _last(text, stream)
-    if _PLACES.fullmatch(text):
+    if is_place(text):
         pairs = [each.split(":") for each in text.split(",")]
         return {int(segment): int(offset) for segment, offset in pairs}
     at: datetime | None = None

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from headrace.catalog.streams import Stream, StreamConfig
+from headrace.catalog.streams import Stream
 from headrace.groups.decisions import Decision
 from headrace.groups.findings import moment
 from headrace.groups.shapes import Finding, GroupView
@@ -235,8 +235,8 @@ def tiles(stream: Stream) -> tuple[SegmentTile, ...]:
     )
 
 
-def revision(config: StreamConfig) -> str:
-    """What a change of a stream's settings is based on."""
+def revision(config: msgspec.Struct) -> str:
+    """What a change of the settings of a stream or a group is based on."""
     import hashlib
 
     return hashlib.sha256(msgspec.json.encode(config)).hexdigest()[:16]

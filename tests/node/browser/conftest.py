@@ -88,6 +88,10 @@ async def fill(node: RunningNode) -> None:
         async with hr.epoch_publisher("cells", name) as cells:
             row = headrace.Event(subject="cells.x", value=b"x")
             await cells.append(times[0], [row], advance_to=times[1])
+    group = await hr.reader_groups.create("report", streams=["orders"])
+    await group.checkpoint("nightly")
+    async with hr.epochs("days", mode="whole", name="monthly"):
+        pass
     async with hr.session("worker-1") as session:
         await session.subscribe("$share/audit/orders.>")
 
@@ -106,13 +110,13 @@ async def link(node: RunningNode, other: str) -> None:
             await us.publish(f"payments.us.{at}", b"x", key=str(at))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     """A node with something of everything."""
     with running(str(tmp_path_factory.mktemp("console") / "catalog")) as node:
         node.do(fill(node))
         node.do(link(node, str(tmp_path_factory.mktemp("other") / "catalog")))
-        wait_until(lambda: node.get("/overview")["groups_count"] == 3, "all groups")
+        wait_until(lambda: node.get("/overview")["groups_count"] == 4, "all groups")
         yield node
 
 

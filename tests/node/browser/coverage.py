@@ -6,7 +6,7 @@ from typing import Any
 
 from playwright.sync_api import CDPSession, Page
 
-from headrace.node.files import FOLDER
+from headrace.node.files import FOLDER, sent
 
 
 class Coverage:
@@ -33,7 +33,7 @@ class Coverage:
             if not name.endswith(".js") or "/assets/" not in script["url"]:
                 continue
             if name not in self._texts:
-                self._texts[name] = (FOLDER / name).read_text()
+                self._texts[name] = sent((FOLDER / name).read_bytes()).decode()
                 self._ran[name] = bytearray(len(self._texts[name]))
             self._add(name, script)
 

@@ -20,6 +20,7 @@ from tests.node.browser.coverage import Coverage
 from tests.node.support import RunningNode, running
 
 SHARED = quote("$share/audit/orders.>", safe="")
+READER = "/groups/reader%2Freport"
 PAGES = {
     "/": "hr-overview table",
     "/streams": "hr-streams td",
@@ -28,6 +29,7 @@ PAGES = {
     "/groups": "hr-groups td",
     "/groups/payments%2Fledger": "hr-group .feed li",
     f"/groups/{SHARED}": "hr-group .chart",
+    READER: "hr-group .good",
     "/key?key=3": "hr-key td",
     "/pipeline": "hr-pipeline .tile",
     "/sessions": "hr-sessions td",
@@ -53,6 +55,29 @@ def test_the_first_page_asks_nobody_but_the_node(
     expect(page.locator("hr-overview")).to_contain_text("orders/billing")
 
 
+def texts_over_lines(script: str) -> list[int]:
+    """Where the text of a template goes on in another line; what stands in ``${…}`` is code."""
+    found, inside = [], [""]
+    quoted = r"//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
+    at = 0
+    while at < len(script):
+        if inside[-1] == "`":
+            part = re.compile(r"`|\$\{|\\.|\n|.", re.DOTALL).match(script, at)
+        else:
+            part = re.compile(quoted + r"|[`{}]|.", re.DOTALL).match(script, at)
+        assert part is not None
+        match inside[-1], part[0]:
+            case ("`", "`") | (_, "}"):
+                inside.pop()
+            case _, "`" | "{" | "${":
+                inside.append(part[0])
+            case "`", "\n":
+                found.append(at)
+        at = part.end()
+    assert inside == [""]
+    return found
+
+
 def test_the_console_is_small_and_has_no_inline_code() -> None:
     files = Files()
     assert files.size_bytes < 150_000
@@ -62,7 +87,9 @@ def test_the_console_is_small_and_has_no_inline_code() -> None:
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|\beval\(|new Function", text)
         assert "http://" not in text.replace("http://www.w3.org", "")
         assert len(text.splitlines()) <= 600
+        assert texts_over_lines(text) == []  # lines are sent without their indentation
         assert max(map(len, text.splitlines())) <= 240  # code that a person can read
+    assert texts_over_lines("a = `x${`y\n${1}`}`") == [10]
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -159,7 +186,16 @@ COMMANDS: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("/groups/orders%2Fbilling", "Mapping", {}),
     ("/groups/orders%2Fbilling", "Remove", {}),
     (f"/groups/{SHARED}", "Remove", {"force": "yes"}),
+    (
+        f"/groups/{SHARED}",
+        "Settings",
+        {"balance": "lag", "scale_for_members": "yes", "stall_timeout_ms": "120"},
+    ),
+    (READER, "Settings", {"retain": "checkpoint", "checkpoint_every_s": "30"}),
+    (READER, "Take one", {"checkpoint": "it's"}),
+    (READER, "Go back", {}),
     ("/sessions", "Remove", {}),
+    ("/epochs", "Forget", {}),
     ("/epochs", "Do without", {"how": "rollback"}),
     ("/epochs", "Do without", {"how": "abort", "reason": "it's broken"}),
     (
@@ -310,6 +346,11 @@ def test_events_are_filtered_followed_and_linked(page: Page, console: RunningNod
     page.wait_for_timeout(300)
     console.do(console.hr.publish("orders.eu.new", b'{"total": 77}', key="new"))
     expect(page.locator("hr-events tbody")).to_contain_text('"total": 77')
+    page.get_by_role("button", name="Pause").click()
+    console.do(console.hr.publish("orders.eu.paused", b'{"total": 78}', key="new"))
+    page.get_by_role("button", name="Follow").click()  # and it goes on where it was
+    expect(page.locator("hr-events tbody")).to_contain_text('"total": 78')
+    expect(page.locator("hr-events tbody tr", has_text='"total": 77')).to_have_count(1)
     page.get_by_role("button", name="Pause").click()
     expect(page.get_by_role("button", name="Follow")).to_be_visible()
 

@@ -12,6 +12,7 @@ from headrace.groups.decisions import Decision, What
 from headrace.groups.names import FullName
 from headrace.groups.readers import names
 from headrace.groups.readers.core.segments import SegmentId
+from headrace.groups.readers.core.settings import GroupConfig
 from headrace.groups.readers.core.state import ReaderGroupState
 from headrace.groups.readers.names import ReaderGroupName
 from headrace.groups.readers.runtime.replicas import StampedReplica
@@ -140,6 +141,11 @@ class _Seen:
 def read_info(catalog: Catalog, group: str) -> ReaderGroupInfo:
     """A group as it stands."""
     return catalog.read(lambda tx: _info(_Seen(tx, group)), snapshot=True)
+
+
+def read_config(catalog: Catalog, group: str) -> GroupConfig:
+    """What the readers of a group agree on."""
+    return catalog.read(lambda tx: _Seen(tx, group).state.config, snapshot=True)
 
 
 def _info(seen: _Seen) -> ReaderGroupInfo:

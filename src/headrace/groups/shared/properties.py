@@ -190,15 +190,29 @@ def configure(
 ) -> GroupProperties:
     """Change how a group is led; its leader hears of it and goes on with that."""
     found = require(tx, key)
-    chosen = changed_settings(found.settings if settings is None else settings, changes)
-    if balance is not None:
-        chosen = msgspec.structs.replace(chosen, balance=balance)
-    scale = found.scale_for_members if scale_for_members is None else scale_for_members
-    changed = msgspec.structs.replace(found, settings=chosen, scale_for_members=scale)
+    changed = altered(
+        found, settings=settings, balance=balance, scale_for_members=scale_for_members, **changes
+    )
     if changed != found:
         put(tx, changed)
         deciding.configured(tx, key, f"{_difference(found, changed)} by an administrator")
     return changed
+
+
+def altered(
+    found: GroupProperties,
+    *,
+    settings: LeaderSettings | None = None,
+    balance: Balance | None = None,
+    scale_for_members: bool | None = None,
+    **changes: int,
+) -> GroupProperties:
+    """A group with some of its settings changed; what is not given stays."""
+    chosen = changed_settings(found.settings if settings is None else settings, changes)
+    if balance is not None:
+        chosen = msgspec.structs.replace(chosen, balance=balance)
+    scale = found.scale_for_members if scale_for_members is None else scale_for_members
+    return msgspec.structs.replace(found, settings=chosen, scale_for_members=scale)
 
 
 def _difference(before: GroupProperties, after: GroupProperties) -> str:

@@ -34,6 +34,7 @@ export function act({
 								value: field.value || "",
 								placeholder: field.hint || "",
 								type: field.type || "text",
+								step: field.type === "number" && "any",
 								size: 30,
 							}),
 			]),
@@ -134,8 +135,8 @@ function told(answer) {
 
 const list = (text) => text.split(/[\s,]+/).filter(Boolean);
 // As a shell takes them; what is not given yet stands in capitals.
-const quote = (text) => (/^[\w./:,@%+-]+$/.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`);
-const given = (text, name) => (text ? quote(text) : name);
+export const quote = (text) => (/^[\w./:,@%+-]+$/.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`);
+export const given = (text, name) => (text ? quote(text) : name);
 export const option = (name, text) => (text ? ` --${name} ${quote(text)}` : "");
 const both = (name) => {
 	const [first, ...rest] = name.split("/");

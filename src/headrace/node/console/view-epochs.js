@@ -4,6 +4,7 @@ import { ago, number, short, span, visible } from "./format.js";
 import { get, path } from "./api.js";
 import { Table } from "./table.js";
 import { endPublisher } from "./actions.js";
+import { forgetSubscription } from "./actions-groups.js";
 import { may } from "./store.js";
 import { drawStairs, frontier, time } from "./stairs.js";
 import { View, define } from "./view.js";
@@ -36,6 +37,11 @@ class Epochs extends View {
 	// After they are in the page: a drawing is as wide as its place.
 	draw() {
 		this.drawn?.forEach(([{ status }, steps]) => drawStairs(this.places.get(status.stream), steps, status));
+	}
+
+	async forget(name) {
+		await forgetSubscription(name);
+		this.again(() => this.fetch(), 0);
 	}
 
 	one({ status, sentences }) {
@@ -77,6 +83,14 @@ class Epochs extends View {
 				{ title: "Frontier", text: (row) => frontier(row.frontier) },
 				{ title: "Behind", number: true, text: (row) => `${number(row.epochs)} epochs, ${short(row.rows)} rows` },
 				{ title: "Since", number: true, text: (row) => span(row.behind_us / 1e6) },
+				{
+					title: "",
+					mark: (row) => row.name,
+					show: (row) =>
+						may("admin")
+							? h("button", { class: "small", onclick: () => this.forget(row.name) }, "Forget")
+							: null,
+				},
 			],
 			{ key: (row) => row.name, label: `Subscriptions to ${status.stream}`, none: "Nobody has subscribed by name." },
 		);

@@ -121,6 +121,7 @@ class Events extends View {
 	search() {
 		set({ ...Object.fromEntries(FIELDS.map(([name]) => [name, ""])), ...this.query(), segment: "", offset: "" });
 		put(this.list);
+		this.place = "";
 		this.fetch();
 	}
 
@@ -236,7 +237,8 @@ class Events extends View {
 			this.stop();
 			return;
 		}
-		const query = { ...this.query(), start: "latest" };
+		// After a pause it goes on where it was.
+		const query = { ...this.query(), start: this.place || "latest" };
 		this.left = 0;
 		this.source = new EventSource(`/api/v1${path("streams", this.name, "tail")}?${new URLSearchParams(query)}`);
 		this.follow.setAttribute("aria-pressed", "true");
@@ -245,6 +247,7 @@ class Events extends View {
 		this.source.addEventListener("event", (event) => {
 			const data = JSON.parse(event.data);
 			this.left += data.left_out;
+			this.place = data.next;
 			this.add(data.events, false, true);
 			this.status.textContent = `following${this.left ? `; ${short(this.left)} were left out, since more than 200 a second came` : ""}`;
 		});

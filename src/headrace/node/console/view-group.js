@@ -17,6 +17,8 @@ import {
 	seekGroup,
 	stepDown,
 } from "./actions.js";
+import { groupSettings, putOffline } from "./actions-groups.js";
+import { Checkpoints } from "./checkpoints.js";
 
 const SPANS = { "10m": 600, "1h": 3600, "6h": 21600, "24h": 86400 };
 const STATES = {
@@ -41,12 +43,15 @@ class Group extends View {
 		this.where = path("groups", this.name);
 		this.title(this.name);
 		const now = params();
+		const soon = () => this.again(() => this.fetch(), 300);
 		this.tiles = h("div.tiles");
 		this.findings = h("div");
 		this.lag = h("div");
 		this.lagTable = h("div");
 		this.past = h("div.in");
 		this.letters = h("div");
+		this.kept = h("div", { hidden: true });
+		this.checkpoints = null;
 		this.feed = h("ul", { class: "feed", tabindex: "0", "aria-label": "Decisions" });
 		this.clockBox = h("div");
 		this.spans = h(
@@ -113,6 +118,7 @@ class Group extends View {
 								h("button", { onclick: () => changeMembers(this.name) }, "Members"),
 								h("button", { onclick: () => changeMapping(this.name) }, "Mapping"),
 							)),
+							(this.settings = h("button", { onclick: () => groupSettings(this.name).then(soon), hidden: true }, "Settings")),
 							h("button", { onclick: () => removeGroup(this.name, this.data?.line.kind) }, "Remove"),
 						]
 					: null,
@@ -145,6 +151,7 @@ class Group extends View {
 						"div.stack",
 						card("Members", null, this.members.element),
 						card("Units", this.pages, this.units.element),
+						this.kept,
 						this.letters,
 					),
 					h(
@@ -198,6 +205,9 @@ class Group extends View {
 					may("admin") && row.instance && this.partitioned
 						? h("button", { class: "small", onclick: () => stepDown(this.name, row.member) }, "Step down")
 						: null,
+					may("admin") && this.checkpoints
+						? h("button", { class: "small", onclick: () => putOffline(this.name, row.member) }, "Put offline")
+						: null,
 				],
 			},
 		];
@@ -211,6 +221,13 @@ class Group extends View {
 			{ title: "Token", number: true, sort: "token", wide: true, text: (row) => number(row.token) },
 			{ title: "Floor", number: true, sort: "floor", wide: true, text: (row) => number(row.floor) },
 			{ title: "Head", number: true, sort: "head", wide: true, text: (row) => number(row.head) },
+			{
+				title: "In flight",
+				number: true,
+				sort: "in_flight_events",
+				wide: true,
+				text: (row) => (row.in_flight_events === null ? "its process knows" : number(row.in_flight_events)),
+			},
 			{ title: "Lag", number: true, sort: "events", text: (row) => (row.exact ? "" : "≤ ") + short(row.lag_events) },
 			{ title: "Behind", number: true, sort: "seconds", text: (row) => (row.lag_events ? span(row.lag_seconds) : "–") },
 		];
@@ -218,7 +235,12 @@ class Group extends View {
 
 	async fetch() {
 		this.data = await this.load(this.where);
-		await Promise.all([this.fetchUnits(), this.fetchDecisions(), this.fetchLag()]);
+		if (this.data.line.kind === "reader" && !this.checkpoints) {
+			this.checkpoints = new Checkpoints(this.name, () => this.again(() => this.fetch(), 300));
+			put(this.kept, this.checkpoints.element);
+			this.kept.hidden = false;
+		}
+		await Promise.all([this.fetchUnits(), this.fetchDecisions(), this.fetchLag(), this.checkpoints?.fetch()]);
 		this.draw();
 	}
 
@@ -356,7 +378,10 @@ class Group extends View {
 	draw() {
 		const { line, members, findings, lag, units_by_state: states } = this.data;
 		this.partitioned = line.kind === "static" || line.kind === "elastic";
-		if (this.elastic) this.elastic.hidden = line.kind !== "elastic";
+		if (this.elastic) {
+			this.elastic.hidden = line.kind !== "elastic";
+			this.settings.hidden = this.partitioned;
+		}
 		put(
 			this.kind,
 			`${line.kind} group of ${line.streams.join(", ") || line.filter || "nothing yet"}${line.leader ? `, led by ${line.leader}` : ""}`,

@@ -13,7 +13,9 @@ from headrace.node.routes import (
     letters,
     live,
     overview,
+    readers,
     regions,
+    settings,
     streams,
     system,
 )
@@ -38,5 +40,7 @@ def table(*, read_only: bool) -> tuple[Route, ...]:
         *system.ROUTES,
         *changes.ROUTES,
         *group_changes.ROUTES,
+        *settings.ROUTES,
+        *readers.ROUTES,
     )
     return tuple(each for each in found if not (read_only and each.changes))

@@ -10,8 +10,10 @@ from headrace.catalog.streams import Stream
 from headrace.epochs import operators
 from headrace.epochs.runtime import stairs as epoch_stairs
 from headrace.epochs.runtime import status as epoch_status
+from headrace.epochs.runtime import subscriptions
 from headrace.epochs.runtime.stairs import Stairs
 from headrace.epochs.runtime.status import EpochStatus
+from headrace.epochs.runtime.subscriptions import EpochSubscriptionInfo
 from headrace.node.problems import not_there
 from headrace.node.routes.changes import Body, ChangeDone, change_route, check_typed
 from headrace.node.routes.table import Call, Route
@@ -34,6 +36,14 @@ class EndPublisher(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The publisher's name once more, typed."""
     reason: str = ""
     """Of an abort: what those who read the stream are told."""
+    dry_run: bool = False
+
+
+class ForgetSubscription(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A named subscription that is forgotten."""
+
+    name: str
+    """Its name once more, typed."""
     dry_run: bool = False
 
 
@@ -83,6 +93,32 @@ async def listed(call: Call) -> tuple[str, ...]:
     return tuple(name for name in look.epochs if call.who.sees_stream(look.streams[name]))
 
 
+async def subscribed(call: Call) -> tuple[EpochSubscriptionInfo, ...]:
+    look = await call.node.look()
+    seen = {name for name, each in look.streams.items() if call.who.sees_stream(each)}
+    found = await call.node.host.in_thread(subscriptions.listed, call.node.hr.log.catalog)
+    return tuple(
+        each for each in found if not call.who.scoped or any(name in seen for name in each.streams)
+    )
+
+
+async def forget(call: Call) -> ChangeDone:
+    name = call.params["subscription"]
+    found = {each.name: each for each in await subscribed(call)}.get(name)
+    if found is None and call.who.scoped:
+        raise not_there(f"subscription {name[:100]!r}")
+    check_typed(call, name)
+    # One that cannot be read is in no list, and can be forgotten all the same.
+    if not call.body.dry_run:
+        await call.node.host.in_thread(subscriptions.forget, call.node.hr.log.catalog, name)
+    elif found is None:
+        raise not_there(f"subscription {name[:100]!r}")
+    streams = f" to {', '.join(found.streams)}" if found is not None else ""
+    held = "; the program that holds it is fenced" if found is not None and found.held else ""
+    done = f"subscription {name}{streams} with how far it has read{held}"
+    return ChangeDone(done=done, dry_run=call.body.dry_run)
+
+
 ROUTES = (
     Route(
         method="GET",
@@ -113,5 +149,21 @@ ROUTES = (
         end_publisher,
         EndPublisher,
         cli="headrace epoch release",
+    ),
+    Route(
+        method="GET",
+        path="/epoch-subscriptions",
+        summary="Named subscriptions to epochs, and how far they have read",
+        handler=subscribed,
+        answer=tuple[EpochSubscriptionInfo, ...],
+        cli="headrace epoch subscriptions",
+    ),
+    change_route(
+        "DELETE",
+        "/epoch-subscriptions/{subscription}",
+        "Forget a named subscription to epochs",
+        forget,
+        ForgetSubscription,
+        cli="headrace epoch forget",
     ),
 )

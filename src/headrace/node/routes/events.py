@@ -17,7 +17,7 @@ from headrace.log.position import Position
 from headrace.log.query import Query
 from headrace.node.access.roles import READ
 from headrace.node.live import event_bytes
-from headrace.node.places import place_of
+from headrace.node.places import is_place, place_of
 from headrace.node.problems import not_there, problem_of
 from headrace.node.routes.streams import stream_of
 from headrace.node.routes.table import Call, Route
@@ -27,13 +27,14 @@ from headrace.node.scan import (
     Filter,
     ScanBudget,
     Scanned,
+    place_text,
     scan,
     shown,
     views,
 )
+from headrace.node.tailing import Ration, TailedEvents
 from headrace.subjects import matches
 
-TAIL_PER_S = 200
 DOWNLOAD_MAX = 10_000
 
 
@@ -149,6 +150,9 @@ def _pairs(headers: Any) -> list[tuple[str, bytes]]:
 
 
 async def tail(call: Call) -> StreamingResponse:
+    last = call.request.headers.get("last-event-id", "")
+    if is_place(last):  # a browser that comes back after a cut
+        call.query = msgspec.structs.replace(call.query, start=last)
     name, query = await _query_of(call, follow=True)
     chosen = Filter(_conditions(call.query), call.who.subjects)
     return StreamingResponse(_tailed(call, name, query, chosen), media_type="text/event-stream")
@@ -160,22 +164,22 @@ async def _tailed(call: Call, name: str, query: Query, chosen: Filter) -> AsyncI
     reading = node.hr.read(
         name, start=query.start, follow=True, subject=query.subject, segments=query.segments
     )
-    second, sent = -1, 0
+    ration = Ration(node.host.now_s)
     yield b"retry: 1000\n\n"
     try:
         async for batch in reading:
             if node.live.closing:
                 break
             rows = await node.host.in_thread(chosen.rows, batch)
-            if int(node.host.now_s()) != second:
-                second, sent = int(node.host.now_s()), 0
-            room = max(0, TAIL_PER_S - sent)
-            left = max(0, rows.num_rows - room)
-            shown_rows = rows.slice(left)
-            sent += shown_rows.num_rows
+            sent = ration.take(rows.num_rows)
             if rows.num_rows:
-                found = views(shown_rows, payload=True)
-                yield event_bytes("event", "", {"events": found, "left_out": left})
+                found = TailedEvents(
+                    stream=name,
+                    events=tuple(views(rows.slice(rows.num_rows - sent), payload=True)),
+                    left_out=rows.num_rows - sent,
+                    next=place_text(reading.positions),
+                )
+                yield event_bytes("event", found.next, found)
         yield event_bytes("bye", "", {"reason": "the node ends"})
     except HeadraceError as error:
         yield event_bytes("problem", "", {"detail": problem_of(error).detail})
@@ -245,7 +249,8 @@ ROUTES = (
     Route(
         method="GET",
         path="/streams/{stream}/tail",
-        summary="Events as they come (server-sent events), at most 200 a second",
+        summary="Events as they come (server-sent events), at most 200 a second; resumes after "
+        "Last-Event-ID",
         handler=tail,
         answer=None,
         role=READ,

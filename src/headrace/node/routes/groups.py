@@ -8,13 +8,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from headrace.groups import decisions
+from headrace.groups import decisions, names
 from headrace.groups.decisions import LIMIT_MAX, Decision, What
 from headrace.groups.findings import moment
 from headrace.groups.shapes import Finding, GroupLag, GroupMember, GroupView, UnitView
 from headrace.log.events import to_us
 from headrace.node.core.past import OwnedThen, as_it_was
 from headrace.node.history import GROUP
+from headrace.node.in_flight import UnitLine, with_in_flight
 from headrace.node.lines import group_line, seen_groups
 from headrace.node.problems import Problem, not_there
 from headrace.node.routes.table import Call, Paged, Route, page_of
@@ -54,7 +55,7 @@ class GroupAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class UnitPage(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a group's units."""
 
-    units: tuple[UnitView, ...]
+    units: tuple[UnitLine, ...]
     count: int
 
 
@@ -148,9 +149,21 @@ async def one(call: Call) -> GroupAnswer:
 
 async def units(call: Call) -> UnitPage:
     _, view = await group_of(call)
-    rows = list(view.units)
-    part, count = page_of(rows, call.query, lambda unit: f"{unit.unit} {unit.member}")
+    name = names.parse(view.group)
+    assert name is not None, view.group
+    query: Paged = call.query
+    rows = view.units
+    if query.sort.lstrip("-") == "in_flight_events":
+        every = await with_in_flight(call.node.host, name, rows)
+        part, count = page_of(every, query, _unit_text)
+    else:  # of many units a few are shown
+        few, count = page_of(list(rows), query, _unit_text)
+        part = await with_in_flight(call.node.host, name, few)
     return UnitPage(units=tuple(part), count=count)
+
+
+def _unit_text(unit: UnitView) -> str:
+    return f"{unit.unit} {unit.member}"
 
 
 async def lag(call: Call) -> GroupLag:
@@ -240,7 +253,7 @@ ROUTES = (
     Route(
         method="GET",
         path="/groups/{group}/units",
-        summary="The units of a group: who owns them, floors, heads, tokens, lag",
+        summary="The units of a group: who owns them, floors, heads, tokens, in flight, lag",
         handler=units,
         answer=UnitPage,
         query=Paged,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import StreamingResponse
 
+from headrace.node.routes.streams import stream_of
 from headrace.node.routes.table import Call, Route
 
 
@@ -12,14 +13,17 @@ class LiveQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """What is watched."""
 
     watch: str = "overview"
-    """``overview``, ``group:NAME``, ``stream:NAME``; several with spaces."""
+    """``overview``, ``group:NAME``, ``stream:NAME``, ``lag`` or ``lag:NAME`` (of all groups, or of
+    one), ``events:STREAM`` (for the role read); several with spaces."""
 
 
 async def live(call: Call) -> StreamingResponse:
     call.node.gate.check_origin(call.request)
-    listener = call.node.live.admit(
-        call.who, call.query.watch.split(), call.request.headers.get("last-event-id")
-    )
+    watched = call.query.watch.split()
+    listener = call.node.live.admit(call.who, watched, call.request.headers.get("last-event-id"))
+    for name in listener.tailed:
+        call.params = {"stream": name}
+        await stream_of(call)
     return StreamingResponse(
         call.node.live.stream(listener),
         media_type="text/event-stream",
