@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.groups.homes import GroupRecord
+from headrace.groups.homes import ORIGIN, GroupRecord
 from headrace.host import Host
 from headrace.log.log import Log
 from headrace.regions import leaving, linking, losing, moving, promoting, renewing
@@ -129,11 +129,18 @@ class Regions:
         home: str | None = None,
         eager: bool = False,
         adopt: str | None = None,
+        mode: str = ORIGIN,
     ) -> GroupRecord:
-        """Let a group's progress follow its consumers to the other regions."""
+        """Let a group's progress follow its consumers to the other regions.
+
+        ``mode``: by ``"origin"``, exactly and event by event, or by ``"snapshot"``, as far as the
+        last snapshot that the group has passed.
+        """
         key = group_key(stream, group)
         return await self._near(
-            lambda log, near: moving.enable(log, key, near, home=home, eager=eager, adopt=adopt)
+            lambda log, near: moving.enable(
+                log, key, near, home=home, eager=eager, adopt=adopt, mode=mode
+            )
         )
 
     async def disable(self, stream: str, group: str | None = None) -> GroupRecord:
