@@ -6,10 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+import pytest
+
 from headrace.catalog.streams import StreamConfig
-from headrace.groups.homes import GroupRecord
-from headrace.groups.partitioned.lifecycle import create_static
+from headrace.errors import InvalidInputError, LinkError
+from headrace.groups.homes import GroupRecord, decode_group
+from headrace.groups.partitioned.lifecycle import create_static, delete
 from headrace.groups.progress import Progress, store
+from headrace.log.events import Event, batch_of
+from headrace.log.times import now_us
 from headrace.regions import moving
 from headrace.regions.core.effects import SnapshotSettings
 from headrace.regions.core.markers import (
@@ -19,6 +25,9 @@ from headrace.regions.core.markers import (
     SnapshotMarker,
     UpdateMarker,
 )
+from headrace.regions.linking import link, step_for
+from headrace.regions.losing import set_state
+from headrace.regions.records import Region, get_group
 from headrace.regions.runtime.agent import RegionAgent
 from headrace.regions.runtime.following import read_markers
 from headrace.regions.snapshots import SnapshotState, get_state
@@ -175,3 +184,211 @@ def test_three_regions_take_two_rounds(tmp_path: Path) -> None:
             for at in (1, 2)
             for what, where in (("request", "eu"), ("response", "us to eu"))
         ]
+
+
+def test_a_group_moves_as_far_as_the_last_snapshot_that_it_has_passed(tmp_path: Path) -> None:
+    with regions(tmp_path, "eu", "us") as (eu, us):
+        enable(eu)
+        eu.publish(3)
+        exchange(eu, us)
+        (first,) = [m.local for m in eu.markers().values() if isinstance(m, SnapshotMarker)]
+        eu.publish(4)
+        exchange(eu, us)
+        eu.ack(5, 7, floor=2)
+        exchange(eu, us)
+        assert len(us.unacked()) == 7  # the first snapshot is not passed yet
+        eu.ack(floor=first + 1)
+        exchange(eu, us)
+        assert len(us.unacked()) == 4
+        us.restart()
+        eu.restart()  # the snapshots are found in the log again
+        eu.ack(floor=head_of(eu))
+        exchange(eu, us)
+        assert us.unacked() == []
+
+
+def test_what_the_region_of_an_update_had_not_seen_stays_unacked(tmp_path: Path) -> None:
+    with regions(tmp_path, "eu", "us") as (eu, us):
+        enable(eu)
+        eu.publish(3)
+        write = us.log.write_of()
+        given = [Event(subject="orders.1", key="1", value=b"stays")]
+        write.add("orders", batch_of(given, now_us()), step=step_for(us.log, "orders", []))
+        us.log.commit(write)
+        exchange(eu, us)
+        eu.ack(floor=head_of(eu))
+        us.publish(1)  # before the update comes, and after its snapshot
+        exchange(eu, us)
+        assert us.unacked() == [b"stays", b"us-0"]
+
+
+def test_what_retention_removed_unconsumed_is_acked_nowhere_else(tmp_path: Path) -> None:
+    with regions(tmp_path, "eu", "us") as (eu, us):
+        enable(eu)
+        eu.publish(4)
+        exchange(eu, us)
+        eu.ack(floor=1)
+        eu.log.trim("orders", {0: 4})
+        eu.restart()  # it was down meanwhile
+        eu.publish(2)
+        exchange(eu, us)
+        eu.ack(floor=head_of(eu))
+        exchange(eu, us)
+        assert us.unacked() == [b"eu-1", b"eu-2", b"eu-3"]
+        assert eu.unacked() == []
+
+
+def test_without_traffic_no_marker_is_written(tmp_path: Path) -> None:
+    with regions(tmp_path, "eu", "us") as (eu, us):
+        enable(eu)
+        eu.publish(2)
+        exchange(eu, us)
+        heads = head_of(eu), head_of(us)
+        for place in (eu, us):
+            place.restart()
+        exchange(eu, us)
+        assert (head_of(eu), head_of(us)) == heads
+        assert eu.state().completed == us.state().completed == 1
+
+
+def test_a_region_that_is_silent_is_named_and_a_snapshot_given_up(tmp_path: Path) -> None:
+    with regions(tmp_path, "eu", "us", timeout_ms=0) as (eu, us):
+        enable(eu)
+        exchange(eu, us)
+        eu.publish(2)
+        eu.agent.step()
+        assert [each.waiting_for for each in eu.state().pending] == [("us",)]
+        eu.agent.step()
+        assert eu.state().last_abort == "a member did not answer in time: us"
+        assert (eu.state().aborted, eu.state().completed) == (1, 0)
+        for place in (eu, us):
+            place.timeout_ms = 30_000
+            place.restart()
+        exchange(eu, us)  # us answers the old request as well, which changes nothing
+        assert (eu.state().aborted, eu.state().completed) == (1, 1)
+        assert eu.state().pending == ()
+
+
+def test_no_request_is_written_to_who_cannot_answer(tmp_path: Path) -> None:
+    with regions(tmp_path, "eu", "us") as (eu, us):
+        enable(eu)
+        exchange(eu, us)
+        set_state(us.log, "eu", "paused")  # no way back
+        eu.publish(2)
+        eu.agent.step()
+        assert eu.kinds() == []
+        assert eu.state().last_skip == "a member cannot be reached: us"
+        set_state(us.log, "eu", "active")
+        exchange(eu, us)
+        assert eu.state().completed == 1
+
+
+def test_a_region_that_joins_in_the_middle_ends_a_snapshot(tmp_path: Path) -> None:
+    with regions(tmp_path, "eu", "us") as (eu, us):
+        enable(eu)
+        exchange(eu, us)
+        eu.publish(3)
+        eu.agent.step()
+        ap = SnapshotPlace("ap", str(tmp_path / "ap"))
+        try:
+            for place in (eu, us):
+                link(place.log, "orders", "ap", here=place.url, catalog=ap.url)
+            exchange(eu, us, ap)
+            assert eu.state().last_abort.startswith("the members changed")
+            eu.ack(floor=head_of(eu))
+            exchange(eu, us, ap)
+            assert us.unacked() == ap.unacked() == []
+        finally:
+            ap.close()
+
+
+def test_markers_of_other_protocols_stay_where_they_are(tmp_path: Path) -> None:
+    with regions(tmp_path, "eu", "us") as (eu, us):
+        enable(eu)
+        eu.publish(1)
+        eu.log.append_marker("orders", 0, b"of another protocol")
+        eu.publish(1)
+        exchange(eu, us)
+        eu.ack(floor=head_of(eu))
+        exchange(eu, us)
+        assert us.unacked() == []
+        assert "other" not in us.kinds()
+        assert eu.kinds().count("other") == 1
+
+
+def test_an_update_that_comes_before_its_group_counts_when_the_group_is_there(
+    tmp_path: Path,
+) -> None:
+    with regions(tmp_path, "eu", "us") as (eu, us):
+        create_static(eu.log, "orders", "audit", max_members=1, members=["m1"])
+        moving.enable(eu.log, "orders.audit", eu.neighbours, mode="snapshot")
+        exchange(eu, us)
+        enable(eu)
+        eu.publish(3)
+        for _ in range(6):
+            eu.agent.step()
+            us.pull("eu")
+            us.agent.snapshots.step(Region("us"), None)
+            eu.pull("us")
+            eu.ack(floor=head_of(eu))
+        assert us.log.catalog.read(lambda tx: get_group(tx, GROUP)) is None
+        assert us.state().groups[GROUP].owed
+        us.restart()
+        exchange(eu, us)
+        assert us.unacked() == []
+        assert not us.state().groups[GROUP].owed
+
+
+def test_a_group_that_was_deleted_is_not_brought_back_by_an_update(tmp_path: Path) -> None:
+    with regions(tmp_path, "eu", "us") as (eu, us):
+        enable(eu)
+        eu.publish(3)
+        exchange(eu, us)
+        eu.ack(floor=head_of(eu))
+        exchange(eu, us)
+        delete(us.log, "orders", "billing")
+        exchange(eu, us)
+        assert eu.log.catalog.read(lambda tx: store.load_all(tx, GROUP)) == {}
+        create_static(eu.log, "orders", "billing", max_members=1, members=["m1"])
+        enable(eu)
+        exchange(eu, us)
+        assert len(us.unacked()) == len(eu.unacked()) == 3
+
+
+def test_a_group_with_progress_begins_elsewhere_at_its_place(tmp_path: Path) -> None:
+    with regions(tmp_path, "eu", "us") as (eu, us):
+        eu.publish(4)
+        eu.ack(2, floor=1)
+        enable(eu)
+        exchange(eu, us)
+        assert us.unacked() == [b"eu-1", b"eu-3"]
+
+
+def test_what_cannot_be_in_snapshot_mode_is_refused(tmp_path: Path) -> None:
+    with regions(tmp_path, "eu", "us", writers="eu") as (eu, _):
+        with pytest.raises(LinkError, match="need a way back"):
+            enable(eu)
+        with pytest.raises(InvalidInputError, match="none of origin, snapshot"):
+            enable(eu, "guess")
+        with pytest.raises(LinkError, match="leave it out"):
+            moving.enable(eu.log, GROUP, eu.neighbours, mode="snapshot", eager=True)
+        assert eu.log.catalog.read(lambda tx: get_group(tx, GROUP)) is None
+
+
+def test_one_name_in_two_modes_is_refused(tmp_path: Path) -> None:
+    with regions(tmp_path, "eu", "us") as (eu, us):
+        enable(eu)
+        exchange(eu, us)
+        for place in (eu, us):
+            with pytest.raises(LinkError, match="one mode in all regions"):
+                enable(place, "origin")
+            assert enable(place).mode == "snapshot"
+        with pytest.raises(LinkError, match="region status"):
+            moving.unsynced(eu.log, GROUP, eu.neighbours)
+
+
+def test_a_record_from_before_there_were_modes_is_by_origin() -> None:
+    record = GroupRecord(key=GROUP, family="static", streams=("orders",), config=b"{}")
+    old = msgspec.to_builtins(record, builtin_types=(bytes,))
+    del old["mode"]
+    assert decode_group(GROUP, msgspec.msgpack.encode(old)).mode == "origin"
