@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         LinkStatus,
         RegionsStatus,
         ReplicatedGroup,
+        SnapshotStatus,
     )
 
 
@@ -96,6 +97,8 @@ class ReplicatedShape(msgspec.Struct, frozen=True, kw_only=True):
     home: str | None
     """The region in which it is consumed; null: in every one."""
     eager: bool
+    mode: str
+    """How its progress is exchanged: by ``origin`` or by ``snapshot``."""
 
 
 class LinkShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +130,31 @@ class RegionGroup(msgspec.Struct, frozen=True, kw_only=True):
     behind: dict[str, int | None]
     """Cursors that other regions do not know yet, by region; null if one cannot be read."""
     moving_to: str | None
+    mode: str
+    """How its progress is exchanged: by ``origin`` or by ``snapshot``."""
+
+
+class SnapshotShape(msgspec.Struct, frozen=True, kw_only=True):
+    """Snapshots of a segment that a group in the mode of snapshots reads."""
+
+    stream: str
+    segment: int
+    age_seconds: float | None
+    """Since the last one was complete; null if none was."""
+    phase: str
+    """``idle``, ``first_round`` or ``second_round``."""
+    pending_seconds: float | None
+    """Since when one is under way."""
+    waiting_for: tuple[str, ...]
+    """Regions that have not answered."""
+    completed: int
+    aborted: int
+    last_abort: str
+    """Why one was given up, and who was silent."""
+    skipped: dict[str, int]
+    """How often a reason to take none arose."""
+    last_skip: str
+    """The reason that there is now."""
 
 
 class RegionStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +167,7 @@ class RegionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an agent runs here."""
     links: tuple[LinkShape, ...]
     groups: tuple[RegionGroup, ...]
+    snapshots: tuple[SnapshotShape, ...]
     findings: tuple[str, ...]
     """What a person has to decide."""
 
@@ -236,6 +265,7 @@ def replicated_shape(record: GroupRecord) -> ReplicatedShape:
         streams=record.streams,
         home=record.home,
         eager=record.eager,
+        mode=record.mode,
     )
 
 
@@ -247,6 +277,7 @@ def region_status(found: RegionsStatus) -> RegionStatus:
         agent=found.agent,
         links=tuple(map(_link, found.links)),
         groups=tuple(map(region_group, found.groups)),
+        snapshots=tuple(map(_snapshot, found.snapshots)),
         findings=found.findings,
     )
 
@@ -264,6 +295,22 @@ def _link(found: LinkStatus) -> LinkShape:
     )
 
 
+def _snapshot(found: SnapshotStatus) -> SnapshotShape:
+    return SnapshotShape(
+        stream=found.stream,
+        segment=found.segment,
+        age_seconds=found.age_s,
+        phase=found.phase,
+        pending_seconds=found.pending_s,
+        waiting_for=found.waiting_for,
+        completed=found.completed,
+        aborted=found.aborted,
+        last_abort=found.last_abort,
+        skipped=found.skipped,
+        last_skip=found.last_skip,
+    )
+
+
 def region_group(found: ReplicatedGroup) -> RegionGroup:
     """A replicated group for programs."""
     return RegionGroup(
@@ -274,6 +321,7 @@ def region_group(found: ReplicatedGroup) -> RegionGroup:
         waits=found.waits,
         behind=found.behind,
         moving_to=found.moving_to,
+        mode=found.mode,
     )
 
 

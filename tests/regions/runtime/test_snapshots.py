@@ -10,8 +10,10 @@ import msgspec
 import pytest
 
 from headrace.catalog.streams import StreamConfig
+from headrace.cli import run
 from headrace.errors import InvalidInputError, LinkError
 from headrace.groups.homes import GroupRecord, decode_group
+from headrace.groups.operations.seek import seek
 from headrace.groups.partitioned.lifecycle import create_static, delete
 from headrace.groups.progress import Progress, store
 from headrace.log.events import Event, batch_of
@@ -31,6 +33,7 @@ from headrace.regions.records import Region, get_group
 from headrace.regions.runtime.agent import RegionAgent
 from headrace.regions.runtime.following import read_markers
 from headrace.regions.snapshots import SnapshotState, get_state
+from headrace.regions.status import status
 from tests.regions.runtime.world import Place, linked
 
 GROUP = "orders.billing"
@@ -392,3 +395,38 @@ def test_a_record_from_before_there_were_modes_is_by_origin() -> None:
     old = msgspec.to_builtins(record, builtin_types=(bytes,))
     del old["mode"]
     assert decode_group(GROUP, msgspec.msgpack.encode(old)).mode == "origin"
+
+
+def test_the_status_tells_of_snapshots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with regions(tmp_path, "eu", "us", timeout_ms=0) as (eu, us):
+        enable(eu)
+        exchange(eu, us)
+        eu.publish(2)
+        eu.agent.step()
+        (asked,) = status(eu.log, eu.neighbours).snapshots
+        assert (asked.phase, asked.waiting_for) == ("first_round", ("us",))
+        eu.agent.step()
+        found = status(eu.log, eu.neighbours)
+        (ended,) = found.snapshots
+        assert (ended.aborted, ended.completed, ended.age_s) == (1, 0, None)
+        assert ended.last_abort == "a member did not answer in time: us"
+        assert [(each.mode, each.behind) for each in found.groups] == [("snapshot", {})]
+        run(["--catalog", eu.url, "region", "status", "--json"])
+        (line,) = msgspec.json.decode(capsys.readouterr().out)["snapshots"]
+        assert (line["stream"], line["aborted"], line["waiting_for"]) == ("orders", 1, ["us"])
+        run(["--catalog", eu.url, "region", "status"])
+        assert "as of a snapshot" in capsys.readouterr().out
+
+
+def test_a_seek_is_of_its_own_region_and_forward_it_is_passed_on(tmp_path: Path) -> None:
+    with regions(tmp_path, "eu", "us") as (eu, us):
+        enable(eu)
+        eu.publish(3)
+        exchange(eu, us)
+        seek(eu.log, "orders/billing", "latest")
+        exchange(eu, us)
+        assert us.unacked() == []
+        seek(eu.log, "orders/billing", "earliest")
+        exchange(eu, us)
+        assert us.unacked() == []
+        assert len(eu.unacked()) == 3
