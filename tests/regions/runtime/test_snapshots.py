@@ -43,8 +43,10 @@ ONE = StreamConfig(subjects=("orders.>",), partitions=1)
 class SnapshotPlace(Place):
     """A region with its agent, which is stepped by hand."""
 
-    def __init__(self, name: str, url: str, timeout_ms: int = 30_000) -> None:
-        super().__init__(name, url)
+    def __init__(
+        self, name: str, url: str, timeout_ms: int = 30_000, store: Path | None = None
+    ) -> None:
+        super().__init__(name, url, store)
         self.timeout_ms = timeout_ms
         self.restart()
 
