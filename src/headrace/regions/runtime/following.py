@@ -80,6 +80,8 @@ class FollowedSegment:
     ) -> None:
         self._log, self._stream, self._segment = log, stream, segment
         self._kept: dict[int, SnapshotMarker] = {}
+        self.is_new = False
+        """Whether nothing is stored of it yet."""
         saved, first, starts, absent = log.catalog.read(self._look, snapshot=True)
         self.state = saved
         self.core = LinkedSegment(
@@ -103,6 +105,7 @@ class FollowedSegment:
         self._segment = found
         saved = get_state(tx, self._stream, found.number)
         if saved is None or saved.segment_id != found.id or saved.place > found.head:
+            self.is_new = True
             saved = SnapshotState(segment_id=found.id, place=found.head, first=found.tail)
         first = saved.first
         firsts = dict(lanes.ends(tx, found.id))

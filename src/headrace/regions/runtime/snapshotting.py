@@ -13,11 +13,20 @@ it, so a transaction that finds one that was not read does nothing, and the next
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 
-from headrace.catalog import Tx, entries, leases, replicas, streams
+from headrace.catalog import Tx, entries, leases, markers, replicas, streams
 from headrace.catalog.streams import Segment
-from headrace.errors import HeadraceError
+from headrace.errors import (
+    DamagedBatchError,
+    HeadraceError,
+    OriginOrderError,
+    RoundOvertakenError,
+    StoreError,
+    TrimmedError,
+    UnreadableRecordError,
+)
 from headrace.groups.homes import GroupRecord
 from headrace.host.clock import steady_s
 from headrace.log.log import Log
@@ -29,6 +38,21 @@ from headrace.regions.runtime.following import FollowedSegment
 from headrace.regions.runtime.neighbours import Neighbours
 from headrace.regions.runtime.turns import SegmentTurn, SnapshotBegin, TurnDue, life_of, records_of
 from headrace.regions.snapshots import SNAPSHOTS_BUCKET, get_state, streams_under_snapshots
+
+ACKS_S = 0.1
+"""How often it is looked at what groups acked, at most: a snapshot is taken every second."""
+
+_AMISS = (
+    DamagedBatchError,
+    OriginOrderError,
+    RoundOvertakenError,
+    StoreError,
+    TrimmedError,
+    UnreadableRecordError,
+)
+"""What is wrong with one segment, and no reason to leave the others alone."""
+
+_log = logging.getLogger(__name__)
 
 
 class Snapshotting:
@@ -54,7 +78,20 @@ class Snapshotting:
                     continue
                 if segment.id not in self._segments:
                     self._segments[segment.id] = _Segment(self, me, name, stream.id)
-                moved |= self._segments[segment.id].step(link, segment, lease)
+                moved |= self._step(self._segments[segment.id], link, segment, lease)
+        return moved
+
+    def _step(
+        self, one: _Segment, link: LinkRecord, segment: Segment, lease: leases.Lease | None
+    ) -> bool:
+        try:
+            moved = one.step(link, segment, lease)
+        except _AMISS as error:
+            if str(error) != one.error:
+                _log.warning("snapshots of %s/%s: %s", link.stream, segment.number, error)
+            one.error = str(error)
+            return False
+        one.error = ""
         return moved
 
     @property
@@ -66,8 +103,9 @@ class Snapshotting:
 
         def look(tx: Tx) -> bool:
             back = get_link(tx, link.stream)
-            followed = get_state(tx, link.stream, number) is not None
-            return back is not None and back.reads(me.name) and followed
+            follows = link.stream in streams_under_snapshots(tx)
+            begun = get_state(tx, link.stream, number) is not None
+            return back is not None and back.reads(me.name) and follows and begun
 
         found = set()
         for member in link.members:
@@ -90,8 +128,9 @@ class _Segment:
         self._all, self._log = all_of, all_of.log
         self._me, self._stream, self._stream_id = me, stream, stream_id
         self._followed: FollowedSegment | None = None
+        self.error = ""
         self._begun: dict[str, SnapshotBegin] = {}
-        self._ticked_s = -1e9
+        self._ticked_s = self._acked_s = -1e9
 
     # -- looking ------------------------------------------------------------------------
 
@@ -127,26 +166,34 @@ class _Segment:
         self._followed = None  # what a transaction leaves half done is not used again
         moved = self._log.catalog.write(run, locks=sorted(locks))
         self._followed, followed.state = followed, turn.state
+        followed.is_new = followed.is_new and not turn.taken
         turn.tell()
         return moved
 
     def _is_due(
         self, segment: Segment, records: Mapping[str, GroupRecord], members: tuple[str, ...]
     ) -> bool:
+        """Whether something cannot wait for the timer: markers, groups that came or moved."""
         assert self._followed is not None
         core, state = self._followed.core, self._followed.state
-        known = core.snapshot_groups
-        if core.log.end != segment.head or core.log.first != segment.tail or not state.members:
+        known, end = core.snapshot_groups, core.log.end
+        if self._followed.is_new or members != core.controller.members:
             return True
-        if members != core.controller.members or not records.keys() <= known.keys():
-            return True
-        if any(group.owed for name, group in state.groups.items() if name in records):
-            return True
-        if any(name not in records and not group.owed for name, group in state.groups.items()):
+        if not records.keys() <= known.keys() or any(
+            (name in records) == group.owed for name, group in state.groups.items()
+        ):
             return True
         if any(life_of(record) > known[name].life for name, record in records.items()):
             return True
-        return self._log.catalog.read(
+        if end != segment.head and self._log.catalog.read(
+            lambda tx: markers.spans(tx, segment.id, end, segment.head)
+        ):
+            return True
+        now_s = steady_s()
+        if now_s - self._acked_s < min(ACKS_S, self._all.settings.interval_ms / 10_000):
+            return False
+        self._acked_s = now_s
+        return core.log.first != segment.tail or self._log.catalog.read(
             lambda tx: any(replicas.is_untranslated(tx, each) for each in records)
         )
 

@@ -72,7 +72,7 @@ class SegmentTurn:
     ) -> None:
         self._stream, self._followed, self._core = stream, followed, followed.core
         self._begun, self._due = begun, due
-        self._taken = False
+        self.taken = False
         self._fresh: set[str] = set()
         self._effects: list[RegionEffect] = []
         self.state: SnapshotState = followed.state
@@ -80,13 +80,13 @@ class SegmentTurn:
 
     def take(self, tx: Tx, number: int) -> bool:
         """All of it; true if something changed, or is to be looked at again at once."""
-        if self._taken:
+        if self.taken:
             raise RoundOvertakenError(self._core.region, "its transaction was begun twice")
         stream = streams.require(tx, self._stream)
         segment = stream.segment(number)
         if segment is None or not self._followed.is_readable(tx, segment, self._due.payloads):
             return True
-        self._taken = True
+        self.taken = True
         records = records_of(tx, self._stream)
         self._renew(records)
         effects = self._core.members_changed(self._due.members)
@@ -282,7 +282,7 @@ class SegmentTurn:
             last_skip=last_skip,
         )
         self.state = new
-        if new == self._followed.state:
+        if new == self._followed.state and not self._followed.is_new:
             return False
         put_state(tx, self._stream, segment.number, new)
         return True
