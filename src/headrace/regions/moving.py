@@ -34,7 +34,7 @@ from headrace.groups.homes import (
 )
 from headrace.host.clock import rest_s, steady_s
 from headrace.log.log import Log
-from headrace.regions import kinds
+from headrace.regions import kinds, snapshots
 from headrace.regions.linking import require_link
 from headrace.regions.records import (
     AGENT_LEASE,
@@ -227,10 +227,11 @@ def disable(log: Log, key: str) -> GroupRecord:
             readers = [each for each in replicas.readers(tx) if kinds.is_reader(key, each)]
         for reader in readers:
             replicas.forget_reader(tx, reader)
+        snapshots.forget_readers(tx, readers)
         entries.delete(tx, GROUPS_BUCKET, key)
         return found
 
-    return log.catalog.write(run, locks=LOCKS)
+    return log.catalog.write(run, locks=(*LOCKS, entries.lock(snapshots.SNAPSHOTS_BUCKET)))
 
 
 # --- switch ----------------------------------------------------------------------------------

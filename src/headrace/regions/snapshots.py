@@ -8,6 +8,8 @@ killed goes on, and one that was replaced writes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from headrace.catalog import Tx, entries
@@ -93,6 +95,14 @@ def states(tx: Tx) -> dict[tuple[str, int], SnapshotState]:
                 stream, _, number = entry.key.rpartition("/")
                 found[stream, int(number)] = _decode(entry.key, entry.value)
     return found
+
+
+def forget_readers(tx: Tx, readers: Collection[str]) -> None:
+    """Groups are not replicated any more: begun again, they begin anew; holds the bucket's lock."""
+    for (stream, number), state in states(tx).items():
+        kept = {name: group for name, group in state.groups.items() if name not in readers}
+        if len(kept) < len(state.groups):
+            put_state(tx, stream, number, msgspec.structs.replace(state, groups=kept))
 
 
 def _decode(key: str, data: bytes) -> SnapshotState:

@@ -35,7 +35,7 @@ from headrace.regions.core.stamps import Life, Stamp
 from headrace.regions.records import groups
 from headrace.regions.runtime import joining
 from headrace.regions.runtime.following import FollowedSegment, Payloads
-from headrace.regions.snapshots import PendingSnapshot, SnapshotState, put_state
+from headrace.regions.snapshots import PendingSnapshot, SnapshotState, get_state, put_state
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +86,9 @@ class SegmentTurn:
         segment = stream.segment(number)
         if segment is None or not self._followed.is_readable(tx, segment, self._due.payloads):
             return True
+        known = self._followed.state
+        if not self._followed.is_new and get_state(tx, self._stream, number) != known:
+            raise RoundOvertakenError(self._core.region, "another agent or a command came before")
         self.taken = True
         records = records_of(tx, self._stream)
         self._renew(records)
