@@ -31,7 +31,7 @@ group = App(name="group", help="Let groups follow their consumers to other regio
 app.command(group)
 for _command in (
     *(region_looks.status, region_looks.check, region_looks.explain),
-    *(region_leaving.promote, region_leaving.remove),
+    *(region_leaving.promote, region_leaving.remove, region_leaving.force_snapshot),
 ):
     app.command(_command)
 

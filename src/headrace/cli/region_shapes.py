@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.cli.group_shapes import full_name, shared_name
+from headrace.cli.region_snapshot_shapes import SnapshotShape, snapshot_shape
 
 if TYPE_CHECKING:
     from headrace.groups.homes import GroupRecord
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
         LinkStatus,
         RegionsStatus,
         ReplicatedGroup,
-        SnapshotStatus,
     )
 
 
@@ -132,29 +132,6 @@ class RegionGroup(msgspec.Struct, frozen=True, kw_only=True):
     moving_to: str | None
     mode: str
     """How its progress is exchanged: by ``origin`` or by ``snapshot``."""
-
-
-class SnapshotShape(msgspec.Struct, frozen=True, kw_only=True):
-    """Snapshots of a segment that a group in the mode of snapshots reads."""
-
-    stream: str
-    segment: int
-    age_seconds: float | None
-    """Since the last one was complete; null if none was."""
-    phase: str
-    """``idle``, ``first_round`` or ``second_round``."""
-    pending_seconds: float | None
-    """Since when one is under way."""
-    waiting_for: tuple[str, ...]
-    """Regions that have not answered."""
-    completed: int
-    aborted: int
-    last_abort: str
-    """Why one was given up, and who was silent."""
-    skipped: dict[str, int]
-    """How often a reason to take none arose."""
-    last_skip: str
-    """The reason that there is now."""
 
 
 class RegionStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -277,7 +254,7 @@ def region_status(found: RegionsStatus) -> RegionStatus:
         agent=found.agent,
         links=tuple(map(_link, found.links)),
         groups=tuple(map(region_group, found.groups)),
-        snapshots=tuple(map(_snapshot, found.snapshots)),
+        snapshots=tuple(map(snapshot_shape, found.snapshots)),
         findings=found.findings,
     )
 
@@ -292,22 +269,6 @@ def _link(found: LinkStatus) -> LinkShape:
         copied_seconds=found.moved_s,
         missed_events=found.missed,
         error=found.error,
-    )
-
-
-def _snapshot(found: SnapshotStatus) -> SnapshotShape:
-    return SnapshotShape(
-        stream=found.stream,
-        segment=found.segment,
-        age_seconds=found.age_s,
-        phase=found.phase,
-        pending_seconds=found.pending_s,
-        waiting_for=found.waiting_for,
-        completed=found.completed,
-        aborted=found.aborted,
-        last_abort=found.last_abort,
-        skipped=found.skipped,
-        last_skip=found.last_skip,
     )
 
 

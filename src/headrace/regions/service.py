@@ -18,8 +18,9 @@ from typing import TypeVar
 from headrace.groups.homes import ORIGIN, GroupRecord
 from headrace.host import Host
 from headrace.log.log import Log
-from headrace.regions import leaving, linking, losing, moving, promoting, renewing
+from headrace.regions import forcing, leaving, linking, losing, moving, promoting, renewing
 from headrace.regions import status as looking
+from headrace.regions.forcing import ForceReport
 from headrace.regions.leaving import Removed, Unlinked
 from headrace.regions.linking import Linked
 from headrace.regions.losing import FailOverReport
@@ -199,6 +200,14 @@ class Regions:
     async def status(self) -> RegionsStatus:
         """How links and groups are doing."""
         return await self._near(looking.status)
+
+    async def force_snapshots(self, stream: str, *, dry_run: bool = False) -> ForceReport:
+        """Complete a stream's snapshots under way without the regions that have not answered.
+
+        Tells which events are at risk: nobody can say that the consumers here have met them, so
+        they come again elsewhere.
+        """
+        return await self._do(forcing.force_snapshots, stream, dry_run=dry_run)
 
     async def check(self, stream: str, *, deep: bool = False) -> CheckReport:
         """Whether the regions of a stream hold the same events, lane by lane."""

@@ -21,6 +21,8 @@ from headrace.regions.core.stamps import Life
 from headrace.regions.records import groups
 
 SNAPSHOTS_BUCKET = "region-snapshots"
+FORCED_BUCKET = "region-forced"
+"""Snapshots that an operator wants to go on without who is silent, by segment."""
 
 
 class SavedGroup(msgspec.Struct, frozen=True):
@@ -44,6 +46,19 @@ class PendingSnapshot(msgspec.Struct, frozen=True):
     started_us: int
 
 
+class ForcedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot that went on without some regions, or would."""
+
+    segment: int
+    snapshot_id: str
+    missing: tuple[str, ...]
+    """Regions that were not waited for."""
+    at_risk: tuple[str, ...] = ()
+    """Events of which nobody can say that the consumers here have met them; they come again."""
+    refused: str = ""
+    """Why it was not forced."""
+
+
 class SnapshotState(msgspec.Struct, frozen=True, kw_only=True):
     """One segment, as the agent of this region has followed it."""
 
@@ -63,6 +78,7 @@ class SnapshotState(msgspec.Struct, frozen=True, kw_only=True):
     last_abort: str = ""
     skipped: dict[str, int] = {}
     last_skip: str = ""
+    forced: ForcedSnapshot | None = None
 
 
 # Made here, since the first use of a type by msgspec is not safe in several threads at once.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,9 +28,10 @@ from headrace.regions.core.markers import (
     SnapshotMarker,
     UpdateMarker,
 )
+from headrace.regions.forcing import force_snapshots
 from headrace.regions.linking import link, step_for
 from headrace.regions.losing import set_state
-from headrace.regions.records import Region, get_group
+from headrace.regions.records import AGENT_LEASE, Region, get_group
 from headrace.regions.runtime.agent import RegionAgent
 from headrace.regions.runtime.following import read_markers
 from headrace.regions.snapshots import SnapshotState, get_state
@@ -375,18 +377,23 @@ def test_a_group_that_was_deleted_is_gone_in_every_region(tmp_path: Path) -> Non
 def test_a_group_that_is_enabled_again_remembers_nothing(tmp_path: Path) -> None:
     with regions(tmp_path, "eu", "us") as (eu, us):
         enable(eu)
-        eu.publish(3)
-        exchange(eu, us)
+        for _ in range(2):
+            eu.publish(3)
+            exchange(eu, us)
         us.ack(floor=head_of(us))
         exchange(eu, us)
+        assert eu.unacked() == []
         for place in (eu, us):
             moving.disable(place.log, GROUP)
         delete(us.log, "orders", "billing")
         seek(eu.log, "orders/billing", "earliest")
         enable(eu)  # before the agent has seen that it was not
-        us.publish(1)
         exchange(eu, us)
-        assert len(eu.unacked()) == len(us.unacked()) == 4
+        assert len(eu.unacked()) == len(us.unacked()) == 6
+        first, _ = [m.local for m in us.markers().values() if isinstance(m, SnapshotMarker)]
+        us.ack(floor=first + 1)
+        exchange(eu, us)
+        assert len(eu.unacked()) == len(us.unacked()) == 3
 
 
 def test_a_group_with_progress_begins_elsewhere_at_its_place(tmp_path: Path) -> None:
@@ -462,3 +469,50 @@ def test_a_seek_is_of_its_own_region_and_forward_it_is_passed_on(tmp_path: Path)
         assert us.unacked() == []
         assert len(eu.unacked()) == 3
         assert Progress.decode(eu.state().groups[GROUP].acked).floor == 0
+
+
+def test_an_operator_goes_on_without_a_silent_region_and_is_told_the_risk(tmp_path: Path) -> None:
+    with regions(tmp_path, "eu", "us", "ap") as (eu, us, ap):
+        enable(eu)
+        exchange(eu, us, ap)
+        with pytest.raises(LinkError, match="nothing to force"):
+            force_snapshots(eu.log, "orders")
+        eu.publish(2)
+        ap.publish(1)
+        us.pull("ap")  # which eu has not seen
+        for _ in range(3):
+            eu.agent.step()
+            us.pull("eu")
+            us.agent.step()
+            eu.pull("us")
+        assert [s.missing for s in force_snapshots(eu.log, "orders", dry_run=True).snapshots] == [
+            ("ap",)
+        ]
+        with pytest.raises(LinkError, match="no agent runs here"):
+            force_snapshots(eu.log, "orders")
+        eu.log.catalog.leases.acquire(AGENT_LEASE, "test", 60_000)
+        with running_agent(eu):
+            (done,) = force_snapshots(eu.log, "orders").snapshots
+        assert (done.missing, done.refused) == (("ap",), "")
+        assert [each.split(" that ")[0] for each in done.at_risk] == ["events of ap from 0 on"]
+        eu.ack(floor=head_of(eu))
+        exchange(eu, us, steps=80)
+        assert us.unacked() == [b"ap-0"]
+
+
+@contextmanager
+def running_agent(place: SnapshotPlace) -> Iterator[None]:
+    """Steps an agent until its work is done."""
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            place.agent.step()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

@@ -37,15 +37,21 @@ from headrace.regions.runtime import joining
 from headrace.regions.runtime.following import FollowedSegment
 from headrace.regions.runtime.neighbours import Neighbours
 from headrace.regions.runtime.turns import SegmentTurn, SnapshotBegin, TurnDue, life_of, records_of
-from headrace.regions.snapshots import SNAPSHOTS_BUCKET, get_state, streams_under_snapshots
+from headrace.regions.snapshots import (
+    FORCED_BUCKET,
+    SNAPSHOTS_BUCKET,
+    get_state,
+    state_key,
+    streams_under_snapshots,
+)
 
+BUCKETS = (SNAPSHOTS_BUCKET, FORCED_BUCKET)
 ACKS_S = 0.1
 """How often it is looked at what groups acked, at most: a snapshot is taken every second."""
 
 _AMISS = (
     DamagedBatchError,
     OriginOrderError,
-    RoundOvertakenError,
     StoreError,
     TrimmedError,
     UnreadableRecordError,
@@ -86,6 +92,8 @@ class Snapshotting:
     ) -> bool:
         try:
             moved = one.step(link, segment, lease)
+        except RoundOvertakenError:
+            return True  # it is read anew
         except _AMISS as error:
             if str(error) != one.error:
                 _log.warning("snapshots of %s/%s: %s", link.stream, segment.number, error)
@@ -144,7 +152,8 @@ class _Segment:
         followed = self._followed
         records = self._log.catalog.read(lambda tx: records_of(tx, self._stream))
         tick = self._is_tick(link, segment)
-        if not (tick is not None or self._is_due(segment, records, members)):
+        forced = self._log.catalog.read(self._wanted(segment.number))
+        if not (tick is not None or forced or self._is_due(segment, records, members)):
             return False
         payloads = followed.unread(segment.head)
         updated = {name for name, group in followed.state.groups.items() if group.owed}
@@ -152,10 +161,10 @@ class _Segment:
             if isinstance(marker, UpdateMarker) and marker.source != self._me.name:
                 updated.add(marker.group)
         joined = updated & records.keys()
-        locks = {streams.lock(self._stream_id), replicas.LOCK, entries.lock(SNAPSHOTS_BUCKET)}
+        locks = {streams.lock(self._stream_id), replicas.LOCK, *map(entries.lock, BUCKETS)}
         for reader in joined:
             locks |= joining.locks(reader, self._stream, segment.number)
-        due = TurnDue(members, payloads, frozenset(updated), frozenset(joined), tick)
+        due = TurnDue(members, payloads, frozenset(updated), frozenset(joined), tick, forced)
         turn = SegmentTurn(self._stream, followed, self._begun, due)
 
         def run(tx: Tx) -> bool:
@@ -169,6 +178,15 @@ class _Segment:
         followed.is_new = followed.is_new and not turn.taken
         turn.tell()
         return moved
+
+    def _wanted(self, number: int) -> Callable[[Tx], str | None]:
+        """The snapshot that an operator wants to be forced."""
+
+        def look(tx: Tx) -> str | None:
+            entry = entries.get(tx, FORCED_BUCKET, state_key(self._stream, number))
+            return None if entry is None or entry.value is None else entry.value.decode()
+
+        return look
 
     def _is_due(
         self, segment: Segment, records: Mapping[str, GroupRecord], members: tuple[str, ...]

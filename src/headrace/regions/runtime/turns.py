@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from headrace.catalog import Tx, batches, progress, replicas, streams
+from headrace.catalog import Tx, batches, entries, progress, replicas, streams
 from headrace.catalog.streams import Segment
-from headrace.errors import RoundOvertakenError
+from headrace.errors import RoundOvertakenError, SnapshotRefusedError
 from headrace.groups.homes import SNAPSHOT, GroupRecord
 from headrace.groups.progress import Progress, store
 from headrace.host.clock import steady_s
@@ -35,7 +35,15 @@ from headrace.regions.core.stamps import Life, Stamp
 from headrace.regions.records import groups
 from headrace.regions.runtime import joining
 from headrace.regions.runtime.following import FollowedSegment, Payloads
-from headrace.regions.snapshots import PendingSnapshot, SnapshotState, get_state, put_state
+from headrace.regions.snapshots import (
+    FORCED_BUCKET,
+    ForcedSnapshot,
+    PendingSnapshot,
+    SnapshotState,
+    get_state,
+    put_state,
+    state_key,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +70,8 @@ class TurnDue(msgspec.Struct, frozen=True):
     """Those of them whose rows of progress may be changed."""
     tick: frozenset[str] | None = None
     """The regions that can be asked, if the timer is due."""
+    forced: str | None = None
+    """The snapshot that an operator wants to go on without who is silent."""
 
 
 class SegmentTurn:
@@ -103,6 +113,7 @@ class SegmentTurn:
         if self._due.tick is not None:
             now_ms = int(steady_s() * 1000)
             effects += self._core.tick(uuid.uuid4().hex, now_ms, self._due.tick)
+        effects += self._force(tx, number)
         wrote = self._settle(tx, stream.id, segment, effects)
         owed = self._join(tx, segment, records)
         self._note_local(tx, segment, records, cursors)
@@ -202,6 +213,28 @@ class SegmentTurn:
                     replicas.put_cursor(
                         tx, msgspec.structs.replace(cursor, local=row.state, sought=0)
                     )
+
+    def _force(self, tx: Tx, number: int) -> list[RegionEffect]:
+        """Do what an operator wants, and leave what came of it."""
+        wanted = self._due.forced
+        if wanted is None:
+            return []
+        missing = self._core.controller.pending().get(wanted, (None, ()))[1]
+        done, effects = ForcedSnapshot(segment=number, snapshot_id=wanted, missing=missing), []
+        try:
+            found = self._core.force(wanted)
+            effects = list(found.effects)
+            told = tuple(
+                f"events of {each.lane} from {each.sequence} on that {each.region} has up to "
+                f"its offset {each.position}"
+                for each in found.at_risk
+            )
+            done = msgspec.structs.replace(done, missing=found.missing, at_risk=told)
+        except SnapshotRefusedError as error:
+            done = msgspec.structs.replace(done, refused=str(error))
+        self.state = msgspec.structs.replace(self.state, forced=done)
+        entries.delete(tx, FORCED_BUCKET, state_key(self._stream, number))
+        return effects
 
     # -- markers ------------------------------------------------------------------------
 
