@@ -19,6 +19,7 @@ from headrace.cli import epoch_shapes as epoch
 from headrace.cli import group_shapes as group
 from headrace.cli import records, session_shapes, shapes, stream_shapes
 from headrace.cli import region_shapes as region
+from headrace.cli import region_snapshot_shapes as region_snapshots
 from headrace.groups import shapes as groups
 from headrace.groups import status
 from headrace.groups.operations import dead_letters, find_key, seek
@@ -140,6 +141,7 @@ PRINTS: dict[str, tuple[Any, ...]] = {
     "region synced": (region.SyncedShape,),
     "region fail-over": (region.FailOverShape,),
     "region promote": (region.PromotedStream,),
+    "region force-snapshot": (region_snapshots.ForcedSnapshots,),
     "region remove": (region.RemovedRegion,),
     "region status": (region.RegionStatus,),
     "region check": (region.RegionCheck,),

@@ -115,6 +115,7 @@ REGIONS: tuple[tuple[str, ...], ...] = (
     ("region", "check", "orders"),
     ("region", "explain", SHARED),
     ("region", "synced", SHARED),
+    ("region", "force-snapshot", "orders", "--dry-run"),
     ("region", "pause", "us"),
     ("region", "resume", "us"),
     ("region", "fail-over", "--lost", "us", "--force", "--dry-run"),

@@ -52,6 +52,22 @@ def between(tx: Tx, segment_id: int, start: int, end: int) -> int:
     return 0 if first is None or last is None else max(0, int(last) - int(first) + 1)
 
 
+def spans(tx: Tx, segment_id: int, start: int, end: int) -> list[tuple[int, int]]:
+    """The ranges of offsets from ``start`` to ``end`` - 1 that hold nothing but markers."""
+    found: list[tuple[int, int]] = []
+    for (offset,) in tx.rows(
+        "SELECT at_offset FROM markers WHERE segment_id = ? AND at_offset >= ? AND at_offset < ? "
+        "ORDER BY at_offset",
+        (segment_id, start, end),
+    ):
+        at = int(offset)
+        if found and found[-1][1] == at:
+            found[-1] = (found[-1][0], at + 1)
+        else:
+            found.append((at, at + 1))
+    return found
+
+
 def newest(tx: Tx, stream_id: int, limit: int) -> dict[int, list[int]]:
     """{segment: offsets} of the last markers of a stream."""
     found: dict[int, list[int]] = {}

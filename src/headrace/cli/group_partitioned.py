@@ -81,6 +81,11 @@ StartOption = Annotated[
         "segment:offset,…"
     ),
 ]
+ReplicatedOption = Annotated[
+    bool, Parameter(negative="", help="In the other regions of its stream as well.")
+]
+HomeOption = Annotated[str | None, Parameter(help="Replicated, and consumed in this region alone.")]
+ModeOption = Annotated[str | None, Parameter(help="Replicated by origin (exact), or by snapshot.")]
 Yes = Annotated[bool, Parameter(negative="", help="Do not ask.")]
 
 
@@ -95,12 +100,9 @@ def create_static(
     members: Members = "",
     mapping: MappingOption = (),
     start: StartOption = "earliest",
-    replicated: Annotated[
-        bool, Parameter(negative="", help="In the other regions of its stream as well.")
-    ] = False,
-    home: Annotated[
-        str | None, Parameter(help="Replicated, and consumed in this region alone.")
-    ] = None,
+    replicated: ReplicatedOption = False,
+    home: HomeOption = None,
+    mode: ModeOption = None,
     options: Options = NONE,
 ) -> None:
     """Create a static group; its members stay as they are until it is deleted.
@@ -132,17 +134,22 @@ def create_static(
         )
 
     with options.open() as log:
-        plain = not replicated and home is None
-        made = create(log) if plain else _replicated(log, GroupName(stream, group), home, create)
+        plain = not replicated and home is None and mode is None
+        name = GroupName(stream, group)
+        made = create(log) if plain else _replicated(log, name, home, create, mode)
     show(made, options)
 
 
 def _replicated(
-    log: Log, name: GroupName, home: str | None, create: Callable[[Log], GroupInfo]
+    log: Log,
+    name: GroupName,
+    home: str | None,
+    create: Callable[[Log], GroupInfo],
+    mode: str | None,
 ) -> GroupInfo:
     from headrace.regions.creating import create_replicated
 
-    return create_replicated(log, name, home, create)
+    return create_replicated(log, name, home, create, mode)
 
 
 @elastic.command(name="create")

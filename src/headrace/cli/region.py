@@ -31,7 +31,7 @@ group = App(name="group", help="Let groups follow their consumers to other regio
 app.command(group)
 for _command in (
     *(region_looks.status, region_looks.check, region_looks.explain),
-    *(region_leaving.promote, region_leaving.remove),
+    *(region_leaving.promote, region_leaving.remove, region_leaving.force_snapshot),
 ):
     app.command(_command)
 
@@ -195,6 +195,9 @@ def enable(
         bool, Parameter(negative="", help="Acks do not wait for the data behind them.")
     ] = False,
     adopt: Annotated[str | None, Parameter(help="Whose progress counts, if both have it.")] = None,
+    mode: Annotated[
+        str, Parameter(help="How progress is exchanged: origin (exact), or snapshot.")
+    ] = "origin",
     options: Options = NONE,
 ) -> None:
     """Let a group's progress follow its consumers to the other regions.
@@ -207,7 +210,9 @@ def enable(
     key = key_of(stream, name)
     made = near(
         options,
-        lambda log, others: moving.enable(log, key, others, home=home, eager=eager, adopt=adopt),
+        lambda log, others: moving.enable(
+            log, key, others, home=home, eager=eager, adopt=adopt, mode=mode
+        ),
     )
     where = f"at home in {made.home}" if made.home else "consumed in every region"
     options.show(

@@ -19,7 +19,7 @@ from headrace.cli.output import table, until_ctrl_c
 if TYPE_CHECKING:
     from headrace.log.log import Log
     from headrace.regions.runtime.neighbours import Neighbours
-    from headrace.regions.status import RegionsStatus, ReplicatedGroup
+    from headrace.regions.status import RegionsStatus, ReplicatedGroup, SnapshotStatus
 
 T = TypeVar("T")
 
@@ -102,10 +102,25 @@ def _screens(found: RegionsStatus) -> list[str | Table]:
             for one in found.groups
         ]
         shown.append(table(("group", "home", "here", "others"), lines))
+    if found.snapshots:
+        columns = ("stream", ">segment", "last snapshot", "now", ">complete", ">given up", "why")
+        shown.append(table(columns, [_snapshot(each) for each in found.snapshots]))
     return shown + [escape(each) for each in found.findings]
 
 
+def _snapshot(one: SnapshotStatus) -> tuple[str | int, ...]:
+    now = one.phase.replace("_", " ")
+    if one.waiting_for:
+        now += f" for {one.pending_s or 0:.1f} s, waits for {', '.join(one.waiting_for)}"
+    elif one.last_skip:
+        now = f"none: {one.last_skip}"
+    age = "none yet" if one.age_s is None else f"{one.age_s:.1f} s ago"
+    return one.stream, one.segment, age, now, one.completed, one.aborted, one.last_abort
+
+
 def _behind(group: ReplicatedGroup) -> str:
+    if group.mode == "snapshot":
+        return "as of a snapshot"
     known = [
         f"{region} cannot be read" if count is None else f"{region} misses {count}"
         for region, count in group.behind.items()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.cli.group_shapes import full_name, shared_name
+from headrace.cli.region_snapshot_shapes import SnapshotShape, snapshot_shape
 
 if TYPE_CHECKING:
     from headrace.groups.homes import GroupRecord
@@ -96,6 +97,8 @@ class ReplicatedShape(msgspec.Struct, frozen=True, kw_only=True):
     home: str | None
     """The region in which it is consumed; null: in every one."""
     eager: bool
+    mode: str
+    """How its progress is exchanged: by ``origin`` or by ``snapshot``."""
 
 
 class LinkShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +130,8 @@ class RegionGroup(msgspec.Struct, frozen=True, kw_only=True):
     behind: dict[str, int | None]
     """Cursors that other regions do not know yet, by region; null if one cannot be read."""
     moving_to: str | None
+    mode: str
+    """How its progress is exchanged: by ``origin`` or by ``snapshot``."""
 
 
 class RegionStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +144,7 @@ class RegionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an agent runs here."""
     links: tuple[LinkShape, ...]
     groups: tuple[RegionGroup, ...]
+    snapshots: tuple[SnapshotShape, ...]
     findings: tuple[str, ...]
     """What a person has to decide."""
 
@@ -236,6 +242,7 @@ def replicated_shape(record: GroupRecord) -> ReplicatedShape:
         streams=record.streams,
         home=record.home,
         eager=record.eager,
+        mode=record.mode,
     )
 
 
@@ -247,6 +254,7 @@ def region_status(found: RegionsStatus) -> RegionStatus:
         agent=found.agent,
         links=tuple(map(_link, found.links)),
         groups=tuple(map(region_group, found.groups)),
+        snapshots=tuple(map(snapshot_shape, found.snapshots)),
         findings=found.findings,
     )
 
@@ -274,6 +282,7 @@ def region_group(found: ReplicatedGroup) -> RegionGroup:
         waits=found.waits,
         behind=found.behind,
         moving_to=found.moving_to,
+        mode=found.mode,
     )
 
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 GROUPS_BUCKET = "region-groups"
 PROOF_BUCKET = "region-homes"
 PROOF_KEY = "asked"
+ORIGIN = "origin"
+SNAPSHOT = "snapshot"
+MODES = (ORIGIN, SNAPSHOT)
 
 T = TypeVar("T")
 
@@ -74,6 +77,8 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its progress replaces what a group of this name has in other regions."""
     life: HomeStamp = HomeStamp()
     """Since when the group is there; what was acked before it does not count."""
+    mode: str = ORIGIN
+    """How its progress is exchanged: by ``origin``, event by event, or by ``snapshot``."""
 
     def waits(self, region: str) -> str:
         """Why members in a region wait; nothing if they may consume."""

@@ -214,14 +214,15 @@ def _header_rows(headers: Headers | None) -> list[dict[str, Any]] | None:
     ]
 
 
-def marker_batch(payload: bytes, now: int) -> pa.RecordBatch:
-    """One internal record, in line with the events and never shown to consumers."""
+def marker_batch(now: int, *payloads: bytes) -> pa.RecordBatch:
+    """Internal records, in line with the events and never shown to consumers."""
+    count = len(payloads)
     return pa.record_batch(
         {
-            "timestamp": pa.array([now], TIMESTAMP),
-            "subject": pa.array([MARKER_SUBJECT], pa.string()),
-            "value": pa.array([b""], pa.binary()),
-            "marker": pa.array([payload], pa.binary()),
+            "timestamp": pa.array([now] * count, TIMESTAMP),
+            "subject": pa.array([MARKER_SUBJECT] * count, pa.string()),
+            "value": pa.array([b""] * count, pa.binary()),
+            "marker": pa.array(payloads, pa.binary()),
         }
     )
 

@@ -229,7 +229,7 @@ class Log:
         from headrace.log.events import marker_batch
 
         write = self.write_of()
-        write.add(stream, marker_batch(payload, now_us()), segment=segment)
+        write.add(stream, marker_batch(now_us(), payload), segment=segment)
         return self.commit(write).placed[0]
 
     def commit(self, write: Committable[R], stale: Stale | None = None) -> R:

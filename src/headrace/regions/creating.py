@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from headrace.catalog import Tx
 from headrace.errors import HeadraceError
+from headrace.groups.homes import ORIGIN
 from headrace.groups.partitioned.lifecycle import delete
 from headrace.groups.partitioned.names import GroupName
 from headrace.groups.partitioned.runtime.ownership import read_config
@@ -19,8 +20,16 @@ from headrace.regions.runtime.neighbours import Neighbours
 T = TypeVar("T")
 
 
-def create_replicated(log: Log, name: GroupName, home: str | None, create: Callable[[Log], T]) -> T:
+def create_replicated(
+    log: Log,
+    name: GroupName,
+    home: str | None,
+    create: Callable[[Log], T],
+    mode: str | None = None,
+) -> T:
     """Make a group and let it follow its consumers; what is refused leaves nothing behind."""
+    mode = ORIGIN if mode is None else mode
+    moving.check_mode(mode)
 
     def look(tx: Tx) -> tuple[set[str], str, bool]:
         link = require_link(tx, name.stream)
@@ -34,7 +43,7 @@ def create_replicated(log: Log, name: GroupName, home: str | None, create: Calla
     try:
         made = create(log)
         try:
-            moving.enable(log, name.key, neighbours, home=home)
+            moving.enable(log, name.key, neighbours, home=home, mode=mode)
         except HeadraceError:
             if not was_there:
                 delete(log, name.stream, name.group)

@@ -8,7 +8,7 @@ taken back and all stays as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -16,19 +16,29 @@ from headrace.catalog import Tx, entries, replicas
 from headrace.errors import (
     HeadraceError,
     InvalidGroupConfigError,
+    InvalidInputError,
     LinkError,
     RegionUnreachableError,
     SwitchError,
     SwitchRefusedError,
     UnreadableRecordError,
 )
-from headrace.groups.homes import GROUPS_BUCKET, GroupRecord, Handing, HomeStamp
+from headrace.groups.homes import (
+    GROUPS_BUCKET,
+    MODES,
+    ORIGIN,
+    SNAPSHOT,
+    GroupRecord,
+    Handing,
+    HomeStamp,
+)
 from headrace.host.clock import rest_s, steady_s
 from headrace.log.log import Log
-from headrace.regions import kinds
+from headrace.regions import kinds, snapshots
 from headrace.regions.linking import require_link
 from headrace.regions.records import (
     AGENT_LEASE,
+    ALL,
     LinkMember,
     LinkRecord,
     Region,
@@ -66,13 +76,16 @@ def enable(
     home: str | None = None,
     eager: bool = False,
     adopt: str | None = None,
+    mode: str = ORIGIN,
 ) -> GroupRecord:
     """Let a group's progress follow its consumers to the other regions of its streams."""
+    check_mode(mode, eager=eager)
 
     def look(tx: Tx) -> tuple[GroupRecord, list[LinkMember], GroupRecord | None]:
         linked = links(tx)
         record = kinds.describe(tx, key, linked)
         members = {m.region: m for name in record.streams for m in linked[name].members}
+        _refuse_one_way(mode, [linked[name] for name in record.streams])
         return record, list(members.values()), get_group(tx, key)
 
     me = log.catalog.read(require_region)
@@ -82,30 +95,70 @@ def enable(
     if adopt is None and known is None:
         _refuse_if_elsewhere(record, elsewhere, me.name)
     stamps = [each.stamp.counter for _, each in elsewhere.values() if each is not None]
+    _refuse_other_mode(mode, known, *(each for _, each in elsewhere.values()))
 
     def put(tx: Tx) -> GroupRecord:
         before = get_group(tx, key)
+        _refuse_other_mode(mode, before)
         if before is not None and not before.deleted and adopt is None:
-            if before.home != home and home is not None:
-                raise LinkError(
-                    f"group {key!r} is replicated already and at home in {before.home}; move it "
-                    "with: headrace region switch"
-                )
-            return before
+            return _as_it_is(before, home)
         counters = stamps if before is None else [*stamps, before.stamp.counter]
         stamp = HomeStamp(max(counters) + 1 if counters else 0, me.name)
+        options = {"eager": eager, "adopted": adopt is not None, "mode": mode}
         made = msgspec.structs.replace(
             kinds.describe(tx, key, links(tx)),
             home=home if before is None or home is not None else before.home,
             stamp=stamp,
             life=stamp if counters or adopt else HomeStamp(),
-            eager=eager,
-            adopted=adopt is not None,
+            **options,
         )
         _put_anew(tx, me, before, made)
         return made
 
     return log.catalog.write(put, locks=LOCKS)
+
+
+def _as_it_is(known: GroupRecord, home: str | None) -> GroupRecord:
+    """A group that is replicated already stays where it is."""
+    if known.home != home and home is not None:
+        raise LinkError(
+            f"group {known.key!r} is replicated already and at home in {known.home}; move it "
+            "with: headrace region switch"
+        )
+    return known
+
+
+def check_mode(mode: str, *, eager: bool = False) -> None:
+    """Refuse what is no way of exchanging progress."""
+    if mode not in MODES:
+        raise InvalidInputError(f"mode={mode!r} is none of {', '.join(MODES)}")
+    if mode == SNAPSHOT and eager:
+        raise LinkError(
+            "eager=True is for groups whose progress is exchanged by origin; in the mode of "
+            "snapshots updates always travel behind the data: leave it out"
+        )
+
+
+def _refuse_one_way(mode: str, linked: Iterable[LinkRecord]) -> None:
+    """A snapshot is answered in line with the data, so there must be data in both directions."""
+    for link in linked:
+        if mode == SNAPSHOT and link.writers != ALL:
+            raise LinkError(
+                f"stream {link.stream!r} is written in {link.writers} alone, and snapshots need a "
+                "way back: replicate the group by origin (leave mode out), or link the stream with "
+                "--writers all"
+            )
+
+
+def _refuse_other_mode(mode: str, *found: GroupRecord | None) -> None:
+    for known in found:
+        if known is None or known.deleted or known.mode == mode:
+            continue
+        raise LinkError(
+            f"group {known.key!r} is replicated by {known.mode} already, and a name has one mode "
+            f"in all regions; enable it with mode={known.mode!r}, or disable it in every region "
+            "first with: headrace region group disable"
+        )
 
 
 def _put_anew(tx: Tx, me: Region, before: GroupRecord | None, made: GroupRecord) -> None:
@@ -174,10 +227,11 @@ def disable(log: Log, key: str) -> GroupRecord:
             readers = [each for each in replicas.readers(tx) if kinds.is_reader(key, each)]
         for reader in readers:
             replicas.forget_reader(tx, reader)
+        snapshots.forget_readers(tx, readers)
         entries.delete(tx, GROUPS_BUCKET, key)
         return found
 
-    return log.catalog.write(run, locks=LOCKS)
+    return log.catalog.write(run, locks=(*LOCKS, entries.lock(snapshots.SNAPSHOTS_BUCKET)))
 
 
 # --- switch ----------------------------------------------------------------------------------
@@ -299,6 +353,11 @@ def _take_back(log: Log, key: str, me: str, to: str, stamp: HomeStamp, timeout_s
 def unsynced(log: Log, key: str, neighbours: Neighbours) -> dict[str, int]:
     """How many cursors of a group are not known in each other region; empty if all are."""
     record = log.catalog.read(lambda tx: require_group(tx, key))
+    if record.mode == SNAPSHOT:
+        raise LinkError(
+            f"group {key!r} is replicated by snapshot: the other regions know it as of the last "
+            "snapshot that it passed; see how old that is with: headrace region status"
+        )
     link = log.catalog.read(lambda tx: require_link(tx, record.streams[0]))
     found: dict[str, int] = {}
 

@@ -15,11 +15,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.groups.homes import GroupRecord
+from headrace.groups.homes import ORIGIN, GroupRecord
 from headrace.host import Host
 from headrace.log.log import Log
-from headrace.regions import leaving, linking, losing, moving, promoting, renewing
+from headrace.regions import forcing, leaving, linking, losing, moving, promoting, renewing
 from headrace.regions import status as looking
+from headrace.regions.forcing import ForceReport
 from headrace.regions.leaving import Removed, Unlinked
 from headrace.regions.linking import Linked
 from headrace.regions.losing import FailOverReport
@@ -129,11 +130,18 @@ class Regions:
         home: str | None = None,
         eager: bool = False,
         adopt: str | None = None,
+        mode: str = ORIGIN,
     ) -> GroupRecord:
-        """Let a group's progress follow its consumers to the other regions."""
+        """Let a group's progress follow its consumers to the other regions.
+
+        ``mode``: by ``"origin"``, exactly and event by event, or by ``"snapshot"``, as far as the
+        last snapshot that the group has passed.
+        """
         key = group_key(stream, group)
         return await self._near(
-            lambda log, near: moving.enable(log, key, near, home=home, eager=eager, adopt=adopt)
+            lambda log, near: moving.enable(
+                log, key, near, home=home, eager=eager, adopt=adopt, mode=mode
+            )
         )
 
     async def disable(self, stream: str, group: str | None = None) -> GroupRecord:
@@ -192,6 +200,14 @@ class Regions:
     async def status(self) -> RegionsStatus:
         """How links and groups are doing."""
         return await self._near(looking.status)
+
+    async def force_snapshots(self, stream: str, *, dry_run: bool = False) -> ForceReport:
+        """Complete a stream's snapshots under way without the regions that have not answered.
+
+        Tells which events are at risk: nobody can say that the consumers here have met them, so
+        they come again elsewhere.
+        """
+        return await self._do(forcing.force_snapshots, stream, dry_run=dry_run)
 
     async def check(self, stream: str, *, deep: bool = False) -> CheckReport:
         """Whether the regions of a stream hold the same events, lane by lane."""

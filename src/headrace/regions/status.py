@@ -14,7 +14,7 @@ import msgspec
 from headrace.catalog import Tx, lanes, leases, replicas, streams
 from headrace.errors import HeadraceError
 from headrace.groups import homes
-from headrace.groups.homes import GroupRecord, HomeProof
+from headrace.groups.homes import ORIGIN, GroupRecord, HomeProof
 from headrace.groups.names import of_key
 from headrace.log.log import Log
 from headrace.log.query import Query
@@ -30,6 +30,7 @@ from headrace.regions.records import (
     links,
 )
 from headrace.regions.runtime.neighbours import Neighbours
+from headrace.regions.snapshots import states, streams_under_snapshots
 from headrace.regions.twins import are_others, made_twice
 
 
@@ -64,6 +65,8 @@ class ReplicatedGroup(msgspec.Struct, frozen=True, kw_only=True):
     behind: dict[str, int | None] = {}
     """Cursors that other regions do not know yet, by region; None if one cannot be read."""
     moving_to: str | None = None
+    mode: str = ORIGIN
+    """How its progress is exchanged: by ``origin`` or by ``snapshot``."""
 
 
 class SnapshotStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +75,21 @@ class SnapshotStatus(msgspec.Struct, frozen=True, kw_only=True):
     stream: str
     segment: int
     age_s: float | None = None
+    """Seconds since the last one was complete; None if none was."""
+    phase: str = "idle"
+    """``idle``, or the round of the one under way: ``first_round``, ``second_round``."""
+    pending_s: float | None = None
+    """Since when one is under way."""
+    waiting_for: tuple[str, ...] = ()
+    """Regions that have not answered."""
+    completed: int = 0
+    aborted: int = 0
+    last_abort: str = ""
+    """Why one was given up, and who was silent."""
+    skipped: dict[str, int] = {}
+    """How often a reason to take none arose."""
+    last_skip: str = ""
+    """The reason that there is now."""
 
 
 class RegionsStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,8 +129,37 @@ def status(log: Log, neighbours: Neighbours) -> RegionsStatus:
             for record in known.values()
             if not record.deleted
         ),
+        snapshots=log.catalog.read(_snapshots, snapshot=True),
         findings=tuple(_findings(log, neighbours, linked)),
     )
+
+
+def _snapshots(tx: Tx) -> tuple[SnapshotStatus, ...]:
+    """The segments that are followed for groups in the mode of snapshots."""
+    now_us, wanted = tx.now_us(), streams_under_snapshots(tx)
+    found = []
+    for (stream, number), state in sorted(states(tx).items()):
+        if stream not in wanted:
+            continue
+        pending = state.pending[0] if state.pending else None
+        since = (state.completed_us, pending.started_us if pending is not None else None)
+        age_s, pending_s = (None if at is None else max(0, now_us - at) / 1e6 for at in since)
+        found.append(
+            SnapshotStatus(
+                stream=stream,
+                segment=number,
+                age_s=age_s,
+                phase="idle" if pending is None else pending.phase,
+                pending_s=pending_s,
+                waiting_for=() if pending is None else pending.waiting_for,
+                completed=state.completed,
+                aborted=state.aborted,
+                last_abort=state.last_abort,
+                skipped=state.skipped,
+                last_skip=state.last_skip,
+            )
+        )
+    return tuple(found)
 
 
 def _findings(log: Log, neighbours: Neighbours, linked: dict[str, LinkRecord]) -> Iterator[str]:
@@ -207,7 +254,8 @@ def _group(
     mine, proof = log.catalog.read(look, snapshot=True)
     behind: dict[str, int | None] = {}
     link = linked.get(record.streams[0]) if record.streams else None
-    for member in link.members if link is not None else ():
+    by_origin = record.mode == ORIGIN  # else they know it as of a snapshot
+    for member in link.members if link is not None and by_origin else ():
         try:
             theirs = neighbours.log(member).catalog.read(
                 lambda tx: _cursors(tx, record), snapshot=True
@@ -228,6 +276,7 @@ def _group(
         moving_to=record.home
         if leaving and record.handing is not None and not record.handing.drained
         else None,
+        mode=record.mode,
     )
 
 

@@ -58,6 +58,7 @@ class Groups:
         start: Place = "earliest",
         replicated: bool = False,
         home: str | None = None,
+        mode: str | None = None,
     ) -> GroupInfo:
         """Create a group whose members are fixed for its life.
 
@@ -67,7 +68,8 @@ class Groups:
         in the stream it begins: "earliest", "latest", a time, or {segment: offset}.
 
         ``replicated``: it is in the other regions of its stream as well, and consumed in every one,
-        or in its ``home`` alone.
+        or in its ``home`` alone; ``mode`` is how its progress gets there: by "origin", or by
+        "snapshot".
         """
 
         def create(log: Log) -> GroupInfo:
@@ -82,13 +84,12 @@ class Groups:
                 start=start,
             )
 
-        if not (replicated or home is not None):
+        if not (replicated or home is not None or mode is not None):
             return await self._do(create)
         from headrace.regions.creating import create_replicated
 
-        return await self._do(
-            lambda log: create_replicated(log, GroupName(stream, group), home, create)
-        )
+        name = GroupName(stream, group)
+        return await self._do(lambda log: create_replicated(log, name, home, create, mode))
 
     async def create_elastic(
         self,

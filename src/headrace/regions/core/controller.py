@@ -150,6 +150,11 @@ class SnapshotController:
         """The snapshots under way: phase, and who has not answered."""
         return {p.snapshot_id: (p.phase, p.waiting_for) for p in self._pending.values()}
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to wait for, and no traffic that a snapshot would cover."""
+        return not self._pending and self._traffic <= self._traffic_covered
+
     def _state(self, snapshot_id: str) -> str:
         pending = self._pending.get(snapshot_id)
         if pending is not None:
@@ -165,12 +170,13 @@ class SnapshotController:
     def tick(self, snapshot_id: str, now_ms: int, connected: Collection[str]) -> list[RegionEffect]:
         """The periodic timer: give up what is overdue, start a snapshot where there is reason."""
         effects = self.expire(now_ms)
-        skipped = self._reason_to_skip(now_ms, connected)
+        skipped = self.reason_to_skip(now_ms, connected)
         if skipped is not None:
             return [*effects, skipped]
         return [*effects, *self.start(snapshot_id, now_ms)]
 
-    def _reason_to_skip(self, now_ms: int, connected: Collection[str]) -> SnapshotSkipped | None:
+    def reason_to_skip(self, now_ms: int, connected: Collection[str]) -> SnapshotSkipped | None:
+        """Why the timer would start no snapshot now."""
         if not self._members:
             return SnapshotSkipped(SkipReason.NO_MEMBERS)
         if self._tried_ms is not None and now_ms - self._tried_ms < self.settings.interval_ms:

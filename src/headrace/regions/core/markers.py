@@ -130,6 +130,17 @@ def recipients(marker: Marker, members: Iterable[str]) -> tuple[str, ...]:
             return ()
 
 
+def written_in(marker: Marker) -> str | None:
+    """The region that wrote a marker which goes to other regions; none of a snapshot's own."""
+    match marker:
+        case ResponseMarker(region=region):
+            return region
+        case SnapshotMarker():
+            return None
+        case _:
+            return marker.source
+
+
 def encode_marker(marker: Marker) -> bytes:
     """The bytes of a marker as they stand in the log."""
     return _encoder.encode(marker)

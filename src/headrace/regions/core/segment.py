@@ -115,6 +115,18 @@ class LinkedSegment:
                 effects.append(MarkerRefused(error))
         return effects
 
+    def others_appended(self, offset: int, count: int = 1) -> list[RegionEffect]:
+        """Markers of other protocols were appended here: they take their place and say nothing."""
+        for at in range(offset, offset + count):
+            self.log.marker(at)
+        effects: list[RegionEffect] = []
+        for group in self.snapshot_groups.values():
+            group.walk_over(offset, count)
+            effects += self._updates(group)
+        for cursor in self.origin_groups.values():
+            cursor.markers_appended(offset, count)
+        return effects
+
     def _handle(self, offset: int, marker: Marker) -> list[RegionEffect]:
         match marker:
             case RequestMarker(source=source):

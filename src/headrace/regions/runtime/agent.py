@@ -20,7 +20,7 @@ from headrace.errors import (
     RegionUnreachableError,
 )
 from headrace.groups import homes
-from headrace.groups.homes import GROUPS_BUCKET, GroupRecord, HomeProof
+from headrace.groups.homes import GROUPS_BUCKET, ORIGIN, GroupRecord, HomeProof
 from headrace.host.clock import calendar_s, steady_s
 from headrace.log.log import Log
 from headrace.regions import kinds, twins
@@ -40,6 +40,8 @@ from headrace.regions.runtime import applying, cursors, writers
 from headrace.regions.runtime.applying import Theirs
 from headrace.regions.runtime.behind import is_behind
 from headrace.regions.runtime.neighbours import Neighbours
+from headrace.regions.runtime.snapshotting import Snapshotting
+from headrace.regions.snapshots import FORCED_BUCKET
 
 LEASE_TTL_MS = 5_000
 TICK_S = 0.5
@@ -67,6 +69,7 @@ class RegionAgent:
         self._watch = HomeWatch()
         self._lease: leases.Lease | None = None
         self._others: set[str] = set()
+        self.snapshots = Snapshotting(log, neighbours)
 
     # -- once ---------------------------------------------------------------------------
 
@@ -83,6 +86,7 @@ class RegionAgent:
                 self.away.pop(member.region, None)
             except HeadraceError as error:  # away, or what it says makes no sense: the others do
                 self._is_away(member, error)
+        moved |= self.snapshots.step(me, self._lease)
         self._forget()
         return moved
 
@@ -311,7 +315,7 @@ class RegionAgent:
     def _listen(self, bell: threading.Event, subscribed: dict[object, object]) -> None:
         """Hear of progress, groups and links here, and of cursors there."""
         own = self._log.catalog
-        buckets = (GROUPS_BUCKET, LINKS_BUCKET, homes.PROOF_BUCKET)
+        buckets = (GROUPS_BUCKET, LINKS_BUCKET, homes.PROOF_BUCKET, FORCED_BUCKET)
         wanted = {replicas.CHANNEL, *map(entries.channel, buckets)}
 
         def look(tx: Tx) -> None:
@@ -336,7 +340,7 @@ def _own_links(tx: Tx) -> int:
 
 
 def _is_due(tx: Tx, record: GroupRecord, reader: str) -> bool:
-    return not record.deleted and replicas.is_untranslated(tx, reader)
+    return record.mode == ORIGIN and not record.deleted and replicas.is_untranslated(tx, reader)
 
 
 def _is_leaving(record: GroupRecord, me: Region) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 from headrace.catalog import Tx, entries, lanes, replicas, streams
 from headrace.catalog.replicas import CursorRow
 from headrace.catalog.streams import Segment
-from headrace.groups.homes import GROUPS_BUCKET, GroupRecord, Handing
+from headrace.groups.homes import GROUPS_BUCKET, ORIGIN, GroupRecord, Handing
 from headrace.groups.progress import AckedRanges, Progress
 from headrace.log.log import Log
 from headrace.regions import kinds
@@ -212,6 +212,7 @@ def _follow(log: Log, me: Region, record: GroupRecord) -> None:
                 deleted=record.deleted,
                 life=record.life,
                 config=record.config,
+                mode=record.mode if again else mine.mode,
                 adopted=record.adopted,
                 ready=mine.ready and not again and not record.deleted,
             ),
@@ -270,7 +271,7 @@ def _owners(tx: Tx, mine: Mapping[str, GroupRecord]) -> dict[str, GroupRecord]:
 
 def _merge(tx: Tx, me: Region, record: GroupRecord, cursor: TheirCursor, segment: Segment) -> None:
     row = replicas.cursor(tx, cursor.reader, segment.id)
-    if row is not None:
+    if row is not None and record.mode == ORIGIN:
         row = cursors.translate_seek(tx, me, record, segment, row)
     if row is None:
         known = OriginProgress(cursor.reader, Life(Stamp(record.life.counter, record.life.region)))

@@ -1,7 +1,9 @@
 """Copying what a round of replication takes over; see :mod:`headrace.regions.runtime.rounds`.
 
 Files that lie within one run go as they stand; all else is decoded, which checks it, and joined to
-one batch per segment and lane.  Nothing names what is written here until the round is committed.
+one batch per segment and lane.  Markers for this region are written where they stand among the
+events; those of other protocols stay where they are.  Nothing names what is written here until the
+round is committed.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ from headrace.catalog import batches
 from headrace.catalog.batches import NewBatch
 from headrace.catalog.lanes import LaneStep
 from headrace.catalog.streams import Segment
-from headrace.errors import StoreError
+from headrace.errors import InvalidMarkerError, StoreError
 from headrace.log import events, files, limits
 from headrace.log.cursor import Cursor
 from headrace.log.log import Log
 from headrace.log.shares import Rows, inline
 from headrace.log.shelf import join
-from headrace.regions.runtime.rounds import Copied, LanePiece, SegmentCopy
+from headrace.regions.core.markers import decode_marker, recipients, written_in
+from headrace.regions.runtime.rounds import MARKERS, Copied, LanePiece, SegmentCopy
 
 
 def carry_out(log: Log, source_log: Log, copies: Iterable[SegmentCopy]) -> list[Copied]:
@@ -56,6 +59,12 @@ def _copy_segment(log: Log, source_log: Log, copy: SegmentCopy) -> Iterator[NewB
             held, size = [], 0
         if not held:
             lane, sequence = piece.lane, piece.sequence
+        if piece.lane == MARKERS:
+            held = list(_markers(source_log, copy, piece))
+            if held:
+                yield from _encode(log, copy, held, MARKERS, 0)
+            held, size = [], 0
+            continue
         for part in _parts(log, source_log, copy, piece):
             if isinstance(part, NewBatch):
                 if held:
@@ -69,6 +78,26 @@ def _copy_segment(log: Log, source_log: Log, copy: SegmentCopy) -> Iterator[NewB
             size += part.nbytes
     if held:
         yield from _encode(log, copy, held, lane, sequence)
+
+
+def _markers(source_log: Log, copy: SegmentCopy, piece: LanePiece) -> Iterator[pa.RecordBatch]:
+    """The markers of a piece that the source wrote for this region."""
+    for batch in _decoded(source_log, copy, piece.start, piece.end):
+        wanted = [_is_for(data, copy) for data in batch.column("marker").to_pylist()]
+        if any(wanted):
+            yield batch.filter(pa.array(wanted))
+
+
+def _is_for(data: bytes | None, copy: SegmentCopy) -> bool:
+    if data is None:
+        return False
+    try:
+        marker = decode_marker(data)
+    except InvalidMarkerError:
+        return False  # of another protocol
+    return written_in(marker) == copy.place.source and copy.region in recipients(
+        marker, (copy.region,)
+    )
 
 
 def _parts(
@@ -141,7 +170,7 @@ def _encode(
 ) -> Iterator[NewBatch]:
     batch = join(held)
     part = Rows(batch, events.layout_of(batch.schema), events.stamps_of(batch))
-    small = log.store is None or batch.nbytes <= limits.INLINE_BYTES
+    small = log.store is None or lane == MARKERS or batch.nbytes <= limits.INLINE_BYTES
     for piece in part.cut(limits.INLINE_BYTES if small else limits.FILE_BYTES):
         if small:
             made = inline(copy.place.segment_id, piece)
@@ -159,5 +188,8 @@ def _encode(
                 checksum=checksum,
                 path=path,
             )
+        if lane == MARKERS:
+            yield made
+            continue
         yield msgspec.structs.replace(made, step=LaneStep(lane=lane, sequence=sequence))
         sequence += piece.rows

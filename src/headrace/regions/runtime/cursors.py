@@ -15,7 +15,7 @@ import msgspec
 from headrace.catalog import Tx, lanes, progress, replicas, streams
 from headrace.catalog.replicas import CursorRow
 from headrace.catalog.streams import Segment
-from headrace.groups.homes import GroupRecord
+from headrace.groups.homes import ORIGIN, GroupRecord
 from headrace.groups.progress import Progress, store
 from headrace.regions import kinds
 from headrace.regions.core.progress import CursorDelta, OriginProgress
@@ -83,7 +83,7 @@ def translate(tx: Tx, me: Region, records: Mapping[str, GroupRecord]) -> int:
     changed = 0
     segments: dict[str, dict[int, Segment]] = {}
     for record in records.values():
-        if record.deleted:
+        if record.deleted or record.mode != ORIGIN:
             continue
         for reader in kinds.readers(tx, record):
             for name in record.streams:

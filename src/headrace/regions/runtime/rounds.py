@@ -26,7 +26,7 @@ from functools import partial
 
 import msgspec
 
-from headrace.catalog import Tx, batches, lanes, replicas, streams
+from headrace.catalog import Tx, batches, lanes, markers, replicas, streams
 from headrace.catalog.batches import NewBatch
 from headrace.catalog.replicas import ReplicaPlace
 from headrace.catalog.streams import Segment, Stream
@@ -43,8 +43,15 @@ ROUND_EVENTS_MAX = 20_000
 ROUND_BYTES = 16 * 1024 * 1024
 
 
+MARKERS = ""
+"""Stands for a lane where there are markers."""
+
+
 class LanePiece(msgspec.Struct, frozen=True):
-    """Offsets ``start`` to ``end`` - 1 of the source, the events of a lane from ``sequence`` on."""
+    """Offsets ``start`` to ``end`` - 1 of the source, the events of a lane from ``sequence`` on.
+
+    Or markers: those for this region are written in line with the events, and no others.
+    """
 
     start: int
     end: int
@@ -67,10 +74,12 @@ class SegmentCopy(msgspec.Struct, frozen=True):
     missed: int = 0
     evened: bool = False
     """Whether it is of lanes that nobody continues; the place stays where it is."""
+    region: str = ""
+    """The region that copies."""
 
     @property
     def events(self) -> int:
-        return sum(piece.end - piece.start for piece in self.pieces)
+        return sum(piece.end - piece.start for piece in self.pieces if piece.lane != MARKERS)
 
 
 class CopyRound(msgspec.Struct, frozen=True):
@@ -164,8 +173,7 @@ def _plan_segment(
     start = max(place.next_offset, found.tail)
     end = _end_of(there, found, start, *most)
     ends = dict(here.ends[segment.id])
-    pieces: list[LanePiece] = []
-    skips, missed = dict[str, int](), 0
+    pieces, skips, missed = list[LanePiece](), dict[str, int](), 0
     life = (get_region(there) or here.region).incarnation
     if place.next_offset < found.tail:
         skips, missed = _gap(here, there, place, found, ends)
@@ -178,9 +186,9 @@ def _plan_segment(
         if life_of(run.lane) < life:
             known = max(known, expected)  # it has its old lanes back from others
         lo += passed_over(run.sequence + lo - run.start, hi - lo, known)
+        sequence = run.sequence + lo - run.start
         if lo >= hi:
             continue
-        sequence = run.sequence + lo - run.start
         if sequence < expected:
             raise RegionWentBackError(
                 place.source,
@@ -198,10 +206,21 @@ def _plan_segment(
         number=segment.number,
         place=place,
         end=end,
-        pieces=tuple(pieces),
+        pieces=_in_line(there, found, start, end, pieces),
         skips=tuple(sorted(skips.items())),
         missed=missed,
+        region=here.region.name,
     )
+
+
+def _in_line(
+    there: Tx, found: Segment, start: int, end: int, pieces: list[LanePiece]
+) -> tuple[LanePiece, ...]:
+    """Pieces of lanes, and the markers where they stand between them."""
+    if found.markers:
+        spans = markers.spans(there, found.id, start, end)
+        pieces = [*pieces, *(LanePiece(lo, hi, MARKERS, 0) for lo, hi in spans)]
+    return tuple(sorted(pieces, key=lambda piece: piece.start))
 
 
 def _end_of(there: Tx, found: Segment, start: int, events_max: int, bytes_max: int) -> int:
@@ -323,7 +342,8 @@ def commit(log: Log, source: str, done: Sequence[Copied]) -> None:
     for copied in done:
         first = firsts.setdefault(copied.copy.place.segment_id, {})
         for piece in copied.copy.pieces:
-            first.setdefault(piece.lane, piece.sequence)
+            if piece.lane != MARKERS:
+                first.setdefault(piece.lane, piece.sequence)
     for segment_id, reader in held:
         locks |= joining.locks(reader, *numbers[segment_id])
 

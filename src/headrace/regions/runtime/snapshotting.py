@@ -1,0 +1,228 @@
+"""The agent's part in the mode of snapshots: it follows segments, and writes what they ask for.
+
+Theory of operation
+-------------------
+For every segment of a stream with a group in this mode there is a
+:class:`~headrace.regions.runtime.following.FollowedSegment`.  One look costs a read.  Where
+something is due (events or markers came, a group moved, a snapshot is to be taken), one transaction
+under the stream's lock and the agent's lease does all of it: the log is read up to its head, what
+was trimmed and what the groups acked is taken in, markers are written behind the head, updates of
+other regions are joined to rows of progress, and the place is stored.  Markers are decoded before
+it, so a transaction that finds one that was not read does nothing, and the next does it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from headrace.catalog import Tx, entries, leases, markers, replicas, streams
+from headrace.catalog.streams import Segment
+from headrace.errors import (
+    DamagedBatchError,
+    HeadraceError,
+    OriginOrderError,
+    RoundOvertakenError,
+    StoreError,
+    TrimmedError,
+    UnreadableRecordError,
+)
+from headrace.groups.homes import GroupRecord
+from headrace.host.clock import steady_s
+from headrace.log.log import Log
+from headrace.regions.core.effects import SnapshotSettings
+from headrace.regions.core.markers import UpdateMarker
+from headrace.regions.records import AGENT_LEASE, LinkRecord, Region, get_link
+from headrace.regions.runtime import joining
+from headrace.regions.runtime.following import FollowedSegment
+from headrace.regions.runtime.neighbours import Neighbours
+from headrace.regions.runtime.turns import SegmentTurn, SnapshotBegin, TurnDue, life_of, records_of
+from headrace.regions.snapshots import (
+    FORCED_BUCKET,
+    SNAPSHOTS_BUCKET,
+    get_state,
+    state_key,
+    streams_under_snapshots,
+)
+
+BUCKETS = (SNAPSHOTS_BUCKET, FORCED_BUCKET)
+ACKS_S = 0.1
+"""How often it is looked at what groups acked, at most: a snapshot is taken every second."""
+
+_AMISS = (
+    DamagedBatchError,
+    OriginOrderError,
+    StoreError,
+    TrimmedError,
+    UnreadableRecordError,
+)
+"""What is wrong with one segment, and no reason to leave the others alone."""
+
+_log = logging.getLogger(__name__)
+
+
+class Snapshotting:
+    """All segments that one agent follows."""
+
+    def __init__(self, log: Log, neighbours: Neighbours) -> None:
+        self._log, self._neighbours = log, neighbours
+        self._segments: dict[int, _Segment] = {}
+        self.settings = SnapshotSettings()
+
+    def step(self, me: Region, lease: leases.Lease | None) -> bool:
+        """Do what is due, once; true if something moved."""
+        names = self._log.catalog.read(streams_under_snapshots)
+        found = {n: s for n in sorted(names) if (s := self._log.catalog.read(_stream_of(n)))}
+        alive = {s.id for stream in found.values() for s in stream.segments}
+        for gone in self._segments.keys() - alive:
+            del self._segments[gone]
+        moved = False
+        for name, stream in found.items():
+            link = self._log.catalog.read(lambda tx, name=name: get_link(tx, name))  # type: ignore[misc]
+            for segment in stream.segments:
+                if link is None or segment.lane is None or segment.sealed_us is not None:
+                    continue
+                if segment.id not in self._segments:
+                    self._segments[segment.id] = _Segment(self, me, name, stream.id)
+                moved |= self._step(self._segments[segment.id], link, segment, lease)
+        return moved
+
+    def _step(
+        self, one: _Segment, link: LinkRecord, segment: Segment, lease: leases.Lease | None
+    ) -> bool:
+        try:
+            moved = one.step(link, segment, lease)
+        except RoundOvertakenError:
+            return True  # it is read anew
+        except _AMISS as error:
+            if str(error) != one.error:
+                _log.warning("snapshots of %s/%s: %s", link.stream, segment.number, error)
+            one.error = str(error)
+            return False
+        one.error = ""
+        return moved
+
+    @property
+    def log(self) -> Log:
+        return self._log
+
+    def connected(self, me: Region, link: LinkRecord, number: int) -> set[str]:
+        """The members that can be read now, copy from here, and follow the segment themselves."""
+
+        def look(tx: Tx) -> bool:
+            back = get_link(tx, link.stream)
+            follows = link.stream in streams_under_snapshots(tx)
+            begun = get_state(tx, link.stream, number) is not None
+            return back is not None and back.reads(me.name) and follows and begun
+
+        found = set()
+        for member in link.members:
+            try:
+                if member.state == "active" and self._neighbours.log(member).catalog.read(look):
+                    found.add(member.region)
+            except HeadraceError:
+                continue  # it is named as away by whoever reads its progress
+        return found
+
+
+def _stream_of(name: str) -> Callable[[Tx], streams.Stream | None]:
+    return lambda tx: streams.get(tx, name)
+
+
+class _Segment:
+    """One segment under way."""
+
+    def __init__(self, all_of: Snapshotting, me: Region, stream: str, stream_id: int) -> None:
+        self._all, self._log = all_of, all_of.log
+        self._me, self._stream, self._stream_id = me, stream, stream_id
+        self._followed: FollowedSegment | None = None
+        self.error = ""
+        self._begun: dict[str, SnapshotBegin] = {}
+        self._ticked_s = self._acked_s = -1e9
+
+    # -- looking ------------------------------------------------------------------------
+
+    def step(self, link: LinkRecord, segment: Segment, lease: leases.Lease | None) -> bool:
+        members = tuple(sorted(m.region for m in link.members if m.state != "lost"))
+        if self._followed is None:
+            self._followed = FollowedSegment(
+                self._log, self._stream, segment, self._me.name, members, self._all.settings
+            )
+            self._begun = {}
+        followed = self._followed
+        records = self._log.catalog.read(lambda tx: records_of(tx, self._stream))
+        tick = self._is_tick(link, segment)
+        forced = self._log.catalog.read(self._wanted(segment.number))
+        if not (tick is not None or forced or self._is_due(segment, records, members)):
+            return False
+        payloads = followed.unread(segment.head)
+        updated = {name for name, group in followed.state.groups.items() if group.owed}
+        for marker in payloads.values():
+            if isinstance(marker, UpdateMarker) and marker.source != self._me.name:
+                updated.add(marker.group)
+        joined = updated & records.keys()
+        locks = {streams.lock(self._stream_id), replicas.LOCK, *map(entries.lock, BUCKETS)}
+        for reader in joined:
+            locks |= joining.locks(reader, self._stream, segment.number)
+        due = TurnDue(members, payloads, frozenset(updated), frozenset(joined), tick, forced)
+        turn = SegmentTurn(self._stream, followed, self._begun, due)
+
+        def run(tx: Tx) -> bool:
+            if lease is not None:
+                leases.check(tx, AGENT_LEASE, lease.token)
+            return turn.take(tx, segment.number)
+
+        self._followed = None  # what a transaction leaves half done is not used again
+        moved = self._log.catalog.write(run, locks=sorted(locks))
+        self._followed, followed.state = followed, turn.state
+        followed.is_new = followed.is_new and not turn.taken
+        turn.tell()
+        return moved
+
+    def _wanted(self, number: int) -> Callable[[Tx], str | None]:
+        """The snapshot that an operator wants to be forced."""
+
+        def look(tx: Tx) -> str | None:
+            entry = entries.get(tx, FORCED_BUCKET, state_key(self._stream, number))
+            return None if entry is None or entry.value is None else entry.value.decode()
+
+        return look
+
+    def _is_due(
+        self, segment: Segment, records: Mapping[str, GroupRecord], members: tuple[str, ...]
+    ) -> bool:
+        """Whether something cannot wait for the timer: markers, groups that came or moved."""
+        assert self._followed is not None
+        core, state = self._followed.core, self._followed.state
+        known, end = core.snapshot_groups, core.log.end
+        if self._followed.is_new or members != core.controller.members:
+            return True
+        if not records.keys() <= known.keys() or any(
+            (name in records) == group.owed for name, group in state.groups.items()
+        ):
+            return True
+        if any(life_of(record) > known[name].life for name, record in records.items()):
+            return True
+        if end != segment.head and self._log.catalog.read(
+            lambda tx: markers.spans(tx, segment.id, end, segment.head)
+        ):
+            return True
+        now_s = steady_s()
+        if now_s - self._acked_s < min(ACKS_S, self._all.settings.interval_ms / 10_000):
+            return False
+        self._acked_s = now_s
+        return core.log.first != segment.tail or self._log.catalog.read(
+            lambda tx: any(replicas.is_untranslated(tx, each) for each in records)
+        )
+
+    def _is_tick(self, link: LinkRecord, segment: Segment) -> frozenset[str] | None:
+        """The regions that can be asked, if the timer is due and has something to do."""
+        assert self._followed is not None
+        controller = self._followed.core.controller
+        now_s = steady_s()
+        if now_s - self._ticked_s < self._all.settings.interval_ms / 1000:
+            return None
+        if controller.is_idle and self._followed.core.log.end == segment.head:
+            return None
+        self._ticked_s = now_s
+        return frozenset(self._all.connected(self._me, link, segment.number))
