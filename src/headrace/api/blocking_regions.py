@@ -24,5 +24,6 @@ class BlockingRegions(Blocking[Regions]):
     fail_over = mirror(Regions.fail_over)
     promote = mirror(Regions.promote)
     remove = mirror(Regions.remove)
+    force_snapshots = mirror(Regions.force_snapshots)
     status = mirror(Regions.status)
     check = mirror(Regions.check)
