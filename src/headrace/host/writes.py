@@ -98,9 +98,9 @@ class Writes:
         stream = self._log.routes.find(event.subject)
         answer = self._loop.create_future()
         self._line.append(Waiting(answer=answer, event=event, stream=stream))
-        if self._due or self._busy:
-            return answer  # somebody hands over, or a group that ends does
-        return self._answered_in_turn(answer)
+        # Else somebody hands over, or a group that ends does.
+        idle = not self._due and not self._busy
+        return self._answered_in_turn(answer) if idle else answer
 
     async def commit(self, write: Write) -> Outcome:
         """Append what a write holds, all of it or nothing."""
@@ -299,8 +299,7 @@ class Writes:
         self._under_way -= 1
         if error is None:
             for item, own in package.outcomes(outcome):
-                answer = item.answer
-                if answer is None:
+                if (answer := item.answer) is None:
                     self._tell(item.tell, own, None)
                 elif not answer.done():
                     answer.set_result(own)
@@ -338,10 +337,8 @@ class Writes:
             while troubles:
                 package, error = troubles[0]
                 for item, found in await self._in_thread(self._settled, package, error):
-                    if isinstance(found, BaseException):
-                        self._tell(item.tell, None, found)
-                    else:
-                        self._tell(item.tell, found, None)
+                    own = (None, found) if isinstance(found, BaseException) else (found, None)
+                    self._tell(item.tell, *own)
                 del troubles[0]
         except BaseException as error:
             for package, _ in troubles:
