@@ -516,3 +516,19 @@ def running_agent(place: SnapshotPlace) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
+
+
+def test_a_group_changes_its_mode_by_beginning_anew(tmp_path: Path) -> None:
+    with regions(tmp_path, "eu", "us") as (eu, us):
+        enable(eu)
+        eu.publish(4)
+        exchange(eu, us)
+        for place in (eu, us):
+            moving.disable(place.log, GROUP)
+        eu.ack(2)
+        moving.enable(eu.log, GROUP, eu.neighbours, adopt="eu")
+        exchange(eu, us)
+        assert us.unacked() == eu.unacked() == [b"eu-0", b"eu-1", b"eu-3"]
+        found = us.log.catalog.read(lambda tx: get_group(tx, GROUP))
+        assert found is not None
+        assert (found.mode, found.ready) == ("origin", True)
