@@ -166,3 +166,15 @@ class LiveClient:
 
     def close(self) -> None:
         self._made.close()
+
+
+async def read_some(node: RunningNode, count: int) -> None:
+    """Have a reader ack some events, and leave."""
+    group = await node.hr.reader_groups.get("report")
+    async with group.reader("r1") as reader:
+        left = count
+        async for delivery in reader:
+            await delivery.ack()
+            left -= 1
+            if not left:
+                break

@@ -16,7 +16,7 @@ from headrace.groups.readers.core.segments import SegmentId
 from headrace.groups.readers.core.spark_batches import OpenSpan, SparkLine, SparkOpening
 from headrace.groups.readers.runtime import spark_records
 from headrace.node.in_flight import spark_events
-from tests.node.support import RunningNode, running
+from tests.node.support import RunningNode, read_some, running
 from tests.node.test_getting_in import made
 from tests.support import wait_until
 
@@ -42,18 +42,6 @@ def filled(any_node: RunningNode) -> RunningNode:
     node.do(fill())
     wait_until(lambda: node.get("/overview")["groups_count"] == 3, "the groups")
     return node
-
-
-async def read(node: RunningNode, count: int) -> None:
-    """Have a reader ack some events, and leave."""
-    group = await node.hr.reader_groups.get("report")
-    async with group.reader("r1") as reader:
-        left = count
-        async for delivery in reader:
-            await delivery.ack()
-            left -= 1
-            if not left:
-                break
 
 
 def changed(node: RunningNode, path: str, body: dict[str, Any], method: str = "PATCH") -> Any:
@@ -102,7 +90,7 @@ def test_a_reader_group_is_configured_after_a_preview(filled: RunningNode) -> No
     assert after["checkpoints_kept"] == before["reader"]["checkpoints_kept"]
     # What a group reads does not move the revision of its settings.
     now = filled.get(f"{READER}/settings")["revision"]
-    filled.do(read(filled, 2))
+    filled.do(read_some(filled, 2))
     assert filled.get(f"{READER}/settings")["revision"] == now
     assert refused(filled, "PATCH", f"{READER}/settings", wanted, 409) == "RevisionMoved"
 
@@ -128,14 +116,14 @@ def test_settings_that_make_no_sense_are_refused(filled: RunningNode) -> None:
 
 
 def test_a_checkpoint_is_taken_listed_and_gone_back_to(filled: RunningNode) -> None:
-    filled.do(read(filled, 4))
+    filled.do(read_some(filled, 4))
     assert filled.get(f"{READER}/checkpoints") == []
     taken = filled.post(f"{READER}/checkpoints", {"checkpoint": "nightly"})
     assert taken["positions"] == {"orders/0": 4}
     assert taken["text"].startswith("headrace-checkpoint:")
     listed = filled.get(f"{READER}/checkpoints")
     assert [(each["name"], each["positions"]) for each in listed] == [("nightly", {"orders/0": 4})]
-    filled.do(read(filled, 3))
+    filled.do(read_some(filled, 3))
     wait_until(lambda: filled.get(f"{READER}/units")["units"][0]["floor"] == 7, "its progress")
     plan = filled.post(f"{READER}/reset", {"checkpoint": "nightly", "dry_run": True})
     assert (plan["positions"], plan["again_events"], plan["skipped_events"]) == (

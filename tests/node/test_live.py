@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import headrace
-from tests.node.support import LiveClient, RunningNode
+from tests.node.support import LiveClient, RunningNode, read_some
 from tests.node.test_getting_in import made
 from tests.support import wait_until
 
@@ -35,17 +35,6 @@ def filled(any_node: RunningNode) -> RunningNode:
     return node
 
 
-async def ack(node: RunningNode, count: int) -> None:
-    group = await node.hr.reader_groups.get("report")
-    async with group.reader("r1") as reader:
-        left = count
-        async for delivery in reader:
-            await delivery.ack()
-            left -= 1
-            if not left:
-                break
-
-
 def listening(node: RunningNode, watch: str, token: str = "", **headers: str) -> LiveClient:
     if token:
         headers["authorization"] = f"Bearer {token}"
@@ -61,7 +50,7 @@ def test_the_lag_of_groups_is_told_as_it_changes(filled: RunningNode) -> None:
             known, 10
         )
         assert first["left_out"] == 0
-    filled.do(ack(filled, 4))
+    filled.do(read_some(filled, 4))
     last = ""
     for live in (every, one):
         while True:
@@ -76,7 +65,7 @@ def test_the_lag_of_groups_is_told_as_it_changes(filled: RunningNode) -> None:
     assert {plain.next()[0] for _ in range(2)} <= {"state", "change", "decision"}
     for live in (every, one, plain):
         live.close()
-    filled.do(ack(filled, 1))
+    filled.do(read_some(filled, 1))
     again = listening(filled, f"lag:{GROUP}", **{"last-event-id": last})
     wait_until(lambda: again.until("lag")[1]["groups"][0]["lag_events"] == 5, "the newest lag")
     again.close()

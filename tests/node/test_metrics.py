@@ -107,7 +107,7 @@ def test_between_two_looks_only_what_the_node_says_of_itself_is_written_again(
     monkeypatch.setattr("headrace.node.node.of_look", of_look)
     for listeners in range(20):
         node.served.node._metrics = (None, b"")  # as if ten seconds had gone by
-        monkeypatch.setattr(node.served.node.live, "listeners", listeners)
+        monkeypatch.setattr(type(node.served.node.live), "listeners", listeners)
         assert b"headrace_node_listeners %d.0\n" % listeners in node.served.node.metrics()
     assert len(written) == len(set(written)) < 20
 

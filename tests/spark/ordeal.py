@@ -25,6 +25,7 @@ import headrace.spark
 from headrace.errors import ExecutorPackageError
 from headrace.groups.partitioned.names import GroupName
 from headrace.spark.partition import PartitionJob
+from tests import java_classes
 from tests.spark.held_sink import HeldSink
 from tests.support import ROOT
 
@@ -40,6 +41,7 @@ def session(folder: Path) -> SparkSession:
         **{
             "spark.driver.memory": "768m",
             "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": java_classes.QUICK,
             "spark.executorEnv.PYTHONPATH": str(ROOT),
             "spark.sql.shuffle.partitions": 2,
             "spark.local.dir": str(folder / "local"),
