@@ -1,6 +1,6 @@
 // The frame: navigation, search, keyboard, connection, and who gets in.
 import { ask, get, signals } from "./api.js";
-import { h, put, s } from "./dom.js";
+import { h, put, redraw, s } from "./dom.js";
 import { setUtc, span, visible, zone } from "./format.js";
 import { begin, go, link, route, show } from "./router.js";
 import { start, store } from "./store.js";
@@ -247,12 +247,17 @@ function palette() {
 	let at = 0;
 	let asked = 0;
 	const draw = () =>
-		put(
+		redraw(
 			hits,
 			found.map((each, index) =>
 				h(
 					"li",
-					{ role: "option", "aria-selected": String(index === at), onclick: () => open(each) },
+					{
+						"data-key": each.address,
+						role: "option",
+						"aria-selected": String(index === at),
+						onclick: () => open(each),
+					},
 					h("span", visible(each.name)),
 					h("span.sub", each.about),
 				),

@@ -1,5 +1,5 @@
 // Charts: a sparkline, and lines over time with the decisions marked on the axis.
-import { h, put, s } from "./dom.js";
+import { h, put, redraw, s } from "./dom.js";
 import { clock, day, minute, short, when } from "./format.js";
 
 export function spark(values) {
@@ -76,6 +76,7 @@ export function chart(element, { series, marks = [], from, to, height = 220, uni
 		height,
 		role: "img",
 		"aria-label": series.map((each) => each.label).join(", ") + " over time; the table below has the figures",
+		...hover({ series, from, to, x, left, right, width, top, bottom, unit, onpick }),
 	});
 	for (const part of [0, 0.5, 1]) {
 		svg.append(
@@ -119,20 +120,20 @@ export function chart(element, { series, marks = [], from, to, height = 220, uni
 	}
 	if (then !== null && then >= from && then <= to)
 		svg.append(s("line", { class: "then", x1: x(then), x2: x(then), y1: top, y2: bottom + 14 }));
-	hover(svg, { series, from, to, x, y, left, right, width, top, bottom, unit, onpick });
-	put(element, svg);
+	svg.append(s("g", { "data-key": "tip", "pointer-events": "none" }));
+	redraw(element, svg);
 }
 
-function hover(svg, { series, from, to, x, left, right, width, top, bottom, unit, onpick }) {
-	const layer = s("g", { "pointer-events": "none" });
-	svg.append(layer);
+// What the chart listens to; its last child is for what is told of a moment.
+function hover({ series, from, to, x, left, right, width, top, bottom, unit, onpick }) {
 	const timeAt = (event) => {
-		const box = svg.getBoundingClientRect();
+		const box = event.currentTarget.getBoundingClientRect();
 		const at = ((event.clientX - box.left) / box.width) * width;
 		return from + ((at - left) / (width - left - right)) * (to - from);
 	};
-	svg.addEventListener("pointermove", (event) => {
+	const onpointermove = (event) => {
 		const at = timeAt(event);
+		const layer = event.currentTarget.lastChild;
 		const first = series[0]?.points;
 		if (!first?.length || at < from || at > to) return put(layer);
 		const near = first.reduce((best, point) => (Math.abs(point[0] - at) < Math.abs(best[0] - at) ? point : best));
@@ -152,13 +153,12 @@ function hover(svg, { series, from, to, x, left, right, width, top, bottom, unit
 			s("text", { class: "tip", x: bx + 7, y: top + 14 }, text),
 		);
 		return undefined;
-	});
-	svg.addEventListener("pointerleave", () => put(layer));
-	if (onpick)
-		svg.addEventListener("click", (event) => {
-			const at = timeAt(event);
-			if (at >= from && at <= to) onpick(at);
-		});
+	};
+	const onclick = (event) => {
+		const at = timeAt(event);
+		if (at >= from && at <= to) onpick?.(at);
+	};
+	return { onpointermove, onpointerleave: (event) => put(event.currentTarget.lastChild), onclick };
 }
 
 // The same figures for those who do not see the chart.

@@ -1,12 +1,10 @@
 // The checkpoints of a reader group: which there are, what they wait for, and going back to one.
-import { badge, card, h } from "./dom.js";
+import { badge, card, h, small } from "./dom.js";
 import { number, visible } from "./format.js";
 import { get, path } from "./api.js";
 import { may } from "./store.js";
 import { Table } from "./table.js";
 import { giveUpCheckpoint, resetTo, takeCheckpoint } from "./actions-groups.js";
-
-const small = (text, onclick) => h("button", { class: "small", onclick }, text);
 
 export class Checkpoints {
 	// `after` is called when something was done here.

@@ -1,5 +1,5 @@
 // The map of a stream: time to the right, key space downwards, one tile for each segment.
-import { put, s } from "./dom.js";
+import { redraw, s } from "./dom.js";
 import { bytes, number, short, span, when } from "./format.js";
 import { timeTicks } from "./charts.js";
 
@@ -63,6 +63,7 @@ export function drawMap(element, { segments, from, to, group = null, key = null,
 		const box = s(
 			"g",
 			{
+				"data-key": each.segment,
 				tabindex: 0,
 				role: "button",
 				"aria-label": label,
@@ -93,7 +94,6 @@ export function drawMap(element, { segments, from, to, group = null, key = null,
 					width: x2 - x1,
 					height: Math.max(1, y2 - y1),
 					fill: "url(#sealed)",
-					"pointer-events": "none",
 				}),
 			);
 		const own = owned.get(each.segment);
@@ -131,5 +131,5 @@ export function drawMap(element, { segments, from, to, group = null, key = null,
 			s("line", { class: "keyhalo", x1: left, x2: width - right, y1: y(key), y2: y(key) }),
 			s("line", { class: "keyline", x1: left, x2: width - right, y1: y(key), y2: y(key) }),
 		);
-	put(element, svg);
+	redraw(element, svg);
 }

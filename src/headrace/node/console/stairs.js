@@ -1,6 +1,6 @@
 // Frontiers as staircases: over time where epochs are numbers, in the plane where they have two parts.
 import { figures, timeTicks } from "./charts.js";
-import { h, put, s } from "./dom.js";
+import { h, redraw, s } from "./dom.js";
 import { number, visible, when } from "./format.js";
 
 const LEFT = 56;
@@ -104,11 +104,10 @@ function inThePlane(width, steps, status) {
 }
 
 export function drawStairs(element, { length, steps, earlier }, status) {
-	if (!steps.length) return put(element, h("p.sub", "Nothing was published yet."));
+	if (!steps.length) return redraw(element, h("p.sub", "Nothing was published yet."));
 	const width = Math.max(320, element.clientWidth || 800);
 	const plane = length === 2;
-	const open = element.querySelector("details")?.open;
-	put(
+	return redraw(
 		element,
 		(plane ? inThePlane : overTime)(width, steps, status),
 		h(
@@ -131,6 +130,4 @@ export function drawStairs(element, { length, steps, earlier }, status) {
 			]),
 		),
 	);
-	element.querySelector("details").open = open;
-	return element;
 }

@@ -1,5 +1,5 @@
 // Tables whose rows are kept: a change touches only the cells that differ.
-import { h, put } from "./dom.js";
+import { arrange, h, redraw } from "./dom.js";
 import { go } from "./router.js";
 
 const classes = (column) =>
@@ -45,48 +45,33 @@ export class Table {
 		});
 	}
 
-	update(rows, { flash = false } = {}) {
-		const seen = new Set();
-		let before = null;
+	update(rows) {
+		const seen = new Map();
 		for (const row of rows) {
 			const id = this.key(row);
-			seen.add(id);
-			let kept = this.#rows.get(id);
-			if (!kept) {
-				kept = this.#made(row, id);
-				if (flash) kept.tr.classList.add("flash");
-			}
+			const kept = seen.get(id) || this.#rows.get(id) || this.#made(row);
 			this.#fill(kept, row);
-			const place = before ? before.nextSibling : this.body.firstChild;
-			if (place !== kept.tr) this.body.insertBefore(kept.tr, place);
-			before = kept.tr;
+			seen.set(id, kept);
 		}
-		for (const [id, kept] of this.#rows)
-			if (!seen.has(id)) {
-				kept.tr.remove();
-				this.#rows.delete(id);
-			}
+		this.#rows = seen;
+		arrange(
+			this.body,
+			[...seen.values()].map((each) => each.tr),
+		);
 		this.none.hidden = rows.length > 0;
 		return this;
 	}
 
-	#made(row, id) {
-		const tr = h("tr");
-		const cells = this.columns.map((column) =>
-			h("td", {
-				class: classes(column),
-			}),
-		);
-		tr.append(...cells);
+	#made(row) {
+		const cells = this.columns.map((column) => h("td", { class: classes(column) }));
+		const tr = h("tr", cells);
 		if (this.href) {
 			tr.dataset.href = this.href(row);
 			tr.addEventListener("click", (event) => {
 				if (!event.target.closest("a, button, input, details")) go(tr.dataset.href);
 			});
 		}
-		const kept = { tr, cells, shown: this.columns.map(() => undefined) };
-		this.#rows.set(id, kept);
-		return kept;
+		return { tr, cells, shown: this.columns.map(() => undefined) };
 	}
 
 	#fill(kept, row) {
@@ -98,7 +83,7 @@ export class Table {
 					: JSON.stringify(column.value ? column.value(row) : row);
 			if (kept.shown[at] === value) return;
 			kept.shown[at] = value;
-			if (column.show) put(kept.cells[at], column.show(row));
+			if (column.show) redraw(kept.cells[at], column.show(row));
 			else kept.cells[at].textContent = value;
 		});
 	}

@@ -1,5 +1,5 @@
 // Who gets in, and who did what.
-import { badge, card, h, put } from "./dom.js";
+import { badge, card, h, put, small } from "./dom.js";
 import { full, span, visible } from "./format.js";
 import { ask } from "./api.js";
 import { may, store } from "./store.js";
@@ -24,13 +24,7 @@ class Access extends View {
 					title: "",
 					mark: (row) => row.token,
 					show: (row) =>
-						may("admin")
-							? h(
-									"button",
-									{ class: "small", onclick: () => removeToken(row.token).then(() => this.fetch()) },
-									"Remove",
-								)
-							: null,
+						may("admin") ? small("Remove", () => removeToken(row.token).then(() => this.fetch())) : null,
 				},
 			],
 			{ key: (row) => row.token, label: "Tokens", none: "There are no tokens but the node's own." },

@@ -1,5 +1,5 @@
 // Epochs: frontiers, who holds them back, and who has read how far.
-import { badge, card, h, put, tile } from "./dom.js";
+import { arrange, badge, card, h, put, redraw, small, tile } from "./dom.js";
 import { ago, number, short, span, visible } from "./format.js";
 import { get, path } from "./api.js";
 import { Table } from "./table.js";
@@ -23,20 +23,21 @@ class Epochs extends View {
 
 	async fetch() {
 		const names = await this.load("/epochs");
-		const found = await Promise.all(
+		this.drawn = await Promise.all(
 			names.map((name) => Promise.all([get(path("epochs", name)), get(path("epochs", name, "steps"))])),
 		);
-		put(
-			this.list,
-			found.length ? found.map(([each]) => this.one(each)) : h("p.none", "No stream is published by epochs."),
-		);
-		this.drawn = found;
+		if (names.length)
+			arrange(
+				this.list,
+				this.drawn.map(([each]) => this.one(each)),
+			);
+		else redraw(this.list, h("p.none", "No stream is published by epochs."));
 		this.draw();
 	}
 
 	// After they are in the page: a drawing is as wide as its place.
 	draw() {
-		this.drawn?.forEach(([{ status }, steps]) => drawStairs(this.places.get(status.stream), steps, status));
+		this.drawn?.forEach(([{ status }, steps]) => drawStairs(this.places.get(status.stream).stairs, steps, status));
 	}
 
 	async forget(name) {
@@ -44,8 +45,34 @@ class Epochs extends View {
 		this.again(() => this.fetch(), 0);
 	}
 
+	// The card of a stream, which is kept as long as the page.
 	one({ status, sentences }) {
-		if (!this.places.has(status.stream)) this.places.set(status.stream, h("div"));
+		const { stream } = status;
+		if (!this.places.has(stream)) this.places.set(stream, this.made(stream));
+		const place = this.places.get(stream);
+		const open = status.status === "open";
+		redraw(place.state, badge(status.status, open ? "good" : ""));
+		redraw(
+			place.tiles,
+			tile(
+				"Frontier",
+				frontier(status.frontier),
+				status.moved_us ? `for ${span((status.now_us - status.moved_us) / 1e6)}` : "",
+			),
+			tile("Open epochs", number(status.open_epochs), `${short(status.open_rows)} rows`),
+			tile("Readable since", frontier(status.since), ""),
+		);
+		redraw(
+			place.told,
+			openEpochs(status),
+			sentences.map((each) => h("p", visible(each))),
+		);
+		place.publishers.update(status.publishers.map((each) => ({ ...each, open })));
+		place.subscriptions.update(status.subscriptions);
+		return place.card;
+	}
+
+	made(stream) {
 		const publishers = new Table(
 			[
 				{ title: "Publisher", name: true, text: (row) => visible(row.name) },
@@ -57,7 +84,7 @@ class Epochs extends View {
 				{ title: "Holds", text: (row) => frontier(row.held) },
 				{
 					title: "Holds back",
-					mark: (row) => `${row.holds_back}`,
+					mark: (row) => `${row.holds_back}${row.state}`,
 					show: (row) =>
 						row.holds_back
 							? row.state === "active"
@@ -68,14 +95,12 @@ class Epochs extends View {
 				{ title: "Last commit", text: (row) => (row.last_commit_us ? ago(row.last_commit_us / 1000) : "never") },
 				{
 					title: "",
-					mark: (row) => row.name,
+					mark: (row) => `${row.open}`,
 					show: (row) =>
-						may("admin") && status.status === "open"
-							? h("button", { class: "small", onclick: () => endPublisher(status.stream, row.name) }, "Do without")
-							: null,
+						may("admin") && row.open ? small("Do without", () => endPublisher(stream, row.name)) : null,
 				},
 			],
-			{ key: (row) => row.name, label: `Publishers of ${status.stream}`, none: "Nobody publishes." },
+			{ key: (row) => row.name, label: `Publishers of ${stream}`, none: "Nobody publishes." },
 		);
 		const subscriptions = new Table(
 			[
@@ -86,36 +111,17 @@ class Epochs extends View {
 				{
 					title: "",
 					mark: (row) => row.name,
-					show: (row) =>
-						may("admin")
-							? h("button", { class: "small", onclick: () => this.forget(row.name) }, "Forget")
-							: null,
+					show: (row) => (may("admin") ? small("Forget", () => this.forget(row.name)) : null),
 				},
 			],
-			{ key: (row) => row.name, label: `Subscriptions to ${status.stream}`, none: "Nobody has subscribed by name." },
+			{ key: (row) => row.name, label: `Subscriptions to ${stream}`, none: "Nobody has subscribed by name." },
 		);
-		return card(
-			status.stream,
-			badge(status.status, status.status === "open" ? "good" : ""),
-			h(
-				"div.in.stack",
-				h(
-					"div.tiles",
-					tile(
-						"Frontier",
-						frontier(status.frontier),
-						status.moved_us ? `for ${span((status.now_us - status.moved_us) / 1e6)}` : "",
-					),
-					tile("Open epochs", number(status.open_epochs), `${short(status.open_rows)} rows`),
-					tile("Readable since", frontier(status.since), ""),
-				),
-				this.places.get(status.stream),
-				openEpochs(status),
-				sentences.map((each) => h("p", visible(each))),
-			),
-			publishers.update(status.publishers).element,
-			subscriptions.update(status.subscriptions).element,
-		);
+		const [state, tiles, stairs, told] = [h("span"), h("div.tiles"), h("div"), h("div.stack")];
+		const inside = h("div.in.stack", tiles, stairs, told);
+		return {
+			...{ state, tiles, stairs, told, publishers, subscriptions },
+			card: card(stream, state, inside, publishers.element, subscriptions.element),
+		};
 	}
 }
 

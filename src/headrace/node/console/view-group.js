@@ -1,5 +1,5 @@
 // A group: members, units, lag over time with the decisions marked on it, and as it was.
-import { badge, card, copyable, h, put, tile } from "./dom.js";
+import { badge, card, copyable, h, pair, press, put, redraw, small, spans, tile } from "./dom.js";
 import { bytes, clock, full, number, rate, short, span, visible, when } from "./format.js";
 import { DECISIONS, chart, figures, glyph } from "./charts.js";
 import { get, path } from "./api.js";
@@ -35,7 +35,6 @@ const STATES = {
 };
 const SHAPE = { good: "●", bad: "✕", warn: "▲", info: "◆", "": "○" };
 const state = (text) => badge(`${SHAPE[STATES[text] ?? ""]}\u00a0${text}`, STATES[text] ?? "");
-const pair = (key, value) => (value ? [h("dt", key), h("dd", `${value}`)] : null);
 
 class Group extends View {
 	build() {
@@ -54,24 +53,10 @@ class Group extends View {
 		this.checkpoints = null;
 		this.feed = h("ul", { class: "feed", tabindex: "0", "aria-label": "Decisions" });
 		this.clockBox = h("div");
-		this.spans = h(
-			"span",
-			{ class: "seg", role: "group", "aria-label": "how much time" },
-			Object.keys(SPANS).map((each) =>
-				h(
-					"button",
-					{
-						type: "button",
-						"data-span": each,
-						onclick: () => {
-							set({ span: each });
-							this.fetchLag();
-						},
-					},
-					each,
-				),
-			),
-		);
+		this.spans = spans(SPANS, (span) => {
+			set({ span });
+			this.fetchLag();
+		});
 		this.members = new Table(this.memberColumns(), {
 			key: (row) => row.member + row.instance,
 			label: "Members",
@@ -203,10 +188,10 @@ class Group extends View {
 				show: (row) => [
 					row.why ? h("div.sub", visible(row.why)) : null,
 					may("admin") && row.instance && this.partitioned
-						? h("button", { class: "small", onclick: () => stepDown(this.name, row.member) }, "Step down")
+						? small("Step down", () => stepDown(this.name, row.member))
 						: null,
 					may("admin") && this.checkpoints
-						? h("button", { class: "small", onclick: () => putOffline(this.name, row.member) }, "Put offline")
+						? small("Put offline", () => putOffline(this.name, row.member))
 						: null,
 				],
 			},
@@ -251,7 +236,7 @@ class Group extends View {
 			offset: this.offset,
 		});
 		this.units.update(found.units);
-		put(
+		redraw(
 			this.pages,
 			`${number(found.count)} in all`,
 			found.count > 200
@@ -280,27 +265,26 @@ class Group extends View {
 		});
 		this.decisions = found;
 		const chosen = params().decision;
-		const opened = new Set([...this.feed.querySelectorAll("[open]")].map((each) => each.dataset.number));
-		put(
+		redraw(
 			this.feed,
 			found.length
-				? [...found].reverse().map((one) => this.decision(one, String(one.number), chosen, opened))
+				? [...found].reverse().map((one) => this.decision(one, String(one.number) === chosen))
 				: h("li", "", h("span.sub", "Nothing was decided yet.")),
 		);
 		this.drawClock();
 	}
 
-	decision(one, id, chosen, opened) {
+	decision(one, chosen) {
 		const named = (each) => `${each.what} ${visible(each.to || each.from)}`;
 		const after = this.decisions.filter((each) => each.cause === one.number);
 		const cause = this.decisions.find((each) => each.number === one.cause);
 		return h(
 			"li",
-			{ class: id === chosen ? "pick" : "" },
+			{ "data-key": one.number, class: chosen ? "pick" : "" },
 			glyph(one.what),
 			h(
 				"details",
-				{ open: id === chosen || opened.has(id), "data-number": id },
+				{ open: chosen },
 				h(
 					"summary",
 					h("b", one.what),
@@ -321,7 +305,7 @@ class Group extends View {
 					pair("Follows from", one.cause && `${one.cause}${cause ? `: ${named(cause)}` : ""}`),
 					pair("What followed", after.map((each) => `${each.number} ${named(each)}`).join("; ")),
 				),
-				h("button", { class: "small", onclick: () => this.asItWas(new Date(one.at).getTime()) }, "as it was then"),
+				small("as it was then", () => this.asItWas(new Date(one.at).getTime())),
 			),
 			h("time", { datetime: one.at }, when(one.at)),
 		);
@@ -329,7 +313,7 @@ class Group extends View {
 
 	async fetchLag() {
 		const name = params().span in SPANS ? params().span : "1h";
-		for (const button of this.spans.children) button.setAttribute("aria-pressed", String(button.dataset.span === name));
+		press(this.spans, name);
 		this.points = await get(path("groups", this.name, "history"), { seconds: SPANS[name] });
 		this.seconds = SPANS[name];
 		this.drawLag();
@@ -359,20 +343,19 @@ class Group extends View {
 			then: this.then ?? null,
 			onpick: (at) => this.asItWas(at),
 		});
-		if (!this.lagTable.firstChild?.open)
-			put(
-				this.lagTable,
-				figures(
-					"Lag",
-					["at", "events", "behind", "acked"],
-					this.points.map((each) => [
-						when(each.at_s * 1000),
-						number(each.figures[0]),
-						span(each.figures[1]),
-						rate(each.figures[2]),
-					]),
-				),
-			);
+		redraw(
+			this.lagTable,
+			figures(
+				"Lag",
+				["at", "events", "behind", "acked"],
+				this.points.map((each) => [
+					when(each.at_s * 1000),
+					number(each.figures[0]),
+					span(each.figures[1]),
+					rate(each.figures[2]),
+				]),
+			),
+		);
 	}
 
 	draw() {
@@ -382,11 +365,11 @@ class Group extends View {
 			this.elastic.hidden = line.kind !== "elastic";
 			this.settings.hidden = this.partitioned;
 		}
-		put(
+		redraw(
 			this.kind,
 			`${line.kind} group of ${line.streams.join(", ") || line.filter || "nothing yet"}${line.leader ? `, led by ${line.leader}` : ""}`,
 		);
-		put(
+		redraw(
 			this.tiles,
 			tile("Lag", `${line.exact ? "" : "≤ "}${short(line.lag_events)}`, `${bytes(line.lag_bytes)}`),
 			tile(
@@ -405,11 +388,11 @@ class Group extends View {
 			),
 			tile("Dead letters", number(line.dead_letters), line.dead_letters ? "wait for somebody" : "none"),
 		);
-		put(this.findings, findings.length ? h("section.card", findingsList(findings, { about: false })) : null);
+		redraw(this.findings, findings.length ? h("section.card", findingsList(findings, { about: false })) : null);
 		this.members.update(members);
 		this.drawLetters(line);
 		if (!this.then)
-			put(
+			redraw(
 				this.past,
 				h(
 					"p.sub",
@@ -430,8 +413,8 @@ class Group extends View {
 				`Dead letters`,
 				may("admin")
 					? [
-							h("button", { class: "small", onclick: () => putBackLetters(this.name) }, "Put back"),
-							h("button", { class: "small", onclick: () => discardLetters(this.name) }, "Discard"),
+							small("Put back", () => putBackLetters(this.name)),
+							small("Discard", () => discardLetters(this.name)),
 						]
 					: null,
 				list,
@@ -500,7 +483,7 @@ class Group extends View {
 				.filter(Boolean)
 				.map((one) => [`${one.what} ${one.to || one.instance}`, at(one)]),
 		].sort((a, b) => a[1] - b[1]);
-		put(
+		redraw(
 			this.clockBox,
 			card(
 				"Last take-over",
@@ -528,7 +511,7 @@ class Group extends View {
 		const then = await get(path("groups", this.name, "past"), { at: new Date(at).toISOString() });
 		const owners = new Map();
 		for (const each of then.units) owners.set(each.member, [...(owners.get(each.member) || []), each.unit]);
-		put(
+		redraw(
 			this.past,
 			h(
 				"p",
@@ -560,19 +543,12 @@ class Group extends View {
 						),
 					)
 				: h("p.sub", "Nobody owned anything then."),
-			h(
-				"button",
-				{
-					class: "small",
-					onclick: () => {
-						this.then = null;
-						set({ at: "" });
-						this.draw();
-						this.drawLag();
-					},
-				},
-				"back to now",
-			),
+			small("back to now", () => {
+				this.then = null;
+				set({ at: "" });
+				this.draw();
+				this.drawLag();
+			}),
 		);
 	}
 }

@@ -1,5 +1,5 @@
 // The pipeline: who leads it, and its jobs.
-import { badge, card, copyable, h, put, tile } from "./dom.js";
+import { badge, card, copyable, h, put, redraw, tile } from "./dom.js";
 import { rate, short, visible, when } from "./format.js";
 import { Table } from "./table.js";
 import { View, define } from "./view.js";
@@ -43,7 +43,7 @@ class Pipeline extends View {
 
 	async fetch() {
 		const found = await this.load("/pipeline");
-		put(
+		redraw(
 			this.tiles,
 			tile(
 				"Led by",

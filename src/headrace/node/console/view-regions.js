@@ -1,5 +1,5 @@
 // Regions: what is copied from where, groups and their homes, and what a loss would cost.
-import { badge, card, copyable, h, put, tile } from "./dom.js";
+import { badge, card, copyable, h, put, redraw, tile } from "./dom.js";
 import { short, span, visible } from "./format.js";
 import { link } from "./router.js";
 import { Table } from "./table.js";
@@ -115,14 +115,14 @@ class Regions extends View {
 	async fetch() {
 		const { status, losses } = await this.load("/regions");
 		if (status.region === null) {
-			put(
+			redraw(
 				this.body,
 				h("p.none", "This catalog is no region yet. A stream can live in several:"),
 				copyable("headrace region name NAME"),
 			);
 			return;
 		}
-		put(
+		redraw(
 			this.tiles,
 			tile("This region", visible(status.region), `incarnation ${status.incarnation}`),
 			tile("Agent", status.agent ? "runs" : "none", status.agent ? "and carries progress over" : "headrace region run"),

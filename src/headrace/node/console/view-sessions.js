@@ -1,5 +1,5 @@
 // Sessions, who runs them, and what they subscribe to.
-import { badge, card, h, put } from "./dom.js";
+import { badge, card, h, put, small } from "./dom.js";
 import { visible, when } from "./format.js";
 import { may } from "./store.js";
 import { Table } from "./table.js";
@@ -23,8 +23,7 @@ class Sessions extends View {
 				{
 					title: "",
 					mark: (row) => row.session,
-					show: (row) =>
-						may("admin") ? h("button", { class: "small", onclick: () => removeSession(row.session) }, "Remove") : null,
+					show: (row) => (may("admin") ? small("Remove", () => removeSession(row.session)) : null),
 				},
 			],
 			{ key: (row) => row.session, label: "Sessions", none: "There are no sessions." },

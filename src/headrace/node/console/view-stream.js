@@ -1,5 +1,5 @@
 // A stream: its map, its segments, its groups, its settings.
-import { badge, card, copyable, h, put, s, tile } from "./dom.js";
+import { badge, card, copyable, h, pair, press, put, redraw, s, small, spans, tile } from "./dom.js";
 import { ago, bytes, full, number, rate, short, span, visible, when } from "./format.js";
 import { chart, figures } from "./charts.js";
 import { drawMap } from "./map.js";
@@ -26,24 +26,10 @@ class Stream extends View {
 			set({ group: this.chooser.value });
 			this.draw();
 		});
-		this.spans = h(
-			"span",
-			{ class: "seg", role: "group", "aria-label": "how much time" },
-			Object.keys(SPANS).map((each) =>
-				h(
-					"button",
-					{
-						type: "button",
-						"data-span": each,
-						onclick: () => {
-							set({ span: each });
-							this.draw();
-						},
-					},
-					each,
-				),
-			),
-		);
+		this.spans = spans(SPANS, (span) => {
+			set({ span });
+			this.draw();
+		});
 		this.segments = new Table(this.columns(), { key: (row) => row.segment, label: "Segments" });
 		this.groups = new Table(groupColumns({ stream: false }), {
 			key: (row) => row.group,
@@ -97,44 +83,15 @@ class Stream extends View {
 	}
 
 	legend() {
-		const box = (opacity) =>
-			s(
-				"svg",
-				{ viewBox: "0 0 14 14", "aria-hidden": "true" },
-				s("rect", { width: 14, height: 14, rx: 3, fill: "var(--accent)", "fill-opacity": opacity }),
-			);
+		const box = (rect) => s("svg", { viewBox: "0 0 14 14", "aria-hidden": "true" }, s("rect", rect));
+		const load = (opacity) =>
+			box({ width: 14, height: 14, rx: 3, fill: "var(--accent)", "fill-opacity": opacity });
 		return h(
 			"div.legend",
-			h("span", box(0.2), " little load"),
-			h("span", box(0.9), " much load"),
-			h(
-				"span",
-				s(
-					"svg",
-					{ viewBox: "0 0 14 14", "aria-hidden": "true" },
-					s("rect", { y: 8, width: 14, height: 4, rx: 2, class: "g-info" }),
-				),
-				" acked by the group",
-			),
-			h(
-				"span",
-				s(
-					"svg",
-					{ viewBox: "0 0 14 14", "aria-hidden": "true" },
-					s("rect", {
-						x: 1,
-						y: 1,
-						width: 12,
-						height: 12,
-						rx: 3,
-						fill: "none",
-						stroke: "var(--bad)",
-						"stroke-width": 2,
-						"stroke-dasharray": "4 3",
-					}),
-				),
-				" nobody's",
-			),
+			h("span", load(0.2), " little load"),
+			h("span", load(0.9), " much load"),
+			h("span", box({ y: 8, width: 14, height: 4, rx: 2, class: "g-info" }), " acked by the group"),
+			h("span", box({ x: 1, y: 1, width: 12, height: 12, rx: 3, class: "unowned" }), " nobody's"),
 			h("span", "hatched: sealed; a split or a merge is where tiles end and others begin"),
 		);
 	}
@@ -165,7 +122,7 @@ class Stream extends View {
 		if (!data) return;
 		const now = params();
 		const { line } = data;
-		put(
+		redraw(
 			this.tiles,
 			tile("Appended", rate(line.rate_events_per_s), `${number(line.appended_events)} since it was made`),
 			tile("Kept", `${short(line.retained_events)}`, `${bytes(line.retained_bytes)}`),
@@ -177,16 +134,18 @@ class Stream extends View {
 			),
 			tile("Newest event", line.newest_at ? ago(line.newest_at) : "–", full(line.newest_at)),
 		);
-		const chosen = now.group ?? (data.groups[0]?.line.group || "");
-		put(
-			this.chooser,
-			h("option", { value: "-" }, "nobody"),
-			data.groups.map((each) =>
-				h("option", { value: each.line.group, selected: each.line.group === chosen }, each.line.group),
-			),
-		);
+		const named = (name) => data.groups.find((each) => each.line.group === name);
+		const group = now.group ? named(now.group) : named(this.chooser.value) || data.groups[0];
+		// Whoever is choosing does so from the list as it was: browsers count its lines.
+		if (document.activeElement !== this.chooser)
+			put(
+				this.chooser,
+				h("option", { value: "-" }, "nobody"),
+				data.groups.map((each) => h("option", { value: each.line.group }, each.line.group)),
+			);
+		this.chooser.value = group?.line.group ?? "-";
 		const name = now.span && now.span in SPANS ? now.span : "all";
-		for (const button of this.spans.children) button.setAttribute("aria-pressed", String(button.dataset.span === name));
+		press(this.spans, name);
 		const to = new Date(data.seen_at).getTime();
 		const first = Math.min(...data.segments.map((each) => new Date(each.opened_at).getTime()), to - 60000);
 		const from = SPANS[name] ? to - SPANS[name] * 1000 : first;
@@ -194,7 +153,7 @@ class Stream extends View {
 			segments: data.segments,
 			from,
 			to,
-			group: data.groups.find((each) => each.line.group === chosen),
+			group,
 			onpick: (each) => {
 				set({ segment: each.segment });
 				this.pick(each);
@@ -212,38 +171,31 @@ class Stream extends View {
 			height: 180,
 			unit: (v) => rate(v),
 		});
-		if (!this.table.firstChild?.open)
-			put(
-				this.table,
-				figures(
-					"Appended",
-					["at", "events/s", "bytes/s"],
-					this.points.map((each) => [when(each.at_s * 1000), rate(each.figures[0]), bytes(each.figures[1])]),
-				),
-			);
+		redraw(
+			this.table,
+			figures(
+				"Appended",
+				["at", "events/s", "bytes/s"],
+				this.points.map((each) => [when(each.at_s * 1000), rate(each.figures[0]), bytes(each.figures[1])]),
+			),
+		);
 		this.groups.update(data.groups.map((each) => each.line));
 		this.segments.update([...data.segments].sort((a, b) => !!a.sealed_at - !!b.sealed_at || a.key_from - b.key_from));
 		const { config } = data;
-		put(
+		redraw(
 			this.settings,
 			h(
 				"dl.pairs",
-				h("dt", "Subjects"),
-				h("dd", config.subjects.map(visible).join(", ")),
-				h("dt", "Key"),
-				h(
-					"dd",
+				pair("Subjects", config.subjects.map(visible).join(", ")),
+				pair(
+					"Key",
 					config.key_tokens?.length ? `tokens ${config.key_tokens.join(", ")}` : "the event's own, else the subject",
 				),
-				h("dt", "Kept"),
-				h("dd", retention(config.retention)),
-				h("dt", "Scaled"),
-				h("dd", scaling(config.scaling)),
-				config.partitions ? [h("dt", "Partitions"), h("dd", `${config.partitions}`)] : null,
-				h("dt", "Made"),
-				h("dd", full(data.created_at)),
-				h("dt", "Read it"),
-				h("dd", copyable(`headrace read ${this.name} --follow`)),
+				pair("Kept", retention(config.retention)),
+				pair("Scaled", scaling(config.scaling)),
+				pair("Partitions", config.partitions),
+				pair("Made", full(data.created_at)),
+				pair("Read it", copyable(`headrace read ${this.name} --follow`)),
 			),
 		);
 	}
@@ -252,10 +204,11 @@ class Stream extends View {
 		const owners = this.data.groups
 			.map((group) => ({ group: group.line.group, own: group.segments.find((one) => one.segment === each.segment) }))
 			.filter((one) => one.own);
-		put(
+		redraw(
 			this.picked,
 			h(
 				"div.preview",
+				{ "data-key": each.segment },
 				h("h3", `Segment ${each.segment}`),
 				h(
 					"p.sub",
@@ -275,12 +228,8 @@ class Stream extends View {
 						: null,
 					may("admin") && !each.sealed_at
 						? [
-								h("button", { class: "small", onclick: () => splitSegment(this.name, each.segment) }, "Split"),
-								h(
-									"button",
-									{ class: "small", onclick: () => mergeSegments(this.name, this.data.segments, each) },
-									"Merge with its neighbour",
-								),
+								small("Split", () => splitSegment(this.name, each.segment)),
+								small("Merge with its neighbour", () => mergeSegments(this.name, this.data.segments, each)),
 							]
 						: null,
 				),

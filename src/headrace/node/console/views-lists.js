@@ -1,5 +1,5 @@
 // The overview, streams and groups.
-import { badge, card, copyable, h, put, tile, announce } from "./dom.js";
+import { badge, card, copyable, h, put, redraw, tile, announce } from "./dom.js";
 import { bytes, clock, full, number, rate, short, span, visible } from "./format.js";
 import { glyph, spark } from "./charts.js";
 import { link, params, set } from "./router.js";
@@ -94,6 +94,7 @@ export const streamColumns = () => [
 export const decisionItem = (one, { group = true } = {}) =>
 	h(
 		"li",
+		{ "data-key": `${one.group} ${one.number}` },
 		glyph(one.what),
 		h(
 			"div",
@@ -115,7 +116,7 @@ export function findingsList(findings, { about = true } = {}) {
 		findings.map((one) =>
 			h(
 				"li",
-				{ class: one.needs_person ? "" : "note" },
+				{ "data-key": `${one.finding} ${one.about}`, class: one.needs_person ? "" : "note" },
 				h(
 					"span",
 					{ class: "mark", "aria-label": one.needs_person ? "needs attention" : "note" },
@@ -213,7 +214,7 @@ class Overview extends View {
 		);
 		const streams = [...store.streams.values()];
 		const sum = (rows, field) => rows.reduce((total, row) => total + (row[field] || 0), 0);
-		put(
+		redraw(
 			this.tiles,
 			tile(
 				"Appended",
@@ -239,7 +240,7 @@ class Overview extends View {
 			tile("Sessions", `${now.sessions_running} of ${now.sessions_count}`, "run"),
 		);
 		const person = now.findings.filter((one) => one.needs_person);
-		put(
+		redraw(
 			this.attention,
 			h(
 				"header",
@@ -259,7 +260,7 @@ class Overview extends View {
 					),
 		);
 		this.groups.update(groups.slice(0, 50));
-		put(
+		redraw(
 			this.more,
 			now.groups_count > 50
 				? h("a", { href: "/groups" }, `all ${number(now.groups_count)} groups`)
@@ -269,7 +270,7 @@ class Overview extends View {
 	}
 
 	feedIn() {
-		put(
+		redraw(
 			this.feed,
 			store.decisions.length
 				? store.decisions
@@ -339,14 +340,14 @@ class List extends View {
 		});
 		this.table.update(found[this.field]);
 		this.count.textContent = `${number(found.count)} in all`;
-		put(
+		redraw(
 			this.pages,
 			found.count > 100
 				? [
 						h("button", { disabled: this.offset === 0, onclick: () => this.page(-100) }, "earlier"),
 						h(
 							"button",
-							{ disabled: this.offset + 100 >= found.count, onclick: () => this.page(100) },
+							{ "data-key": "next", disabled: this.offset + 100 >= found.count, onclick: () => this.page(100) },
 							`${this.offset + 1}–${Math.min(this.offset + 100, found.count)} · next`,
 						),
 					]
