@@ -85,6 +85,17 @@ ExploredClaim: TypeAlias = Callable[[Searched], bool]
 """A statement about states that is supposed to hold in all of them."""
 
 
+class _Visited:
+    """A state to go on from: every event that can happen begins with a copy of it."""
+
+    __slots__ = ("events", "key", "saved")
+
+    def __init__(self, key: int, model: Searched) -> None:
+        self.key = key
+        self.saved = pickle.dumps(model, pickle.HIGHEST_PROTOCOL)
+        self.events = tuple(model.events())
+
+
 class Explorer:
     """Breadth-first search through one small world."""
 
@@ -105,26 +116,26 @@ class Explorer:
         except InvariantViolation as violation:
             return self._result(0, str(violation), None)
         self._parents[model.key()] = None
-        frontier = [(model.key(), pickle.dumps(model))]
+        frontier = [_Visited(model.key(), model)]
         level = 0
         while frontier and level < limit:
             level += 1
-            following: list[tuple[int, bytes]] = []
-            for key, saved in frontier:
-                events = list(pickle.loads(saved).events())
-                for event in events:
-                    broken = self._visit(key, saved, event, following)
+            following: list[_Visited] = []
+            for state in frontier:
+                for event in state.events:
+                    broken = self._visit(state, event, following if level < limit else None)
                     if broken is not None:
-                        return self._result(level, broken, (key, event))
+                        return self._result(level, broken, (state.key, event))
             frontier = following
             if progress is not None:
                 progress(level, len(self._parents))
         return self._result(level, None, None)
 
     def _visit(
-        self, parent: int, saved: bytes, event: EventLabel, following: list[tuple[int, bytes]]
+        self, before: _Visited, event: EventLabel, following: list[_Visited] | None
     ) -> str | None:
-        model: Searched = pickle.loads(saved)
+        """What an event leads to; the states of the last level are checked and not kept."""
+        model: Searched = pickle.loads(before.saved)
         self._transitions += 1
         try:
             model.happen(event)
@@ -138,8 +149,9 @@ class Explorer:
         if self._claim is not None and not self._claim(model):
             return "the claim does not hold"
         if key not in self._parents:
-            self._parents[key] = (parent, event)
-            following.append((key, pickle.dumps(model)))
+            self._parents[key] = (before.key, event)
+            if following is not None:
+                following.append(_Visited(key, model))
         return None
 
     def _result(

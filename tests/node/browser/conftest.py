@@ -22,7 +22,8 @@ WAIT_MS = 20_000
 """How long something may take to appear: a machine may be busy."""
 expect.set_options(timeout=WAIT_MS)
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+"""The first is the same engine without the window's parts: half the CPU."""
 FLAGS = (
     *("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync"),

@@ -20,7 +20,7 @@ class Coverage:
     def begin(self, page: Page) -> None:
         session = page.context.new_cdp_session(page)
         session.send("Profiler.enable")
-        session.send("Profiler.startPreciseCoverage", {"callCount": True, "detailed": True})
+        session.send("Profiler.startPreciseCoverage", {"callCount": False, "detailed": True})
         self._sessions[page] = session
 
     def take(self, page: Page) -> None:
@@ -43,10 +43,8 @@ class Coverage:
             for part in function["ranges"]:
                 lo, hi = part["startOffset"], part["endOffset"]
                 here[lo:hi] = (b"\x01" if part["count"] else b"\x00") * (hi - lo)
-        ran = self._ran[name]
-        for at, one in enumerate(here):
-            if one:
-                ran[at] = 1
+        both = int.from_bytes(self._ran[name]) | int.from_bytes(here)
+        self._ran[name] = bytearray(both.to_bytes(len(here)))
 
     def share(self) -> tuple[float, dict[str, float]]:
         """Of all, and of each script."""
