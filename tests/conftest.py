@@ -20,7 +20,7 @@ from headrace.catalog.postgres_options import FSYNC_VARIABLE
 from headrace.host import loads
 from headrace.log.log import Log
 from headrace.store import Store, open_store
-from tests import java_classes, rewriting
+from tests import java_classes, rewriting, unzipped
 from tests.blank_catalog import BlankCatalog
 from tests.lanes import Lanes, begin_with_the_longest
 from tests.leftovers import RunFolder
@@ -43,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.stash[_run_folder] = RunFolder()
         config.stash[_archiving] = None
+        unzipped.make()
         if config.args_source is config.ArgsSource.TESTPATHS and config.getoption("numprocesses"):
             config.stash[_archiving] = java_classes.make()
             rewriting.make()
