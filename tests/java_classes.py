@@ -17,12 +17,13 @@ from typing import Any
 
 ARCHIVE = Path(sys.prefix) / f"spark-classes-{version('pyspark')}.jsa"
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
+WITH_ARCHIVE = f"{QUICK} -XX:SharedArchiveFile={ARCHIVE}"
 VARIABLE = "SPARK_SUBMIT_OPTS"
 
 
 def use() -> None:
     """Let every Spark of this process and its children start quickly."""
-    os.environ.setdefault(VARIABLE, f"{QUICK} -XX:SharedArchiveFile={ARCHIVE}")
+    os.environ.setdefault(VARIABLE, WITH_ARCHIVE)
 
 
 def make() -> subprocess.Popen[bytes] | None:

@@ -41,7 +41,7 @@ def session(folder: Path) -> SparkSession:
         **{
             "spark.driver.memory": "768m",
             "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": java_classes.QUICK,
+            "spark.executor.extraJavaOptions": java_classes.WITH_ARCHIVE,
             "spark.executorEnv.PYTHONPATH": str(ROOT),
             "spark.sql.shuffle.partitions": 2,
             "spark.local.dir": str(folder / "local"),
