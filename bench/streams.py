@@ -38,14 +38,15 @@ async def streams(scale: float) -> list[Result]:
     async with headrace.open(place) as hr:
         for number in range(count - last):
             await hr.create_stream(f"s{number}", [f"s{number}.>"])
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         for number in range(count - last, count):
             await hr.create_stream(f"s{number}", [f"s{number}.>"])
         rate = last / (time.perf_counter() - began)
+        cpu_ms = (time.process_time() - used) / last * MS
         detail, new_ms = await _new_subjects(hr, place, scale)
     name = f"publish a new subject beside {count:,} streams"
     return [
-        at_least(f"create the {count:,}th stream", rate, 300, "streams/s"),
+        at_least(f"create the {count:,}th stream", rate, 300, "streams/s", f"CPU {cpu_ms:.2f} ms"),
         at_most(name, new_ms, 0.5, "ms", detail),
     ]
 
