@@ -162,7 +162,8 @@ def bare_row(connection: sqlite3.Connection, blob: bytes) -> None:
     connection.execute("COMMIT")
 
 
-def _bare_log(path: Path) -> sqlite3.Connection:
+def bare_log(path: Path) -> sqlite3.Connection:
+    """The tables of :func:`bare_row`."""
     connection = bare(path)
     connection.execute("CREATE TABLE segments (id INTEGER PRIMARY KEY, head INTEGER)")
     connection.execute("INSERT INTO segments VALUES (1, 0)")
@@ -188,7 +189,7 @@ def publish_single(folder: Path) -> Result:
 
         ours()
         (blob,) = stored_blobs(folder / "single", 1)
-        connection = _bare_log(folder / "single.db")
+        connection = bare_log(folder / "single.db")
 
         def floor() -> None:
             bare_row(connection, blob)

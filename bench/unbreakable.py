@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,8 +23,9 @@ from cyclopts import Parameter
 import headrace
 from bench.faults import forks, handlers, interrupts, truth
 from bench.growth import grow
-from bench.harness import Result, at_least, at_most, folder, show
+from bench.harness import Result, at_most, folder, show
 from bench.idle import idle
+from bench.streams import publish_ms, streams
 from headrace.catalog.streams import StreamConfig
 from headrace.errors import HeadraceError
 from headrace.groups.vacant import drop_vacant
@@ -37,60 +38,27 @@ GIVE_UP_S = 45.0
 app = cyclopts.App(name="python -m bench.unbreakable", help_format="plaintext")
 
 
-async def _publish_ms(hr: headrace.Headrace, subjects: Iterable[str]) -> float:
-    """The median of publishes that wait for one another."""
-    times = []
-    for subject in subjects:
-        began = time.perf_counter()
-        await hr.publish(subject, b"x")
-        times.append(time.perf_counter() - began)
-    return statistics.median(times) * MS
-
-
 # --- growth --------------------------------------------------------------------------------
 
 
 async def follows(scale: float) -> list[Result]:
-    """Publishes after many follow reads that were left."""
+    """Publishes after many follow reads that were left, in turn with those of who had none."""
     count = int(10_000 * scale)
-    async with headrace.open(folder()) as hr:
-        await hr.create_stream("s", ["s.>"])
-        await hr.publish("s.x", b"1")
-        before_ms = await _publish_ms(hr, ["s.x"] * 300)
+    async with headrace.open(folder()) as hr, headrace.open(folder()) as other:
+        for each in (hr, other):
+            await each.create_stream("s", ["s.>"])
+            await each.publish("s.x", b"1")
+        before_ms = await publish_ms(hr, ["s.x"] * 300)
         for _ in range(count):
             async for _batch in hr.read("s", follow=True):
                 break
-        after_ms = await _publish_ms(hr, ["s.x"] * 300)
-    detail = f"{before_ms:.2f} ms, then {after_ms:.2f} ms"
+        await publish_ms(other, ["s.x"] * 300)  # its files grow to their size
+        turns = [[await publish_ms(each, ["s.x"] * 20) for each in (hr, other)] for _ in range(15)]
+    after_ms, without_ms = (statistics.median(each) for each in zip(*turns, strict=True))
+    ratio = statistics.median(after / without for after, without in turns)
+    detail = f"{after_ms:.2f} ms, without {without_ms:.2f} ms; before {before_ms:.2f} ms"
     name = f"publish after {count:,} follow reads that were left"
-    return [at_most(name, after_ms / before_ms, 1.5, "x of before", detail)]
-
-
-async def streams(scale: float) -> list[Result]:
-    """Creating streams where many are, and a subject that is new there."""
-    count = int(10_000 * scale)
-    last = max(1, min(200, count // 2))
-    async with headrace.open(folder()) as hr:
-        for number in range(count - last):
-            await hr.create_stream(f"s{number}", [f"s{number}.>"])
-        began = time.perf_counter()
-        for number in range(count - last, count):
-            await hr.create_stream(f"s{number}", [f"s{number}.>"])
-        rate = last / (time.perf_counter() - began)
-        await _publish_ms(hr, [f"s{number}.a" for number in range(20)])
-        fresh_ms = await _publish_ms(hr, [f"s{number}.new.{number}" for number in range(20)] * 5)
-        new_ms = await _publish_ms(hr, [f"s1.new.of.{number}" for number in range(200)])
-        known_ms = await _publish_ms(hr, ["s1.a"] * 200)
-    return [
-        at_least(f"create the {count:,}th stream", rate, 300, "streams/s"),
-        at_most(
-            f"publish a new subject beside {count:,} streams",
-            new_ms,
-            0.5,
-            "ms",
-            f"in other streams {fresh_ms:.2f} ms; a known subject {known_ms:.2f} ms",
-        ),
-    ]
+    return [at_most(name, ratio, 1.5, "x of without", detail)]
 
 
 async def segments(scale: float) -> list[Result]:

@@ -178,3 +178,27 @@ def test_waiters_hear_of_a_release(catalog: Catalog, reopen: Callable[[], Catalo
         catalog.leases.release(held)
         assert wait(10)
     assert other.leases.acquire("leader", "b", LONG_MS) is not None
+
+
+def test_leases_that_are_over_are_told_and_when_the_next_will_be(catalog: Catalog) -> None:
+    for name, ttl_ms in (("short", 1_000), ("long", LONG_MS), ("back", LONG_MS)):
+        held = catalog.leases.acquire(name, "a", ttl_ms)
+    assert held is not None
+    assert catalog.leases.release(held)
+    names = ["short", "long", "back", "none"]
+    found = catalog.read(lambda tx: leases.last_owners(tx, names))
+    assert {each.name for each in found} == {"short", "long"}
+    began_us = min(each.heard_us for each in found)
+
+    def over(watch: leases.Watch, wall_ms: int, steady_ms: int) -> tuple[set[str], int | None]:
+        ended, next_ms = watch.ended(found, began_us + wall_ms * 1000, steady_ms)
+        return {lease.name for lease in ended}, next_ms and round(next_ms, -2)
+
+    watch = leases.Watch()
+    assert over(watch, 0, 0) == (set(), 1_000)
+    assert over(watch, 500, 500) == (set(), 500)
+    assert over(watch, 1_200, 1_200) == ({"short"}, LONG_MS - 1_200)
+    # A clock that is put back delays neither.
+    assert over(watch, -50_000, LONG_MS // 2) == ({"short"}, LONG_MS // 2)
+    assert over(watch, -20_000, LONG_MS + 100)[0] == {"short", "long"}
+    assert over(leases.Watch(), LONG_MS + 100, 0) == ({"short", "long"}, None)

@@ -72,5 +72,29 @@ def test_streams_that_others_made_or_deleted_are_seen(log: Log, other: Log) -> N
     assert len(read(log, "a")) == 1
 
 
+def test_of_filters_that_match_the_newest_counts(log: Log, other: Log) -> None:
+    create(log, "a")
+    log.publish(event(stream="a"))
+    other.delete_stream("a")
+    create_with(other, "b", "a.*")
+    log.routes.learn()
+    # This program has not heard that the first stream is gone.
+    assert log.routes.find("a.new") == "b"
+    assert log.routes.find("a.new.too") == "a"
+
+
+def test_a_new_subject_asks_the_catalog_for_nothing(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(log, "a")
+    log.publish(event(stream="a"))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the catalog was read")
+
+    monkeypatch.setattr(log.catalog, "read", refuse)
+    assert log.publish(event(stream="a.never.seen")).stream == "a"
+
+
 def create_with(log: Log, name: str, pattern: str) -> None:
     log.create_stream(name, streams.StreamConfig(subjects=(pattern,)))

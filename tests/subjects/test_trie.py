@@ -27,7 +27,7 @@ def test_the_filters_that_are_found_are_those_that_match_or_overlap(
         trie.remove(filter, (number, filter))
     known -= gone
     for subject in subjects:
-        found = list(trie.matching(subject))
+        found = trie.matching(subject)
         assert len(found) == len(set(found))
         assert set(found) == {each for each in known if matches(each[1], subject)}
     found = list(trie.overlapping(other))

@@ -75,6 +75,21 @@ class Watch:
                 next_ms = left_ms
         return over, next_ms
 
+    def ended(
+        self, held: Iterable[Ended], now_us: int, now_ms: int
+    ) -> tuple[set[Lease], int | None]:
+        """As :meth:`unrenewed`, with those that have run out by the catalog's clock."""
+        found = {Lease(each.name, each.owner, each.token, each.expires_us): each for each in held}
+        ended = {lease for lease in found if lease.expires_us <= now_us}
+        for lease in ended:
+            self.see(lease, now_ms)
+        unrenewed, next_ms = self.unrenewed(
+            [each for lease, each in found.items() if lease not in ended], now_us, now_ms
+        )
+        ended |= unrenewed
+        left_ms = [-((now_us - lease.expires_us) // 1000) for lease in found if lease not in ended]
+        return ended, min(left_ms if next_ms is None else [*left_ms, next_ms], default=None)
+
     def forget(self, name: str) -> None:
         """Nobody waits for it any more."""
         self._seen.pop(name, None)

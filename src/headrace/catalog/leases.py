@@ -110,6 +110,14 @@ def last_owner(tx: Tx, name: str) -> Ended | None:
     return None if row is None else _ended(row)
 
 
+def last_owners(tx: Tx, names: Sequence[str]) -> list[Ended]:
+    """As :func:`last_owner`, of several leases."""
+    found: list[Row] = []
+    for part, marks in in_parts(names):
+        found += tx.rows(f"{_ENDED} AND name IN ({marks})", tuple(part))
+    return [_ended(row) for row in found]
+
+
 def untold(tx: Tx, limit: int) -> list[Ended]:
     """Leases that ran out and whose end was not recorded, the oldest first."""
     rows = tx.rows(

@@ -226,11 +226,13 @@ class Routes:
         name = self._names.get(subject)
         if name is not None:
             return name
-        # The newest: those before it were deleted, or their filters would overlap.
-        found = [stream for stream, _ in self._filters.matching(subject)]
+        found = self._filters.matching(subject)
         if not found:
             return None
-        name = max(found, key=self._id_of)
+        name = found[0][0]
+        if len(found) > 1:
+            # The newest: those before it were deleted, or their filters would overlap.
+            name = max((stream for stream, _ in found), key=self._id_of)
         with self._lock:
             if len(self._names) >= SUBJECTS_CACHED_MAX:
                 self._names.clear()

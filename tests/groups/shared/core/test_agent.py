@@ -236,3 +236,16 @@ def test_borrowers_that_came_at_different_times_ping_together() -> None:
         assert isinstance(beat, Beat)
         assert len(beat.pings) == 3
         made.answered(beat.pings)
+
+
+def test_only_who_looks_for_the_leader_of_that_group_asks_at_once() -> None:
+    made = agent()
+    made.subscribe("one", "g", 0)
+    made.subscribe("two", "g", 0)
+    made.subscribe("three", "h", 0)
+    connect(made, "s:4:1")
+    assert wanted(made.seek("g", 300)) == ["s:4:2"]
+    # And from then on at its usual pace.
+    find_ms = made.settings.find_leader_ms
+    assert wanted(made.tick(299 + find_ms)) == ["s:4:3"]
+    assert wanted(made.tick(300 + find_ms)) == ["s:4:2"]

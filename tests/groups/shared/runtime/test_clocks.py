@@ -70,6 +70,41 @@ def test_a_step_of_the_wall_clock_delays_nobody_who_was_at_work(
     run(test())
 
 
+@pytest.mark.parametrize("step_s", [-60.0, 0.0])
+@pytest.mark.parametrize("at_work_s", [1.0, 1.4, 2.1, 2.9])
+def test_a_group_is_led_again_as_soon_as_the_lease_is_over(
+    tmp_path: Path, step_s: float, at_work_s: float
+) -> None:
+    """Borrowers that look for a leader once a second are told when there is none any more."""
+
+    async def test() -> None:
+        async with (
+            open_log(tmp_path / "d", quick=False) as first,
+            open_log(tmp_path / "d", quick=False) as second,
+        ):
+            await first.create_stream("orders", ["orders.>"], segments=2)
+            async with Worker(first, "a", SHARED) as a, Worker(second, "b", SHARED) as b:
+                await until(lambda: len(a.session.units) == len(b.session.units) == 1, "one each")
+                await asyncio.sleep(at_work_s)
+                leading = (await first._shared.peer()).leaders[GROUP]
+                leading.core.deposed, leading.due_ms = True, 2**62
+                left_s = (
+                    first.log.catalog.read(
+                        lambda tx: (
+                            leases.not_released(tx, [leading.lease])[0].expires_us - tx.now_us()
+                        )
+                    )
+                    / 1e6
+                )
+                over_s = first.host.now_s() + left_s
+                driven_clock().step_wall(step_s)
+                peer = await second._shared.peer()
+                await until(lambda: GROUP in peer.leaders, "its leader", timeout_s=20)
+                assert 0 <= first.host.now_s() - over_s <= 0.2
+
+    run(test())
+
+
 @pytest.mark.parametrize("step_s", [-60.0, 3600.0])
 def test_who_is_at_work_goes_on_when_the_wall_clock_is_set(tmp_path: Path, step_s: float) -> None:
     """Neither its lease nor its session is taken for over, though others come and look."""

@@ -162,6 +162,15 @@ class Agent:
             if borrower.leader == leader:
                 borrower.on_cut(now_ms)
 
+    def seek(self, group: str, now_ms: int) -> list[Effect]:
+        """The group may have a new leader: who looks for it asks now, and not when it is due."""
+        self._due_ms = None
+        effects: list[Effect] = []
+        for borrower in self._borrowers.values():
+            if borrower.group == group and borrower.status is Status.CONNECTING:
+                effects += borrower.find(now_ms)
+        return effects
+
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what is due."""
         self._due_ms = None

@@ -124,6 +124,10 @@ class SubscriptionHandler:
         """The connection to a leader broke."""
         self._agent.on_cut(leader, now_ms)
 
+    def seek(self, group: str, now_ms: int) -> list[Effect]:
+        """The group may have a new leader."""
+        return self._note(self._agent.seek(group, now_ms))
+
     def answered(self, pings: Iterable[Ping]) -> None:
         """Leaders in this program have answered at once."""
         self._agent.answered(pings)

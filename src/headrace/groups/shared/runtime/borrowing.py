@@ -208,6 +208,10 @@ class Borrowing(Owner):
         """The connection to a leader's peer ended."""
         self._handler.on_cut(peer, self._post.now_ms)
 
+    def seek(self, group: str) -> None:
+        """The lease of a group's leader is over: ask at once who leads it."""
+        self._do(self._handler.seek(group, self._post.now_ms))
+
     @property
     def due_ms(self) -> int:
         """When ``tick`` is called: a little late, so that many groups ping together."""

@@ -2,7 +2,9 @@
 
 A leader's lease is over when it has run out by the catalog's clock, or when it was not renewed for
 its time to live by the clock of whoever waits: a wall clock may be put back.  So that this time has
-begun when a leader dies, the leases of leaders elsewhere are looked at twice a second.
+begun when a leader dies, the leases of leaders elsewhere are looked at twice a second, and when one
+is over.  Borrowers that look for a leader are told then: they ask once a second only, and whom they
+were told last is remembered for as long.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ class Election:
     def __init__(self, peer: LocalPeer) -> None:
         self._peer = peer
         self._watch = leases.Watch()
+        self._over: set[leases.Lease] = set()
+        """Leases that are over, as they were left."""
         self._watching = peer.host.timer(self._look_at_leases)
 
     def watch(self) -> None:
@@ -56,16 +60,24 @@ class Election:
 
     async def _see(self, groups: set[str]) -> None:
         host = self._peer.host
-        names = sorted(map(state.lease_name, groups))
+        names = {state.lease_name(group): group for group in sorted(groups)}
+
+        def look(tx: Tx) -> tuple[int, list[leases.Ended]]:
+            return tx.now_us(), leases.last_owners(tx, list(names))
+
         with suppress(HeadraceError):
-            found = await host.in_thread(
-                host.log.catalog.read, lambda tx: leases.not_released(tx, names)
-            )
-            for lease in found:
-                self._watch.see(lease, self._peer.now_ms)
+            now_us, found = await host.in_thread(host.log.catalog.read, look)
+            over, next_ms = self._watch.ended(found, now_us, self._peer.now_ms)
+            new, self._over = over - self._over, over
+            if next_ms is not None:
+                self._watching.bring_forward_ms(self._peer.now_ms + next_ms)
+            for lease in sorted(new, key=lambda lease: lease.name):
+                self._peer.seek(names[lease.name])
 
     def _is_over(self, lease: leases.Lease, found: GroupProperties) -> bool:
         """Whether it was not renewed for its time to live, whatever the catalog's clock says."""
+        if lease in self._over:
+            return True
         since_ms = self._watch.see(lease, self._peer.now_ms)
         return self._peer.now_ms - since_ms >= found.settings.lease_ttl_ms
 

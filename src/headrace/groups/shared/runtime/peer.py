@@ -186,6 +186,12 @@ class LocalPeer:
         found = {group for session in self._sessions.values() for group in session.groups}
         return found - self.leaders.keys()
 
+    def seek(self, group: str) -> None:
+        """Nobody leads the group any more: borrowers that look for a leader ask at once."""
+        self.registry.forget(group)
+        for session in list(self._sessions.values()):
+            session.seek(group)
+
     def ask(self, message: FromBorrower) -> None:
         """A borrower here looks for its leader."""
         self.post(lambda: self.do(self.registry.wanted(message, self.now_ms)))
