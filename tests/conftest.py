@@ -25,6 +25,7 @@ from tests.blank_catalog import BlankCatalog
 from tests.lanes import Lanes, begin_with_the_longest
 from tests.leftovers import RunFolder
 from tests.postgres_server import PostgresMachine, packaged_server, postgres_machine
+from tests.support import close_what_spark_kept
 
 # Property tests: a slow machine is not a failure.
 settings.register_profile("slow", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -119,6 +120,7 @@ def postgres_url(
     """
     blank_catalog.prepare(wanted="catalog" in request.fixturenames)
     yield postgres_server.get_uri()
+    close_what_spark_kept()
     blank_catalog.clear()
 
 

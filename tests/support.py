@@ -163,3 +163,16 @@ def process(module: str, *args: str) -> Iterator[Process]:
         yield running
     finally:
         running.kill()
+
+
+def close_what_spark_kept() -> None:
+    """Close the logs that sources and sinks have opened in this process.
+
+    They stay open as long as the process does, and those of a catalog that is gone look for it
+    again and again, also while other tests run.
+    """
+    connection = sys.modules.get("headrace.spark.connection")
+    if connection is not None:
+        for _, log in connection._opened.values():
+            log.catalog.close()
+        connection._opened.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -35,16 +36,18 @@ def catalog(postgres_url: str) -> Iterator[PostgresCatalog]:
 def cut(postgres_url: str) -> Iterator[Callable[[str], int]]:
     """Ends the server's side of this catalog's connections whose last statement matches a pattern.
 
-    Those of other databases on the server belong to other tests.
+    Those of other databases and processes belong to other tests: the processes of the tests' Spark
+    session keep a catalog open for a while, and look for it again when they were cut off.
     """
+    own = f"headrace %:{os.getpid()}"
     with psycopg.connect(postgres_url, autocommit=True) as admin:
 
         def end(pattern: str = "%") -> int:
             rows = admin.execute(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-                "WHERE application_name LIKE 'headrace %%' AND query LIKE %s "
+                "WHERE application_name LIKE %s AND query LIKE %s "
                 "AND datname = current_database()",
-                (pattern,),
+                (own, pattern),
             ).fetchall()
             return len(rows)
 

@@ -38,7 +38,7 @@ from headrace.spark.planner import Planner
 from tests.log.helpers import check_dense, create, event, heads, per_key, table
 from tests.scaling import split_while_empty
 from tests.spark.engine import Engine, batch_rows, rows_of, shipped, source, stream_reader
-from tests.support import wait_until
+from tests.support import close_what_spark_kept, wait_until
 
 
 @pytest.fixture
@@ -51,9 +51,7 @@ def log(options: dict[str, Any]) -> Iterator[Log]:
     opened = open_log(options["catalog"], options["store"])
     yield opened
     opened.catalog.close()
-    for _, kept in connection._opened.values():
-        kept.catalog.close()
-    connection._opened.clear()
+    close_what_spark_kept()
 
 
 def values(rows: list[dict[str, Any]]) -> list[int]:
@@ -409,7 +407,7 @@ def test_trap_6_an_idle_query_does_not_look_at_the_catalog(
 def test_trap_6_an_idle_query_hears_of_news_at_once(
     log: Log, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.support import wait_until
+    from tests.support import close_what_spark_kept, wait_until
 
     monkeypatch.setattr(planner, "LOOK_S", 3600.0)
     fill(log, 10)
