@@ -407,7 +407,7 @@ def test_trap_6_an_idle_query_does_not_look_at_the_catalog(
 def test_trap_6_an_idle_query_hears_of_news_at_once(
     log: Log, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.support import close_what_spark_kept, wait_until
+    from tests.support import wait_until
 
     monkeypatch.setattr(planner, "LOOK_S", 3600.0)
     fill(log, 10)
