@@ -6,6 +6,7 @@ import logging
 import weakref
 from enum import IntEnum
 from itertools import count
+from operator import itemgetter
 from typing import Protocol
 
 from headrace.errors import HeadraceError
@@ -55,7 +56,8 @@ class Services:
         """Close all, whatever fails; then raise the first failure that nobody has been told of."""
         failure: Exception | None = None
         for stage, services in self._stages.items():
-            for service in [services[number] for number in sorted(services)]:
+            # Held from the first look on: what nobody needs any more may be collected meanwhile.
+            for _, service in sorted(services.items(), key=itemgetter(0)):
                 try:
                     await service.close()
                 except Exception as error:
