@@ -25,14 +25,13 @@ from bench.faults import forks, handlers, interrupts, truth
 from bench.growth import grow
 from bench.harness import Result, at_most, folder, show
 from bench.idle import idle
-from bench.streams import publish_ms, streams
+from bench.streams import MS, publish_ms, streams
 from headrace.catalog.streams import StreamConfig
 from headrace.errors import HeadraceError
 from headrace.groups.vacant import drop_vacant
 from headrace.log.compact_policy import CompactionPolicy
 from headrace.log.open import open_log
 
-MS = 1000.0
 GIVE_UP_S = 45.0
 
 app = cyclopts.App(name="python -m bench.unbreakable", help_format="plaintext")
