@@ -17,6 +17,7 @@ from headrace.epochs import (
     Dropped,
     Effect,
     End,
+    Ended,
     Epoch,
     FrontierUpdate,
     GaveUp,
@@ -298,6 +299,21 @@ def test_or_it_ends() -> None:
     assert subscriber.end is End.FULL
     assert "do not fit" in str(ended)
     assert subscriber.receive("p", Data(6, "d")) == []
+
+
+def test_what_was_held_for_a_new_partition_is_over_when_it_does_not_fit() -> None:
+    """Seed 5001 of the simulation: the first of two that were held did not fit any more."""
+    subscriber = bounded(WhenFull.END)
+    for letter in "ab":
+        subscriber.receive("p", Data(3, letter))
+    subscriber.add_partition("q", [5])
+    for letter in "cd":
+        assert subscriber.receive("p", Data(6, letter)) == []
+    joined, ended = subscriber.receive("q", Snapshot((5,), (5,)))
+    assert joined == Joined("q", (5,), (5,))
+    assert isinstance(ended, Ended)
+    assert subscriber.end is End.FULL
+    assert subscriber.held_back == 0
 
 
 def test_rows_taken_back_are_in_no_epoch_and_others_of_the_partition_are() -> None:

@@ -373,8 +373,7 @@ class Subscriber:
         self._snapshots.clear()
         self._ready = True
         self._move(Cause.SNAPSHOTS)
-        told = self._gate.bounded(self._lower.frontier)
-        effects.append(Ready(told, self._gate.filter.frontier))
+        effects.append(Ready(self._gate.bounded(self._lower.frontier), self._gate.filter.frontier))
         self._settle(effects)
         self._release(effects)
 
@@ -407,7 +406,8 @@ class Subscriber:
 
     def _release(self, effects: list[Effect]) -> None:
         for step in self._held.take():
-            self._judge(step, effects)
+            if self.end not in _OVER:  # else: what was held when the end came
+                self._judge(step, effects)
 
     def _judge(self, step: HeldStep, effects: list[Effect]) -> None:
         partition, message, changes = step
@@ -424,8 +424,6 @@ class Subscriber:
             case Skip(upper=upper):
                 self._void(upper)
                 effects.append(Skipped(partition, upper))
-            case _:
-                pass
         if changes:
             self._lower.update(changes)
             self._settle(effects)
@@ -461,6 +459,8 @@ class Subscriber:
 
     def _settle(self, effects: list[Effect]) -> None:
         """After the merged frontier has moved: prune, release, tell."""
+        if self.end in _OVER:
+            return
         self._gate.settle(self._lower)
         lower = self._lower.frontier
         frontier = self._gate.bounded(join(self.shape, self._start, lower))
