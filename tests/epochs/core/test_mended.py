@@ -10,6 +10,7 @@ import pytest
 from headrace.epochs import (
     INTEGERS,
     PAIRS,
+    Aborted,
     Advanced,
     Data,
     Deliver,
@@ -314,6 +315,15 @@ def test_what_was_held_for_a_new_partition_is_over_when_it_does_not_fit() -> Non
     assert isinstance(ended, Ended)
     assert subscriber.end is End.FULL
     assert subscriber.held_back == 0
+
+
+def test_an_aborted_subscription_waits_for_a_new_partition_as_well() -> None:
+    """Seed 100056: its frontier, where it would be resumed, passed what the new one holds."""
+    subscriber = two(Mode.STREAMING)
+    subscriber.receive("p1", FrontierUpdate(((0, -1), (9, 1)), ()))
+    subscriber.receive("p1", Aborted("the source failed"))
+    subscriber.add_partition("p2", [5])
+    assert subscriber.receive("p0", FrontierUpdate(((0, -1), (9, 1)), ())) == [Advanced((5,))]
 
 
 def test_rows_taken_back_are_in_no_epoch_and_others_of_the_partition_are() -> None:

@@ -302,7 +302,7 @@ class Subscriber:
         """
         future = check_frontier(self.shape, at)
         what = f"partition {partition} added at {list(future)}"
-        if partition in self._links or self.end is not End.OPEN or not self._ready:
+        if partition in self._links or self.end in _OVER or not self._ready:
             raise EpochMessageError("it is known, or it is not the time", update=what, state=self)
         if not all(self._lower.covers(time) for time in future):
             raise FrontierError("it is completed", update=what, state=self)

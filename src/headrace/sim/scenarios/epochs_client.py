@@ -159,7 +159,7 @@ class Client(Process):
     def partition_added(self, partition: str, at: Frontier) -> None:
         """A new partition was announced, to begin at a frontier in the future."""
         subscriber = self.subscriber
-        if subscriber is None or subscriber.end is not End.OPEN:
+        if subscriber is None or subscriber.end not in (End.OPEN, End.ABORTED):
             return
         if not subscriber.ready:
             self.leave()
